@@ -1,0 +1,22 @@
+"""Every optimizer of TensorFlow's past on every backend of Keras 3."""
+
+from keras_tfopt._version import __version__
+from keras_tfopt.algorithm import Algorithm, check_bool, check_number, full, register, zeros
+from keras_tfopt.algorithms import LARS, Adam, LazyAdam, Momentum
+from keras_tfopt.execution import RowGradient, Slot
+
+__all__ = [
+    "LARS",
+    "Adam",
+    "Algorithm",
+    "LazyAdam",
+    "Momentum",
+    "RowGradient",
+    "Slot",
+    "__version__",
+    "check_bool",
+    "check_number",
+    "full",
+    "register",
+    "zeros",
+]

@@ -1,0 +1,201 @@
+"""The contract of an algorithm: slots, scalars once per step, one pure rule."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+import re
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_tfopt.execution import Engine, Like, Slot
+
+PACKAGE = "keras_tfopt"
+
+
+class Algorithm(Engine):
+    """Base class of all optimizers of this package, and of your own.
+
+    A subclass says what state it keeps and what one step does to one variable. The engine does the
+    rest on every backend: row gradients, clipping, weight decay, accumulation, loss scaling,
+    averages, half precision, compilation, saving.
+
+    ```python
+    @keras_tfopt.register
+    class SignDescent(keras_tfopt.Algorithm):
+        sparse = "rows"
+
+        def __init__(self, learning_rate=0.001, beta=0.9, **base):
+            super().__init__(learning_rate, **base)
+            self.beta = keras_tfopt.check_number("beta", beta, 0, 1, right_open=True)
+
+        def slots(self, like):
+            return {"m": keras_tfopt.zeros(like)}
+
+        def update(self, g, x, s, t):
+            m = self.beta * s.m + (1 - self.beta) * g
+            return x - t.lr * ops.sign(m), {"m": m}
+    ```
+
+    Class attributes:
+        scope: What one call of `update` must see. "element": any piece of variables, flattened, so
+            the rule may use elementwise operations only. "variable": one variable in its shape.
+        sparse: What a row gradient does. "dense": the same as the dense gradient with zeros in the
+            other rows. "rows": only touched rows of the variable and of the slots change.
+            "move_rows": all rows of the slots change, the variable only in touched rows.
+
+    Touched rows are those that a `RowGradient` names. Other gradients, whatever their form, touch the
+    rows in which they are not zero, if the variable's path matches `row_variables`; other variables
+    get dense updates.
+
+    Args:
+        learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, or callable
+            without arguments (read once when a step is compiled).
+        row_variables: Regular expression, or list of them, searched in the paths of variables; where
+            it matches, rows without gradient are left alone (modes "rows" and "move_rows"). The
+            default is the table of `keras.layers.Embedding`; None is no variable.
+        master_weights: Keep a float32 copy of half-precision variables as a slot, so that updates
+            below one unit in the last place add up. Slots and arithmetic are float32 in any case.
+        **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before the
+            update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
+            `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
+            `loss_scale_factor`, `gradient_accumulation_steps`: see `keras.optimizers.Optimizer`.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls._own_weight_decay = "weight_decay" in _own_parameters(cls)
+
+    def slots(self, like: Like) -> dict[str, Slot]:
+        """State for a variable of shape `like.shape`, dtype `like.dtype` and path `like.path`.
+
+        Returns:
+            `Slot` descriptions by name; see `zeros` and `full`.
+        """
+        return {}
+
+    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
+        """Scalars that are the same for all variables, computed once per step.
+
+        Args:
+            lr: Learning rate of this step, a scalar tensor.
+            step: Number of this step as a floating-point scalar tensor, 1 at the first.
+
+        Returns:
+            Scalars by name; the rule finds them in `t`, beside `t.step`.
+        """
+        return {"lr": lr}
+
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        """The rule. It must be pure, and read nothing but hyperparameters from `self`.
+
+        Args:
+            g: Gradient, a dense tensor, in float32 or float64.
+            x: Variable, of the same shape and dtype.
+            s: Slots, as attributes by name.
+            t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched rows)
+                and, with scope "variable", `t.path`.
+
+        Returns:
+            The new variable and a dictionary of new slots; slots left out stay as they are.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """The algorithm's own arguments: everything that `update` may read from `self`."""
+        names = _own_parameters(type(self))
+        return {name: getattr(self, name) for name in names if name != "learning_rate"}
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, serializable."""
+        config = super().get_config()
+        config["row_variables"] = _encoded(self.row_variables)
+        config["master_weights"] = self.master_weights
+        if self._no_decay_patterns:
+            config["no_weight_decay"] = list(self._no_decay_patterns)
+        config.update({name: _encoded(v) for name, v in self.hyperparameters().items()})
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Algorithm:
+        """The optimizer that `get_config` described."""
+        config = {name: _decoded(value) for name, value in config.items()}
+        excluded = config.pop("no_weight_decay", None)
+        optimizer = super().from_config(config, custom_objects=custom_objects)
+        if excluded:
+            optimizer.exclude_from_weight_decay(var_names=excluded)
+        return optimizer
+
+
+def register(cls: type) -> type:
+    """Class decorator: lets `keras.saving` and `load_model` find the class by its name."""
+    return keras.saving.register_keras_serializable(PACKAGE)(cls)
+
+
+def zeros(like: Like) -> Slot:
+    """A slot of the variable's shape that starts at zero."""
+    return full(like, 0.0)
+
+
+def full(like: Like, value: float) -> Slot:
+    """A slot of the variable's shape that starts at `value`."""
+    return Slot(like.shape, value)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    left_open: bool = False,
+    right_open: bool = False,
+) -> float:
+    """Returns `value` as a float, or raises an error that names the argument and its range."""
+    left, right = "(" if left_open or low == -math.inf else "[", ")"
+    if not right_open and high != math.inf:
+        right = "]"
+    allowed = f"a number in {left}{low:g}, {high:g}{right}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"Argument `{name}` must be {allowed}. Received: {value!r}")
+    value = float(value)
+    above = value > low if left_open else value >= low
+    below = value < high if right_open else value <= high
+    if not (above and below and math.isfinite(value)):
+        raise ValueError(f"Argument `{name}` must be {allowed}. Received: {value!r}")
+    return value
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Returns `value`, or raises an error that names the argument."""
+    if not isinstance(value, bool):
+        raise TypeError(f"Argument `{name}` must be True or False. Received: {value!r}")
+    return value
+
+
+def _own_parameters(cls: type) -> list[str]:
+    """Names of the constructor's arguments that are the algorithm's own."""
+    constructor: Callable = cls.__init__  # type: ignore[misc]
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    return [p.name for p in parameters if p.kind in kinds]
+
+
+def _encoded(value: Any) -> Any:
+    """Compiled regular expressions inside of `value` as dictionaries, tuples as lists."""
+    if isinstance(value, re.Pattern):
+        return {"regex": value.pattern, "flags": value.flags}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(item) for item in value]
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"regex", "flags"}:
+        return re.compile(value["regex"], value["flags"])
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return value

@@ -1,0 +1,8 @@
+"""The optimizers, one rule per file."""
+
+from keras_tfopt.algorithms.adam import Adam
+from keras_tfopt.algorithms.lars import LARS
+from keras_tfopt.algorithms.lazy_adam import LazyAdam
+from keras_tfopt.algorithms.momentum import Momentum
+
+__all__ = ["LARS", "Adam", "LazyAdam", "Momentum"]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.algorithm import Algorithm, check_number, register, zeros
+
+
+@register
+class LazyAdam(Algorithm):
+    r"""Adam that leaves rows without gradient alone: for embedding tables.
+
+    $$
+    \begin{aligned}
+    m &\leftarrow \beta_1 m + (1 - \beta_1) g \\
+    v &\leftarrow \beta_2 v + (1 - \beta_2) g^2 \\
+    x &\leftarrow x - \eta \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \frac{m}{\sqrt{v} + \epsilon}
+    \end{aligned}
+    $$
+
+    where $t$ counts the optimizer's steps from 1, whether or not a row took part in them.
+
+    Args:
+        learning_rate: Number >= 0, schedule or callable. Defaults to 0.001.
+        beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9.
+        beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999.
+        epsilon: Number >= 0 that keeps the denominator from zero. Defaults to 1e-8.
+        **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
+
+    Slots: `m` and `v`, the moments, of the variable's shape.
+
+    Row gradients: only touched rows of variable and moments change, so the cost of the rule is that
+    of the rows in the batch. Rare rows keep their moments instead of losing them between two
+    occurrences; what is learned differs from Adam for this reason, often for the better.
+    Variables with dense gradients get plain Adam.
+
+    Example:
+
+    >>> model.compile(optimizer=keras_tfopt.LazyAdam(1e-3))
+
+    Reference: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2015), with the lazy
+    treatment of rows of `tf.contrib.opt.LazyAdamOptimizer`.
+
+    Differences: as there, epsilon is added after the bias correction ("epsilon hat" in the paper).
+    `keras.optimizers.Adam` does the same with 1e-7, and updates every row of a table at each step.
+    """
+
+    sparse = "rows"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        **base: Any,
+    ):
+        super().__init__(learning_rate, **base)
+        self.beta_1 = check_number("beta_1", beta_1, 0, 1, right_open=True)
+        self.beta_2 = check_number("beta_2", beta_2, 0, 1, right_open=True)
+        self.epsilon = check_number("epsilon", epsilon, 0)
+
+    def slots(self, like: Any) -> dict[str, Any]:
+        return {"m": zeros(like), "v": zeros(like)}
+
+    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
+        return {"rate": lr * ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)}
+
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        m = self.beta_1 * s.m + (1 - self.beta_1) * g
+        v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(g)
+        return x - t.rate * m / (ops.sqrt(v) + self.epsilon), {"m": m, "v": v}

@@ -1,0 +1,229 @@
+"""Rules on JAX: as they are, since the caller's own `jit` compiles them; rows in fixed-size pieces."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tfopt.execution.rows import RowGradient
+
+if TYPE_CHECKING:
+    from keras_tfopt.execution.engine import Engine, Update
+
+# Rows of a dense gradient are found and updated in pieces of this many: a static shape that keeps
+# the cost in proportion to the rows touched.
+PIECE = 1024
+
+jax.tree_util.register_pytree_node(
+    RowGradient,
+    lambda rows: ((rows.values, rows.indices), rows.shape),
+    lambda shape, children: RowGradient._unchecked(*children, shape),
+)
+
+
+def outside_compiler(function: Callable) -> Callable:
+    return function
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def number(variable: Any) -> float:
+    return float(variable.value)
+
+
+def widest(dtypes: Sequence[str]) -> str:
+    return "float64" if "float64" in dtypes else "float32"
+
+
+def copy_of(variable: Any, dtype: str) -> Any:
+    # A buffer that two variables share cannot be donated to a compiled step.
+    return jnp.array(variable.value, dtype=dtype, copy=True)
+
+
+def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
+    return None
+
+
+def limits(tensor: Any) -> tuple[int, int] | None:
+    if isinstance(tensor, jax.core.Tracer) or tensor.size == 0:
+        return None
+    return int(tensor.min()), int(tensor.max())
+
+
+def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> list[Any]:
+    return grads
+
+
+def sum_repeated(
+    indices: Any, values: Any, shape: tuple[int, ...], refused: Any
+) -> tuple[Any, Any]:
+    """Distinct rows in ascending order, padded to the length of `indices` with rows out of range."""
+    rows, count = shape[0], indices.shape[0]
+    inside = (indices >= 0) & (indices < rows)
+    if isinstance(indices, jax.core.Tracer):
+        refused.assign(refused.value + jnp.sum(~inside).astype("int32"))
+    indices = jnp.where(inside, indices, rows).astype("int32")
+    values = jnp.where(_column(inside, values), values, 0)
+    distinct, where = jnp.unique(indices, return_inverse=True, size=count, fill_value=rows)
+    return _pad(distinct, rows), jax.ops.segment_sum(values, where.reshape(-1), count)
+
+
+def row_mask(gradient: Any) -> Any:
+    """Which rows of the variable a gradient touches, shaped to broadcast over it."""
+    if hasattr(gradient, "indices"):
+        touched = jnp.ones(gradient.indices.shape[0], bool)
+        if not gradient.named:
+            touched = _nonzero(gradient.values)
+        mask = jnp.zeros(gradient.shape[0], bool).at[gradient.indices].set(touched, mode="drop")
+        return mask.reshape(-1, *[1] * (len(gradient.shape) - 1))
+    return _column(_nonzero(gradient), gradient)
+
+
+def to_dense(rows: Any) -> Any:
+    zeros = jnp.zeros(rows.shape, rows.values.dtype)
+    return zeros.at[rows.indices].add(rows.values, mode="drop")
+
+
+def write(engine: Engine, variable: Any, value: Any) -> None:
+    variable.assign(value)
+
+
+def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
+    if hasattr(gradient, "indices"):
+        total = accumulator.value.at[gradient.indices].add(gradient.values, mode="drop")
+    else:
+        total = accumulator.value + gradient
+    accumulator.assign(total)
+
+
+def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:
+    """Runs `step` where the condition holds.
+
+    In compiled code it is a loop of one turn or none: what a loop carries is updated in place,
+    whereas `lax.cond` would copy every variable and slot on each micro-step.
+    """
+    if not isinstance(condition, jax.core.Tracer):
+        if bool(condition):
+            step()
+        return
+    variables = [*engine._trainable_variables, *engine.variables]
+
+    def turn(carried: tuple) -> tuple:
+        mapping = list(zip(variables, carried[1], strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            step()
+        return jnp.array(False), [scope.get_current_value(variable) for variable in variables]
+
+    start = (condition, [variable.value for variable in variables])
+    _, values = jax.lax.while_loop(lambda carried: carried[0], turn, start)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, Any]]) -> None:
+    for update in updates:
+        if 0 in update.variable.shape:
+            continue
+        values = [update.variable.value, *(slot.value for slot in update.slots)]
+        known = scalars[update.kind.dtype]
+        if update.kind.mode == "rows":
+            if update.gradient.indices.shape[0] == 0:
+                continue
+            rows = update.gradient
+            new = _update_rows(engine, update, rows.indices, rows.values, values, known)
+        elif update.kind.mode == "touched":
+            new = _update_touched(engine, update, values, known)
+        else:
+            x, slots = engine.rule_call(update)(
+                update.gradient, values[0], values[1:], known, update.mask
+            )
+            new = [x, *slots]
+        for variable, value in zip([update.variable, *update.slots], new, strict=True):
+            if value is not None:
+                variable.assign(value)
+
+
+def _update_rows(
+    engine: Engine, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """New values of variable and slots after a step on some rows; `indices` distinct and sorted."""
+    rows = values[0].shape[0]
+    cut = [value.ndim > 0 and value.shape[0] == rows for value in values]
+    sorted_rows = {"indices_are_sorted": True, "unique_indices": True}
+
+    def take(value: Any) -> Any:
+        return value.at[indices].get(mode="fill", fill_value=0, **sorted_rows)
+
+    old = [take(value) if by_row else value for value, by_row in zip(values, cut, strict=True)]
+    x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
+    if not update.kind.named:
+        indices = _pad(jnp.where(_nonzero(g), indices, rows), rows)
+        sorted_rows = {"unique_indices": True}
+    new = []
+    for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
+        if part is not None and by_row:
+            part = value.at[indices].set(part.astype(value.dtype), mode="drop", **sorted_rows)
+        new.append(part)
+    return new
+
+
+def _update_touched(
+    engine: Engine, update: Update, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """A step on the rows in which a dense gradient is not zero."""
+    g, rows = update.gradient, update.gradient.shape[0]
+    touched = _nonzero(g)
+    if not isinstance(g, jax.core.Tracer):
+        count = int(touched.sum())
+        if not count:
+            return values
+        size = 1 << (count - 1).bit_length()  # few distinct shapes, each of which is compiled
+        indices = _pad(jnp.nonzero(touched, size=size, fill_value=rows)[0], rows)
+        part = g.at[indices].get(mode="fill", fill_value=0)
+        return _update_rows(engine, update, indices, part, values, scalars)
+    in_rows = all(value.ndim and value.shape[0] == rows for value in values)
+    piece = min(PIECE, rows) if in_rows else rows  # a slot of the whole variable: one call only
+    upto = jnp.cumsum(touched.astype("int32"))
+
+    def turn(carried: tuple) -> tuple:
+        done, values = carried
+        wanted = done + jnp.arange(1, piece + 1, dtype="int32")
+        indices = _pad(jnp.searchsorted(upto, wanted, side="left").astype("int32"), rows)
+        part = g.at[indices].get(mode="fill", fill_value=0)
+        new = _update_rows(engine, update, indices, part, values, scalars)
+        new = [old if value is None else value for old, value in zip(values, new, strict=True)]
+        return done + piece, new
+
+    _, values = jax.lax.while_loop(
+        lambda carried: carried[0] < upto[-1], turn, (jnp.int32(0), values)
+    )
+    return values
+
+
+def _pad(indices: Any, rows: int) -> Any:
+    """Moves indices out of range to distinct places out of range, in ascending order."""
+    beyond = rows + jnp.arange(indices.shape[0], dtype=indices.dtype)
+    return jnp.where(indices >= rows, beyond, indices)
+
+
+def _nonzero(values: Any) -> Any:
+    return jnp.any((values != 0).reshape(values.shape[0], -1), axis=1)
+
+
+def _column(mask: Any, values: Any) -> Any:
+    return mask.reshape(-1, *[1] * (values.ndim - 1))

@@ -1,0 +1,32 @@
+"""What an algorithm says about its state."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Like(NamedTuple):
+    """The static facts of a variable that a rule may size its slots by."""
+
+    shape: tuple[int, ...]
+    dtype: str  # of the arithmetic and of the slots: float32 for half-precision variables
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A piece of optimizer state that belongs to one variable.
+
+    Args:
+        shape: Static shape. Rules of scope "element" need the variable's own shape. In a row update,
+            slots with as many rows as the variable are cut to the touched rows; others are handed
+            over whole.
+        initial: Number that fills the slot at the start, or a function `(shape, dtype) -> tensor`.
+        dtype: Data type; None takes the one in which the variable's arithmetic runs.
+    """
+
+    shape: tuple[int, ...]
+    initial: float | Callable[[tuple[int, ...], str], Any] = 0.0
+    dtype: str | None = None

@@ -1,0 +1,246 @@
+"""Rules on TensorFlow: whole variables in an inner XLA-compiled function, rows by gather and scatter."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from keras_tfopt.execution.rows import RowGradient
+from keras_tfopt.execution.settings import is_plain
+
+if TYPE_CHECKING:
+    from keras_tfopt.execution.engine import Engine, Update
+
+
+def outside_compiler(function: Callable) -> Callable:
+    return function
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
+    # Inside a traced training step, what initializes the state would run again at every step.
+    if _replicas(engine) > 1 or tf.executing_eagerly():
+        return contextlib.nullcontext()
+    return tf.init_scope()
+
+
+def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
+    return engine._distribution_strategy.extended.colocate_vars_with(_native(variable))
+
+
+def number(variable: Any) -> float:
+    return float(variable.value.numpy())
+
+
+def widest(dtypes: Sequence[str]) -> str:
+    return "float64" if "float64" in dtypes else "float32"
+
+
+def copy_of(variable: Any, dtype: str) -> Any:
+    return tf.cast(tf.identity(_native(variable)), dtype)
+
+
+def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return None
+    known = None
+    if gradient.dense_shape is not None:
+        known = tf.get_static_value(gradient.dense_shape)
+    shape = shape if known is None else tuple(int(size) for size in known)
+    return RowGradient._unchecked(gradient.values, tf.reshape(gradient.indices, [-1]), shape)
+
+
+def limits(tensor: Any) -> tuple[int, int] | None:
+    if not tf.executing_eagerly() or tensor.shape.num_elements() == 0:
+        return None
+    array = tensor.numpy()
+    return int(array.min()), int(array.max())
+
+
+def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> list[Any]:
+    """Sums over the replicas first, so that clipping and rules see what one device would see."""
+    if _replicas(engine) == 1:
+        return grads
+    slices = [
+        tf.IndexedSlices(g.values, g.indices, tf.constant(g.shape, "int64"))
+        if hasattr(g, "named")
+        else g
+        for g in grads
+    ]
+    total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, slices)
+    return [
+        type(g)(s.values, s.indices, g.shape, g.named)
+        if hasattr(g, "named")
+        else tf.ensure_shape(s, g.shape)
+        for g, s in zip(grads, total, strict=True)
+    ]
+
+
+def sum_repeated(
+    indices: Any, values: Any, shape: tuple[int, ...], refused: Any
+) -> tuple[Any, Any]:
+    values = tf.reshape(values, [-1, *shape[1:]])
+    distinct, where = tf.unique(tf.reshape(indices, [-1]))
+    return distinct, tf.math.unsorted_segment_sum(values, where, tf.shape(distinct)[0])
+
+
+def row_mask(gradient: Any) -> Any:
+    """Which rows of the variable a gradient touches, shaped to broadcast over it."""
+    if isinstance(gradient, tf.Tensor):
+        return _column(_nonzero(gradient), gradient)
+    touched = tf.ones_like(gradient.indices, dtype="int32")
+    if not gradient.named:
+        touched = tf.cast(_nonzero(gradient.values), "int32")
+    mask = tf.math.unsorted_segment_sum(touched, gradient.indices, gradient.shape[0]) > 0
+    return tf.reshape(mask, [-1, *[1] * (len(gradient.shape) - 1)])
+
+
+def to_dense(rows: Any) -> Any:
+    total = tf.math.unsorted_segment_sum(rows.values, rows.indices, rows.shape[0])
+    return tf.reshape(total, rows.shape)
+
+
+def write(engine: Engine, variable: Any, value: Any) -> None:
+    _commit(engine, [(variable, None, value)])
+
+
+def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
+    total = to_dense(gradient) if hasattr(gradient, "named") else gradient
+    write(engine, accumulator, accumulator.value + total)
+
+
+def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:
+    if tf.executing_eagerly():
+        if bool(condition):
+            step()
+        return
+    if _replicas(engine) == 1:
+        tf.cond(condition, step, lambda: None)
+        return
+
+    def everywhere(strategy: Any, condition: Any) -> None:
+        # A condition around a merge of the replicas has to be outside of the replicas.
+        same = strategy.experimental_local_results(condition)[0]
+        tf.cond(same, lambda: strategy.extended.call_for_each_replica(step), lambda: None)
+
+    tf.distribute.get_replica_context().merge_call(everywhere, args=(condition,))
+
+
+def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, Any]]) -> None:
+    whole = [u for u in updates if u.kind.mode in ("dense", "move")]
+    writes: list[tuple] = []
+    for update, new in zip(whole, _run_whole(engine, whole, scalars), strict=True):
+        for variable, value in zip([update.variable, *update.slots], new, strict=True):
+            if value is not None:
+                writes.append((variable, None, value))
+    for update in updates:
+        if update.kind.mode in ("rows", "touched"):
+            writes.extend(_run_rows(engine, update, scalars[update.kind.dtype]))
+    _commit(engine, writes)
+
+
+def _run_whole(engine: Engine, updates: list[Update], scalars: dict) -> list[list[Any]]:
+    if not updates:
+        return []
+    calls = [(engine.rule_call(u), u.kind.dtype) for u in updates]
+
+    def run(inputs: list[tuple], scalars: dict) -> list[list[Any]]:
+        new = []
+        for (call, dtype), (g, x, slots, mask) in zip(calls, inputs, strict=True):
+            y, changed = call(g, x, slots, scalars[dtype], mask)
+            new.append([y, *changed])
+        return new
+
+    inputs = [
+        (u.gradient, _read(u.variable), [_read(slot) for slot in u.slots], u.mask) for u in updates
+    ]
+    if is_plain() or _replicas(engine) > 1:
+        return run(inputs, scalars)
+    key = tuple((u.kind, u.names) for u in updates)
+    if key not in engine._fast:
+        engine._fast[key] = tf.function(run, jit_compile=True, autograph=False)
+    return engine._fast[key](inputs, scalars)
+
+
+def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[tuple]:
+    """The writes of a step on some rows."""
+    variables = [update.variable, *update.slots]
+    rows = update.variable.shape[0]
+    if update.kind.mode == "rows":
+        indices, g = update.gradient.indices, update.gradient.values
+    else:
+        indices = tf.where(_nonzero(update.gradient))[:, 0]
+        g = tf.gather(update.gradient, indices)
+    cut = [len(v.shape) > 0 and v.shape[0] == rows for v in variables]
+    # Gathering from the variable itself reads the rows; from its value it would copy the table.
+    old = [
+        tf.gather(_native(v), indices) if by_row else _read(v)
+        for v, by_row in zip(variables, cut, strict=True)
+    ]
+    x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
+    new = [x, *slots]
+    if update.kind.mode == "rows" and not update.kind.named:
+        # Masked ids put rows of zeros into the gradient; on other backends these are untouched.
+        touched = _nonzero(g)
+        new = [
+            tf.where(_column(touched, a), a, b) if a is not None and by_row else a
+            for a, b, by_row in zip(new, old, cut, strict=True)
+        ]
+    return [
+        (v, indices if by_row else None, value)
+        for v, value, by_row in zip(variables, new, cut, strict=True)
+        if value is not None
+    ]
+
+
+def _commit(engine: Engine, writes: list[tuple]) -> None:
+    if _replicas(engine) == 1:
+        for variable, indices, value in writes:
+            _assign(_native(variable), indices, value)
+        return
+
+    def everywhere(strategy: Any, variables: list, indices: list, values: list) -> None:
+        for variable, rows, value in zip(variables, indices, values, strict=True):
+            strategy.extended.update(variable, _assign, args=(rows, value), group=False)
+
+    variables, indices, values = zip(*[(_native(v), i, x) for v, i, x in writes], strict=True)
+    tf.distribute.get_replica_context().merge_call(
+        everywhere, args=(list(variables), list(indices), list(values))
+    )
+
+
+def _assign(variable: Any, indices: Any, value: Any) -> None:
+    value = tf.cast(value, variable.dtype)
+    if indices is None:
+        variable.assign(value)
+    else:
+        variable.scatter_update(tf.IndexedSlices(value, indices))
+
+
+def _replicas(engine: Engine) -> int:
+    if tf.distribute.in_cross_replica_context():
+        return 1
+    return engine._distribution_strategy.num_replicas_in_sync
+
+
+def _native(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _read(variable: Any) -> Any:
+    return tf.convert_to_tensor(_native(variable))
+
+
+def _nonzero(values: Any) -> Any:
+    return tf.reduce_any(values != 0, axis=list(range(1, len(values.shape))))
+
+
+def _column(mask: Any, values: Any) -> Any:
+    return tf.reshape(mask, [-1, *[1] * (len(values.shape) - 1)])

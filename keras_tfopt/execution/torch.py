@@ -1,0 +1,145 @@
+"""Rules on PyTorch: elementwise ones compiled over flat buckets, rows by index, all in place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keras_tfopt.execution import torch_buckets
+from keras_tfopt.execution.rows import RowGradient
+
+if TYPE_CHECKING:
+    from keras_tfopt.execution.engine import Engine, Update
+
+
+def outside_compiler(function: Callable) -> Callable:
+    """Keeps a compiled training step from tracing into the engine, which compiles by itself."""
+    return torch.compiler.disable(function)
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    return torch.no_grad()
+
+
+def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def number(variable: Any) -> float:
+    return float(variable.value)
+
+
+def widest(dtypes: Sequence[str]) -> str:
+    return "float64" if "float64" in dtypes else "float32"
+
+
+def copy_of(variable: Any, dtype: str) -> Any:
+    return variable.value.detach().clone().to(getattr(torch, dtype))
+
+
+def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
+    if not isinstance(gradient, torch.Tensor) or gradient.layout != torch.sparse_coo:
+        return None
+    if gradient.sparse_dim() != 1:
+        gradient = gradient.to_dense().to_sparse(1)
+    return RowGradient._unchecked(gradient._values(), gradient._indices()[0], gradient.shape)
+
+
+def limits(tensor: Any) -> tuple[int, int] | None:
+    if tensor.numel() == 0:
+        return None
+    low, high = torch.aminmax(tensor)
+    return int(low), int(high)
+
+
+def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> list[Any]:
+    return grads
+
+
+def sum_repeated(
+    indices: Any, values: Any, shape: tuple[int, ...], refused: Any
+) -> tuple[Any, Any]:
+    distinct, where = torch.unique(indices, return_inverse=True)
+    total = values.new_zeros((distinct.shape[0], *values.shape[1:]))
+    return distinct.long(), total.index_add_(0, where, values)
+
+
+def row_mask(gradient: Any) -> Any:
+    """Which rows of the variable a gradient touches, shaped to broadcast over it."""
+    if isinstance(gradient, torch.Tensor):
+        return _nonzero(gradient).reshape(-1, *[1] * (gradient.ndim - 1))
+    indices = gradient.indices if gradient.named else gradient.indices[_nonzero(gradient.values)]
+    mask = torch.zeros(gradient.shape[0], dtype=torch.bool, device=indices.device)
+    mask[indices] = True
+    return mask.reshape(-1, *[1] * (len(gradient.shape) - 1))
+
+
+def to_dense(rows: Any) -> Any:
+    return rows.values.new_zeros(rows.shape).index_add_(0, rows.indices, rows.values)
+
+
+def write(engine: Engine, variable: Any, value: Any) -> None:
+    variable.assign(value)
+
+
+def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
+    if hasattr(gradient, "named"):
+        accumulator.value.index_add_(0, gradient.indices, gradient.values)
+    else:
+        accumulator.value.add_(gradient)
+
+
+def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:
+    if bool(condition):
+        step()
+
+
+def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, Any]]) -> None:
+    for update in torch_buckets.run_fused(engine, updates, scalars):
+        known = scalars[update.kind.dtype]
+        if update.kind.mode in ("rows", "touched"):
+            _update_rows(engine, update, known)
+            continue
+        values = [update.variable.value, *(slot.value for slot in update.slots)]
+        x, slots = engine.rule_call(update)(
+            update.gradient, values[0], values[1:], known, update.mask
+        )
+        for value, new in zip(values, [x, *slots], strict=True):
+            if new is not None:
+                value.copy_(new)
+
+
+def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> None:
+    if update.kind.mode == "rows":
+        indices, g = update.gradient.indices, update.gradient.values
+        if not update.kind.named:
+            touched = _nonzero(g)
+            indices, g = indices[touched], g[touched]
+    else:
+        indices = _nonzero(update.gradient).nonzero().squeeze(1)
+        g = update.gradient.index_select(0, indices)
+    if indices.numel() == 0:
+        return
+    values = [update.variable.value, *(slot.value for slot in update.slots)]
+    rows = values[0].shape[0]
+    cut = [value.ndim > 0 and value.shape[0] == rows for value in values]
+    old = [v.index_select(0, indices) if c else v for v, c in zip(values, cut, strict=True)]
+    x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
+    for value, new, by_row in zip(values, [x, *slots], cut, strict=True):
+        if new is None:
+            continue
+        if by_row:
+            value.index_copy_(0, indices, new.to(value.dtype))
+        else:
+            value.copy_(new)
+
+
+def _nonzero(values: Any) -> Any:
+    return values.flatten(1).any(1) if values.ndim > 1 else values != 0

@@ -1,0 +1,201 @@
+"""Elementwise rules on PyTorch over flat memory, compiled once per rule.
+
+Small variables of one kind are laid end to end, their slots for good, variables and gradients for the
+duration of a step; large ones are used where they are. One function, compiled for flat tensors of
+any length, then runs the rule in a single pass over the memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keras_tfopt.execution.settings import is_plain
+
+if TYPE_CHECKING:
+    from keras_tfopt.execution.engine import Engine, Kind, Update
+
+LARGE = 1 << 17  # elements from which a variable is worth a pass of its own
+BUCKET = 1 << 20  # elements of a bucket: bounds the memory for copies of gradients
+CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
+
+_compiled: dict[tuple, Callable] = {}
+_compiler_works = True
+
+
+@dataclasses.dataclass
+class Bucket:
+    """Variables whose slots lie end to end in `flat`, one tensor a slot."""
+
+    positions: list[int]  # in the list of updates
+    sizes: list[int]
+    flat: list[torch.Tensor]
+    views: list[tuple[Any, int]]  # slot variables and the addresses at which they must be found
+
+    def is_intact(self) -> bool:
+        """Whether the slots are still views: moving or replacing them detaches them."""
+        return all(slot._value.data_ptr() == address for slot, address in self.views)
+
+
+def run_fused(
+    engine: Engine, updates: list[Update], scalars: dict[str, dict[str, Any]]
+) -> list[Update]:
+    """Runs what can be run over flat memory; returns the other updates."""
+    if is_plain() or engine.scope != "element":
+        return updates
+    fused = [u for u in updates if u.kind.mode == "dense" and 0 not in u.variable.shape]
+    if not fused:
+        return updates
+    key = ("plan", tuple((u.index, u.kind) for u in fused))
+    plan = engine._fast.get(key)
+    if plan is None or not all(bucket.is_intact() for bucket in plan):
+        plan = engine._fast[key] = _plan(fused)
+    for bucket in plan:
+        members = [fused[position] for position in bucket.positions]
+        first = members[0]
+        step = _step(engine, first.kind, first.names, first.variable)
+        x = [u.variable._value.detach() for u in members]
+        g = [u.gradient.reshape(-1) for u in members]
+        known = scalars[first.kind.dtype]
+        if len(members) == 1 and x[0].is_contiguous():
+            step(g[0], x[0].view(-1), bucket.flat, known)
+            continue
+        flat = torch.cat([part.reshape(-1) for part in x])
+        step(torch.cat(g), flat, bucket.flat, known)
+        parts = [part.view(old.shape) for part, old in zip(flat.split(bucket.sizes), x, strict=True)]
+        torch._foreach_copy_(x, parts)
+    done = {id(update) for update in fused}
+    return [update for update in updates if id(update) not in done]
+
+
+def _plan(updates: list[Update]) -> list[Bucket]:
+    groups: dict[tuple, list[list[int]]] = {}
+    filled: dict[tuple, int] = {}
+    buckets = []
+    for position, update in enumerate(updates):
+        size = update.variable._value.numel()
+        key = (update.kind, update.names, update.variable._value.dtype, update.variable._value.device)
+        if size >= LARGE:
+            buckets.append(_bucket(updates, [position]))
+            continue
+        if key not in groups or filled[key] + size > BUCKET:
+            groups.setdefault(key, []).append([])
+            filled[key] = 0
+        groups[key][-1].append(position)
+        filled[key] += size
+    for lists in groups.values():
+        buckets.extend(_bucket(updates, positions) for positions in lists)
+    return buckets
+
+
+def _bucket(updates: list[Update], positions: list[int]) -> Bucket:
+    members = [updates[position] for position in positions]
+    sizes = [u.variable._value.numel() for u in members]
+    flat, views = [], []
+    for slots in zip(*(u.slots for u in members), strict=True):
+        old = [slot._value.detach().reshape(-1) for slot in slots]
+        whole = old[0] if len(old) == 1 else torch.cat(old)
+        flat.append(whole)
+        for slot, part in zip(slots, whole.split(sizes), strict=True):
+            view = part.view(slot._value.shape)
+            slot._value = torch.nn.Parameter(view, requires_grad=False)
+            views.append((slot, view.data_ptr()))
+    return Bucket(positions, sizes, flat, views)
+
+
+def _step(engine: Engine, kind: Kind, names: tuple[str, ...], variable: Any) -> Callable[..., None]:
+    """The in-place step over flat tensors: compiled where possible, else in pieces."""
+    key = ("step", kind, names, variable._value.dtype, variable._value.device.type, _compiler_works)
+    if key not in engine._fast:
+        rule = _bare(engine)
+        shared = (type(engine), repr(sorted(vars(rule).items())), *key)
+        if shared not in _compiled:
+            _compiled[shared] = _compile(rule, kind, names)
+        engine._fast[key] = _compiled[shared]
+    return engine._fast[key]
+
+
+def _bare(engine: Engine) -> Any:
+    """The rule with its hyperparameters and without state, which compiled code would keep alive."""
+    rule = object.__new__(type(engine))
+    for name, value in engine.hyperparameters().items():
+        object.__setattr__(rule, name, value)
+    return rule
+
+
+def _compile(rule: Any, kind: Kind, names: tuple[str, ...]) -> Callable[..., None]:
+    from keras_tfopt.execution.engine import bind_rule
+
+    call = bind_rule(rule, kind, names)
+
+    def step(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:
+        y, changed = call(g, x, slots, scalars)
+        x.copy_(y)
+        for slot, new in zip(slots, changed, strict=True):
+            if new is not None:
+                slot.copy_(new)
+
+    def in_pieces(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:
+        parts = [tensor.split(CHUNK) for tensor in (g, x, *slots)]
+        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+            step(g_part, x_part, slot_parts, scalars)
+
+    if not _compiler_works:
+        return in_pieces
+
+    # Recompilations are counted per code object, and past a limit code silently runs uncompiled.
+    own = types.FunctionType(
+        step.__code__.replace(co_name=f"{type(rule).__name__}_step"),
+        step.__globals__,
+        closure=step.__closure__,
+    )
+    compiled = torch.compile(own, dynamic=True, fullgraph=True)
+
+    def step_or_fall_back(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:
+        if x.numel() < 2:  # sizes 0 and 1 are compiled apart, which is not worth it
+            step(g, x, slots, scalars)
+        elif not _compiler_works:
+            in_pieces(g, x, slots, scalars)
+        else:
+            try:
+                compiled(g, x, slots, scalars)
+            except Exception as error:  # whatever a missing or broken tool chain may raise
+                _give_up_compiling(error)
+                in_pieces(g, x, slots, scalars)
+
+    return step_or_fall_back
+
+
+def _give_up_compiling(error: Exception) -> None:
+    global _compiler_works
+    if not _is_tool_chain_error(error):
+        raise error
+    _compiler_works = False
+    reason = str(error).strip().splitlines()[0]
+    warnings.warn(
+        "keras_tfopt: torch.compile does not work here, so optimizers run uncompiled and slower. "
+        f"It usually wants a C++ compiler. The error was: {type(error).__name__}: {reason}",
+        stacklevel=2,
+    )
+
+
+def _is_tool_chain_error(error: BaseException | None) -> bool:
+    names = ("InvalidCxxCompiler", "CppCompileError", "InductorError", "BackendCompilerFailed")
+    while error is not None:
+        if type(error).__name__ in names or isinstance(error, (OSError, ImportError)):
+            return True
+        error = error.__cause__ or getattr(error, "inner_exception", None)
+    return False
+
+
+def compilations() -> int:
+    """How many graphs Dynamo has compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
