@@ -1,20 +1,31 @@
 """Every optimizer of TensorFlow's past on every backend of Keras 3."""
 
 from keras_tfopt._version import __version__
-from keras_tfopt.algorithm import Algorithm, check_bool, check_number, full, register, zeros
-from keras_tfopt.algorithms import LARS, Adam, LazyAdam, Momentum
-from keras_tfopt.execution import RowGradient, Slot
+from keras_tfopt.algorithm import (
+    Algorithm,
+    check_bool,
+    check_integer,
+    check_number,
+    full,
+    register,
+    zeros,
+)
+from keras_tfopt.algorithms import GGT, LARS, Adam, LazyAdam, Momentum
+from keras_tfopt.execution import RowGradient, Rows, Slot
 
 __all__ = [
+    "GGT",
     "LARS",
     "Adam",
     "Algorithm",
     "LazyAdam",
     "Momentum",
     "RowGradient",
+    "Rows",
     "Slot",
     "__version__",
     "check_bool",
+    "check_integer",
     "check_number",
     "full",
     "register",

@@ -43,24 +43,28 @@ class Algorithm(Engine):
     Class attributes:
         scope: What one call of `update` must see. "element": any piece of variables, flattened, so
             the rule may use elementwise operations only. "variable": one variable in its shape.
+            "model": all variables at once; then `slots` gets a list of likes and describes state of
+            all variables together, `update` gets and returns lists in the order of `build`, a
+            variable without gradient takes part with zeros and stays as it is, and row gradients
+            are made dense.
         sparse: What a row gradient does. "dense": the same as the dense gradient with zeros in the
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.
 
-    Touched rows are those that a `RowGradient` names. Other gradients, whatever their form, touch the
-    rows in which they are not zero, if the variable's path matches `row_variables`; other variables
-    get dense updates.
+    Touched rows are those that a `RowGradient` names. Other gradients, whatever their form, touch
+    the rows in which they are not zero, if the variable's path matches `row_variables`; other
+    variables get dense updates.
 
     Args:
         learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, or callable
             without arguments (read once when a step is compiled).
-        row_variables: Regular expression, or list of them, searched in the paths of variables; where
-            it matches, rows without gradient are left alone (modes "rows" and "move_rows"). The
-            default is the table of `keras.layers.Embedding`; None is no variable.
+        row_variables: Regular expression, or list of them, searched in the paths of variables;
+            where it matches, rows without gradient are left alone (modes "rows" and "move_rows").
+            The default is the table of `keras.layers.Embedding`; None is no variable.
         master_weights: Keep a float32 copy of half-precision variables as a slot, so that updates
             below one unit in the last place add up. Slots and arithmetic are float32 in any case.
-        **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before the
-            update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
+        **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before
+            the update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
             `loss_scale_factor`, `gradient_accumulation_steps`: see `keras.optimizers.Optimizer`.
     """
@@ -69,7 +73,7 @@ class Algorithm(Engine):
         super().__init_subclass__(**kwargs)
         cls._own_weight_decay = "weight_decay" in _own_parameters(cls)
 
-    def slots(self, like: Like) -> dict[str, Slot]:
+    def slots(self, like: Any) -> dict[str, Slot]:
         """State for a variable of shape `like.shape`, dtype `like.dtype` and path `like.path`.
 
         Returns:
@@ -97,10 +101,11 @@ class Algorithm(Engine):
             x: Variable, of the same shape and dtype.
             s: Slots, as attributes by name.
             t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched rows)
-                and, with scope "variable", `t.path`.
+                and, with scope "variable" or "model", `t.path` (a tuple of paths with "model").
 
         Returns:
-            The new variable and a dictionary of new slots; slots left out stay as they are.
+            The new variable and a dictionary of new slots; slots left out stay as they are. A slot
+            that changes in one row only may be given as `Rows(index, value)`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
 
@@ -167,6 +172,15 @@ def check_number(
     if not (above and below and math.isfinite(value)):
         raise ValueError(f"Argument `{name}` must be {allowed}. Received: {value!r}")
     return value
+
+
+def check_integer(name: str, value: Any, low: int) -> int:
+    """Returns `value` as an integer, or raises an error that names the argument and its range."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
+    if value < low:
+        raise ValueError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
+    return int(value)
 
 
 def check_bool(name: str, value: Any) -> bool:

@@ -1,8 +1,9 @@
 """The optimizers, one rule per file."""
 
 from keras_tfopt.algorithms.adam import Adam
+from keras_tfopt.algorithms.ggt import GGT
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
 
-__all__ = ["LARS", "Adam", "LazyAdam", "Momentum"]
+__all__ = ["GGT", "LARS", "Adam", "LazyAdam", "Momentum"]

@@ -30,18 +30,17 @@ class Adam(Algorithm):
 
     Slots: `m` and `v`, the moments, of the variable's shape.
 
-    Row gradients: as if dense. The moments of all rows decay and all rows move, touched or not, as in
-    `tf.train.AdamOptimizer`; see `keras_tfopt.LazyAdam` for the update of touched rows alone.
+    Row gradients: as if dense. The moments of all rows decay and all rows move, touched or not, as
+    in `tf.train.AdamOptimizer`; see `keras_tfopt.LazyAdam` for the update of touched rows alone.
 
     Example:
-
     >>> model.compile(optimizer=keras_tfopt.Adam(1e-3))
 
     Reference: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2015).
 
     Differences: epsilon is added after the bias correction ("epsilon hat" in the paper), as in
-    `tf.train.AdamOptimizer`; `keras.optimizers.Adam` does the same with a default of 1e-7 instead of
-    1e-8, has AMSGrad as an option, and does not sum repeated rows on TensorFlow.
+    `tf.train.AdamOptimizer`; `keras.optimizers.Adam` does the same with a default of 1e-7 instead
+    of 1e-8, has AMSGrad as an option, and does not sum repeated rows on TensorFlow.
     """
 
     def __init__(

@@ -32,34 +32,34 @@ class LARS(Algorithm):
     polynomial decay of power 2; skip biases and the parameters of normalization layers.
 
     Args:
-        learning_rate: $\eta$, number >= 0, schedule or callable. It multiplies a step that is already
-            $\eta_\text{LARS}$ times the size of the variable, so values from 1 to 30 are usual.
-            Defaults to 1.0.
+        learning_rate: $\eta$, number >= 0, schedule or callable. It multiplies a step that is
+            already $\eta_\text{LARS}$ times the size of the variable, so values from 1 to 30 are
+            usual. Defaults to 1.0.
         momentum: $\mu$ in [0, 1]. Defaults to 0.9.
         weight_decay: $\lambda \geq 0$, part of the rule and so in place of Keras's decoupled decay.
             Defaults to 1e-4.
         eeta: $\eta_\text{LARS} \geq 0$, the trust coefficient. Defaults to 1e-3.
         epsilon: Number >= 0. Defaults to 0.
-        skip_list: Variables that get plain momentum without weight decay: list of substrings of their
-            paths or of compiled regular expressions to search there. Defaults to None.
+        skip_list: Variables that get plain momentum without weight decay: list of substrings of
+            their paths or of compiled regular expressions to search there. Defaults to None.
         nesterov: Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
 
     Slots: `momentum`, the accumulated step $a$ (learning rate included), of the variable's shape.
 
-    Row gradients: only touched rows change, by the plain momentum of `keras_tfopt.Momentum`: learning
-    rate outside of the slot, no trust ratio, no weight decay. This is what the original does.
+    Row gradients: only touched rows change, by the plain momentum of `keras_tfopt.Momentum`:
+    learning rate outside of the slot, no trust ratio, no weight decay. This is what the
+    original does.
 
     Example:
-
     >>> schedule = keras.optimizers.schedules.PolynomialDecay(10.0, decay_steps=1000, power=2)
     >>> model.compile(optimizer=keras_tfopt.LARS(schedule, skip_list=["bias", "batch_norm"]))
 
     Reference: You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks" (2017).
 
-    Differences: none from `tf.contrib.opt.LARSOptimizer`, which has no default learning rate. A zero
-    gradient gives r = 1 there too, so weight decay then acts at the full learning rate. Keras has
-    no LARS.
+    Differences: none from `tf.contrib.opt.LARSOptimizer`, which has no default learning rate. A
+    zero gradient gives r = 1 there too, so weight decay then acts at the full learning rate.
+    Keras has no LARS.
     """
 
     scope = "variable"

@@ -36,7 +36,6 @@ class LazyAdam(Algorithm):
     Variables with dense gradients get plain Adam.
 
     Example:
-
     >>> model.compile(optimizer=keras_tfopt.LazyAdam(1e-3))
 
     Reference: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2015), with the lazy

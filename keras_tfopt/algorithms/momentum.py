@@ -31,7 +31,6 @@ class Momentum(Algorithm):
     other rows neither acts nor decays until they are touched again.
 
     Example:
-
     >>> model.compile(optimizer=keras_tfopt.Momentum(0.1, momentum=0.9, nesterov=True))
 
     References: Polyak, "Some methods of speeding up the convergence of iteration methods" (1964);

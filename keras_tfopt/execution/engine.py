@@ -16,7 +16,7 @@ from keras.src.utils import tracking
 
 from keras_tfopt.execution.rows import RowGradient, _fits
 from keras_tfopt.execution.select import backend
-from keras_tfopt.execution.state import Like, Slot
+from keras_tfopt.execution.state import Like, Rows, Slot
 
 MASTER = "master_weight"
 
@@ -44,6 +44,20 @@ class Update:
     gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
     mask: Any = None  # mode "move": which rows the variable moves in
 
+    def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
+        """What is to be assigned, from new values of variable and slots (None: unchanged)."""
+        variables = [self.variable, *self.slots]
+        rows = rows or [None] * len(new)
+        return [
+            _write(v, n, i) for v, n, i in zip(variables, new, rows, strict=True) if n is not None
+        ]
+
+
+def _write(variable: Any, value: Any, indices: Any = None) -> tuple[Any, Any, Any]:
+    if isinstance(value, Rows):
+        return variable, ops.reshape(value.index, (1,)), ops.expand_dims(value.value, 0)
+    return variable, indices, value
+
 
 class Cache(dict):
     """Compiled functions of one optimizer: copies of the optimizer start with none."""
@@ -58,7 +72,7 @@ class Cache(dict):
 class Engine(keras.optimizers.Optimizer):
     """Runs a rule over the variables of a model, on any backend.
 
-    Subclasses (see `keras_tfopt.Algorithm`) provide `scope`, `sparse`, `slots`, `scalars` and `update`.
+    Subclasses (see `keras_tfopt.Algorithm`) provide `scope`, `sparse`, `slots`, `scalars`, `update`.
     """
 
     scope = "element"
@@ -80,7 +94,9 @@ class Engine(keras.optimizers.Optimizer):
         self.row_variables = row_variables
         self._row_patterns = compile_patterns("row_variables", row_variables)
         if not isinstance(master_weights, bool):
-            raise TypeError(f"Argument `master_weights` must be a bool. Received: {master_weights!r}")
+            raise TypeError(
+                f"Argument `master_weights` must be a bool. Received: {master_weights!r}"
+            )
         self.master_weights = master_weights
         self._initial_learning_rate = learning_rate
         self._no_decay_patterns: list[str] = []
@@ -89,7 +105,7 @@ class Engine(keras.optimizers.Optimizer):
 
     # ---- What a rule provides -------------------------------------------------------------------
 
-    def slots(self, like: Like) -> dict[str, Slot]:
+    def slots(self, like: Any) -> dict[str, Slot]:
         """State kept for one variable: names and `Slot` descriptions."""
         return {}
 
@@ -129,15 +145,18 @@ class Engine(keras.optimizers.Optimizer):
             self._slot_variables = [
                 self._add_slots(v, like) for v, like in zip(variables, likes, strict=True)
             ]
+            self._model_dtype = backend.widest([like.dtype for like in likes])
+            self._model_slots = self._add_model_slots(likes) if self.scope == "model" else {}
             names = dict.fromkeys(name for slots in self._slot_variables for name in slots)
-            self._slot_names = tuple(names)
+            self._slot_names = (*self._model_slots, *names)
+            pairs = list(zip(variables, likes, strict=True))
             self._model_variables_moving_average = (
-                [self._add_slot(v, l, "average", Slot(l.shape)) for v, l in zip(variables, likes)]
+                [self._add_slot(v, l, "average", Slot(l.shape)) for v, l in pairs]
                 if self.use_ema
                 else []
             )
             self._accumulated_gradients = (
-                [self._add_slot(v, l, "accumulator", Slot(l.shape)) for v, l in zip(variables, likes)]
+                [self._add_slot(v, l, "accumulator", Slot(l.shape)) for v, l in pairs]
                 if self.gradient_accumulation_steps
                 else []
             )
@@ -146,19 +165,26 @@ class Engine(keras.optimizers.Optimizer):
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """The state called `name` that belongs to `variable`.
 
+        With scope "model", where state belongs to all variables together, `variable` is None.
+
         Raises:
             KeyError: if there is no such state; the message names what there is.
             ValueError: if the optimizer is not built, or not for this variable.
         """
         if not self.built:
             raise ValueError(
-                f"{type(self).__name__} has no slots before it is built. Call `optimizer.build(variables)`."
+                f"{type(self).__name__} has no slots before it is built. "
+                "Call `optimizer.build(variables)`."
             )
-        self._check_variables_are_known([variable])
-        slots = self._slot_variables[self._get_variable_index(variable)]
+        if variable is None:
+            slots, owner = self._model_slots, "all variables together"
+        else:
+            self._check_variables_are_known([variable])
+            slots = self._slot_variables[self._get_variable_index(variable)]
+            owner = repr(self._path(variable))
         if name not in slots:
             raise KeyError(
-                f"{type(self).__name__} has no slot {name!r} for {self._path(variable)!r}. "
+                f"{type(self).__name__} has no slot {name!r} for {owner}. "
                 f"Slots there are: {sorted(slots)}"
             )
         return slots[name]
@@ -168,32 +194,41 @@ class Engine(keras.optimizers.Optimizer):
         """Names of the slots, in the order of creation."""
         if self._slot_names is not None:
             return self._slot_names
-        return tuple(self.slots(Like((1,), keras.backend.floatx(), "")))
+        like = Like((1,), keras.backend.floatx(), "")
+        return tuple(self.slots([like] if self.scope == "model" else like))
 
     def _like(self, variable: Any) -> Like:
         dtype = keras.backend.standardize_dtype(variable.dtype)
         path = self._path(variable)
         if not dtype.startswith(("float", "bfloat")):
             raise TypeError(
-                f"{type(self).__name__} updates floating-point variables. Received: {path!r} of dtype {dtype}"
+                f"{type(self).__name__} updates floating-point variables. "
+                f"Received: {path!r} of dtype {dtype}"
             )
         return Like(tuple(variable.shape), "float64" if dtype == "float64" else "float32", path)
 
     def _add_slots(self, variable: Any, like: Like) -> dict[str, Any]:
         if self._overwrite_variable_with_gradient(variable):
             return {}
-        slots = dict(self.slots(like))
+        slots = dict(self.slots(like)) if self.scope != "model" else {}
         for name, slot in slots.items():
             if not isinstance(slot, Slot):
                 raise TypeError(f"`slots` must give a Slot for {name!r}. Received: {slot!r}")
             if self.scope == "element" and tuple(slot.shape) != like.shape:
                 raise ValueError(
-                    f"Slot {name!r} of an elementwise rule must have the variable's shape {like.shape}. "
-                    f'Received: {slot.shape}. Set `scope = "variable"` for slots of other shapes.'
+                    f"Slot {name!r} of an elementwise rule must have the variable's shape "
+                    f'{like.shape}. Received: {slot.shape}. Set `scope = "variable"` for others.'
                 )
         if self.master_weights and keras.backend.standardize_dtype(variable.dtype) != like.dtype:
             slots[MASTER] = Slot(like.shape, lambda shape, dtype: backend.copy_of(variable, dtype))
         return {name: self._add_slot(variable, like, name, s) for name, s in slots.items()}
+
+    def _add_model_slots(self, likes: list[Like]) -> dict[str, Any]:
+        all_variables = Like((), self._model_dtype, self.name)
+        return {
+            name: self._add_slot(None, all_variables, name, slot)
+            for name, slot in self.slots(likes).items()
+        }
 
     def _add_slot(self, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:
         initial = slot.initial
@@ -281,25 +316,53 @@ class Engine(keras.optimizers.Optimizer):
         micro_steps = self.gradient_accumulation_steps
 
         def step() -> None:
-            means = [ops.convert_to_tensor(a) / micro_steps for a in accumulators]
+            means = [backend.read(a) / micro_steps for a in accumulators]
             self._step(means, variables)
             for accumulator in self._accumulated_gradients:
-                backend.write(self, accumulator, ops.zeros(accumulator.shape, accumulator.dtype))
+                zeros = ops.zeros(accumulator.shape, accumulator.dtype)
+                backend.commit(self, [(accumulator, None, zeros)])
 
-        last = ops.equal((ops.convert_to_tensor(self._iterations) + 1) % micro_steps, 0)
+        last = ops.equal((backend.read(self._iterations) + 1) % micro_steps, 0)
         backend.run_if(self, last, step)
 
     def _step(self, grads: list[Any], variables: list[Any]) -> None:
         grads = self._clipped(grads)
-        updates = [self._plan(g, v) for g, v in zip(grads, variables, strict=True)]
         lr, step = self._get_current_learning_rate(), ops.convert_to_tensor(self.iterations) + 1
-        scalars = {d: self._scalars(lr, step, d) for d in {u.kind.dtype for u in updates}}
-        backend.execute(self, updates, scalars)
+        if self.scope == "model":
+            self._step_model(grads, variables, self._scalars(lr, step, self._model_dtype))
+        else:
+            updates = [self._plan(g, v) for g, v in zip(grads, variables, strict=True)]
+            dtypes = sorted({u.kind.dtype for u in updates})
+            backend.execute(self, updates, {d: self._scalars(lr, step, d) for d in dtypes})
         if self.use_ema:
             self._update_averages()
         for variable in variables:
             if variable.constraint is not None:
-                backend.write(self, variable, variable.constraint(variable))
+                backend.commit(self, [(variable, None, variable.constraint(variable))])
+
+    def _step_model(self, grads: list[Any], variables: list[Any], scalars: dict[str, Any]) -> None:
+        """One call for all variables; those without a gradient count with zeros and stay."""
+        dtype = self._model_dtype
+        given = {self._get_variable_index(v): g for v, g in zip(variables, grads, strict=True)}
+        g, x, masters = [], [], []
+        for index, variable in enumerate(self._trainable_variables):
+            gradient = given.get(index)
+            if isinstance(gradient, _Rows):
+                gradient = backend.to_dense(gradient)
+            g.append(ops.zeros(variable.shape, dtype) if gradient is None else gradient)
+            x.append(backend.read(variable))
+            master = self._slot_variables[index].get(MASTER)
+            masters.append(None if master is None else backend.read(master))
+        slots = {name: backend.read(v) for name, v in self._model_slots.items()}
+        key = ("model", tuple(sorted(given)))
+        call = bind_model_rule(self, self._likes, self._decays, dtype)
+        x, masters, slots = backend.compiled(self, key, call)(g, x, masters, slots, scalars)
+        writes = [_write(self._model_slots[name], value) for name, value in slots.items()]
+        for index in given:
+            writes.append((self._trainable_variables[index], None, x[index]))
+            if masters[index] is not None:
+                writes.append((self._slot_variables[index][MASTER], None, masters[index]))
+        backend.commit(self, writes)
 
     def _pair(self, grads: Sequence[Any], variables: Sequence[Any] | None) -> tuple[list, list]:
         grads = list(grads)
@@ -396,15 +459,14 @@ class Engine(keras.optimizers.Optimizer):
             return [_map(lambda v: ops.clip(v, -self.clipvalue, self.clipvalue), g) for g in grads]
         if self.clipnorm is not None:
             return [
-                _map(lambda v, n=_norm([g]): v * (self.clipnorm / ops.maximum(n, self.clipnorm)), g)
-                for g in grads
+                _scaled(g, self.clipnorm / ops.maximum(_norm([g]), self.clipnorm)) for g in grads
             ]
         if self.global_clipnorm is not None:
             norm = _norm(grads)
             scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
             # A norm that is not finite must not let the finite gradients pass as if all were well.
             scale = scale + (norm - norm)
-            return [_map(lambda v: v * ops.cast(scale, v.dtype), g) for g in grads]
+            return [_scaled(g, scale) for g in grads]
         return grads
 
     def exclude_from_weight_decay(
@@ -439,14 +501,14 @@ class Engine(keras.optimizers.Optimizer):
             self._trainable_variables, self._model_variables_moving_average, strict=True
         ):
             dtype = keras.backend.standardize_dtype(average.dtype)
-            x, a = ops.convert_to_tensor(variable), ops.convert_to_tensor(average)
+            x, a = backend.read(variable), backend.read(average)
             value = ops.cast(x, dtype)
             a = self.ema_momentum * a + (1 - self.ema_momentum) * value
             a = ops.where(ops.equal(count, 1), value, a)
-            backend.write(self, average, a)
+            backend.commit(self, [(average, None, a)])
             if every:
                 x = ops.where(ops.equal(count % every, 0), ops.cast(a, x.dtype), x)
-                backend.write(self, variable, x)
+                backend.commit(self, [(variable, None, x)])
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Puts the averages into the variables when training ends, if `use_ema` asks for it."""
@@ -457,21 +519,23 @@ class Engine(keras.optimizers.Optimizer):
             variable.assign(backend.copy_of(average, variable.dtype))
 
     def _raise_refused(self) -> None:
-        refused = backend.limits(ops.convert_to_tensor(self._refused_rows))
+        refused = backend.limits(backend.read(self._refused_rows))
         if refused is not None and refused[1] > 0:
-            backend.write(self, self._refused_rows, 0)
+            self._refused_rows.assign(0)
             raise ValueError(
-                f"Row indices of gradients must lie between 0 and the number of rows less one. "
-                f"Received: {refused[1]} indices out of range in earlier compiled steps, which left "
-                "them out"
+                "Row indices of gradients must lie between 0 and the number of rows less one. "
+                f"Received: {refused[1]} indices out of range in earlier compiled steps, which "
+                "left them out"
             )
 
 
-def bind_rule(rule: Any, kind: Kind, names: tuple[str, ...]) -> Callable[..., tuple[Any, list[Any]]]:
+def bind_rule(
+    rule: Any, kind: Kind, names: tuple[str, ...]
+) -> Callable[..., tuple[Any, list[Any]]]:
     """Puts around a rule what belongs to every rule: casts, decay, master weights, the row mask.
 
-    The function is pure and everything static is bound to it, so that it can be compiled. It returns
-    the new variable and the new slots in the order of `names`, with None for slots that stay.
+    The function is pure and everything static is bound to it, so that it can be compiled. It
+    returns the new variable and the new slots in the order of `names`, with None for slots that stay.
     """
     slots_of = collections.namedtuple("Slots", [name for name in names if name != MASTER])
     rows = kind.mode in ("rows", "touched")
@@ -479,34 +543,64 @@ def bind_rule(rule: Any, kind: Kind, names: tuple[str, ...]) -> Callable[..., tu
 
     def call(g: Any, x: Any, slots: Sequence[Any], scalars: dict, mask: Any = None) -> tuple:
         old, kept = x, list(slots)
-        x = ops.cast(x, kind.dtype)
-        if master_at is not None:
-            master = kept.pop(master_at)
-            # Where somebody else has assigned the variable, the copy is out of date.
-            x = ops.where(ops.equal(ops.cast(master, old.dtype), old), master, x)
-        start = x
+        master = None if master_at is None else kept.pop(master_at)
+        x = start = _current(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
         t = Scalars(scalars, kind.path, rows)
         x, new = rule.update(g, x, slots_of(*kept), t)
         if mask is not None:
             x = ops.where(mask, x, start)
-        for name in new:
-            if name not in names:
-                raise KeyError(
-                    f"{type(rule).__name__}.update returned the slot {name!r}, which `slots` does "
-                    f"not describe. Described: {list(names)}"
-                )
+        _check_described(rule, new, names)
         changed = [x if name == MASTER else new.get(name) for name in names]
         return ops.cast(x, old.dtype), changed
 
     return call
 
 
+def bind_model_rule(
+    rule: Any, likes: list[Like], decays: list[bool], dtype: str
+) -> Callable[..., tuple[list[Any], list[Any], dict[str, Any]]]:
+    """`bind_rule` for a rule over all variables at once."""
+    paths = tuple(like.path for like in likes)
+
+    def call(g: list, x: list, masters: list, slots: dict, scalars: dict) -> tuple:
+        old = x
+        x = [_current(value, master, dtype) for value, master in zip(old, masters, strict=True)]
+        if any(decays):
+            rate = scalars["weight_decay_rate"]
+            x = [v - rate * v if decay else v for v, decay in zip(x, decays, strict=True)]
+        t = Scalars(scalars, paths, rows=False)
+        s = collections.namedtuple("Slots", slots)(**slots)
+        x, new = rule.update([ops.cast(v, dtype) for v in g], x, s, t)
+        _check_described(rule, new, slots)
+        masters = [None if m is None else v for m, v in zip(masters, x, strict=True)]
+        return [ops.cast(v, o.dtype) for v, o in zip(x, old, strict=True)], masters, new
+
+    return call
+
+
+def _current(variable: Any, master: Any, dtype: str) -> Any:
+    """The value to compute with: the master copy, except where the variable was assigned since."""
+    x = ops.cast(variable, dtype)
+    if master is None:
+        return x
+    return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
+
+
+def _check_described(rule: Any, new: Any, described: Any) -> None:
+    for name in new:
+        if name not in described:
+            raise KeyError(
+                f"{type(rule).__name__}.update returned the slot {name!r}, which `slots` does not "
+                f"describe. Described: {list(described)}"
+            )
+
+
 class Scalars:
     """What rules see as `t`: the step's scalars by name, `step`, and static facts of the call."""
 
-    def __init__(self, scalars: dict[str, Any], path: str | None, rows: bool):
+    def __init__(self, scalars: dict[str, Any], path: Any, rows: bool):
         for name, value in scalars.items():
             setattr(self, name, value)
         self.path = path
@@ -526,7 +620,9 @@ class _Rows(RowGradient):
 def _summed(gradient: Any, refused: Any) -> Any:
     if not isinstance(gradient, _Rows):
         return gradient
-    indices, values = backend.sum_repeated(gradient.indices, gradient.values, gradient.shape, refused)
+    indices, values = backend.sum_repeated(
+        gradient.indices, gradient.values, gradient.shape, refused
+    )
     return _Rows(values, indices, gradient.shape, gradient.named)
 
 
@@ -539,6 +635,10 @@ def _scalar(value: Any, dtype: str) -> Any:
 
 def _map(function: Any, gradient: Any) -> Any:
     return gradient.map(function) if isinstance(gradient, _Rows) else function(gradient)
+
+
+def _scaled(gradient: Any, scale: Any) -> Any:
+    return _map(lambda values: values * ops.cast(scale, values.dtype), gradient)
 
 
 def _norm(grads: list[Any]) -> Any:
@@ -585,7 +685,9 @@ def _check_base(base: dict[str, Any], owner: str) -> None:
             continue
         lowest = ">= 0" if name == "weight_decay" else "> 0"
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise TypeError(f"Argument `{name}` must be None or a number {lowest}. Received: {value!r}")
+            raise TypeError(
+                f"Argument `{name}` must be None or a number {lowest}. Received: {value!r}"
+            )
         if not (value >= 0 if name == "weight_decay" else value > 0) or math.isinf(value):
             raise ValueError(
                 f"Argument `{name}` must be None or a finite number {lowest}. Received: {value!r}"
@@ -593,10 +695,13 @@ def _check_base(base: dict[str, Any], owner: str) -> None:
     steps = base.get("gradient_accumulation_steps")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, numbers.Integral)):
         raise TypeError(
-            f"Argument `gradient_accumulation_steps` must be None or an integer >= 2. Received: {steps!r}"
+            "Argument `gradient_accumulation_steps` must be None or an integer >= 2. "
+            f"Received: {steps!r}"
         )
     momentum = base.get("ema_momentum")
     if momentum is not None and (
-        isinstance(momentum, bool) or not isinstance(momentum, numbers.Real) or not 0 <= momentum <= 1
+        isinstance(momentum, bool)
+        or not isinstance(momentum, numbers.Real)
+        or not 0 <= momentum <= 1
     ):
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")

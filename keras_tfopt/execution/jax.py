@@ -1,4 +1,4 @@
-"""Rules on JAX: as they are, since the caller's own `jit` compiles them; rows in fixed-size pieces."""
+"""Rules on JAX: as they are, for the caller's `jit` compiles them; rows in fixed-size pieces."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManage
     return contextlib.nullcontext()
 
 
+def read(variable: Any) -> Any:
+    return variable.value
+
+
 def number(variable: Any) -> float:
     return float(variable.value)
 
@@ -72,7 +76,7 @@ def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> l
 def sum_repeated(
     indices: Any, values: Any, shape: tuple[int, ...], refused: Any
 ) -> tuple[Any, Any]:
-    """Distinct rows in ascending order, padded to the length of `indices` with rows out of range."""
+    """Distinct rows, ascending, padded to the length of `indices` with rows out of range."""
     rows, count = shape[0], indices.shape[0]
     inside = (indices >= 0) & (indices < rows)
     if isinstance(indices, jax.core.Tracer):
@@ -99,8 +103,16 @@ def to_dense(rows: Any) -> Any:
     return zeros.at[rows.indices].add(rows.values, mode="drop")
 
 
-def write(engine: Engine, variable: Any, value: Any) -> None:
-    variable.assign(value)
+def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
+    return function
+
+
+def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
+    """Assigns `(variable, indices or None, value)`."""
+    for variable, indices, value in writes:
+        if indices is not None:
+            value = variable.value.at[indices].set(value.astype(variable.dtype))
+        variable.assign(value)
 
 
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
@@ -153,9 +165,7 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
                 update.gradient, values[0], values[1:], known, update.mask
             )
             new = [x, *slots]
-        for variable, value in zip([update.variable, *update.slots], new, strict=True):
-            if value is not None:
-                variable.assign(value)
+        commit(engine, update.writes(new))
 
 
 def _update_rows(

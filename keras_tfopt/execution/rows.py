@@ -25,7 +25,6 @@ class RowGradient:
         TypeError: if the indices are not integers.
 
     Example:
-
     >>> gradient = keras_tfopt.RowGradient([[1.0, 2.0]], [3], shape=(10, 2))
     >>> optimizer.apply([gradient], [table])
     """

@@ -20,9 +20,9 @@ class Slot:
     """A piece of optimizer state that belongs to one variable.
 
     Args:
-        shape: Static shape. Rules of scope "element" need the variable's own shape. In a row update,
-            slots with as many rows as the variable are cut to the touched rows; others are handed
-            over whole.
+        shape: Static shape. Rules of scope "element" need the variable's own shape. In a row
+            update, slots with as many rows as the variable are cut to the touched rows; others are
+            handed over whole.
         initial: Number that fills the slot at the start, or a function `(shape, dtype) -> tensor`.
         dtype: Data type; None takes the one in which the variable's arithmetic runs.
     """
@@ -30,3 +30,13 @@ class Slot:
     shape: tuple[int, ...]
     initial: float | Callable[[tuple[int, ...], str], Any] = 0.0
     dtype: str | None = None
+
+
+class Rows(NamedTuple):
+    """A new slot value that differs from the old one in one row: `slot[index] = value`.
+
+    Returned from a rule in the place of the whole slot, which would be copied.
+    """
+
+    index: Any
+    value: Any

@@ -1,4 +1,4 @@
-"""Rules on TensorFlow: whole variables in an inner XLA-compiled function, rows by gather and scatter."""
+"""Rules on TensorFlow: an inner XLA-compiled function for whole variables, scatters for rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
 
 
 def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
+    if variable is None:
+        return contextlib.nullcontext()
     return engine._distribution_strategy.extended.colocate_vars_with(_native(variable))
+
+
+def read(variable: Any) -> Any:
+    return tf.convert_to_tensor(_native(variable))
 
 
 def number(variable: Any) -> float:
@@ -107,13 +113,37 @@ def to_dense(rows: Any) -> Any:
     return tf.reshape(total, rows.shape)
 
 
-def write(engine: Engine, variable: Any, value: Any) -> None:
-    _commit(engine, [(variable, None, value)])
+def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
+    """The function compiled by XLA, once per key and shapes; its inputs must be tensors."""
+    if is_plain() or _replicas(engine) > 1:
+        return function
+    if key not in engine._fast:
+        engine._fast[key] = tf.function(function, jit_compile=True, autograph=False)
+    return engine._fast[key]
+
+
+def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
+    """Assigns `(variable, indices or None, value)`, on all replicas."""
+    if not writes:
+        return
+    if _replicas(engine) == 1:
+        for variable, indices, value in writes:
+            _assign(_native(variable), indices, value)
+        return
+
+    def everywhere(strategy: Any, variables: list, indices: list, values: list) -> None:
+        for variable, rows, value in zip(variables, indices, values, strict=True):
+            strategy.extended.update(variable, _assign, args=(rows, value), group=False)
+
+    variables, indices, values = zip(*[(_native(v), i, x) for v, i, x in writes], strict=True)
+    tf.distribute.get_replica_context().merge_call(
+        everywhere, args=(list(variables), list(indices), list(values))
+    )
 
 
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
     total = to_dense(gradient) if hasattr(gradient, "named") else gradient
-    write(engine, accumulator, accumulator.value + total)
+    commit(engine, [(accumulator, None, accumulator.value + total)])
 
 
 def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:
@@ -137,13 +167,11 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
     whole = [u for u in updates if u.kind.mode in ("dense", "move")]
     writes: list[tuple] = []
     for update, new in zip(whole, _run_whole(engine, whole, scalars), strict=True):
-        for variable, value in zip([update.variable, *update.slots], new, strict=True):
-            if value is not None:
-                writes.append((variable, None, value))
+        writes.extend(update.writes(new))
     for update in updates:
         if update.kind.mode in ("rows", "touched"):
             writes.extend(_run_rows(engine, update, scalars[update.kind.dtype]))
-    _commit(engine, writes)
+    commit(engine, writes)
 
 
 def _run_whole(engine: Engine, updates: list[Update], scalars: dict) -> list[list[Any]]:
@@ -159,14 +187,10 @@ def _run_whole(engine: Engine, updates: list[Update], scalars: dict) -> list[lis
         return new
 
     inputs = [
-        (u.gradient, _read(u.variable), [_read(slot) for slot in u.slots], u.mask) for u in updates
+        (u.gradient, read(u.variable), [read(slot) for slot in u.slots], u.mask) for u in updates
     ]
-    if is_plain() or _replicas(engine) > 1:
-        return run(inputs, scalars)
-    key = tuple((u.kind, u.names) for u in updates)
-    if key not in engine._fast:
-        engine._fast[key] = tf.function(run, jit_compile=True, autograph=False)
-    return engine._fast[key](inputs, scalars)
+    key = ("whole", tuple((u.kind, u.names) for u in updates))
+    return compiled(engine, key, run)(inputs, scalars)
 
 
 def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[tuple]:
@@ -181,7 +205,7 @@ def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[t
     cut = [len(v.shape) > 0 and v.shape[0] == rows for v in variables]
     # Gathering from the variable itself reads the rows; from its value it would copy the table.
     old = [
-        tf.gather(_native(v), indices) if by_row else _read(v)
+        tf.gather(_native(v), indices) if by_row else read(v)
         for v, by_row in zip(variables, cut, strict=True)
     ]
     x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
@@ -193,27 +217,7 @@ def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[t
             tf.where(_column(touched, a), a, b) if a is not None and by_row else a
             for a, b, by_row in zip(new, old, cut, strict=True)
         ]
-    return [
-        (v, indices if by_row else None, value)
-        for v, value, by_row in zip(variables, new, cut, strict=True)
-        if value is not None
-    ]
-
-
-def _commit(engine: Engine, writes: list[tuple]) -> None:
-    if _replicas(engine) == 1:
-        for variable, indices, value in writes:
-            _assign(_native(variable), indices, value)
-        return
-
-    def everywhere(strategy: Any, variables: list, indices: list, values: list) -> None:
-        for variable, rows, value in zip(variables, indices, values, strict=True):
-            strategy.extended.update(variable, _assign, args=(rows, value), group=False)
-
-    variables, indices, values = zip(*[(_native(v), i, x) for v, i, x in writes], strict=True)
-    tf.distribute.get_replica_context().merge_call(
-        everywhere, args=(list(variables), list(indices), list(values))
-    )
+    return update.writes(new, [indices if by_row else None for by_row in cut])
 
 
 def _assign(variable: Any, indices: Any, value: Any) -> None:
@@ -232,10 +236,6 @@ def _replicas(engine: Engine) -> int:
 
 def _native(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _read(variable: Any) -> Any:
-    return tf.convert_to_tensor(_native(variable))
 
 
 def _nonzero(values: Any) -> Any:

@@ -32,6 +32,10 @@ def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManage
     return contextlib.nullcontext()
 
 
+def read(variable: Any) -> Any:
+    return variable.value
+
+
 def number(variable: Any) -> float:
     return float(variable.value)
 
@@ -85,8 +89,17 @@ def to_dense(rows: Any) -> Any:
     return rows.values.new_zeros(rows.shape).index_add_(0, rows.indices, rows.values)
 
 
-def write(engine: Engine, variable: Any, value: Any) -> None:
-    variable.assign(value)
+def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
+    return function
+
+
+def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
+    """Assigns `(variable, indices or None, value)`."""
+    for variable, indices, value in writes:
+        if indices is None:
+            variable.value.copy_(value)
+        else:
+            variable.value.index_copy_(0, indices.long(), value.to(variable.value.dtype))
 
 
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
@@ -111,9 +124,7 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
         x, slots = engine.rule_call(update)(
             update.gradient, values[0], values[1:], known, update.mask
         )
-        for value, new in zip(values, [x, *slots], strict=True):
-            if new is not None:
-                value.copy_(new)
+        commit(engine, update.writes([x, *slots]))
 
 
 def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> None:
@@ -132,13 +143,7 @@ def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> Non
     cut = [value.ndim > 0 and value.shape[0] == rows for value in values]
     old = [v.index_select(0, indices) if c else v for v, c in zip(values, cut, strict=True)]
     x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
-    for value, new, by_row in zip(values, [x, *slots], cut, strict=True):
-        if new is None:
-            continue
-        if by_row:
-            value.index_copy_(0, indices, new.to(value.dtype))
-        else:
-            value.copy_(new)
+    commit(engine, update.writes([x, *slots], [indices if c else None for c in cut]))
 
 
 def _nonzero(values: Any) -> Any:

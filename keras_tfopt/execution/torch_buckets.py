@@ -1,8 +1,8 @@
 """Elementwise rules on PyTorch over flat memory, compiled once per rule.
 
-Small variables of one kind are laid end to end, their slots for good, variables and gradients for the
-duration of a step; large ones are used where they are. One function, compiled for flat tensors of
-any length, then runs the rule in a single pass over the memory.
+Small variables of one kind are laid end to end, their slots for good, variables and gradients for
+the duration of a step; large ones are used where they are. One function, compiled for flat tensors
+of any length, then runs the rule in a single pass over the memory.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def run_fused(
             continue
         flat = torch.cat([part.reshape(-1) for part in x])
         step(torch.cat(g), flat, bucket.flat, known)
-        parts = [part.view(old.shape) for part, old in zip(flat.split(bucket.sizes), x, strict=True)]
+        parts = [
+            part.view(old.shape) for part, old in zip(flat.split(bucket.sizes), x, strict=True)
+        ]
         torch._foreach_copy_(x, parts)
     done = {id(update) for update in fused}
     return [update for update in updates if id(update) not in done]
@@ -79,7 +81,12 @@ def _plan(updates: list[Update]) -> list[Bucket]:
     buckets = []
     for position, update in enumerate(updates):
         size = update.variable._value.numel()
-        key = (update.kind, update.names, update.variable._value.dtype, update.variable._value.device)
+        key = (
+            update.kind,
+            update.names,
+            update.variable._value.dtype,
+            update.variable._value.device,
+        )
         if size >= LARGE:
             buckets.append(_bucket(updates, [position]))
             continue
@@ -198,4 +205,3 @@ def compilations() -> int:
     from torch._dynamo.utils import counters
 
     return counters["stats"]["unique_graphs"]
-

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.algorithm import Algorithm, check_integer, check_number, register
+from keras_tfopt.execution import Rows, Slot
+
+
+@register
+class GGT(Algorithm):
+    r"""Full-matrix adaptive regularization over a window of recent gradients.
+
+    All variables are one vector x of length n. With the last $w$ first moments as rows of $B$
+    (row $(t - 1) \bmod w$ is replaced at step t) and $k = \min(t, w)$:
+
+    $$
+    \begin{aligned}
+    m &\leftarrow \beta_1 m + (1 - \beta_1) g, \qquad M = B^\top / \sqrt{k} \\
+    U \Sigma U^\top &= M^\top M + \epsilon_\text{svd} I \\
+    d &= M U (\Sigma^{1/2} + \epsilon_\sigma)^{-3} U^\top M^\top m \\
+    d &\leftarrow d + \frac{m - M U \Sigma^{-1} U^\top M^\top m}{\sigma_{\min}}
+      \quad \text{if } \sigma_{\min} = \min \Sigma^{1/2} > \epsilon \\
+    x &\leftarrow x - \eta d
+    \end{aligned}
+    $$
+
+    Args:
+        learning_rate: $\eta \geq 0$, number, schedule or callable. Defaults to 0.001.
+        beta_1: $\beta_1$ in [0, 1). Defaults to 0.9.
+        window: $w \geq 1$, how many first moments are kept. Defaults to 10.
+        epsilon: $\epsilon \geq 0$, the smallest singular value for which the part of the gradient
+            outside of the window counts. Defaults to 1e-4.
+        svd_epsilon: $\epsilon_\text{svd} \geq 0$. Defaults to 1e-6.
+        sigma_epsilon: $\epsilon_\sigma > 0$. Defaults to 1e-2.
+        **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
+
+    Slots, of all variables together (`optimizer.slot(None, name)`), laid out in the order in which
+    the optimizer was built: `moment1` of shape (n,), `grad_buffer` of shape (window, n), and
+    `gram`, the products of the buffer's rows. Memory is window + 1 numbers a parameter.
+
+    Row gradients: as if dense.
+
+    Example:
+    >>> model.compile(optimizer=keras_tfopt.GGT(0.01, window=20))
+
+    Reference: Agarwal et al., "Efficient Full-Matrix Adaptive Regularization" (2019).
+
+    Differences from `tf.contrib.opt.GGTOptimizer`: state is laid out in build order and not by
+    name; eigenvalues stand in for the singular values of the same symmetric matrix; the products
+    $B B^\top$ are kept, so that a step reads the buffer twice, whatever the window. Keras
+    has no GGT.
+    """
+
+    scope = "model"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        window: int = 10,
+        epsilon: float = 1e-4,
+        svd_epsilon: float = 1e-6,
+        sigma_epsilon: float = 1e-2,
+        **base: Any,
+    ):
+        super().__init__(learning_rate, **base)
+        self.beta_1 = check_number("beta_1", beta_1, 0, 1, right_open=True)
+        self.window = check_integer("window", window, 1)
+        self.epsilon = check_number("epsilon", epsilon, 0)
+        self.svd_epsilon = check_number("svd_epsilon", svd_epsilon, 0)
+        self.sigma_epsilon = check_number("sigma_epsilon", sigma_epsilon, 0, left_open=True)
+
+    def slots(self, like: Any) -> dict[str, Slot]:
+        n, w = sum(math.prod(one.shape) for one in like), self.window
+        return {"moment1": Slot((n,)), "grad_buffer": Slot((w, n)), "gram": Slot((w, w))}
+
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        flat = ops.concatenate([ops.reshape(part, (-1,)) for part in g])
+        m = self.beta_1 * s.moment1 + (1 - self.beta_1) * flat
+        index = (ops.cast(t.step, "int32") - 1) % self.window
+        new = ops.equal(ops.arange(self.window), index)
+
+        # The row that m replaces is put right in the small products, not in the large buffer.
+        c = ops.where(new, ops.sum(m * m), ops.matmul(s.grad_buffer, m))
+        gram = ops.where(new[:, None], c[None, :], ops.where(new[None, :], c[:, None], s.gram))
+
+        k = ops.minimum(t.step, self.window)
+        identity = ops.eye(self.window, dtype=m.dtype)
+        sigma, u = ops.eigh(gram / k + self.svd_epsilon * identity)
+        sigma = ops.abs(sigma)
+        root = ops.sqrt(sigma)
+        p = ops.matmul(ops.transpose(u), c) / ops.sqrt(k)
+        weights = p * (root + self.sigma_epsilon) ** -3
+
+        smallest = ops.min(root)
+        outside = ops.where(smallest > self.epsilon, 1 / smallest, ops.zeros_like(smallest))
+        y = ops.matmul(u, weights - outside * p / sigma) / ops.sqrt(k)
+        y_new = ops.sum(ops.where(new, y, ops.zeros_like(y)))
+        y_old = ops.where(new, ops.zeros_like(y), y)
+        d = ops.matmul(y_old, s.grad_buffer) + (y_new + outside) * m
+
+        ends = [0]
+        for part in x:
+            ends.append(ends[-1] + math.prod(part.shape))
+        x = [
+            part - t.lr * ops.reshape(d[start:end], part.shape)
+            for part, start, end in zip(x, ends[:-1], ends[1:], strict=True)
+        ]
+        return x, {"moment1": m, "grad_buffer": Rows(index, m), "gram": gram}
