@@ -72,12 +72,15 @@ class Cache(dict):
 class Engine(keras.optimizers.Optimizer):
     """Runs a rule over the variables of a model, on any backend.
 
-    Subclasses (see `keras_tfopt.Algorithm`) provide `scope`, `sparse`, `slots`, `scalars`, `update`.
+    Subclasses (see `keras_tfopt.Algorithm`) provide `scope`, `sparse`, `slots`, `scalars` and
+    `update`.
     """
 
     scope = "element"
     sparse = "dense"
     _own_weight_decay = False
+    built: bool
+    _learning_rate: Any
 
     def __init__(
         self,
@@ -327,7 +330,7 @@ class Engine(keras.optimizers.Optimizer):
 
     def _step(self, grads: list[Any], variables: list[Any]) -> None:
         grads = self._clipped(grads)
-        lr, step = self._get_current_learning_rate(), ops.convert_to_tensor(self.iterations) + 1
+        lr, step = self._get_current_learning_rate(), self._step_number()
         if self.scope == "model":
             self._step_model(grads, variables, self._scalars(lr, step, self._model_dtype))
         else:
@@ -339,6 +342,11 @@ class Engine(keras.optimizers.Optimizer):
         for variable in variables:
             if variable.constraint is not None:
                 backend.commit(self, [(variable, None, variable.constraint(variable))])
+
+    def _step_number(self) -> Any:
+        """1 in the first step; accumulated micro-steps are one."""
+        done = backend.read(self._iterations)
+        return done // (self.gradient_accumulation_steps or 1) + 1
 
     def _step_model(self, grads: list[Any], variables: list[Any], scalars: dict[str, Any]) -> None:
         """One call for all variables; those without a gradient count with zeros and stay."""
@@ -458,9 +466,8 @@ class Engine(keras.optimizers.Optimizer):
         if self.clipvalue is not None:
             return [_map(lambda v: ops.clip(v, -self.clipvalue, self.clipvalue), g) for g in grads]
         if self.clipnorm is not None:
-            return [
-                _scaled(g, self.clipnorm / ops.maximum(_norm([g]), self.clipnorm)) for g in grads
-            ]
+            most = self.clipnorm
+            return [_scaled(g, most / ops.maximum(_norm([g]), most)) for g in grads]
         if self.global_clipnorm is not None:
             norm = _norm(grads)
             scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
@@ -495,7 +502,7 @@ class Engine(keras.optimizers.Optimizer):
         return not any(re.search(pattern, like.path) for pattern in self._no_decay_patterns)
 
     def _update_averages(self) -> None:
-        count = ops.convert_to_tensor(self.iterations) + 1
+        count = self._step_number()
         every = self.ema_overwrite_frequency
         for variable, average in zip(
             self._trainable_variables, self._model_variables_moving_average, strict=True
@@ -535,9 +542,9 @@ def bind_rule(
     """Puts around a rule what belongs to every rule: casts, decay, master weights, the row mask.
 
     The function is pure and everything static is bound to it, so that it can be compiled. It
-    returns the new variable and the new slots in the order of `names`, with None for slots that stay.
+    returns the new variable and the new slots in the order of `names`, None for slots that stay.
     """
-    slots_of = collections.namedtuple("Slots", [name for name in names if name != MASTER])
+    slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
     master_at = names.index(MASTER) if MASTER in names else None
 
@@ -662,10 +669,14 @@ def compile_patterns(argument: str, patterns: Any) -> list[re.Pattern]:
         ) from None
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def _check_learning_rate(value: Any) -> Any:
     if isinstance(value, keras.optimizers.schedules.LearningRateSchedule) or callable(value):
         return value
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not _is_number(value):
         raise TypeError(
             "Argument `learning_rate` must be a number >= 0, a "
             "keras.optimizers.schedules.LearningRateSchedule or a callable without arguments. "
@@ -684,7 +695,7 @@ def _check_base(base: dict[str, Any], owner: str) -> None:
         if value is None:
             continue
         lowest = ">= 0" if name == "weight_decay" else "> 0"
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        if not _is_number(value):
             raise TypeError(
                 f"Argument `{name}` must be None or a number {lowest}. Received: {value!r}"
             )
@@ -699,9 +710,5 @@ def _check_base(base: dict[str, Any], owner: str) -> None:
             f"Received: {steps!r}"
         )
     momentum = base.get("ema_momentum")
-    if momentum is not None and (
-        isinstance(momentum, bool)
-        or not isinstance(momentum, numbers.Real)
-        or not 0 <= momentum <= 1
-    ):
+    if momentum is not None and not (_is_number(momentum) and 0 <= momentum <= 1):
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")

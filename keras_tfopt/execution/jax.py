@@ -22,7 +22,7 @@ PIECE = 1024
 jax.tree_util.register_pytree_node(
     RowGradient,
     lambda rows: ((rows.values, rows.indices), rows.shape),
-    lambda shape, children: RowGradient._unchecked(*children, shape),
+    lambda shape, children: RowGradient._unchecked(children[0], children[1], shape),
 )
 
 
