@@ -12,6 +12,8 @@ from keras_tfopt.algorithm import (
 )
 from keras_tfopt.algorithms import GGT, LARS, Adam, LazyAdam, Momentum
 from keras_tfopt.execution import RowGradient, Rows, Slot
+from keras_tfopt.wrapper import Wrapper
+from keras_tfopt.wrappers import MovingAverage
 
 __all__ = [
     "GGT",
@@ -20,9 +22,11 @@ __all__ = [
     "Algorithm",
     "LazyAdam",
     "Momentum",
+    "MovingAverage",
     "RowGradient",
     "Rows",
     "Slot",
+    "Wrapper",
     "__version__",
     "check_bool",
     "check_integer",

@@ -71,7 +71,7 @@ class Algorithm(Engine):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        cls._own_weight_decay = "weight_decay" in _own_parameters(cls)
+        cls._own_weight_decay = "weight_decay" in own_parameters(cls)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         """State for a variable of shape `like.shape`, dtype `like.dtype` and path `like.path`.
@@ -111,7 +111,7 @@ class Algorithm(Engine):
 
     def hyperparameters(self) -> dict[str, Any]:
         """The algorithm's own arguments: everything that `update` may read from `self`."""
-        names = _own_parameters(type(self))
+        names = own_parameters(type(self))
         return {name: getattr(self, name) for name in names if name != "learning_rate"}
 
     def get_config(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
-def _own_parameters(cls: type) -> list[str]:
+def own_parameters(cls: type) -> list[str]:
     """Names of the constructor's arguments that are the algorithm's own."""
     constructor: Callable = cls.__init__  # type: ignore[misc]
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -4,5 +4,6 @@ from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
+from keras_tfopt.execution.wrapping import WrappingEngine
 
-__all__ = ["Engine", "Like", "RowGradient", "Rows", "Slot", "plain"]
+__all__ = ["Engine", "Like", "RowGradient", "Rows", "Slot", "WrappingEngine", "plain"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import math
-import numbers
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,59 +11,21 @@ import keras
 from keras import ops
 from keras.src.utils import tracking
 
-from keras_tfopt.execution.rows import RowGradient, _fits
+from keras_tfopt.execution import gradients, persistence
+from keras_tfopt.execution.binding import (
+    MASTER,
+    Cache,
+    Kind,
+    Update,
+    bind_model_rule,
+    bind_rule,
+    scalar,
+    write,
+)
+from keras_tfopt.execution.building import add_slot, describe, pair, path_of
+from keras_tfopt.execution.options import check_base, check_learning_rate, compile_patterns
 from keras_tfopt.execution.select import backend
-from keras_tfopt.execution.state import Like, Rows, Slot
-
-MASTER = "master_weight"
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """Everything static about one call of a rule. Equal kinds can share compiled code."""
-
-    mode: str  # "dense", "rows", "touched" (rows of a dense gradient that are not zero) or "move"
-    dtype: str  # of the arithmetic
-    decays: bool  # whether the base's decoupled weight decay applies
-    named: bool = False  # rows: all of them are touched, also where the gradient is zero
-    path: str | None = None  # for rules that may look at it
-
-
-@dataclasses.dataclass
-class Update:
-    """One variable, its slots, its gradient."""
-
-    kind: Kind
-    index: int
-    variable: Any
-    names: tuple[str, ...]  # of the slots
-    slots: list[Any]
-    gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
-    mask: Any = None  # mode "move": which rows the variable moves in
-
-    def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
-        """What is to be assigned, from new values of variable and slots (None: unchanged)."""
-        variables = [self.variable, *self.slots]
-        rows = rows or [None] * len(new)
-        return [
-            _write(v, n, i) for v, n, i in zip(variables, new, rows, strict=True) if n is not None
-        ]
-
-
-def _write(variable: Any, value: Any, indices: Any = None) -> tuple[Any, Any, Any]:
-    if isinstance(value, Rows):
-        return variable, ops.reshape(value.index, (1,)), ops.expand_dims(value.value, 0)
-    return variable, indices, value
-
-
-class Cache(dict):
-    """Compiled functions of one optimizer: copies of the optimizer start with none."""
-
-    def __deepcopy__(self, memo: dict) -> Cache:
-        return Cache()
-
-    def __reduce__(self) -> tuple:
-        return (Cache, ())
+from keras_tfopt.execution.state import Like, Slot
 
 
 class Engine(keras.optimizers.Optimizer):
@@ -91,8 +50,8 @@ class Engine(keras.optimizers.Optimizer):
         **base: Any,
     ):
         self._lock = False
-        learning_rate = _check_learning_rate(learning_rate)
-        _check_base(base, type(self).__name__)
+        learning_rate = check_learning_rate(learning_rate)
+        check_base(base)
         super().__init__(learning_rate, **base)
         self.row_variables = row_variables
         self._row_patterns = compile_patterns("row_variables", row_variables)
@@ -132,7 +91,7 @@ class Engine(keras.optimizers.Optimizer):
         if self.built:
             return
         variables = list(variables)
-        likes = [self._like(variable) for variable in variables]
+        likes = [describe(variable, type(self).__name__) for variable in variables]
         with backend.build_scope(self):
             self._widen_learning_rate(likes)
             self._likes = likes
@@ -154,12 +113,12 @@ class Engine(keras.optimizers.Optimizer):
             self._slot_names = (*self._model_slots, *names)
             pairs = list(zip(variables, likes, strict=True))
             self._model_variables_moving_average = (
-                [self._add_slot(v, l, "average", Slot(l.shape)) for v, l in pairs]
+                [add_slot(self, v, l, "average", Slot(l.shape)) for v, l in pairs]
                 if self.use_ema
                 else []
             )
             self._accumulated_gradients = (
-                [self._add_slot(v, l, "accumulator", Slot(l.shape)) for v, l in pairs]
+                [add_slot(self, v, l, "accumulator", Slot(l.shape)) for v, l in pairs]
                 if self.gradient_accumulation_steps
                 else []
             )
@@ -184,7 +143,7 @@ class Engine(keras.optimizers.Optimizer):
         else:
             self._check_variables_are_known([variable])
             slots = self._slot_variables[self._get_variable_index(variable)]
-            owner = repr(self._path(variable))
+            owner = repr(path_of(variable))
         if name not in slots:
             raise KeyError(
                 f"{type(self).__name__} has no slot {name!r} for {owner}. "
@@ -200,56 +159,26 @@ class Engine(keras.optimizers.Optimizer):
         like = Like((1,), keras.backend.floatx(), "")
         return tuple(self.slots([like] if self.scope == "model" else like))
 
-    def _like(self, variable: Any) -> Like:
-        dtype = keras.backend.standardize_dtype(variable.dtype)
-        path = self._path(variable)
-        if not dtype.startswith(("float", "bfloat")):
-            raise TypeError(
-                f"{type(self).__name__} updates floating-point variables. "
-                f"Received: {path!r} of dtype {dtype}"
-            )
-        return Like(tuple(variable.shape), "float64" if dtype == "float64" else "float32", path)
-
     def _add_slots(self, variable: Any, like: Like) -> dict[str, Any]:
         if self._overwrite_variable_with_gradient(variable):
             return {}
         slots = dict(self.slots(like)) if self.scope != "model" else {}
         for name, slot in slots.items():
-            if not isinstance(slot, Slot):
-                raise TypeError(f"`slots` must give a Slot for {name!r}. Received: {slot!r}")
             if self.scope == "element" and tuple(slot.shape) != like.shape:
                 raise ValueError(
                     f"Slot {name!r} of an elementwise rule must have the variable's shape "
                     f'{like.shape}. Received: {slot.shape}. Set `scope = "variable"` for others.'
                 )
         if self.master_weights and keras.backend.standardize_dtype(variable.dtype) != like.dtype:
-            slots[MASTER] = Slot(like.shape, lambda shape, dtype: backend.copy_of(variable, dtype))
-        return {name: self._add_slot(variable, like, name, s) for name, s in slots.items()}
+            slots[MASTER] = Slot(like.shape, "variable")
+        return {name: add_slot(self, variable, like, name, s) for name, s in slots.items()}
 
     def _add_model_slots(self, likes: list[Like]) -> dict[str, Any]:
         all_variables = Like((), self._model_dtype, self.name)
         return {
-            name: self._add_slot(None, all_variables, name, slot)
+            name: add_slot(self, None, all_variables, name, slot)
             for name, slot in self.slots(likes).items()
         }
-
-    def _add_slot(self, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:
-        initial = slot.initial
-        if callable(initial):
-
-            def initializer(shape: Any, dtype: Any = None) -> Any:
-                return initial(shape, dtype)
-        else:
-            initializer = keras.initializers.Constant(initial)
-        same_shape = tuple(slot.shape) == like.shape
-        with backend.colocated(self, variable):
-            return self.add_variable(
-                shape=tuple(slot.shape),
-                initializer=initializer,
-                dtype=slot.dtype or like.dtype,
-                layout=getattr(variable, "_layout", None) if same_shape else None,
-                name=f"{like.path.replace('/', '_')}_{name}",
-            )
 
     def _widen_learning_rate(self, likes: list[Like]) -> None:
         # Keras keeps the learning rate in floatx, which would round it for float64 variables.
@@ -271,9 +200,25 @@ class Engine(keras.optimizers.Optimizer):
         self._variables.insert(1, self._variables.pop(self._variables.index(new)))
         self._learning_rate = new
 
-    @staticmethod
-    def _path(variable: Any) -> str:
-        return getattr(variable, "path", None) or variable.name.split(":")[0]
+    def _roles(self) -> list[str]:
+        """What each of `variables` is, in order."""
+        own = {id(v): name for v, name in [(self._iterations, "iteration")]}
+        own[id(self._learning_rate)] = "learning_rate"
+        if self.built:
+            own[id(self._refused_rows)] = "refused_rows"
+            for slots in [*self._slot_variables, self._model_slots]:
+                own.update({id(variable): name for name, variable in slots.items()})
+            own.update({id(v): "average" for v in self._model_variables_moving_average})
+            own.update({id(v): "accumulator" for v in self._accumulated_gradients})
+        return [own[id(variable)] for variable in self.variables]
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state; `keras.Model.save` and `save_weights` call it."""
+        persistence.save(store, self.variables, self._roles())
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state, after checking that it is of this optimizer and of these shapes."""
+        persistence.load(store, self.variables, self._roles(), self.name)
 
     # ---- A step ---------------------------------------------------------------------------------
 
@@ -291,13 +236,16 @@ class Engine(keras.optimizers.Optimizer):
             ValueError: on wrong shapes, unknown variables, row indices out of range, or when there
                 is no gradient at all. In eager steps nothing has been changed then.
         """
-        grads, variables = self._pair(grads, trainable_variables)
+        grads, variables = pair(self, grads, trainable_variables)
         if not grads:
             return
         self._raise_refused()
         with keras.name_scope(self.name):
             grads, variables = self._filter_empty_gradients(grads, variables)
-            grads = [self._checked(g, v) for g, v in zip(grads, variables, strict=True)]
+            grads = [
+                gradients.check(g, self._likes[self._get_variable_index(v)])
+                for g, v in zip(grads, variables, strict=True)
+            ]
             with backend.no_gradients():
                 self._apply_checked(grads, variables)
         self._iterations.assign_add(1)
@@ -307,7 +255,7 @@ class Engine(keras.optimizers.Optimizer):
         if not grads:
             return
         grads = backend.reduce_replicas(self, grads, variables)
-        grads = [_summed(g, self._refused_rows) for g in grads]
+        grads = [gradients.sum_repeated(g, self._refused_rows) for g in grads]
         if self.loss_scale_factor is not None:
             grads = [g / self.loss_scale_factor for g in grads]
         if not self.gradient_accumulation_steps:
@@ -329,7 +277,7 @@ class Engine(keras.optimizers.Optimizer):
         backend.run_if(self, last, step)
 
     def _step(self, grads: list[Any], variables: list[Any]) -> None:
-        grads = self._clipped(grads)
+        grads = gradients.clip(self, grads)
         lr, step = self._get_current_learning_rate(), self._step_number()
         if self.scope == "model":
             self._step_model(grads, variables, self._scalars(lr, step, self._model_dtype))
@@ -355,7 +303,7 @@ class Engine(keras.optimizers.Optimizer):
         g, x, masters = [], [], []
         for index, variable in enumerate(self._trainable_variables):
             gradient = given.get(index)
-            if isinstance(gradient, _Rows):
+            if isinstance(gradient, gradients.Touched):
                 gradient = backend.to_dense(gradient)
             g.append(ops.zeros(variable.shape, dtype) if gradient is None else gradient)
             x.append(backend.read(variable))
@@ -365,67 +313,19 @@ class Engine(keras.optimizers.Optimizer):
         key = ("model", tuple(sorted(given)))
         call = bind_model_rule(self, self._likes, self._decays, dtype)
         x, masters, slots = backend.compiled(self, key, call)(g, x, masters, slots, scalars)
-        writes = [_write(self._model_slots[name], value) for name, value in slots.items()]
+        writes = [write(self._model_slots[name], value) for name, value in slots.items()]
         for index in given:
             writes.append((self._trainable_variables[index], None, x[index]))
             if masters[index] is not None:
                 writes.append((self._slot_variables[index][MASTER], None, masters[index]))
         backend.commit(self, writes)
 
-    def _pair(self, grads: Sequence[Any], variables: Sequence[Any] | None) -> tuple[list, list]:
-        grads = list(grads)
-        if variables is None:
-            if not self.built:
-                raise ValueError(
-                    "`trainable_variables` can only be left out once the optimizer is built. "
-                    "Pass them, or call `optimizer.build(variables)` first."
-                )
-            variables = self._trainable_variables
-        variables = list(variables)
-        if len(grads) != len(variables):
-            raise ValueError(
-                f"There must be a gradient (or None) for each variable. Received: {len(grads)} "
-                f"gradients for {len(variables)} variables"
-            )
-        if variables and not self.built:
-            with keras.name_scope(self.name):
-                self.build(variables)
-        self._check_variables_are_known(variables)
-        return grads, variables
-
-    def _checked(self, gradient: Any, variable: Any) -> Any:
-        """The gradient as a tensor or RowGradient of the dtype of the arithmetic, or an error."""
-        like = self._likes[self._get_variable_index(variable)]
-        named = isinstance(gradient, RowGradient)
-        rows = gradient if named else backend.from_native(gradient, like.shape)
-        if rows is None:
-            gradient = ops.convert_to_tensor(gradient)
-            if not _fits(gradient.shape, like.shape):
-                raise ValueError(
-                    f"The gradient of {like.path!r} must have the variable's shape {like.shape}. "
-                    f"Received: shape {tuple(gradient.shape)}"
-                )
-            return ops.cast(gradient, like.dtype)
-        if not like.shape or not _fits(rows.shape, like.shape):
-            raise ValueError(
-                f"The row gradient of {like.path!r} must be for the variable's shape {like.shape}. "
-                f"Received: {rows!r}"
-            )
-        limits = backend.limits(rows.indices)
-        if limits is not None and (limits[0] < 0 or limits[1] >= like.shape[0]):
-            raise ValueError(
-                f"Row indices of the gradient of {like.path!r} must lie between 0 and "
-                f"{like.shape[0] - 1}. Received: indices from {limits[0]} to {limits[1]}"
-            )
-        values = ops.cast(rows.values, like.dtype)
-        return _Rows(values, rows.indices, like.shape, named)
-
     def _plan(self, gradient: Any, variable: Any) -> Update:
         """Decides how the rule meets this gradient: as a whole or in rows."""
         index = self._get_variable_index(variable)
         like = self._likes[index]
         by_rows = self._is_row_variable[index] and self.sparse != "dense"
-        rows = isinstance(gradient, _Rows)
+        rows = isinstance(gradient, gradients.Touched)
         named = rows and gradient.named
         mode, mask = "dense", None
         if self.sparse == "rows" and (named or by_rows):
@@ -446,12 +346,12 @@ class Engine(keras.optimizers.Optimizer):
         return Update(kind, index, variable, tuple(slots), list(slots.values()), gradient, mask)
 
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
-        lr, step = _scalar(lr, dtype), _scalar(step, dtype)
+        lr, step = scalar(lr, dtype), scalar(step, dtype)
         scalars = dict(self.scalars(lr, step))
         scalars["step"] = step
         if any(self._decays):
             scalars["weight_decay_rate"] = lr * self.weight_decay
-        return {name: _scalar(value, dtype) for name, value in scalars.items()}
+        return {name: scalar(value, dtype) for name, value in scalars.items()}
 
     def rule_call(self, update: Update) -> Callable[..., tuple[Any, list[Any]]]:
         """The pure function `(g, x, slots, scalars, mask=None) -> x, slots` for one update."""
@@ -461,20 +361,6 @@ class Engine(keras.optimizers.Optimizer):
         return self._fast[key]
 
     # ---- Base options ---------------------------------------------------------------------------
-
-    def _clipped(self, grads: list[Any]) -> list[Any]:
-        if self.clipvalue is not None:
-            return [_map(lambda v: ops.clip(v, -self.clipvalue, self.clipvalue), g) for g in grads]
-        if self.clipnorm is not None:
-            most = self.clipnorm
-            return [_scaled(g, most / ops.maximum(_norm([g]), most)) for g in grads]
-        if self.global_clipnorm is not None:
-            norm = _norm(grads)
-            scale = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
-            # A norm that is not finite must not let the finite gradients pass as if all were well.
-            scale = scale + (norm - norm)
-            return [_scaled(g, scale) for g in grads]
-        return grads
 
     def exclude_from_weight_decay(
         self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
@@ -493,7 +379,7 @@ class Engine(keras.optimizers.Optimizer):
         names = [var_names] if isinstance(var_names, str) else list(var_names or [])
         compile_patterns("var_names", names)
         self._no_decay_patterns = names + [
-            f"^{re.escape(self._path(variable))}$" for variable in var_list or []
+            f"^{re.escape(path_of(variable))}$" for variable in var_list or []
         ]
 
     def _decays_at(self, variable: Any, like: Like) -> bool:
@@ -534,181 +420,3 @@ class Engine(keras.optimizers.Optimizer):
                 f"Received: {refused[1]} indices out of range in earlier compiled steps, which "
                 "left them out"
             )
-
-
-def bind_rule(
-    rule: Any, kind: Kind, names: tuple[str, ...]
-) -> Callable[..., tuple[Any, list[Any]]]:
-    """Puts around a rule what belongs to every rule: casts, decay, master weights, the row mask.
-
-    The function is pure and everything static is bound to it, so that it can be compiled. It
-    returns the new variable and the new slots in the order of `names`, None for slots that stay.
-    """
-    slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
-    rows = kind.mode in ("rows", "touched")
-    master_at = names.index(MASTER) if MASTER in names else None
-
-    def call(g: Any, x: Any, slots: Sequence[Any], scalars: dict, mask: Any = None) -> tuple:
-        old, kept = x, list(slots)
-        master = None if master_at is None else kept.pop(master_at)
-        x = start = _current(x, master, kind.dtype)
-        if kind.decays:
-            x = x - scalars["weight_decay_rate"] * x
-        t = Scalars(scalars, kind.path, rows)
-        x, new = rule.update(g, x, slots_of(*kept), t)
-        if mask is not None:
-            x = ops.where(mask, x, start)
-        _check_described(rule, new, names)
-        changed = [x if name == MASTER else new.get(name) for name in names]
-        return ops.cast(x, old.dtype), changed
-
-    return call
-
-
-def bind_model_rule(
-    rule: Any, likes: list[Like], decays: list[bool], dtype: str
-) -> Callable[..., tuple[list[Any], list[Any], dict[str, Any]]]:
-    """`bind_rule` for a rule over all variables at once."""
-    paths = tuple(like.path for like in likes)
-
-    def call(g: list, x: list, masters: list, slots: dict, scalars: dict) -> tuple:
-        old = x
-        x = [_current(value, master, dtype) for value, master in zip(old, masters, strict=True)]
-        if any(decays):
-            rate = scalars["weight_decay_rate"]
-            x = [v - rate * v if decay else v for v, decay in zip(x, decays, strict=True)]
-        t = Scalars(scalars, paths, rows=False)
-        s = collections.namedtuple("Slots", slots)(**slots)
-        x, new = rule.update([ops.cast(v, dtype) for v in g], x, s, t)
-        _check_described(rule, new, slots)
-        masters = [None if m is None else v for m, v in zip(masters, x, strict=True)]
-        return [ops.cast(v, o.dtype) for v, o in zip(x, old, strict=True)], masters, new
-
-    return call
-
-
-def _current(variable: Any, master: Any, dtype: str) -> Any:
-    """The value to compute with: the master copy, except where the variable was assigned since."""
-    x = ops.cast(variable, dtype)
-    if master is None:
-        return x
-    return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
-
-
-def _check_described(rule: Any, new: Any, described: Any) -> None:
-    for name in new:
-        if name not in described:
-            raise KeyError(
-                f"{type(rule).__name__}.update returned the slot {name!r}, which `slots` does not "
-                f"describe. Described: {list(described)}"
-            )
-
-
-class Scalars:
-    """What rules see as `t`: the step's scalars by name, `step`, and static facts of the call."""
-
-    def __init__(self, scalars: dict[str, Any], path: Any, rows: bool):
-        for name, value in scalars.items():
-            setattr(self, name, value)
-        self.path = path
-        self.rows = rows
-
-
-class _Rows(RowGradient):
-    """Rows under way through the engine; `named` if the user named them, zero or not."""
-
-    def __init__(self, values: Any, indices: Any, shape: tuple[int, ...], named: bool):
-        self.values, self.indices, self.shape, self.named = values, indices, shape, named
-
-    def map(self, function: Any) -> _Rows:
-        return _Rows(function(self.values), self.indices, self.shape, self.named)
-
-
-def _summed(gradient: Any, refused: Any) -> Any:
-    if not isinstance(gradient, _Rows):
-        return gradient
-    indices, values = backend.sum_repeated(
-        gradient.indices, gradient.values, gradient.shape, refused
-    )
-    return _Rows(values, indices, gradient.shape, gradient.named)
-
-
-def _scalar(value: Any, dtype: str) -> Any:
-    # Python numbers are never cast: on the way they would be rounded to float32 on torch.
-    if isinstance(value, keras.Variable) or ops.is_tensor(value):
-        return ops.cast(value, dtype)
-    return ops.convert_to_tensor(value, dtype)
-
-
-def _map(function: Any, gradient: Any) -> Any:
-    return gradient.map(function) if isinstance(gradient, _Rows) else function(gradient)
-
-
-def _scaled(gradient: Any, scale: Any) -> Any:
-    return _map(lambda values: values * ops.cast(scale, values.dtype), gradient)
-
-
-def _norm(grads: list[Any]) -> Any:
-    values = [g.values if isinstance(g, _Rows) else g for g in grads]
-    widest = backend.widest([keras.backend.standardize_dtype(v.dtype) for v in values])
-    return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), widest) for v in values))
-
-
-def compile_patterns(argument: str, patterns: Any) -> list[re.Pattern]:
-    """Regular expressions from None, a string, a compiled pattern, or several of them."""
-    if patterns is None:
-        return []
-    if isinstance(patterns, (str, re.Pattern)):
-        patterns = [patterns]
-    try:
-        return [re.compile(pattern) for pattern in patterns]
-    except (TypeError, re.error) as error:
-        raise type(error if isinstance(error, TypeError) else ValueError())(
-            f"Argument `{argument}` must be a regular expression or a list of them ({error}). "
-            f"Received: {patterns!r}"
-        ) from None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _check_learning_rate(value: Any) -> Any:
-    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule) or callable(value):
-        return value
-    if not _is_number(value):
-        raise TypeError(
-            "Argument `learning_rate` must be a number >= 0, a "
-            "keras.optimizers.schedules.LearningRateSchedule or a callable without arguments. "
-            f"Received: {value!r}"
-        )
-    value = float(value)
-    if not value >= 0 or math.isinf(value):
-        raise ValueError(f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}")
-    return value
-
-
-def _check_base(base: dict[str, Any], owner: str) -> None:
-    """Keras takes most of its base options unseen; a wrong one would only show in the numbers."""
-    for name in ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"):
-        value = base.get(name)
-        if value is None:
-            continue
-        lowest = ">= 0" if name == "weight_decay" else "> 0"
-        if not _is_number(value):
-            raise TypeError(
-                f"Argument `{name}` must be None or a number {lowest}. Received: {value!r}"
-            )
-        if not (value >= 0 if name == "weight_decay" else value > 0) or math.isinf(value):
-            raise ValueError(
-                f"Argument `{name}` must be None or a finite number {lowest}. Received: {value!r}"
-            )
-    steps = base.get("gradient_accumulation_steps")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, numbers.Integral)):
-        raise TypeError(
-            "Argument `gradient_accumulation_steps` must be None or an integer >= 2. "
-            f"Received: {steps!r}"
-        )
-    momentum = base.get("ema_momentum")
-    if momentum is not None and not (_is_number(momentum) and 0 <= momentum <= 1):
-        raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")

@@ -13,7 +13,8 @@ import keras
 from keras_tfopt.execution.rows import RowGradient
 
 if TYPE_CHECKING:
-    from keras_tfopt.execution.engine import Engine, Update
+    from keras_tfopt.execution.binding import Update
+    from keras_tfopt.execution.engine import Engine
 
 # Rows of a dense gradient are found and updated in pieces of this many: a static shape that keeps
 # the cost in proportion to the rows touched.
@@ -79,7 +80,7 @@ def sum_repeated(
     """Distinct rows, ascending, padded to the length of `indices` with rows out of range."""
     rows, count = shape[0], indices.shape[0]
     inside = (indices >= 0) & (indices < rows)
-    if isinstance(indices, jax.core.Tracer):
+    if isinstance(indices, jax.core.Tracer) and refused is not None:
         refused.assign(refused.value + jnp.sum(~inside).astype("int32"))
     indices = jnp.where(inside, indices, rows).astype("int32")
     values = jnp.where(_column(inside, values), values, 0)
@@ -95,12 +96,26 @@ def row_mask(gradient: Any) -> Any:
             touched = _nonzero(gradient.values)
         mask = jnp.zeros(gradient.shape[0], bool).at[gradient.indices].set(touched, mode="drop")
         return mask.reshape(-1, *[1] * (len(gradient.shape) - 1))
-    return _column(_nonzero(gradient), gradient)
+    return nonzero_rows(gradient)
+
+
+def nonzero_rows(values: Any) -> Any:
+    """Which rows hold anything but zeros, shaped to broadcast over the values."""
+    return _column(_nonzero(values), values)
 
 
 def to_dense(rows: Any) -> Any:
     zeros = jnp.zeros(rows.shape, rows.values.dtype)
     return zeros.at[rows.indices].add(rows.values, mode="drop")
+
+
+def take(variable: Any, indices: Any) -> Any:
+    return variable.value.at[indices].get(mode="fill", fill_value=0)
+
+
+def to_native(rows: Any) -> Any:
+    """A row gradient in a form that Keras's own optimizers take."""
+    return to_dense(rows)
 
 
 def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
@@ -111,7 +126,7 @@ def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
     """Assigns `(variable, indices or None, value)`."""
     for variable, indices, value in writes:
         if indices is not None:
-            value = variable.value.at[indices].set(value.astype(variable.dtype))
+            value = variable.value.at[indices].set(value.astype(variable.dtype), mode="drop")
         variable.assign(value)
 
 

@@ -44,7 +44,7 @@ class RowGradient:
             )
         count = indices.shape[0]
         expected = (count, *shape[1:])
-        if not _fits(values.shape, expected):
+        if not fits(values.shape, expected):
             raise ValueError(
                 "Argument `values` must have a row for each index and the variable's other "
                 f"dimensions, {expected}. Received: shape {tuple(values.shape)}, for {count} "
@@ -83,7 +83,7 @@ def _tensor(value: Any, empty_dtype: str | None = None) -> Any:
     return ops.convert_to_tensor(value)
 
 
-def _fits(shape: Any, expected: tuple[Any, ...]) -> bool:
+def fits(shape: Any, expected: tuple[Any, ...]) -> bool:
     """Whether a shape, possibly with unknown dimensions, can be the expected one."""
     shape = tuple(shape)
     return len(shape) == len(expected) and all(

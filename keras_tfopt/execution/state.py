@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
@@ -23,12 +22,12 @@ class Slot:
         shape: Static shape. Rules of scope "element" need the variable's own shape. In a row
             update, slots with as many rows as the variable are cut to the touched rows; others are
             handed over whole.
-        initial: Number that fills the slot at the start, or a function `(shape, dtype) -> tensor`.
+        initial: Number that fills the slot at the start, or "variable" for the variable's value.
         dtype: Data type; None takes the one in which the variable's arithmetic runs.
     """
 
     shape: tuple[int, ...]
-    initial: float | Callable[[tuple[int, ...], str], Any] = 0.0
+    initial: float | str = 0.0
     dtype: str | None = None
 
 

@@ -13,7 +13,8 @@ from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
-    from keras_tfopt.execution.engine import Engine, Update
+    from keras_tfopt.execution.binding import Update
+    from keras_tfopt.execution.engine import Engine
 
 
 def outside_compiler(function: Callable) -> Callable:
@@ -82,7 +83,7 @@ def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> l
     ]
     total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, slices)
     return [
-        type(g)(s.values, s.indices, g.shape, g.named)
+        type(g)(s.values, s.indices, g.shape, g.named)  # no longer distinct
         if hasattr(g, "named")
         else tf.ensure_shape(s, g.shape)
         for g, s in zip(grads, total, strict=True)
@@ -100,7 +101,7 @@ def sum_repeated(
 def row_mask(gradient: Any) -> Any:
     """Which rows of the variable a gradient touches, shaped to broadcast over it."""
     if isinstance(gradient, tf.Tensor):
-        return _column(_nonzero(gradient), gradient)
+        return nonzero_rows(gradient)
     touched = tf.ones_like(gradient.indices, dtype="int32")
     if not gradient.named:
         touched = tf.cast(_nonzero(gradient.values), "int32")
@@ -108,9 +109,24 @@ def row_mask(gradient: Any) -> Any:
     return tf.reshape(mask, [-1, *[1] * (len(gradient.shape) - 1)])
 
 
+def nonzero_rows(values: Any) -> Any:
+    """Which rows hold anything but zeros, shaped to broadcast over the values."""
+    return _column(_nonzero(values), values)
+
+
 def to_dense(rows: Any) -> Any:
     total = tf.math.unsorted_segment_sum(rows.values, rows.indices, rows.shape[0])
     return tf.reshape(total, rows.shape)
+
+
+def take(variable: Any, indices: Any) -> Any:
+    # Gathering from the variable itself reads the rows; from its value it would copy the table.
+    return tf.gather(_native(variable), indices)
+
+
+def to_native(rows: Any) -> Any:
+    """A row gradient in a form that Keras's own optimizers take."""
+    return tf.IndexedSlices(rows.values, rows.indices, tf.constant(rows.shape, "int64"))
 
 
 def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
@@ -203,10 +219,8 @@ def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[t
         indices = tf.where(_nonzero(update.gradient))[:, 0]
         g = tf.gather(update.gradient, indices)
     cut = [len(v.shape) > 0 and v.shape[0] == rows for v in variables]
-    # Gathering from the variable itself reads the rows; from its value it would copy the table.
     old = [
-        tf.gather(_native(v), indices) if by_row else read(v)
-        for v, by_row in zip(variables, cut, strict=True)
+        take(v, indices) if by_row else read(v) for v, by_row in zip(variables, cut, strict=True)
     ]
     x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
     new = [x, *slots]

@@ -12,7 +12,8 @@ from keras_tfopt.execution import torch_buckets
 from keras_tfopt.execution.rows import RowGradient
 
 if TYPE_CHECKING:
-    from keras_tfopt.execution.engine import Engine, Update
+    from keras_tfopt.execution.binding import Update
+    from keras_tfopt.execution.engine import Engine
 
 
 def outside_compiler(function: Callable) -> Callable:
@@ -78,15 +79,29 @@ def sum_repeated(
 def row_mask(gradient: Any) -> Any:
     """Which rows of the variable a gradient touches, shaped to broadcast over it."""
     if isinstance(gradient, torch.Tensor):
-        return _nonzero(gradient).reshape(-1, *[1] * (gradient.ndim - 1))
+        return nonzero_rows(gradient)
     indices = gradient.indices if gradient.named else gradient.indices[_nonzero(gradient.values)]
     mask = torch.zeros(gradient.shape[0], dtype=torch.bool, device=indices.device)
     mask[indices] = True
     return mask.reshape(-1, *[1] * (len(gradient.shape) - 1))
 
 
+def nonzero_rows(values: Any) -> Any:
+    """Which rows hold anything but zeros, shaped to broadcast over the values."""
+    return _nonzero(values).reshape(-1, *[1] * (values.ndim - 1))
+
+
 def to_dense(rows: Any) -> Any:
     return rows.values.new_zeros(rows.shape).index_add_(0, rows.indices, rows.values)
+
+
+def take(variable: Any, indices: Any) -> Any:
+    return variable.value.index_select(0, indices)
+
+
+def to_native(rows: Any) -> Any:
+    """A row gradient in a form that Keras's own optimizers take."""
+    return to_dense(rows)
 
 
 def compiled(engine: Engine, key: Any, function: Callable) -> Callable:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keras_tfopt.execution.binding import Kind, Update, bind_rule
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
-    from keras_tfopt.execution.engine import Engine, Kind, Update
+    from keras_tfopt.execution.engine import Engine
 
 LARGE = 1 << 17  # elements from which a variable is worth a pass of its own
 BUCKET = 1 << 20  # elements of a bucket: bounds the memory for copies of gradients
@@ -136,8 +137,6 @@ def _bare(engine: Engine) -> Any:
 
 
 def _compile(rule: Any, kind: Kind, names: tuple[str, ...]) -> Callable[..., None]:
-    from keras_tfopt.execution.engine import bind_rule
-
     call = bind_rule(rule, kind, names)
 
     def step(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:

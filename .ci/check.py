@@ -1,0 +1,108 @@
+"""Run the checks, each to its end whatever became of the others, and add up what they counted.
+
+    python .ci/check.py [--fast] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
+
+A SUITE is `lint` or the name of a Keras backend. The last line reads `N passed, N failed`, followed
+by `, N skipped` where there are any. The exit status is 0 only if every suite passed something and
+nothing failed.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "test-results"
+BACKENDS = ("tensorflow", "jax", "torch")
+LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
+
+
+def environment(backend):
+    """The variables of a test run. A default that the user has set stays as the user set it."""
+    defaults = {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        # Keras reads defaults (float type, data format) from its home: use an empty one.
+        "KERAS_HOME": str(ROOT / "build" / "keras"),
+        # Every worker is a process: threads on top of them would compete for the same cores.
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Workers that share an accelerator must not each reserve most of its memory.
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    return {**defaults, **os.environ, "KERAS_BACKEND": backend}
+
+
+def run(command, env=None):
+    print("\n$ " + " ".join(command), flush=True)
+    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=env).returncode
+
+
+def run_lint():
+    failed = sum(run(command) != 0 for command in LINT)
+    return len(LINT) - failed, failed, 0
+
+
+def run_backend(backend, options):
+    report = RESULTS / f"{backend}.xml"
+    report.unlink(missing_ok=True)
+    print(f"\n== {backend}", flush=True)
+    command = ["pytest", "-q", "-n", str(options.workers), f"--junitxml={report.relative_to(ROOT)}"]
+    if options.fast:
+        command += ["-m", "not slow"]
+    status = run(command + options.pytest_arguments, environment(backend))
+    passed, failed, skipped = count(report)
+    if failed == 0 and (status != 0 or passed == 0):
+        print(f"{backend}: {passed} tests passed and pytest ended with status {status}", flush=True)
+        failed = 1
+    return passed, failed, skipped
+
+
+def count(report):
+    """Count (passed, failed, skipped) in a JUnit report; all zero where pytest left none."""
+    passed = failed = skipped = 0
+    if report.exists():
+        for case in ElementTree.parse(report).iter("testcase"):
+            outcomes = {child.tag for child in case}
+            if outcomes & {"failure", "error"}:
+                failed += 1
+            elif "skipped" in outcomes:
+                skipped += 1
+            else:
+                passed += 1
+    return passed, failed, skipped
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("suites", nargs="+", choices=("lint", *BACKENDS), metavar="SUITE")
+    parser.add_argument("--fast", action="store_true", help="leave out the tests marked slow")
+    parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:split])
+    options.pytest_arguments = arguments[split + 1 :]
+
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for suite in options.suites:
+        start = time.monotonic()
+        counts = run_lint() if suite == "lint" else run_backend(suite, options)
+        results[suite] = counts, time.monotonic() - start
+
+    print()
+    for suite, ((passed, failed, skipped), seconds) in results.items():
+        counts = f"{passed:>6} passed {failed:>6} failed {skipped:>6} skipped"
+        print(f"{suite:<10} {counts} {seconds:>6.0f} s")
+    passed, failed, skipped = map(sum, zip(*(c for c, _ in results.values()), strict=True))
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

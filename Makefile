@@ -1,0 +1,99 @@
+# `make` alone lists the targets. Everything is installed into .venv; nothing outside the checkout
+# is written to.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help quickstart setup test test-fast lint format wheel check-wheel clean distclean
+
+BACKENDS := tensorflow jax torch
+BACKEND ?= jax
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+STAMPS := $(VENV)/.stamps
+ALL_EXTRAS := tensorflow+jax+torch+test+lint+guides
+
+empty :=
+space := $(empty) $(empty)
+comma := ,
+
+# BACKEND is checked where it is used, and wherever it was given on the command line.
+ifneq ($(filter quickstart test-fast check-wheel,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
+ifeq ($(filter $(BACKENDS),$(subst $(space),+,$(BACKEND))),)
+$(error BACKEND must be one of: $(BACKENDS); got "$(BACKEND)". Example: make quickstart BACKEND=jax)
+endif
+endif
+
+help: ## List the targets
+	@echo 'Usage: make TARGET [BACKEND=tensorflow|jax|torch]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo '  BACKEND is $(BACKEND) if not given. Also: PYTHON=python3.11 (for a new .venv),'
+	@echo '  WORKERS=2 (test processes), ARGS="..." (passed on to quickstart.py or pytest).'
+
+quickstart: $(STAMPS)/$(BACKEND)+guides ## Install with one BACKEND and train on real data
+	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) guides/quickstart.py $(ARGS)
+
+setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
+
+test: setup ## Lint, then the whole suite on TensorFlow, JAX and torch
+	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- $(ARGS)
+
+test-fast: setup ## The tests not marked slow, on one BACKEND
+	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
+
+lint: $(STAMPS)/lint ## Check style and types (ruff, mypy)
+	@$(PY) .ci/check.py lint
+
+format: $(STAMPS)/lint ## Format the code and mend what ruff can mend
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+wheel: | $(PY) ## Build the wheel into dist/
+	@rm -rf dist
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+check-wheel: wheel ## Install the wheel with one BACKEND in an empty environment and use it
+	@$(PY) .ci/check_wheel.py $(BACKEND)
+
+clean: ## Remove what was built and cached
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv
+	rm -rf $(VENV)
+
+# One stamp a set of extras (joined by +): nothing is installed again unless what is to be installed
+# may have changed. torch comes first and alone: see constraints.txt. The largest set contains the
+# others.
+$(STAMPS)/%: pyproject.toml constraints.txt | $(PY)
+	@echo 'Installing $(subst +,$(comma) ,$*) into $(VENV) (may take some minutes) ...'
+	$(if $(findstring torch,$*),$(PIP) install --quiet -c constraints.txt torch)
+	$(PIP) install --quiet -c constraints.txt -e '.[$(subst +,$(comma),$*)]'
+	@mkdir -p $(STAMPS)
+	@touch $@ $(if $(filter $(ALL_EXTRAS),$*),$(STAMPS)/lint $(BACKENDS:%=$(STAMPS)/%+guides))
+
+# A candidate must run and be able to create environments: a command may exist without doing so.
+$(PY):
+	@python='$(PYTHON)'; \
+	if [ -z "$$python" ]; then \
+	  for candidate in python3.11 python3.12 python3.10 python3.13 python3; do \
+	    if $$candidate -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; \
+	    then python=$$candidate; break; fi; \
+	  done; \
+	fi; \
+	if [ -z "$$python" ]; then \
+	  echo 'No Python of version 3.10 or later with its venv module was found on the PATH.' >&2; \
+	  echo 'Install one, or name it: make PYTHON=/path/to/python3 TARGET' >&2; \
+	  exit 1; \
+	fi; \
+	if ! $$python -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then \
+	  echo "PYTHON=$$python does not run, or is older than 3.10." >&2; exit 1; \
+	fi; \
+	echo "Creating $(VENV) with $$($$python --version) ..."; \
+	$$python -m venv --clear $(VENV)

@@ -1,0 +1,148 @@
+"""From a rule to a pure function of tensors that a backend can compile."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.execution.state import Like, Rows
+
+MASTER = "master_weight"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Everything static about one call of a rule. Equal kinds can share compiled code."""
+
+    mode: str  # "dense", "rows", "touched" (rows of a dense gradient that are not zero) or "move"
+    dtype: str  # of the arithmetic
+    decays: bool  # whether the base's decoupled weight decay applies
+    named: bool = False  # rows: all of them are touched, also where the gradient is zero
+    path: str | None = None  # for rules that may look at it
+
+
+@dataclasses.dataclass
+class Update:
+    """One variable, its slots, its gradient."""
+
+    kind: Kind
+    index: int
+    variable: Any
+    names: tuple[str, ...]  # of the slots
+    slots: list[Any]
+    gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
+    mask: Any = None  # mode "move": which rows the variable moves in
+
+    def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
+        """What is to be assigned, from new values of variable and slots (None: unchanged)."""
+        variables = [self.variable, *self.slots]
+        rows = rows or [None] * len(new)
+        return [
+            write(v, n, i) for v, n, i in zip(variables, new, rows, strict=True) if n is not None
+        ]
+
+
+def write(variable: Any, value: Any, indices: Any = None) -> tuple[Any, Any, Any]:
+    if isinstance(value, Rows):
+        return variable, ops.reshape(value.index, (1,)), ops.expand_dims(value.value, 0)
+    return variable, indices, value
+
+
+class Cache(dict):
+    """Compiled functions of one optimizer: copies of the optimizer start with none."""
+
+    def __deepcopy__(self, memo: dict) -> Cache:
+        return Cache()
+
+    def __reduce__(self) -> tuple:
+        return (Cache, ())
+
+
+def bind_rule(
+    rule: Any, kind: Kind, names: tuple[str, ...]
+) -> Callable[..., tuple[Any, list[Any]]]:
+    """Puts around a rule what belongs to every rule: casts, decay, master weights, the row mask.
+
+    The function is pure and everything static is bound to it, so that it can be compiled. It
+    returns the new variable and the new slots in the order of `names`, None for slots that stay.
+    """
+    slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
+    rows = kind.mode in ("rows", "touched")
+    master_at = names.index(MASTER) if MASTER in names else None
+
+    def call(g: Any, x: Any, slots: Sequence[Any], scalars: dict, mask: Any = None) -> tuple:
+        old, kept = x, list(slots)
+        master = None if master_at is None else kept.pop(master_at)
+        x = start = _current(x, master, kind.dtype)
+        if kind.decays:
+            x = x - scalars["weight_decay_rate"] * x
+        t = Scalars(scalars, kind.path, rows)
+        x, new = rule.update(g, x, slots_of(*kept), t)
+        if mask is not None:
+            x = ops.where(mask, x, start)
+        _check_described(rule, new, names)
+        changed = [x if name == MASTER else new.get(name) for name in names]
+        return ops.cast(x, old.dtype), changed
+
+    return call
+
+
+def bind_model_rule(
+    rule: Any, likes: list[Like], decays: list[bool], dtype: str
+) -> Callable[..., tuple[list[Any], list[Any], dict[str, Any]]]:
+    """`bind_rule` for a rule over all variables at once."""
+    paths = tuple(like.path for like in likes)
+
+    def call(g: list, x: list, masters: list, slots: dict, scalars: dict) -> tuple:
+        old = x
+        x = [_current(value, master, dtype) for value, master in zip(old, masters, strict=True)]
+        if any(decays):
+            rate = scalars["weight_decay_rate"]
+            x = [v - rate * v if decay else v for v, decay in zip(x, decays, strict=True)]
+        t = Scalars(scalars, paths, rows=False)
+        s = collections.namedtuple("Slots", slots)(**slots)
+        x, new = rule.update([ops.cast(v, dtype) for v in g], x, s, t)
+        _check_described(rule, new, slots)
+        masters = [None if m is None else v for m, v in zip(masters, x, strict=True)]
+        return [ops.cast(v, o.dtype) for v, o in zip(x, old, strict=True)], masters, new
+
+    return call
+
+
+def _current(variable: Any, master: Any, dtype: str) -> Any:
+    """The value to compute with: the master copy, except where the variable was assigned since."""
+    x = ops.cast(variable, dtype)
+    if master is None:
+        return x
+    return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
+
+
+def _check_described(rule: Any, new: Any, described: Any) -> None:
+    for name in new:
+        if name not in described:
+            raise KeyError(
+                f"{type(rule).__name__}.update returned the slot {name!r}, which `slots` does not "
+                f"describe. Described: {list(described)}"
+            )
+
+
+class Scalars:
+    """What rules see as `t`: the step's scalars by name, `step`, and static facts of the call."""
+
+    def __init__(self, scalars: dict[str, Any], path: Any, rows: bool):
+        for name, value in scalars.items():
+            setattr(self, name, value)
+        self.path = path
+        self.rows = rows
+
+
+def scalar(value: Any, dtype: str) -> Any:
+    # Python numbers are never cast: on the way they would be rounded to float32 on torch.
+    if isinstance(value, keras.Variable) or ops.is_tensor(value):
+        return ops.cast(value, dtype)
+    return ops.convert_to_tensor(value, dtype)

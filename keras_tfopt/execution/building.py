@@ -1,0 +1,73 @@
+"""Creating the state of an optimizer for the variables of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.state import Like, Slot
+
+
+def path_of(variable: Any) -> str:
+    """The path of a Keras variable, or the name of one of the backend's."""
+    return getattr(variable, "path", None) or variable.name.split(":")[0]
+
+
+def describe(variable: Any, owner: str) -> Like:
+    """The static facts of a variable, which must be one that can be trained."""
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    path = path_of(variable)
+    if not dtype.startswith(("float", "bfloat")):
+        raise TypeError(
+            f"{owner} updates floating-point variables. Received: {path!r} of dtype {dtype}"
+        )
+    return Like(tuple(variable.shape), "float64" if dtype == "float64" else "float32", path)
+
+
+def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:
+    """Creates a slot beside its variable: on its device, in its layout."""
+    if not isinstance(slot, Slot):
+        raise TypeError(f"`slots` must give a Slot for {name!r}. Received: {slot!r}")
+
+    def initial(shape: Any, dtype: Any = None) -> Any:
+        # As an initializer, which runs once; an assignment in a traced step would run every time.
+        return backend.copy_of(variable, dtype)
+
+    constant = keras.initializers.Constant
+    same_shape = tuple(slot.shape) == like.shape
+    with backend.colocated(optimizer, variable):
+        return optimizer.add_variable(
+            shape=tuple(slot.shape),
+            initializer=initial if slot.initial == "variable" else constant(slot.initial),
+            dtype=slot.dtype or like.dtype,
+            layout=getattr(variable, "_layout", None) if same_shape else None,
+            name=f"{like.path.replace('/', '_')}_{name}",
+        )
+
+
+def pair(
+    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None
+) -> tuple[list[Any], list[Any]]:
+    """Gradients and variables one to one, the optimizer built for them; or an error."""
+    grads = list(grads)
+    if variables is None:
+        if not optimizer.built:
+            raise ValueError(
+                "`trainable_variables` can only be left out once the optimizer is built. "
+                "Pass them, or call `optimizer.build(variables)` first."
+            )
+        variables = optimizer._trainable_variables
+    variables = list(variables)
+    if len(grads) != len(variables):
+        raise ValueError(
+            f"There must be a gradient (or None) for each variable. Received: {len(grads)} "
+            f"gradients for {len(variables)} variables"
+        )
+    if variables and not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            optimizer.build(variables)
+    optimizer._check_variables_are_known(variables)
+    return grads, variables

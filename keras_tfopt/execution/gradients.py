@@ -1,0 +1,108 @@
+"""Gradients on their way to a rule: checked, repeated rows summed, clipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.execution.rows import RowGradient, fits
+from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.state import Like
+
+
+class Touched(RowGradient):
+    """Rows under way through the engine.
+
+    `named` if the user named them, so that they count as touched, zero or not. `distinct` once
+    repeated rows are summed; summing twice is not only waste: XLA on CPU gets it wrong.
+    """
+
+    def __init__(
+        self,
+        values: Any,
+        indices: Any,
+        shape: tuple[int, ...],
+        named: bool,
+        distinct: bool = False,
+    ):
+        self.values, self.indices, self.shape = values, indices, shape
+        self.named, self.distinct = named, distinct
+
+    def map(self, function: Any) -> Touched:
+        """The same rows with `function(values)` for values."""
+        values = function(self.values)
+        return Touched(values, self.indices, self.shape, self.named, self.distinct)
+
+
+def sum_repeated(gradient: Any, refused: Any) -> Any:
+    """The gradient with each row once; counts rows out of range that compiled code leaves out."""
+    if not isinstance(gradient, Touched) or gradient.distinct:
+        return gradient
+    indices, values = backend.sum_repeated(
+        gradient.indices, gradient.values, gradient.shape, refused
+    )
+    return Touched(values, indices, gradient.shape, gradient.named, distinct=True)
+
+
+def _map(function: Any, gradient: Any) -> Any:
+    return gradient.map(function) if isinstance(gradient, Touched) else function(gradient)
+
+
+def _scaled(gradient: Any, scale: Any) -> Any:
+    return _map(lambda values: values * ops.cast(scale, values.dtype), gradient)
+
+
+def norm(grads: list[Any]) -> Any:
+    values = [g.values if isinstance(g, Touched) else g for g in grads]
+    widest = backend.widest([keras.backend.standardize_dtype(v.dtype) for v in values])
+    return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), widest) for v in values))
+
+
+def check(gradient: Any, like: Like) -> Any:
+    """The gradient as a tensor or RowGradient of the dtype of the arithmetic, or an error."""
+    rows = (
+        gradient if isinstance(gradient, RowGradient) else backend.from_native(gradient, like.shape)
+    )
+    if rows is None:
+        gradient = ops.convert_to_tensor(gradient)
+        if not fits(gradient.shape, like.shape):
+            raise ValueError(
+                f"The gradient of {like.path!r} must have the variable's shape {like.shape}. "
+                f"Received: shape {tuple(gradient.shape)}"
+            )
+        return ops.cast(gradient, like.dtype)
+    if not like.shape or not fits(rows.shape, like.shape):
+        raise ValueError(
+            f"The row gradient of {like.path!r} must be for the variable's shape {like.shape}. "
+            f"Received: {rows!r}"
+        )
+    limits = backend.limits(rows.indices)
+    if limits is not None and (limits[0] < 0 or limits[1] >= like.shape[0]):
+        raise ValueError(
+            f"Row indices of the gradient of {like.path!r} must lie between 0 and "
+            f"{like.shape[0] - 1}. Received: indices from {limits[0]} to {limits[1]}"
+        )
+    values = ops.cast(rows.values, like.dtype)
+    if isinstance(gradient, Touched):
+        return gradient.map(lambda _: values)
+    return Touched(values, rows.indices, like.shape, isinstance(gradient, RowGradient))
+
+
+def clip(optimizer: Any, grads: list[Any]) -> list[Any]:
+    """Clips as the optimizer's options say."""
+    if optimizer.clipvalue is not None:
+        return [
+            _map(lambda v: ops.clip(v, -optimizer.clipvalue, optimizer.clipvalue), g) for g in grads
+        ]
+    if optimizer.clipnorm is not None:
+        most = optimizer.clipnorm
+        return [_scaled(g, most / ops.maximum(norm([g]), most)) for g in grads]
+    if optimizer.global_clipnorm is not None:
+        total = norm(grads)
+        scale = optimizer.global_clipnorm / ops.maximum(total, optimizer.global_clipnorm)
+        # A norm that is not finite must not let the finite gradients pass as if all were well.
+        scale = scale + (total - total)
+        return [_scaled(g, scale) for g in grads]
+    return grads

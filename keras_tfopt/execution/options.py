@@ -1,0 +1,70 @@
+"""Checks of the options that every optimizer takes."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from typing import Any
+
+import keras
+
+
+def compile_patterns(argument: str, patterns: Any) -> list[re.Pattern]:
+    """Regular expressions from None, a string, a compiled pattern, or several of them."""
+    if patterns is None:
+        return []
+    if isinstance(patterns, (str, re.Pattern)):
+        patterns = [patterns]
+    try:
+        return [re.compile(pattern) for pattern in patterns]
+    except (TypeError, re.error) as error:
+        raise type(error if isinstance(error, TypeError) else ValueError())(
+            f"Argument `{argument}` must be a regular expression or a list of them ({error}). "
+            f"Received: {patterns!r}"
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_learning_rate(value: Any) -> Any:
+    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule) or callable(value):
+        return value
+    if not _is_number(value):
+        raise TypeError(
+            "Argument `learning_rate` must be a number >= 0, a "
+            "keras.optimizers.schedules.LearningRateSchedule or a callable without arguments. "
+            f"Received: {value!r}"
+        )
+    value = float(value)
+    if not value >= 0 or math.isinf(value):
+        raise ValueError(f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}")
+    return value
+
+
+def check_base(base: dict[str, Any]) -> None:
+    """Keras takes most of its base options unseen; a wrong one would only show in the numbers."""
+    for name in ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"):
+        value = base.get(name)
+        if value is None:
+            continue
+        lowest = ">= 0" if name == "weight_decay" else "> 0"
+        if not _is_number(value):
+            raise TypeError(
+                f"Argument `{name}` must be None or a number {lowest}. Received: {value!r}"
+            )
+        if not (value >= 0 if name == "weight_decay" else value > 0) or math.isinf(value):
+            raise ValueError(
+                f"Argument `{name}` must be None or a finite number {lowest}. Received: {value!r}"
+            )
+    steps = base.get("gradient_accumulation_steps")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, numbers.Integral)):
+        raise TypeError(
+            "Argument `gradient_accumulation_steps` must be None or an integer >= 2. "
+            f"Received: {steps!r}"
+        )
+    momentum = base.get("ema_momentum")
+    if momentum is not None and not (_is_number(momentum) and 0 <= momentum <= 1):
+        raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
