@@ -51,6 +51,9 @@ class Algorithm(Engine):
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.
 
+        flat: With scope "variable": the rule uses elementwise operations and `t.norm` only, so that
+            it can run over many variables laid end to end.
+
     Touched rows are those that a `RowGradient` names. Other gradients, whatever their form, touch
     the rows in which they are not zero, if the variable's path matches `row_variables`; other
     variables get dense updates.
@@ -93,6 +96,13 @@ class Algorithm(Engine):
         """
         return {"lr": lr}
 
+    def facts(self, path: str) -> dict[str, Any]:
+        """Static facts about a variable that a rule of scope "variable" finds in `t`, by name.
+
+        Variables with equal facts share compiled code, so say no more than the rule asks.
+        """
+        return {"path": path}
+
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         """The rule. It must be pure, and read nothing but hyperparameters from `self`.
 
@@ -100,8 +110,10 @@ class Algorithm(Engine):
             g: Gradient, a dense tensor, in float32 or float64.
             x: Variable, of the same shape and dtype.
             s: Slots, as attributes by name.
-            t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched rows)
-                and, with scope "variable" or "model", `t.path` (a tuple of paths with "model").
+            t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched
+                rows), `t.norm` (function: the Euclidean norm of a whole variable, to broadcast
+                against it) and, with scope "variable", the `facts` of the variable; with scope
+                "model", `t.path`, a tuple of paths.
 
         Returns:
             The new variable and a dictionary of new slots; slots left out stay as they are. A slot

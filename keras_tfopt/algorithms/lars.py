@@ -63,6 +63,7 @@ class LARS(Algorithm):
     """
 
     scope = "variable"
+    flat = True
     sparse = "rows"
 
     def __init__(
@@ -87,23 +88,27 @@ class LARS(Algorithm):
     def slots(self, like: Any) -> dict[str, Any]:
         return {"momentum": zeros(like)}
 
+    def facts(self, path: str) -> dict[str, Any]:
+        return {"is_skipped": is_skipped(path, self.skip_list)}
+
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if t.rows:
             a = self.momentum * s.momentum + g
             return x - t.lr * (g + self.momentum * a if self.nesterov else a), {"momentum": a}
-        if is_skipped(t.path, self.skip_list):
+        if t.is_skipped:
             h = t.lr * g
         else:
-            h = t.lr * self._trust_ratio(g, x) * (g + self.weight_decay * x)
+            h = t.lr * self._trust_ratio(t.norm(g), t.norm(x)) * (g + self.weight_decay * x)
         a = self.momentum * s.momentum + h
         return x - (h + self.momentum * a if self.nesterov else a), {"momentum": a}
 
     def compute_lr(self, gradient: Any, variable: Any) -> Any:
         """The learning rate that a step with this gradient would use for this variable."""
-        g, x = ops.convert_to_tensor(gradient), ops.convert_to_tensor(variable)
-        return ops.cast(self.learning_rate, x.dtype) * self._trust_ratio(ops.cast(g, x.dtype), x)
-
-    def _trust_ratio(self, g: Any, x: Any) -> Any:
+        x = ops.convert_to_tensor(variable)
+        g = ops.cast(ops.convert_to_tensor(gradient), x.dtype)
         g_norm, x_norm = ops.sqrt(ops.sum(ops.square(g))), ops.sqrt(ops.sum(ops.square(x)))
+        return ops.cast(self.learning_rate, x.dtype) * self._trust_ratio(g_norm, x_norm)
+
+    def _trust_ratio(self, g_norm: Any, x_norm: Any) -> Any:
         ratio = self.eeta * x_norm / (g_norm + self.weight_decay * x_norm + self.epsilon)
         return ops.where(ops.logical_and(x_norm > 0, g_norm > 0), ratio, ops.ones_like(ratio))

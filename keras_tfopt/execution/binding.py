@@ -23,7 +23,7 @@ class Kind:
     dtype: str  # of the arithmetic
     decays: bool  # whether the base's decoupled weight decay applies
     named: bool = False  # rows: all of them are touched, also where the gradient is zero
-    path: str | None = None  # for rules that may look at it
+    facts: tuple[tuple[str, Any], ...] = ()  # what the rule knows of the variable
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Cache(dict):
 
 
 def bind_rule(
-    rule: Any, kind: Kind, names: tuple[str, ...]
+    rule: Any, kind: Kind, names: tuple[str, ...], norm: Callable[[Any], Any]
 ) -> Callable[..., tuple[Any, list[Any]]]:
     """Puts around a rule what belongs to every rule: casts, decay, master weights, the row mask.
 
@@ -75,13 +75,20 @@ def bind_rule(
     rows = kind.mode in ("rows", "touched")
     master_at = names.index(MASTER) if MASTER in names else None
 
-    def call(g: Any, x: Any, slots: Sequence[Any], scalars: dict, mask: Any = None) -> tuple:
+    def call(
+        g: Any,
+        x: Any,
+        slots: Sequence[Any],
+        scalars: dict,
+        mask: Any = None,
+        norm: Callable[[Any], Any] = norm,
+    ) -> tuple:
         old, kept = x, list(slots)
         master = None if master_at is None else kept.pop(master_at)
         x = start = _current(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
-        t = Scalars(scalars, kind.path, rows)
+        t = Scalars(scalars, dict(kind.facts), rows, norm)
         x, new = rule.update(g, x, slots_of(*kept), t)
         if mask is not None:
             x = ops.where(mask, x, start)
@@ -93,10 +100,10 @@ def bind_rule(
 
 
 def bind_model_rule(
-    rule: Any, likes: list[Like], decays: list[bool], dtype: str
+    rule: Any, likes: list[Like], decays: list[bool], dtype: str, norm: Callable[[Any], Any]
 ) -> Callable[..., tuple[list[Any], list[Any], dict[str, Any]]]:
     """`bind_rule` for a rule over all variables at once."""
-    paths = tuple(like.path for like in likes)
+    facts = {"path": tuple(like.path for like in likes)}
 
     def call(g: list, x: list, masters: list, slots: dict, scalars: dict) -> tuple:
         old = x
@@ -104,7 +111,7 @@ def bind_model_rule(
         if any(decays):
             rate = scalars["weight_decay_rate"]
             x = [v - rate * v if decay else v for v, decay in zip(x, decays, strict=True)]
-        t = Scalars(scalars, paths, rows=False)
+        t = Scalars(scalars, facts, False, norm)
         s = collections.namedtuple("Slots", slots)(**slots)
         x, new = rule.update([ops.cast(v, dtype) for v in g], x, s, t)
         _check_described(rule, new, slots)
@@ -132,13 +139,17 @@ def _check_described(rule: Any, new: Any, described: Any) -> None:
 
 
 class Scalars:
-    """What rules see as `t`: the step's scalars by name, `step`, and static facts of the call."""
+    """What rules see as `t`: a step's scalars and a variable's facts by name, `rows`, `norm`."""
 
-    def __init__(self, scalars: dict[str, Any], path: Any, rows: bool):
+    def __init__(
+        self, scalars: dict[str, Any], facts: dict[str, Any], rows: bool, norm: Callable[[Any], Any]
+    ):
         for name, value in scalars.items():
             setattr(self, name, value)
-        self.path = path
+        for name, value in facts.items():
+            setattr(self, name, value)
         self.rows = rows
+        self.norm = norm
 
 
 def scalar(value: Any, dtype: str) -> Any:

@@ -37,6 +37,7 @@ class Engine(keras.optimizers.Optimizer):
 
     scope = "element"
     sparse = "dense"
+    flat = False
     _own_weight_decay = False
     built: bool
     _learning_rate: Any
@@ -63,6 +64,7 @@ class Engine(keras.optimizers.Optimizer):
         self._initial_learning_rate = learning_rate
         self._no_decay_patterns: list[str] = []
         self._slot_names: tuple[str, ...] | None = None
+        self._waiting: persistence.Saved | None = None
         self._fast = Cache()
 
     # ---- What a rule provides -------------------------------------------------------------------
@@ -78,6 +80,10 @@ class Engine(keras.optimizers.Optimizer):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         """The rule: from gradient, variable, slots and scalars to new variable and new slots."""
         raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
+
+    def facts(self, path: str) -> dict[str, Any]:
+        """What a rule of scope "variable" wants to know of a variable, from its path."""
+        return {"path": path}
 
     def hyperparameters(self) -> dict[str, Any]:
         """What the rule may read from `self`."""
@@ -112,8 +118,9 @@ class Engine(keras.optimizers.Optimizer):
             names = dict.fromkeys(name for slots in self._slot_variables for name in slots)
             self._slot_names = (*self._model_slots, *names)
             pairs = list(zip(variables, likes, strict=True))
+            # Averages start at the variables: training may end before there was a step.
             self._model_variables_moving_average = (
-                [add_slot(self, v, l, "average", Slot(l.shape)) for v, l in pairs]
+                [add_slot(self, v, l, "average", Slot(l.shape, "variable")) for v, l in pairs]
                 if self.use_ema
                 else []
             )
@@ -123,6 +130,14 @@ class Engine(keras.optimizers.Optimizer):
                 else []
             )
         self.built = True
+        self._restore_waiting()
+
+    def _restore_waiting(self) -> None:
+        """Puts state in place that was loaded before there were variables to hold it."""
+        saved, self._waiting = self._waiting, None
+        if saved is not None:
+            with backend.build_scope(self):
+                persistence.restore(saved, self.variables, self._roles(), self, unless_changed=True)
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """The state called `name` that belongs to `variable`.
@@ -214,11 +229,16 @@ class Engine(keras.optimizers.Optimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the state; `keras.Model.save` and `save_weights` call it."""
-        persistence.save(store, self.variables, self._roles())
+        persistence.save(store, self.variables, self._roles(), self._waiting)
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads the state, after checking that it is of this optimizer and of these shapes."""
-        persistence.load(store, self.variables, self._roles(), self.name)
+        """Reads the state, after checking that it is of this optimizer and of these shapes.
+
+        Before the optimizer is built, slots are kept aside, and checked and restored by `build`.
+        """
+        self._waiting = persistence.load(
+            store, self.variables, self._roles(), self.slot_names, self
+        )
 
     # ---- A step ---------------------------------------------------------------------------------
 
@@ -311,7 +331,7 @@ class Engine(keras.optimizers.Optimizer):
             masters.append(None if master is None else backend.read(master))
         slots = {name: backend.read(v) for name, v in self._model_slots.items()}
         key = ("model", tuple(sorted(given)))
-        call = bind_model_rule(self, self._likes, self._decays, dtype)
+        call = bind_model_rule(self, self._likes, self._decays, dtype, backend.norm)
         x, masters, slots = backend.compiled(self, key, call)(g, x, masters, slots, scalars)
         writes = [write(self._model_slots[name], value) for name, value in slots.items()]
         for index in given:
@@ -340,7 +360,7 @@ class Engine(keras.optimizers.Optimizer):
             dtype=like.dtype,
             decays=self._decays[index],
             named=named and mode == "rows",
-            path=None if self.scope == "element" else like.path,
+            facts=() if self.scope == "element" else tuple(self.facts(like.path).items()),
         )
         slots = self._slot_variables[index]
         return Update(kind, index, variable, tuple(slots), list(slots.values()), gradient, mask)
@@ -357,7 +377,7 @@ class Engine(keras.optimizers.Optimizer):
         """The pure function `(g, x, slots, scalars, mask=None) -> x, slots` for one update."""
         key = ("rule", update.kind, update.names)
         if key not in self._fast:
-            self._fast[key] = bind_rule(self, update.kind, update.names)
+            self._fast[key] = bind_rule(self, update.kind, update.names, backend.norm)
         return self._fast[key]
 
     # ---- Base options ---------------------------------------------------------------------------

@@ -60,6 +60,11 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return jnp.array(variable.value, dtype=dtype, copy=True)
 
 
+def norm(x: Any) -> Any:
+    """Euclidean norm of all of `x`."""
+    return jnp.sqrt(jnp.sum(jnp.square(x)))
+
+
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return None
 

@@ -2,62 +2,158 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 LAYOUT = "layout"
+# State that is there before the optimizer is built; all that an optimizer without variables has.
+EARLY = ("iteration", "learning_rate")
+# State that options and kinds of variables add to the slots.
+OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator")
 
 
-def save(store: Any, variables: Sequence[Any], roles: Sequence[str]) -> None:
-    """Writes variables by position, and beside them what each position is."""
-    for position, variable in enumerate(variables):
-        store[str(position)] = variable.numpy()
-    if variables:
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """State as it was read: what each variable is, and its value."""
+
+    roles: list[str]
+    arrays: list[np.ndarray]
+
+
+def save(store: Any, variables: Sequence[Any], roles: Sequence[str], waiting: Saved | None) -> None:
+    """Writes variables by position, and beside them what each position is.
+
+    State that was loaded and still waits for the optimizer to be built is written as it came.
+    """
+    arrays = [variable.numpy() for variable in variables]
+    if waiting is not None:
+        roles, arrays = waiting.roles, waiting.arrays
+    for position, array in enumerate(arrays):
+        store[str(position)] = array
+    if roles:
         text = json.dumps(list(roles)).encode()
         store[LAYOUT] = np.frombuffer(text, dtype="uint8")
 
 
-def load(store: Any, variables: Sequence[Any], roles: Sequence[str], owner: str) -> None:
+def load(
+    store: Any,
+    variables: Sequence[Any],
+    roles: Sequence[str],
+    names: Sequence[str],
+    optimizer: Any,
+) -> Saved | None:
     """Reads what `save` wrote.
 
     Variables are told apart by position, shape and role, never by path: names that Keras makes up
     differ between two models of the same architecture.
 
+    Args:
+        store: Arrays by key.
+        variables: The optimizer's own.
+        roles: What each of them is.
+        names: Names of its slots; all that is known before it is built.
+        optimizer: The optimizer.
+
+    Returns:
+        None, or what has to wait until the optimizer is built; then call `restore`.
+
     Raises:
         ValueError: if the state is that of another optimizer or of another model. Nothing has
             been changed then.
     """
-    problem = f"The saved state does not fit the optimizer {owner!r}: "
     keys = set(store.keys())
+    if not keys:
+        # A file of weights alone. Keras asks all the same.
+        if optimizer.built:
+            warnings.warn(
+                f"There is no saved state for the optimizer {optimizer.name!r}, which stays as it "
+                "is.",
+                stacklevel=2,
+            )
+        return None
     if LAYOUT not in keys:
         raise ValueError(
-            problem + f"it was not written by this package. It holds the entries {sorted(keys)[:8]}"
+            _problem(optimizer)
+            + f"it was not written by this package. It holds the entries {sorted(keys)[:8]}. "
+            + _WAY_OUT
         )
-    saved = json.loads(np.asarray(store[LAYOUT]).astype("uint8").tobytes().decode())
-    if not variables or len(saved) != len(variables):
-        built = "" if len(variables) > 3 else " (is the optimizer built?)"
-        raise ValueError(
-            problem + f"it has {len(saved)} variables, {_summary(saved)}, and the optimizer has "
-            f"{len(roles)}, {_summary(roles)}{built}"
-        )
-    arrays = []
-    for position, (variable, role, name) in enumerate(zip(variables, roles, saved, strict=True)):
-        if name != role:
-            raise ValueError(problem + f"position {position} is {name!r} there and {role!r} here")
+    text = np.asarray(store[LAYOUT]).astype("uint8").tobytes().decode()
+    saved = Saved(json.loads(text), [])
+    for position, role in enumerate(saved.roles):
         if str(position) not in keys:
-            raise ValueError(problem + f"position {position} ({role!r}) is missing")
-        array = np.asarray(store[str(position)])
+            raise ValueError(_problem(optimizer) + f"position {position} ({role!r}) is missing")
+        saved.arrays.append(np.array(store[str(position)]))
+    if optimizer.built:
+        restore(saved, variables, roles, optimizer)
+        return None
+    _check_names(saved, names, optimizer)
+    early = len(roles)
+    restore(Saved(saved.roles[:early], saved.arrays[:early]), variables, roles, optimizer)
+    return saved
+
+
+def restore(
+    saved: Saved,
+    variables: Sequence[Any],
+    roles: Sequence[str],
+    optimizer: Any,
+    unless_changed: bool = False,
+) -> None:
+    """Puts saved state in place, after checking that all of it fits.
+
+    With `unless_changed`, iterations and learning rate have been put in place before and may have
+    been assigned since.
+    """
+    problem = _problem(optimizer)
+    if set(saved.roles) <= set(EARLY):
+        # Of an optimizer that had made no step: what is there beyond that is at its start.
+        count = len(saved.roles)
+        variables, roles = variables[:count], roles[:count]
+    if len(saved.roles) != len(variables):
+        raise ValueError(
+            problem + f"it has {len(saved.roles)} variables, {_summary(saved.roles)}, and the "
+            f"optimizer has {len(roles)}, {_summary(roles)}. {_WAY_OUT}"
+        )
+    for position, (variable, array, role, there) in enumerate(
+        zip(variables, saved.arrays, roles, saved.roles, strict=True)
+    ):
+        if there != role:
+            raise ValueError(problem + f"position {position} is {there!r} there and {role!r} here")
         if tuple(array.shape) != tuple(variable.shape):
             raise ValueError(
                 problem + f"position {position} ({role!r}) has shape {tuple(array.shape)} there "
                 f"and {tuple(variable.shape)} here"
             )
-        arrays.append(array)
-    for variable, array in zip(variables, arrays, strict=True):
+    for variable, array, role in zip(variables, saved.arrays, roles, strict=True):
+        if unless_changed and role in EARLY:
+            if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
+                continue
         variable.assign(array)
+
+
+_WAY_OUT = (
+    "To load the model's weights without it, pass `skip_mismatch=True` to `load_weights` or "
+    "`compile=False` to `load_model`"
+)
+
+
+def _problem(optimizer: Any) -> str:
+    return f"The saved state does not fit the optimizer {optimizer.name!r}: "
+
+
+def _check_names(saved: Saved, names: Sequence[str], optimizer: Any) -> None:
+    """What can be said before the optimizer is built: whether the slots are called the same."""
+    there = [role for role in dict.fromkeys(saved.roles) if role not in EARLY]
+    if there and not set(names) <= set(there) <= {*names, *OPTIONAL}:
+        raise ValueError(
+            _problem(optimizer) + f"it has {_summary(saved.roles)}, and the optimizer has "
+            f"the slots {list(names)}. {_WAY_OUT}"
+        )
 
 
 def _summary(roles: Sequence[str]) -> str:

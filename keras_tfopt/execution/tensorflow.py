@@ -54,6 +54,20 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return tf.cast(tf.identity(_native(variable)), dtype)
 
 
+def norm(x: Any) -> Any:
+    """Euclidean norm of all of `x`.
+
+    Summed in lanes: XLA keeps the order of a sum, and a single running sum is slow and inexact.
+    """
+    squares = tf.square(tf.reshape(x, [-1]))
+    size, lanes = squares.shape[0], 2048
+    if size < 4 * lanes:
+        return tf.sqrt(tf.reduce_sum(squares))
+    even = size - size % lanes
+    in_lanes = tf.reduce_sum(tf.reshape(squares[:even], [-1, lanes]), axis=0)
+    return tf.sqrt(tf.reduce_sum(in_lanes) + tf.reduce_sum(squares[even:]))
+
+
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     if not isinstance(gradient, tf.IndexedSlices):
         return None
@@ -158,8 +172,11 @@ def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
 
 
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
-    total = to_dense(gradient) if hasattr(gradient, "named") else gradient
-    commit(engine, [(accumulator, None, accumulator.value + total)])
+    if hasattr(gradient, "named"):
+        total = take(accumulator, gradient.indices) + gradient.values
+        commit(engine, [(accumulator, gradient.indices, total)])
+    else:
+        commit(engine, [(accumulator, None, read(accumulator) + gradient)])
 
 
 def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:

@@ -49,6 +49,11 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return variable.value.detach().clone().to(getattr(torch, dtype))
 
 
+def norm(x: Any) -> Any:
+    """Euclidean norm of all of `x`."""
+    return torch.linalg.vector_norm(x)
+
+
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     if not isinstance(gradient, torch.Tensor) or gradient.layout != torch.sparse_coo:
         return None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 17  # elements from which a variable is worth a pass of its own
 BUCKET = 1 << 20  # elements of a bucket: bounds the memory for copies of gradients
+BLOCK = 256  # elements summed together where a rule takes norms
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
 
 _compiled: dict[tuple, Callable] = {}
@@ -37,6 +38,25 @@ class Bucket:
     sizes: list[int]
     flat: list[torch.Tensor]
     views: list[tuple[Any, int]]  # slot variables and the addresses at which they must be found
+    # For rules with norms, memory is a matrix of whole blocks, each of one variable: the number of
+    # each block's variable, and a zero for each variable.
+    blocks: tuple[torch.Tensor, torch.Tensor] | None
+    paddings: list[int]  # elements that fill up the last block of each variable
+
+    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """The flat parts laid end to end as the slots are."""
+        if self.blocks is None:
+            return torch.cat(parts)
+        filled = []
+        for part, padding in zip(parts, self.paddings, strict=True):
+            filled += [part, part.new_zeros(padding)] if padding else [part]
+        return torch.cat(filled).view(-1, BLOCK)
+
+    def part(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        """The opposite of `join`, as views."""
+        sizes = [size + padding for size, padding in zip(self.sizes, self.paddings, strict=True)]
+        pieces = whole.view(-1).split(sizes)
+        return [piece[:size] for piece, size in zip(pieces, self.sizes, strict=True)]
 
     def is_intact(self) -> bool:
         """Whether the slots are still views: moving or replacing them detaches them."""
@@ -47,7 +67,7 @@ def run_fused(
     engine: Engine, updates: list[Update], scalars: dict[str, dict[str, Any]]
 ) -> list[Update]:
     """Runs what can be run over flat memory; returns the other updates."""
-    if is_plain() or engine.scope != "element":
+    if is_plain() or not (engine.scope == "element" or engine.flat):
         return updates
     fused = [u for u in updates if u.kind.mode == "dense" and 0 not in u.variable.shape]
     if not fused:
@@ -55,41 +75,36 @@ def run_fused(
     key = ("plan", tuple((u.index, u.kind) for u in fused))
     plan = engine._fast.get(key)
     if plan is None or not all(bucket.is_intact() for bucket in plan):
-        plan = engine._fast[key] = _plan(fused)
+        plan = engine._fast[key] = _plan(fused, in_blocks=engine.scope != "element")
     for bucket in plan:
         members = [fused[position] for position in bucket.positions]
         first = members[0]
-        step = _step(engine, first.kind, first.names, first.variable)
+        step = _step(engine, first, bucket.blocks is not None)
         x = [u.variable._value.detach() for u in members]
         g = [u.gradient.reshape(-1) for u in members]
         known = scalars[first.kind.dtype]
-        if len(members) == 1 and x[0].is_contiguous():
-            step(g[0], x[0].view(-1), bucket.flat, known)
+        if len(members) == 1 and bucket.blocks is None and x[0].is_contiguous():
+            step(g[0], x[0].view(-1), bucket.flat, known, None)
             continue
-        flat = torch.cat([part.reshape(-1) for part in x])
-        step(torch.cat(g), flat, bucket.flat, known)
-        parts = [
-            part.view(old.shape) for part, old in zip(flat.split(bucket.sizes), x, strict=True)
-        ]
-        torch._foreach_copy_(x, parts)
+        flat = bucket.join([part.reshape(-1) for part in x])
+        step(bucket.join(g), flat, bucket.flat, known, bucket.blocks)
+        torch._foreach_copy_(
+            x, [p.view(o.shape) for p, o in zip(bucket.part(flat), x, strict=True)]
+        )
     done = {id(update) for update in fused}
     return [update for update in updates if id(update) not in done]
 
 
-def _plan(updates: list[Update]) -> list[Bucket]:
+def _plan(updates: list[Update], in_blocks: bool) -> list[Bucket]:
     groups: dict[tuple, list[list[int]]] = {}
     filled: dict[tuple, int] = {}
     buckets = []
     for position, update in enumerate(updates):
-        size = update.variable._value.numel()
-        key = (
-            update.kind,
-            update.names,
-            update.variable._value.dtype,
-            update.variable._value.device,
-        )
+        value = update.variable._value
+        size = value.numel()
+        key = (update.kind, update.names, value.dtype, value.device)
         if size >= LARGE:
-            buckets.append(_bucket(updates, [position]))
+            buckets.append(_bucket(updates, [position], in_blocks=False))
             continue
         if key not in groups or filled[key] + size > BUCKET:
             groups.setdefault(key, []).append([])
@@ -97,33 +112,41 @@ def _plan(updates: list[Update]) -> list[Bucket]:
         groups[key][-1].append(position)
         filled[key] += size
     for lists in groups.values():
-        buckets.extend(_bucket(updates, positions) for positions in lists)
+        buckets.extend(_bucket(updates, positions, in_blocks) for positions in lists)
     return buckets
 
 
-def _bucket(updates: list[Update], positions: list[int]) -> Bucket:
+def _bucket(updates: list[Update], positions: list[int], in_blocks: bool) -> Bucket:
     members = [updates[position] for position in positions]
     sizes = [u.variable._value.numel() for u in members]
-    flat, views = [], []
+    paddings = [-size % BLOCK if in_blocks else 0 for size in sizes]
+    blocks = None
+    if in_blocks:
+        device, dtype = members[0].variable._value.device, members[0].gradient.dtype
+        counts = torch.tensor([(s + p) // BLOCK for s, p in zip(sizes, paddings, strict=True)])
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), counts).to(device)
+        blocks = owner, torch.zeros(len(sizes), dtype=dtype, device=device)
+    bucket = Bucket(positions, sizes, [], [], blocks, paddings)
     for slots in zip(*(u.slots for u in members), strict=True):
         old = [slot._value.detach().reshape(-1) for slot in slots]
-        whole = old[0] if len(old) == 1 else torch.cat(old)
-        flat.append(whole)
-        for slot, part in zip(slots, whole.split(sizes), strict=True):
+        whole = old[0] if len(old) == 1 and not in_blocks else bucket.join(old)
+        bucket.flat.append(whole)
+        for slot, part in zip(slots, bucket.part(whole), strict=True):
             view = part.view(slot._value.shape)
             slot._value = torch.nn.Parameter(view, requires_grad=False)
-            views.append((slot, view.data_ptr()))
-    return Bucket(positions, sizes, flat, views)
+            bucket.views.append((slot, view.data_ptr()))
+    return bucket
 
 
-def _step(engine: Engine, kind: Kind, names: tuple[str, ...], variable: Any) -> Callable[..., None]:
+def _step(engine: Engine, update: Update, in_blocks: bool) -> Callable[..., None]:
     """The in-place step over flat tensors: compiled where possible, else in pieces."""
-    key = ("step", kind, names, variable._value.dtype, variable._value.device.type, _compiler_works)
+    value, kind, names = update.variable._value, update.kind, update.names
+    key = ("step", kind, names, value.dtype, value.device.type, in_blocks)
     if key not in engine._fast:
         rule = _bare(engine)
         shared = (type(engine), repr(sorted(vars(rule).items())), *key)
         if shared not in _compiled:
-            _compiled[shared] = _compile(rule, kind, names)
+            _compiled[shared] = _compile(rule, kind, names, in_pieces=engine.scope == "element")
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
 
@@ -136,23 +159,34 @@ def _bare(engine: Engine) -> Any:
     return rule
 
 
-def _compile(rule: Any, kind: Kind, names: tuple[str, ...]) -> Callable[..., None]:
-    call = bind_rule(rule, kind, names)
+def _compile(rule: Any, kind: Kind, names: tuple[str, ...], in_pieces: bool) -> Callable[..., None]:
+    call = bind_rule(rule, kind, names, torch.linalg.vector_norm)
 
-    def step(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:
-        y, changed = call(g, x, slots, scalars)
+    def step(
+        g: Any, x: Any, slots: list[Any], scalars: dict[str, Any], blocks: tuple | None
+    ) -> None:
+        def norm(values: Any) -> Any:
+            if blocks is None:
+                return torch.sqrt(torch.sum(values * values))
+            owner, zeros = blocks
+            sums = zeros.index_add(0, owner, torch.sum(values * values, 1))
+            return torch.sqrt(sums)[owner].unsqueeze(1)
+
+        y, changed = call(g, x, slots, scalars, None, norm)
         x.copy_(y)
         for slot, new in zip(slots, changed, strict=True):
             if new is not None:
                 slot.copy_(new)
 
-    def in_pieces(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:
+    def uncompiled(
+        g: Any, x: Any, slots: list[Any], scalars: dict[str, Any], blocks: tuple | None
+    ) -> None:
+        if not in_pieces:
+            step(g, x, slots, scalars, blocks)
+            return
         parts = [tensor.split(CHUNK) for tensor in (g, x, *slots)]
         for g_part, x_part, *slot_parts in zip(*parts, strict=True):
-            step(g_part, x_part, slot_parts, scalars)
-
-    if not _compiler_works:
-        return in_pieces
+            step(g_part, x_part, slot_parts, scalars, blocks)
 
     # Recompilations are counted per code object, and past a limit code silently runs uncompiled.
     own = types.FunctionType(
@@ -162,17 +196,18 @@ def _compile(rule: Any, kind: Kind, names: tuple[str, ...]) -> Callable[..., Non
     )
     compiled = torch.compile(own, dynamic=True, fullgraph=True)
 
-    def step_or_fall_back(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:
-        if x.numel() < 2:  # sizes 0 and 1 are compiled apart, which is not worth it
-            step(g, x, slots, scalars)
-        elif not _compiler_works:
-            in_pieces(g, x, slots, scalars)
-        else:
-            try:
-                compiled(g, x, slots, scalars)
-            except Exception as error:  # whatever a missing or broken tool chain may raise
-                _give_up_compiling(error)
-                in_pieces(g, x, slots, scalars)
+    def step_or_fall_back(
+        g: Any, x: Any, slots: list[Any], scalars: dict[str, Any], blocks: tuple | None
+    ) -> None:
+        # Sizes 0 and 1 would be compiled apart, which is not worth it.
+        if not _compiler_works or x.numel() < 2:
+            uncompiled(g, x, slots, scalars, blocks)
+            return
+        try:
+            compiled(g, x, slots, scalars, blocks)
+        except Exception as error:  # whatever a missing or broken tool chain may raise
+            _give_up_compiling(error)
+            uncompiled(g, x, slots, scalars, blocks)
 
     return step_or_fall_back
 

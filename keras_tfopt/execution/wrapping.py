@@ -35,6 +35,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
         # A learning rate of its own would be a variable that nobody reads.
         super().__init__(learning_rate=lambda: inner.learning_rate, name=name)
         self.inner_optimizer = inner
+        self._waiting: persistence.Saved | None = None
         self._fast = Cache()
 
     # ---- Hooks ----------------------------------------------------------------------------------
@@ -83,6 +84,10 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 for v, like in zip(variables, self._likes, strict=True)
             ]
         self.built = True
+        saved, self._waiting = self._waiting, None
+        if saved is not None:
+            with backend.build_scope(self):
+                persistence.restore(saved, self._variables, self._roles(), self, True)
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """The state called `name` of this wrapper, or else of the inner optimizer.
@@ -119,10 +124,11 @@ class WrappingEngine(keras.optimizers.Optimizer):
 
     def save_own_variables(self, store: Any) -> None:
         # Keras saves the inner optimizer by itself, as it finds it among the attributes.
-        persistence.save(store, self._variables, self._roles())
+        persistence.save(store, self._variables, self._roles(), self._waiting)
 
     def load_own_variables(self, store: Any) -> None:
-        persistence.load(store, self._variables, self._roles(), self.name)
+        names = tuple(self.slots(Like((1,), keras.backend.floatx(), "")))
+        self._waiting = persistence.load(store, self._variables, self._roles(), names, self)
 
     def _roles(self) -> list[str]:
         slots = [name for own in self._slot_variables for name in own] if self.built else []
@@ -230,7 +236,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
         def run(inputs: list, scalars: dict, last: Any) -> list[tuple]:
             results = []
             for (like, rows, names), (g, old, s, mask) in zip(facts, inputs, strict=True):
-                t = Scalars(scalars[like.dtype], like.path, rows)
+                t = Scalars(scalars[like.dtype], {"path": like.path}, rows, backend.norm)
                 slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
                 g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
                 x = _where(last, _where(mask, ops.cast(x, old.dtype), old), old)
@@ -259,7 +265,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             index = self._get_variable_index(variable)
             like = self._likes[index]
             g = backend.to_dense(gradient) if hasattr(gradient, "named") else gradient
-            t = Scalars(scalars[like.dtype], like.path, rows=False)
+            t = Scalars(scalars[like.dtype], {"path": like.path}, False, backend.norm)
             accepted = self.accept(g, ops.cast(backend.read(variable), like.dtype), t)
             for owned in [variable, *state_of(self.inner_optimizer, index)]:
                 old = backend.copy_of(owned, keras.backend.standardize_dtype(owned.dtype))
