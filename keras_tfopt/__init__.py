@@ -11,6 +11,7 @@ from keras_tfopt.algorithm import (
     zeros,
 )
 from keras_tfopt.algorithms import GGT, LARS, Adam, LazyAdam, Momentum
+from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers import MovingAverage
@@ -20,6 +21,7 @@ __all__ = [
     "LARS",
     "Adam",
     "Algorithm",
+    "Diagnosis",
     "LazyAdam",
     "Momentum",
     "MovingAverage",
@@ -31,6 +33,7 @@ __all__ = [
     "check_bool",
     "check_integer",
     "check_number",
+    "diagnose",
     "full",
     "register",
     "zeros",

@@ -256,6 +256,12 @@ class Engine(keras.optimizers.Optimizer):
             ValueError: on wrong shapes, unknown variables, row indices out of range, or when there
                 is no gradient at all. In eager steps nothing has been changed then.
         """
+        self._apply(grads, trainable_variables)
+
+    def _apply(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None, summed: bool = False
+    ) -> None:
+        """`apply`, also of gradients that are already summed over the replicas."""
         grads, variables = pair(self, grads, trainable_variables)
         if not grads:
             return
@@ -267,14 +273,15 @@ class Engine(keras.optimizers.Optimizer):
                 for g, v in zip(grads, variables, strict=True)
             ]
             with backend.no_gradients():
-                self._apply_checked(grads, variables)
+                self._apply_checked(grads, variables, summed)
         self._iterations.assign_add(1)
 
-    def _apply_checked(self, grads: list[Any], variables: list[Any]) -> None:
+    def _apply_checked(self, grads: list[Any], variables: list[Any], summed: bool) -> None:
         grads, variables = self._overwrite_variables_directly_with_gradients(grads, variables)
         if not grads:
             return
-        grads = backend.reduce_replicas(self, grads, variables)
+        if not summed:
+            grads = backend.reduce_replicas(grads)
         grads = [gradients.sum_repeated(g, self._refused_rows) for g in grads]
         if self.loss_scale_factor is not None:
             grads = [g / self.loss_scale_factor for g in grads]
@@ -405,7 +412,10 @@ class Engine(keras.optimizers.Optimizer):
     def _decays_at(self, variable: Any, like: Like) -> bool:
         if self.weight_decay is None or self._own_weight_decay:
             return False
-        return not any(re.search(pattern, like.path) for pattern in self._no_decay_patterns)
+        return not self._no_decay_matches(like.path)
+
+    def _no_decay_matches(self, path: str) -> list[str]:
+        return [pattern for pattern in self._no_decay_patterns if re.search(pattern, path)]
 
     def _update_averages(self) -> None:
         count = self._step_number()

@@ -75,7 +75,11 @@ def limits(tensor: Any) -> tuple[int, int] | None:
     return int(tensor.min()), int(tensor.max())
 
 
-def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> list[Any]:
+def replicas() -> int:
+    return 1
+
+
+def reduce_replicas(grads: list[Any]) -> list[Any]:
     return grads
 
 
@@ -186,6 +190,21 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
             )
             new = [x, *slots]
         commit(engine, update.writes(new))
+
+
+def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+    """Gradients of a loss without arguments; what it assigns is dropped."""
+
+    def of_values(values: list[Any]) -> Any:
+        mapping = list(zip(variables, values, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            return loss()
+
+    return jax.grad(of_values)([variable.value for variable in variables])
+
+
+def compilation(engine: Any) -> str:
+    return "compiled with the training step by jax.jit"
 
 
 def _update_rows(

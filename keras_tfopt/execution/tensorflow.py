@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def outside_compiler(function: Callable) -> Callable:
-    return function
+    """Keeps AutoGraph from rewriting the engine where a user's own step is a `tf.function`."""
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
@@ -27,7 +28,7 @@ def no_gradients() -> contextlib.AbstractContextManager:
 
 def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
     # Inside a traced training step, what initializes the state would run again at every step.
-    if _replicas(engine) > 1 or tf.executing_eagerly():
+    if replicas() > 1 or tf.executing_eagerly():
         return contextlib.nullcontext()
     return tf.init_scope()
 
@@ -85,9 +86,15 @@ def limits(tensor: Any) -> tuple[int, int] | None:
     return int(array.min()), int(array.max())
 
 
-def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> list[Any]:
+def replicas() -> int:
+    """How many replicas run this code side by side; outside of `strategy.run` it is one."""
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
+def reduce_replicas(grads: list[Any]) -> list[Any]:
     """Sums over the replicas first, so that clipping and rules see what one device would see."""
-    if _replicas(engine) == 1:
+    if replicas() == 1:
         return grads
     slices = [
         tf.IndexedSlices(g.values, g.indices, tf.constant(g.shape, "int64"))
@@ -145,7 +152,7 @@ def to_native(rows: Any) -> Any:
 
 def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
     """The function compiled by XLA, once per key and shapes; its inputs must be tensors."""
-    if is_plain() or _replicas(engine) > 1:
+    if is_plain() or replicas() > 1:
         return function
     if key not in engine._fast:
         engine._fast[key] = tf.function(function, jit_compile=True, autograph=False)
@@ -156,7 +163,7 @@ def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
     """Assigns `(variable, indices or None, value)`, on all replicas."""
     if not writes:
         return
-    if _replicas(engine) == 1:
+    if replicas() == 1:
         for variable, indices, value in writes:
             _assign(_native(variable), indices, value)
         return
@@ -184,7 +191,7 @@ def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:
         if bool(condition):
             step()
         return
-    if _replicas(engine) == 1:
+    if replicas() == 1:
         tf.cond(condition, step, lambda: None)
         return
 
@@ -226,6 +233,25 @@ def _run_whole(engine: Engine, updates: list[Update], scalars: dict) -> list[lis
     return compiled(engine, key, run)(inputs, scalars)
 
 
+def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+    """Gradients of a loss without arguments."""
+    values = [_native(variable) for variable in variables]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        for value in values:
+            tape.watch(value)
+        result = loss()
+    return tape.gradient(result, values)
+
+
+def compilation(engine: Any) -> str:
+    compiled = [
+        f for f in getattr(engine, "_fast", {}).values() if hasattr(f, "get_concrete_function")
+    ]
+    if not compiled:
+        return "run by tf.function of the training step"
+    return "whole variables compiled by XLA, rows by tf.function of the training step"
+
+
 def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[tuple]:
     """The writes of a step on some rows."""
     variables = [update.variable, *update.slots]
@@ -257,12 +283,6 @@ def _assign(variable: Any, indices: Any, value: Any) -> None:
         variable.assign(value)
     else:
         variable.scatter_update(tf.IndexedSlices(value, indices))
-
-
-def _replicas(engine: Engine) -> int:
-    if tf.distribute.in_cross_replica_context():
-        return 1
-    return engine._distribution_strategy.num_replicas_in_sync
 
 
 def _native(variable: Any) -> Any:

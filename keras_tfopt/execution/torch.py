@@ -69,7 +69,11 @@ def limits(tensor: Any) -> tuple[int, int] | None:
     return int(low), int(high)
 
 
-def reduce_replicas(engine: Engine, grads: list[Any], variables: list[Any]) -> list[Any]:
+def replicas() -> int:
+    return 1
+
+
+def reduce_replicas(grads: list[Any]) -> list[Any]:
     return grads
 
 
@@ -145,6 +149,17 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
             update.gradient, values[0], values[1:], known, update.mask
         )
         commit(engine, update.writes([x, *slots]))
+
+
+def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+    """Gradients of a loss without arguments."""
+    with torch.enable_grad():
+        values = [variable.value for variable in variables]
+        return list(torch.autograd.grad(loss(), values, allow_unused=True))
+
+
+def compilation(engine: Any) -> str:
+    return torch_buckets.report(engine)
 
 
 def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> None:

@@ -234,6 +234,15 @@ def _is_tool_chain_error(error: BaseException | None) -> bool:
     return False
 
 
+def report(engine: Any) -> str:
+    """Whether an optimizer's last step ran compiled, in words."""
+    if not any(key[0] == "step" for key in getattr(engine, "_fast", ())):
+        return "not compiled: operation by operation"
+    if not _compiler_works:
+        return "not compiled: torch.compile found no working compiler"
+    return f"compiled by torch.compile ({compilations()} graphs in this process)"
+
+
 def compilations() -> int:
     """How many graphs Dynamo has compiled in this process."""
     from torch._dynamo.utils import counters

@@ -145,6 +145,12 @@ class WrappingEngine(keras.optimizers.Optimizer):
     @backend.outside_compiler
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Updates the variables by their gradients; see `keras_tfopt.Algorithm.apply`."""
+        self._apply(grads, trainable_variables)
+
+    def _apply(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None, summed: bool = False
+    ) -> None:
+        """`apply`, also of gradients that are already summed over the replicas."""
         grads, variables = pair(self, grads, trainable_variables)
         if not grads:
             return
@@ -154,6 +160,9 @@ class WrappingEngine(keras.optimizers.Optimizer):
             grads = [
                 gradients.check(g, self._likes[i]) for g, i in zip(grads, indices, strict=True)
             ]
+            if not summed:
+                # Hooks must see the same on all replicas, or these would drift apart.
+                grads = backend.reduce_replicas(grads)
             refused = getattr(innermost(self), "_refused_rows", None)
             grads = [gradients.sum_repeated(g, refused) for g in grads]
             last = self._is_last_micro_step()
@@ -162,8 +171,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             if self._has("before"):
                 grads = self._run_before(grads, variables, scalars, last)
             restore = self._snapshot(grads, variables, scalars) if self._has("accept") else []
-        native = self._for_inner(grads)
-        self.inner_optimizer.apply(native, variables)
+        self._apply_inner(grads, variables)
         with keras.name_scope(self.name), backend.no_gradients():
             for variable, accepted, old in restore:
                 value = ops.where(accepted, backend.read(variable), old)
@@ -173,10 +181,14 @@ class WrappingEngine(keras.optimizers.Optimizer):
             self.after_step(variables)
         self._iterations.assign_add(1)
 
-    def _for_inner(self, grads: list[Any]) -> list[Any]:
+    def _apply_inner(self, grads: list[Any], variables: list[Any]) -> None:
         if isinstance(self.inner_optimizer, (Engine, WrappingEngine)):
-            return grads
-        return [backend.to_native(g) if isinstance(g, gradients.Touched) else g for g in grads]
+            self.inner_optimizer._apply(grads, variables, summed=True)
+            return
+        if backend.replicas() > 1:  # over which Keras is going to sum
+            grads = [g / backend.replicas() for g in grads]
+        native = [backend.to_native(g) if isinstance(g, gradients.Touched) else g for g in grads]
+        self.inner_optimizer.apply(native, variables)
 
     def _scalars(self, indices: list[int]) -> dict[str, dict[str, Any]]:
         micro_steps = self.gradient_accumulation_steps or 1

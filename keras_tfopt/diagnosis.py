@@ -1,0 +1,198 @@
+"""A report for doubts: what one training step really does to each variable."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tfopt.execution import inspection
+
+COLUMNS = {
+    "variable": "variable",
+    "dtype": "dtype",
+    "shape": "shape",
+    "gradient": "gradient",
+    "update": "update",
+    "touched": "rows touched",
+    "repeated": "repeated ids",
+    "masked": "masked ids",
+    "lost": "lost updates",
+    "decay": "decay",
+    "rules": "rules that matched",
+    "state_bytes": "state bytes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found: `rows`, one dictionary a variable, and facts about the step.
+
+    Attributes:
+        rows: For each trainable variable: `variable` (path), `dtype`, `shape`, `gradient` ("dense",
+            "rows" or "none": what the backend hands over), `update` ("dense" or "rows": what the
+            optimizer makes of it), `touched` (rows with a gradient that is not zero, or None),
+            `repeated` and `masked` (ids in the batch that occur before, and that the layer masks;
+            None where no embedding was looked up), `lost` (share of elements that should have moved
+            and did not, because the update is below one unit in the last place), `decay` (bool),
+            `rules` (the facts and patterns that chose it), `state_bytes`.
+        compiled: Whether and how the step runs compiled.
+        warnings: What deserves a look, in words.
+    """
+
+    optimizer: str
+    backend: str
+    rows: list[dict[str, Any]]
+    compiled: str
+    warnings: list[str]
+
+    def __str__(self) -> str:
+        cells = [list(COLUMNS.values())]
+        cells += [[_text(row[key]) for key in COLUMNS] for row in self.rows]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        total = sum(row["state_bytes"] for row in self.rows)
+        head = f"{self.optimizer} on {self.backend}; {total:,} bytes of state; {self.compiled}"
+        return "\n".join([head, *(line.rstrip() for line in lines), *self.warnings])
+
+
+def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Diagnosis:
+    """Runs one training step on trial, prints what it does to each variable, and undoes it.
+
+    Nothing is changed: variables, optimizer state and the model's other state are as before.
+
+    Args:
+        model: A compiled `keras.Model`, which gives the loss.
+        optimizer: The optimizer to look at; None takes the model's.
+        batch: `(x, y)` or `(x, y, sample_weight)`, one batch as `model.fit` would see it.
+
+    Returns:
+        A `Diagnosis`, which is also printed.
+
+    Raises:
+        ValueError: if the model is not compiled, or the batch is not of this form.
+
+    Example:
+
+    >>> report = keras_tfopt.diagnose(model, batch=(x[:64], y[:64]))
+    """
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+    if not getattr(model, "compiled", False) or optimizer is None:
+        raise ValueError("Argument `model` must be compiled, because the loss comes from it.")
+    if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+        raise ValueError(
+            f"Argument `batch` must be (x, y) or (x, y, sample_weight). Received: {type(batch)}"
+        )
+    x, y, *weight = batch
+    if not model.built:
+        model(x)
+    variables = model.trainable_variables
+    if not optimizer.built:
+        optimizer.build(variables)
+    with _restored([*model.variables, *optimizer.variables]):
+        with _lookups(model) as ids:
+            grads = inspection.gradients(model, x, y, *weight)
+        facts = inspection.describe(optimizer, variables, grads)
+        before = [_array(v) for v in variables]
+        optimizer.apply(grads, variables)
+        for fact, old, variable in zip(facts, before, variables, strict=True):
+            fact["lost"] = _lost(fact.pop("array"), old, _array(variable), fact["dtype"])
+            fact.update(_seen(ids.get(id(variable))))
+        compiled = inspection.compilation(model, optimizer)
+    inner = inspection.innermost(optimizer)
+    name = type(optimizer).__name__
+    if inner is not optimizer:
+        name += f"({type(inner).__name__})"
+    found = Diagnosis(
+        name, keras.backend.backend(), facts, compiled, _warnings(facts, optimizer, inner)
+    )
+    print(found)
+    return found
+
+
+@contextlib.contextmanager
+def _restored(variables: list[Any]) -> Iterator[None]:
+    values = [_array(variable) for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def _lookups(model: keras.Model) -> Iterator[dict[int, list]]:
+    """Records the ids that embedding layers look up, by the identity of their tables."""
+    seen: dict[int, list] = {}
+    layers = [v for v in model._flatten_layers() if isinstance(v, keras.layers.Embedding)]
+    for layer in layers:
+
+        def call(inputs: Any, _layer: Any = layer, _call: Any = layer.call, **kwargs: Any) -> Any:
+            seen.setdefault(id(_layer._embeddings), []).append((_layer, inputs))
+            return _call(inputs, **kwargs)
+
+        layer.__dict__["call"] = call
+    try:
+        yield seen
+    finally:
+        for layer in layers:
+            del layer.__dict__["call"]
+
+
+def _seen(lookups: list | None) -> dict[str, int | None]:
+    if not lookups:
+        return {"repeated": None, "masked": None}
+    arrays = [(layer, np.ravel(_array(inputs))) for layer, inputs in lookups]
+    ids = np.concatenate([array for _, array in arrays])
+    masked = sum(int((array == 0).sum()) for layer, array in arrays if layer.mask_zero)
+    return {"repeated": int(ids.size - np.unique(ids).size), "masked": masked}
+
+
+def _lost(gradient: Any, old: Any, new: Any, dtype: str) -> float | None:
+    """Share of the elements with a gradient that stay where they were."""
+    if gradient is None or dtype not in ("float16", "bfloat16"):
+        return None
+    pushed = np.asarray(gradient, "float32") != 0
+    return float((np.asarray(old == new) & pushed).sum() / max(int(pushed.sum()), 1))
+
+
+def _warnings(facts: list[dict[str, Any]], optimizer: Any, inner: Any) -> list[str]:
+    ours = inspection.is_ours(inner)
+    notes = []
+    for fact in facts:
+        path = fact["variable"]
+        if fact["gradient"] == "none":
+            notes.append(f"{path}: no gradient; the loss does not depend on it")
+        if fact["lost"] and fact["lost"] > 0.05:
+            notes.append(
+                f"{path}: {fact['lost']:.0%} of the updates are below one unit in the last place "
+                f"of {fact['dtype']} and lost" + ("; master_weights=True keeps them" * ours)
+            )
+        if optimizer is inner and not ours and fact["gradient"] == "rows" and fact["repeated"]:
+            notes.append(f"{path}: Keras does not sum the gradients of repeated ids on TensorFlow")
+        if fact["update"] == "dense" and fact["touched"] is not None:
+            rows = fact["shape"][0]
+            if fact["touched"] < rows / 10:
+                notes.append(
+                    f"{path}: all {rows} rows are updated for {fact['touched']} with a gradient"
+                )
+    return notes
+
+
+def _array(value: Any) -> np.ndarray:
+    return keras.ops.convert_to_numpy(value).copy()
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0%}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,198 @@
+"""The compiled paths: that they are taken, and that they compute what the plain path computes."""
+
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt import execution
+
+BACKEND = keras.backend.backend()
+SHAPES = [(7, 5), (5,), (), (400, 400), (3, 2, 2), (1,), (0, 4)]  # the fourth is large for torch
+OPTIMIZERS = {
+    "momentum": lambda: keras_tfopt.Momentum(0.1, nesterov=True),
+    "adam_decayed": lambda: keras_tfopt.Adam(0.01, weight_decay=0.1),
+    "lars": lambda: keras_tfopt.LARS(1.0, eeta=0.1, skip_list=["v1"]),
+}
+
+
+def variables(dtype="float32"):
+    random = np.random.default_rng(0)
+    return [
+        keras.Variable(random.standard_normal(s), name=f"v{i}", dtype=dtype)
+        for i, s in enumerate(SHAPES)
+    ]
+
+
+def train(optimizer, values, steps=3, shapes=SHAPES):
+    random = np.random.default_rng(1)
+    for _ in range(steps):
+        optimizer.apply([random.standard_normal(s).astype("float32") for s in shapes], values)
+    state = [v for own in optimizer._slot_variables for v in own.values()]
+    return [keras.ops.convert_to_numpy(keras.ops.cast(v, "float32")) for v in [*values, *state]]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fast_equals_plain(name, dtype):
+    fast = train(OPTIMIZERS[name](), variables(dtype))
+    with execution.plain():
+        plain = train(OPTIMIZERS[name](), variables(dtype))
+    # bfloat16: a difference of a float32 rounding may fall on either side of a bfloat16 rounding.
+    tolerance = 2e-6 if dtype == "float32" else 1e-2
+    for a, b in zip(fast, plain):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is the fast path of torch only")
+class TestTorch:
+    def test_a_rule_is_compiled_once_for_all_sizes(self):
+        from keras_tfopt.execution import torch_buckets
+
+        train(keras_tfopt.Adam(0.01, beta_1=0.83), variables())
+        before = torch_buckets.compilations()
+        assert before > 0
+        for size in (100, 999, 200_000, 300_001):
+            values = [keras.Variable(np.ones(size, "float32"))]
+            train(keras_tfopt.Adam(0.01, beta_1=0.83), values, shapes=[(size,)])
+        assert torch_buckets.compilations() == before
+
+    def test_other_hyperparameters_never_exhaust_the_recompilation_limit(self):
+        from keras_tfopt.execution import torch_buckets
+
+        for number in range(10):  # the limit is eight per code object
+            before = torch_buckets.compilations()
+            train(keras_tfopt.Momentum(0.1, momentum=0.5 + number / 100), variables())
+            assert torch_buckets.compilations() > before
+
+    def test_slots_share_flat_memory(self):
+        optimizer, values = keras_tfopt.Adam(0.01), variables()
+        train(optimizer, values)
+        pointers = [optimizer.slot(v, "m").value.untyped_storage().data_ptr() for v in values[:3]]
+        assert len(set(pointers)) == 1
+
+    @pytest.mark.parametrize("how", ["data", "value", "load"])
+    def test_detached_slots_are_noticed(self, how):
+        import torch
+
+        optimizer, values = keras_tfopt.Momentum(0.1), variables()
+        train(optimizer, values)
+        slot = optimizer.slot(values[0], "momentum")
+        if how == "data":
+            slot.value.data = torch.zeros_like(slot.value.data)
+        elif how == "value":
+            slot._value = torch.nn.Parameter(torch.zeros_like(slot.value), requires_grad=False)
+        else:
+            slot.assign(np.zeros(slot.shape))
+        start = keras.ops.convert_to_numpy(values[0]).copy()
+        grads = [np.ones(s, "float32") for s in SHAPES]
+        optimizer.apply(grads, values)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(slot), 1.0)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(values[0]), start - 0.1, rtol=1e-6)
+
+    def test_a_subset_of_the_variables_and_back(self):
+        ours, values = keras_tfopt.Adam(0.01), variables()
+        ours.build(values)
+        ones = [np.ones(s, "float32") for s in SHAPES]
+        for subset in (slice(None), slice(0, 2), slice(None)):
+            ours.apply(ones[subset], values[subset])
+        moments = keras.ops.convert_to_numpy(ours.slot(values[0], "m"))
+        np.testing.assert_allclose(moments, 1 - 0.9**3, rtol=1e-5)
+        moments = keras.ops.convert_to_numpy(ours.slot(values[4], "m"))
+        np.testing.assert_allclose(moments, 1 - 0.9**2, rtol=1e-5)
+
+    def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so(self):
+        code = """
+            import os, warnings
+            os.environ["CXX"] = "/nowhere/c++"
+            os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+            import keras_tfopt
+            from tests.test_fast_paths import train, variables
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                fast = train(keras_tfopt.Adam(0.01), variables())
+                train(keras_tfopt.Momentum(0.01), variables())
+            said = [w for w in caught if "torch.compile does not work here" in str(w.message)]
+            assert len(said) == 1, [str(w.message) for w in caught]
+            with keras_tfopt.execution.plain():
+                plain = train(keras_tfopt.Adam(0.01), variables())
+            import numpy
+            for a, b in zip(fast, plain):
+                numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the inner XLA function is TensorFlow's")
+class TestTensorFlow:
+    @pytest.mark.parametrize("name", OPTIMIZERS)
+    def test_the_rule_runs_in_an_xla_compiled_function(self, name):
+        import tensorflow as tf
+
+        optimizer, values = OPTIMIZERS[name](), variables()
+        optimizer.build(values)
+        grads = [tf.ones(s) for s in SHAPES]
+
+        @tf.function
+        def step():
+            optimizer.apply(grads, values)
+
+        graph = step.get_concrete_function().graph
+        calls = [op for op in graph.get_operations() if "PartitionedCall" in op.type]
+        inner = [graph._get_function(op.get_attr("f").name) for op in calls]
+        compiled = [f for f in inner if f.cached_definition.attr["_XlaMustCompile"].b]
+        assert len(compiled) == 1
+        # Outside of it, whole variables are only read, handed over and assigned.
+        outside = {
+            op.type for op in graph.get_operations() for t in op.outputs if t.shape == SHAPES[3]
+        }
+        arithmetic = {"AddV2", "Sub", "Mul", "RealDiv", "Sqrt", "Square"}
+        assert outside and not outside & arithmetic
+
+    def test_two_steps_one_trace(self):
+        optimizer, values = keras_tfopt.Adam(0.01), variables()
+        train(optimizer, values, steps=4)
+        (function,) = [f for key, f in optimizer._fast.items() if key[0] == "whole"]
+        assert function.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX tells the memory of a step")
+class TestJax:
+    rows, width = 20_000, 32
+
+    def temporary_bytes(self, optimizer, gradient):
+        import jax
+
+        table = keras.Variable(np.ones((self.rows, self.width), "float32"), name="embeddings")
+        optimizer.build([table])
+        step = jax.jit(
+            lambda x, state, g: optimizer.stateless_apply(state, [g], [x]), donate_argnums=(0, 1)
+        )
+        state = [v.value for v in optimizer.variables]
+        analysis = step.lower(table.value, state, gradient).compile().memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    def test_row_updates_are_in_place(self):
+        gradient = keras_tfopt.RowGradient(
+            np.ones((8, self.width), "float32"), np.arange(8), (self.rows, self.width)
+        )
+        used = self.temporary_bytes(keras_tfopt.LazyAdam(0.01), gradient)
+        assert used < self.rows * self.width * 4 / 10
+
+    def test_touched_rows_of_a_dense_gradient_are_updated_in_place(self):
+        gradient = np.zeros((self.rows, self.width), "float32")
+        used = self.temporary_bytes(keras_tfopt.LazyAdam(0.01), gradient)
+        # Of the order of a mark for each row and a piece of 1,024 rows, not of a table.
+        assert used < self.rows * self.width * 4 * 0.6
+
+    def test_accumulation_does_not_copy_the_state(self):
+        gradient = np.zeros((self.rows, self.width), "float32")
+        ours = self.temporary_bytes(
+            keras_tfopt.LazyAdam(0.01, gradient_accumulation_steps=2), gradient
+        )
+        # The sum of the gradients and their mean; table and moments are updated where they are.
+        assert ours < 2.5 * self.rows * self.width * 4
