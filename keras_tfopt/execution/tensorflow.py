@@ -114,6 +114,10 @@ def reduce_replicas(grads: list[Any]) -> list[Any]:
 def sum_repeated(
     indices: Any, values: Any, shape: tuple[int, ...], refused: Any
 ) -> tuple[Any, Any]:
+    if refused is not None and not tf.executing_eagerly() and replicas() == 1:
+        # XLA drops such rows when they are written; outside of XLA reading them is an error.
+        outside = (indices < 0) | (indices >= shape[0])
+        refused.assign(refused.value + tf.reduce_sum(tf.cast(outside, "int32")))
     values = tf.reshape(values, [-1, *shape[1:]])
     distinct, where = tf.unique(tf.reshape(indices, [-1]))
     return distinct, tf.math.unsorted_segment_sum(values, where, tf.shape(distinct)[0])

@@ -1,0 +1,1 @@
+"""Programs around the package: replay of recordings, training runs, benchmarks."""

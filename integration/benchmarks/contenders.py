@@ -1,0 +1,184 @@
+"""One step of an optimizer over given variables and gradients: ours, Keras's and the peer's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_tfopt
+from integration.benchmarks.shapes import Shapes
+
+BACKEND = keras.backend.backend()
+LEARNING_RATE = 1e-3
+
+# The rule, its bytes moved per parameter in float32 (read and written once each), Keras's own.
+RULES: dict[str, tuple[Callable, int, Callable | None]] = {
+    "Adam": (
+        lambda: keras_tfopt.Adam(LEARNING_RATE, epsilon=1e-7),
+        28,
+        lambda: keras.optimizers.Adam(LEARNING_RATE),
+    ),
+    "Momentum": (
+        lambda: keras_tfopt.Momentum(LEARNING_RATE, momentum=0.9),
+        20,
+        lambda: keras.optimizers.SGD(LEARNING_RATE, momentum=0.9),
+    ),
+    "LARS": (lambda: keras_tfopt.LARS(LEARNING_RATE), 28, None),
+}
+
+
+def gradients(shapes: Shapes) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.standard_normal(shape, dtype="float32") for shape in shapes]
+
+
+def start(shapes: Shapes) -> list[np.ndarray]:
+    random = np.random.default_rng(1)
+    return [0.05 * random.standard_normal(shape, dtype="float32") for shape in shapes]
+
+
+def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
+    """A step of any Keras optimizer, the way `fit` of this backend runs it."""
+    variables = [keras.Variable(x, name=f"v{i}") for i, x in enumerate(start(shapes))]
+    optimizer = make()
+    optimizer.build(variables)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        given = [tf.constant(g) for g in gradients(shapes)]
+        step = tf.function(lambda: optimizer.apply(given, variables), autograph=False)
+        return lambda: (step(), optimizer.iterations.numpy())
+    if BACKEND == "torch":
+        import torch
+
+        given = [torch.from_numpy(g) for g in gradients(shapes)]
+
+        def run() -> None:
+            with torch.no_grad():
+                optimizer.apply(given, variables)
+
+        return run
+    import jax
+
+    given = [jax.numpy.asarray(g) for g in gradients(shapes)]
+    step = jax.jit(
+        lambda x, state, g: optimizer.stateless_apply(state, g, x), donate_argnums=(0, 1)
+    )
+    state = [[v.value for v in variables], [v.value for v in optimizer.variables]]
+
+    def run_jax() -> None:
+        state[:] = step(*state, given)
+        jax.block_until_ready(state)
+
+    return run_jax
+
+
+def peer(rule: str, shapes: Shapes) -> tuple[str, Callable[[], None]] | None:
+    """The fastest hand-made counterpart on this backend, and its name."""
+    make = PEERS.get((BACKEND, rule))
+    return None if make is None else make(shapes)
+
+
+def _torch(name: str, **options: Any) -> Callable:
+    def make(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+        import torch
+
+        parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in start(shapes)]
+        for parameter, g in zip(parameters, gradients(shapes)):
+            parameter.grad = torch.from_numpy(g)
+        optimizer = getattr(torch.optim, name)(parameters, fused=True, **options)
+        return f"torch.optim.{name}(fused=True)", lambda: optimizer.step() and None
+
+    return make
+
+
+def _tensorflow_adam(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+    import tensorflow as tf
+
+    x, m, v = _tensorflow_state(shapes, 3)
+    given = [tf.constant(g) for g in gradients(shapes)]
+    step = tf.Variable(0, dtype="int64")
+
+    @tf.function(autograph=False)
+    def run() -> None:
+        t = tf.cast(step.assign_add(1), "float32")
+        for one, first, second, g in zip(x, m, v, given):
+            tf.raw_ops.ResourceApplyAdam(
+                var=one.handle,
+                m=first.handle,
+                v=second.handle,
+                beta1_power=0.9**t,
+                beta2_power=0.999**t,
+                lr=LEARNING_RATE,
+                beta1=0.9,
+                beta2=0.999,
+                epsilon=1e-7,
+                grad=g,
+            )
+
+    return "tf.raw_ops.ResourceApplyAdam", lambda: (run(), step.numpy()) and None
+
+
+def _tensorflow_momentum(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+    import tensorflow as tf
+
+    x, a = _tensorflow_state(shapes, 2)
+    given = [tf.constant(g) for g in gradients(shapes)]
+    step = tf.Variable(0, dtype="int64")
+
+    @tf.function(autograph=False)
+    def run() -> None:
+        step.assign_add(1)
+        for one, slot, g in zip(x, a, given):
+            tf.raw_ops.ResourceApplyMomentum(
+                var=one.handle, accum=slot.handle, lr=LEARNING_RATE, grad=g, momentum=0.9
+            )
+
+    return "tf.raw_ops.ResourceApplyMomentum", lambda: (run(), step.numpy()) and None
+
+
+def _tensorflow_state(shapes: Shapes, count: int) -> list[list[Any]]:
+    import tensorflow as tf
+
+    values = start(shapes)
+    first = [tf.Variable(x) for x in values]
+    return [first, *([tf.Variable(np.zeros_like(x)) for x in values] for _ in range(count - 1))]
+
+
+def _optax(name: str, **options: Any) -> Callable:
+    def make(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+        import jax
+        import optax
+
+        rule = getattr(optax, name)(LEARNING_RATE, **options)
+        x = [jax.numpy.asarray(value) for value in start(shapes)]
+        given = [jax.numpy.asarray(g) for g in gradients(shapes)]
+
+        def one(x: Any, state: Any, g: Any) -> tuple:
+            updates, state = rule.update(g, state, x)
+            return optax.apply_updates(x, updates), state
+
+        step = jax.jit(one, donate_argnums=(0, 1))
+        state = [x, rule.init(x)]
+
+        def run() -> None:
+            state[:] = step(*state, given)
+            jax.block_until_ready(state)
+
+        return f"optax.{name}, jitted and donated", run
+
+    return make
+
+
+PEERS: dict[tuple[str, str], Callable] = {
+    ("torch", "Adam"): _torch("Adam", lr=LEARNING_RATE, eps=1e-7),
+    ("torch", "Momentum"): _torch("SGD", lr=LEARNING_RATE, momentum=0.9),
+    ("tensorflow", "Adam"): _tensorflow_adam,
+    ("tensorflow", "Momentum"): _tensorflow_momentum,
+    ("jax", "Adam"): _optax("adam", eps=1e-7),
+    ("jax", "Momentum"): _optax("sgd", momentum=0.9),
+    ("jax", "LARS"): _optax("lars"),
+}

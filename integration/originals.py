@@ -1,0 +1,162 @@
+"""How recorded optimizers are built here: one table from TensorFlow 1's classes to ours."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_tfopt
+from integration.recordings import Gradient
+
+
+class NotReplayable(Exception):
+    """A recorded class, argument or circumstance that has no counterpart here (yet)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Original:
+    """The counterpart of one TensorFlow 1 class."""
+
+    ours: str
+    """Public name in keras_tfopt."""
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Constructor arguments that have another name here."""
+    extras: Mapping[str, Callable[[Any, Sequence[Gradient]], Any]] = dataclasses.field(
+        default_factory=dict
+    )
+    """Further recorded state, from our optimizer after a step and the gradients of the step."""
+    by_name: bool = False
+    """Whether the original arranges the variables by their names."""
+    global_step: str = "global_step"
+    """What the count of training steps is called, should the original use the name otherwise."""
+    step_argument: Any = None
+    """What is passed here where the original was given the count of training steps."""
+
+    def optimizer_class(self) -> type:
+        """Our class."""
+        found = getattr(keras_tfopt, self.ours, None)
+        if found is None:
+            raise NotReplayable(f"there is no keras_tfopt.{self.ours}")
+        return found
+
+
+def _slot(name: str) -> Callable[..., Any]:
+    return lambda optimizer, gradients: optimizer.slot(None, name)
+
+
+def _power(name: str) -> Callable[..., Any]:
+    # TensorFlow 1 keeps the power that the next step will use.
+    return lambda optimizer, _: getattr(optimizer, name) ** (int(optimizer.iterations) + 1)
+
+
+def _flat(gradients: Sequence[Gradient]) -> np.ndarray:
+    return np.concatenate([g.ravel() for g in gradients if isinstance(g, np.ndarray)])
+
+
+_BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
+_POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
+
+ORIGINALS: dict[str, Original] = {
+    "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
+    "GGTOptimizer": Original(
+        "GGT",
+        {
+            "beta1": "beta_1",
+            "eps": "epsilon",
+            "svd_eps": "svd_epsilon",
+            "sigma_eps": "sigma_epsilon",
+        },
+        extras={
+            "moment1": _slot("moment1"),
+            "grad_buffer": _slot("grad_buffer"),
+            # No state, though a variable of the original: the gradient on its way into the rule.
+            "flat_grad": lambda _, gradients: _flat(gradients),
+            "global_step": lambda optimizer, _: float(optimizer.iterations),
+        },
+        by_name=True,
+        global_step="train_global_step",
+    ),
+    "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
+    "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
+    "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),
+    "MovingAverageOptimizer": Original(
+        "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
+    ),
+}
+
+
+def original(name: str) -> Original:
+    """The table's entry for a recorded class name."""
+    if name not in ORIGINALS:
+        raise NotReplayable(f"there is no counterpart of {name}")
+    return ORIGINALS[name]
+
+
+def is_implemented(name: str) -> bool:
+    """Whether the package has a counterpart of a recorded class."""
+    return name in ORIGINALS and hasattr(keras_tfopt, ORIGINALS[name].ours)
+
+
+def build(name: str, arguments: Mapping[str, Any]) -> Any:
+    """Our optimizer for a recorded class name and its recorded arguments."""
+    entry = original(name)
+    ours = {}
+    for key, value in arguments.items():
+        if value == {"ref": "global_step"} and entry.step_argument is not None:
+            value = entry.step_argument
+        ours[entry.arguments.get(key, key)] = _argument(value)
+    return entry.optimizer_class()(**ours)
+
+
+def extras(
+    name: str, arguments: Mapping[str, Any], optimizer: Any, gradients: Sequence[Gradient]
+) -> dict[str, Any]:
+    """Recorded state beside the slots, of an optimizer and of those inside of it."""
+    found = {key: value(optimizer, gradients) for key, value in original(name).extras.items()}
+    for inner in arguments.values():
+        if _is_optimizer(inner):
+            inside = optimizer.inner_optimizer
+            found |= extras(inner["optimizer"], inner["kwargs"], inside, gradients)
+    return found
+
+
+def _is_optimizer(value: Any) -> bool:
+    return isinstance(value, Mapping) and "optimizer" in value
+
+
+def _argument(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if _is_optimizer(value):
+        return build(value["optimizer"], value["kwargs"])
+    if value.get("fn") not in _SCHEDULES:
+        raise NotReplayable(f"there is no counterpart of the argument {dict(value)}")
+    # Passed as a tensor or as a callable, TensorFlow 1 evaluates it once per step all the same.
+    return _SCHEDULES[value["fn"]](
+        **{k: v for k, v in value.items() if k not in ("fn", "passed_as")}
+    )
+
+
+def _exponential_decay(learning_rate, decay_steps, decay_rate, staircase=False):
+    return keras.optimizers.schedules.ExponentialDecay(
+        learning_rate, decay_steps, decay_rate, staircase
+    )
+
+
+def _polynomial_decay(learning_rate, decay_steps, end_learning_rate=0.0001, power=1.0, cycle=False):
+    return keras.optimizers.schedules.PolynomialDecay(
+        learning_rate, decay_steps, end_learning_rate, power, cycle
+    )
+
+
+def _piecewise_constant(boundaries, values):
+    return keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, values)
+
+
+_SCHEDULES: dict[str, Callable[..., Any]] = {
+    "exponential_decay": _exponential_decay,
+    "polynomial_decay": _polynomial_decay,
+    "piecewise_constant": _piecewise_constant,
+}

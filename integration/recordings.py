@@ -1,0 +1,227 @@
+"""Recorded trajectories: reading, comparing and writing them. Knows no optimizer.
+
+A folder holds `manifest.json` and one `.npz` per case. A trajectory is a flat dictionary of arrays
+named as in the file: `init/<var>`, `slot_init/<var>/<slot>`, `extra_init/<name>`; for every step
+`grad/<step>/<var>`, `var/<step>/<var>`, `slot/<step>/<var>/<slot>`, `extra/<step>/<name>`.
+What we compute has the same names, so comparing and writing need no other representation.
+"""
+
+import dataclasses
+import fnmatch
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+
+class Rows(NamedTuple):
+    """A recorded sparse gradient; indices may repeat and may be empty."""
+
+    indices: np.ndarray
+    values: np.ndarray
+
+
+Gradient = np.ndarray | Rows | None
+
+
+class BadRecording(Exception):
+    """The files contradict their manifest, or are in a format that is not handled."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The array that disagrees most at the first step that disagrees."""
+
+    step: int | None
+    """None: before the first step."""
+    array: str
+    reason: str
+
+    def __str__(self) -> str:
+        when = "before the first step" if self.step is None else f"step {self.step}"
+        return f"{when}, {self.array}, {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    difference: Difference | None
+    error: float
+    """Largest error over tolerance of all arrays; infinite where one cannot be compared at all."""
+    array: str
+    """Where that error is."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """One trajectory: its entry in the manifest and its arrays."""
+
+    entry: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return Path(self.entry["file"]).stem
+
+    @property
+    def optimizer(self) -> str:
+        return self.entry["optimizer"]
+
+    @property
+    def quirk(self) -> bool:
+        return self.entry["status"] == "quirk"
+
+    @property
+    def float64(self) -> bool:
+        return any(v["dtype"] == "float64" for v in self.entry["variables"])
+
+    @property
+    def sparse(self) -> bool:
+        return any(v["gradient"] == "sparse" for v in self.entry["variables"])
+
+    @property
+    def steps(self) -> range:
+        return range(self.entry["steps"])
+
+    @property
+    def variables(self) -> dict[str, Mapping[str, Any]]:
+        """What is recorded of each variable, by its name."""
+        return {v["name"]: v for v in self.entry["variables"]}
+
+    @functools.cached_property
+    def arrays(self) -> Arrays:
+        """The recorded trajectory; it must be complete, or little could be left to compare."""
+        with np.load(self.folder / self.entry["file"]) as file:
+            arrays = dict(file)
+        missing = [name for name in self._promised() if name not in arrays]
+        if missing:
+            raise BadRecording(f"{self.entry['file']} lacks {', '.join(missing[:3])}")
+        return arrays
+
+    def _promised(self) -> Iterator[str]:
+        for v in self.entry["variables"]:
+            yield f"init/{v['name']}"
+            for step in self.steps:
+                yield f"var/{step}/{v['name']}"
+                yield from (f"slot/{step}/{v['name']}/{slot}" for slot in v["slots"])
+                if v["gradient"] == "sparse":
+                    yield f"grad/{step}/{v['name']}/indices"
+                    yield f"grad/{step}/{v['name']}/values"
+                elif v["gradient"] == "dense":
+                    yield f"grad/{step}/{v['name']}"
+        for step in self.steps:
+            extra = self.entry["extra"]
+            yield from (f"extra/{step}/{name}" for name in extra["optimizer"] + extra["same_run"])
+
+    def gradient(self, variable: str, step: int) -> Gradient:
+        """The recorded gradient of a variable at a step."""
+        kind, name = self.variables[variable]["gradient"], f"grad/{step}/{variable}"
+        if kind == "none":
+            return None
+        if kind == "sparse":
+            return Rows(self.arrays[f"{name}/indices"], self.arrays[f"{name}/values"])
+        return self.arrays[name]
+
+    def compare(self, ours: Arrays) -> Comparison:
+        """Compares every recorded array that is state; what ours lacks is a difference."""
+        worst = Comparison(None, -1.0, "")
+        first: tuple[int, float] | None = None
+        difference = None
+        for name, expected in self.arrays.items():
+            if name.startswith("grad/") or (name not in ours and self._is_optional(name)):
+                continue
+            error, reason = np.inf, "not exposed by ours"
+            if name in ours:
+                error, reason = self._error(name, ours[name], expected)
+            if error > worst.error:
+                worst = Comparison(None, error, name)
+            order = (_step_of(name), -error)
+            if error > 1 and (first is None or order < first):
+                first = order
+                difference = Difference(order[0] if order[0] >= 0 else None, name, reason)
+        return dataclasses.replace(worst, difference=difference)
+
+    def _error(self, name: str, ours: np.ndarray, expected: np.ndarray) -> tuple[float, str]:
+        """Largest `|ours - expected| / (atol + rtol * |expected|)`, and the same in words."""
+        if ours.shape != expected.shape:
+            return np.inf, f"shape {ours.shape}, not {expected.shape}"
+        if ours.dtype != expected.dtype and not name.startswith("extra"):
+            # A float64 recording computed in float32 can stay within the tolerance.
+            return np.inf, f"dtype {ours.dtype}, not {expected.dtype}"
+        rtol, atol = self.tolerance_of(name)
+        a, b = ours.astype("float64"), expected.astype("float64")
+        equal = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            errors = np.where(equal, 0.0, np.abs(a - b) / (atol + rtol * np.abs(b)))
+        error = float(np.max(np.where(np.isnan(errors), np.inf, errors), initial=0.0))
+        return error, f"error {error:.3g} x tolerance"
+
+    def _is_optional(self, name: str) -> bool:
+        """Whether it is a value used in a step, such as a norm, and not state."""
+        kind, *_, last = name.split("/")
+        return kind == "extra" and last in self.entry["extra"]["same_run"]
+
+    def tolerance_of(self, name: str) -> tuple[float, float]:
+        """Recorded relative and absolute tolerance of an array."""
+        table = self.entry["tolerance"]
+        kind, *_, last = name.split("/")
+        if kind in ("init", "var"):
+            found = table["var"]
+        elif kind in ("slot", "slot_init"):
+            found = table["slots"][last]
+        elif kind in ("extra", "extra_init"):
+            found = table["extra"][last]
+        else:
+            raise BadRecording(f"array {name} is of no known kind")
+        return found["rtol"], found["atol"]
+
+
+def _step_of(name: str) -> int:
+    match = re.match(r"(?:var|slot|extra)/(\d+)/", name)
+    return int(match.group(1)) if match else -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which cases of a folder are to be replayed, and in words what is left out."""
+
+    cases: list[Case]
+    left_out: list[str]
+
+
+def select(folder: Path, only: str = "*", quirks: bool = False) -> Selection:
+    """Chooses cases by a pattern on the file name without its ending, e.g. `Adam_*`."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entries = [e for e in manifest["cases"] if fnmatch.fnmatchcase(Path(e["file"]).stem, only)]
+    if source := manifest.get("source"):
+        # These folders describe construction, slots and steps in ways of their own.
+        return Selection([], [f"{len(entries)} cases recorded from {source}"] if entries else [])
+    cases = [Case(e, folder) for e in entries if e["kind"] == "trajectory"]
+    chosen = [case for case in cases if quirks or not case.quirk]
+    tables = len(entries) - len(cases)
+    left_out = []
+    if tables:
+        left_out.append(f"{tables} tables")
+    if len(chosen) < len(cases):
+        left_out.append(f"{len(cases) - len(chosen)} cases marked quirk (see --quirks)")
+    return Selection(chosen, left_out)
+
+
+def write(folder: Path, recorded_from: str, trajectories: list[tuple[Case, Arrays]]) -> None:
+    """Writes trajectories in the format that `select` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for case, arrays in trajectories:
+        np.savez_compressed(folder / case.entry["file"], **arrays)  # type: ignore[arg-type]
+    manifest = {
+        "format_version": 1,
+        "recorded_from": recorded_from,
+        "cases": [dict(case.entry) for case, _ in trajectories],
+        "checkpoints": [],
+        "not_recorded": [],
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")

@@ -1,0 +1,186 @@
+"""Replays recorded trajectories with our optimizers and compares everything after every step.
+
+    KERAS_BACKEND=jax python -m integration.replay tests/golden/tf1 --only 'Adam_*' --mode compiled
+
+A line per failing case says where it first leaves the recorded tolerance; the last line counts.
+The exit status is 0 only if something passed and nothing failed.
+
+Mode eager calls `optimizer.apply`; on TensorFlow and torch operation by operation, on TensorFlow
+also as it is. Mode compiled runs `tf.function` without and with `jit_compile`; `jax.jit` of
+`stateless_apply` with donated buffers; on torch, what the engine compiles. On JAX, cases in float64
+run with 64-bit types switched on, all others as JAX is set up, by default without.
+"""
+
+import argparse
+import contextlib
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+import keras_tfopt
+from integration import originals, recordings, stepping
+from integration.recordings import Arrays, Case, Gradient
+
+
+class Outcome(NamedTuple):
+    """How a case went: the reason of its failure if there is one, and how close it was."""
+
+    failure: str | None
+    error: float
+    array: str
+    arrays: Arrays | None
+
+
+def make_variable(name: str, value: np.ndarray) -> keras.Variable:
+    """A variable whose path is the recorded name: rules may look at it (skip lists)."""
+    *scopes, last = name.split("/")
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        variable = keras.Variable(value, dtype=str(value.dtype), name=last)
+    if variable.path != name:
+        raise AssertionError(f"path is {variable.path}, not {name}")
+    return variable
+
+
+def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
+    """Our own arrays for a recorded case, under the recorded names.
+
+    With `native`, row gradients come in the backend's own form instead of as RowGradient.
+    """
+    entry, recorded = case.entry, case.arrays
+    original = originals.original(case.optimizer)
+    # Arguments that were not given are passed too: a default of ours must not decide here.
+    arguments = {**entry["defaults"], **entry["kwargs"]}
+    for circumstance in ("apply_kwargs", "gradient_transform", "phases"):
+        if entry[circumstance]:
+            raise originals.NotReplayable(f"{circumstance} is not handled: {entry[circumstance]}")
+    order = sorted(case.variables) if original.by_name else list(case.variables)
+    variables = [make_variable(name, recorded[f"init/{name}"]) for name in order]
+    if native:
+        # Without a RowGradient only these variables are updated by rows.
+        names = [v["name"] for v in entry["variables"] if v["gradient"] == "sparse"]
+        arguments["row_variables"] = [f"^{re.escape(name)}$" for name in names]
+    optimizer = originals.build(case.optimizer, arguments)
+    optimizer.build(variables)
+    step = way(optimizer, variables, native)
+
+    def state(variable: str, slot: str, extra: str, gradients: list[Gradient]) -> Arrays:
+        found = {f"{variable}/{v.path}": _array(v) for v in variables}
+        for v in variables:
+            for name in case.variables[v.path]["slots"]:
+                with contextlib.suppress(KeyError):  # comparing reports what is missing
+                    found[f"{slot}/{v.path}/{name}"] = _array(optimizer.slot(v, name))
+        count = int(optimizer.iterations) + entry["global_step_initial"]
+        found[f"{extra}/{original.global_step}"] = np.asarray(count)
+        others = originals.extras(case.optimizer, entry["kwargs"], optimizer, gradients)
+        found |= {f"{extra}/{name}": _array(value) for name, value in others.items()}
+        return found
+
+    ours = {name: array for name, array in recorded.items() if name.startswith("grad/")}
+    nothing: list[Gradient] = [np.zeros_like(recorded[f"init/{name}"]) for name in order]
+    ours |= state("init", "slot_init", "extra_init", nothing)
+    for t in case.steps:
+        if "learning_rate" in entry["extra"]["same_run"]:
+            ours[f"extra/{t}/learning_rate"] = _array(optimizer.learning_rate)
+        gradients = [case.gradient(name, t) for name in order]
+        step(gradients)
+        ours |= state(f"var/{t}", f"slot/{t}", f"extra/{t}", gradients)
+    return ours
+
+
+def _array(value: Any) -> np.ndarray:
+    # A copy: on CPU a backend may hand out its own memory, which the next step overwrites.
+    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+        value = keras.ops.convert_to_numpy(value)
+    return np.array(value)
+
+
+def replay(case: Case, mode: str) -> Outcome:
+    """Replays a case in all ways of a mode; reports what fails first, or the least accurate."""
+    worst = Outcome(None, -1.0, "", None)
+    ways = stepping.ways(mode)
+    for label, way in ways.items():
+        which = f" ({label})" if len(ways) > 1 else ""
+        try:
+            with stepping.precision(case.float64):
+                ours = trajectory(case, way)
+            comparison = case.compare(ours)
+        except Exception as error:  # whatever goes wrong with a case, the others are still replayed
+            return Outcome(_in_words(error) + which, np.inf, "", None)
+        if comparison.difference is not None:
+            failure = str(comparison.difference) + which
+            return Outcome(failure, comparison.error, comparison.array, ours)
+        if comparison.error > worst.error:
+            worst = Outcome(None, comparison.error, comparison.array, ours)
+    return worst
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, (originals.NotReplayable, recordings.BadRecording)):
+        return str(error)
+    lines = str(error).strip().splitlines() or [""]
+    # What is raised while tf.function traces comes with a traceback before it.
+    text = lines[-1].strip() if lines[0].startswith("in user code") else lines[0]
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    backend = keras.backend.backend()
+    try:
+        selection = recordings.select(options.folder, options.only, options.quirks)
+    except OSError as error:
+        print(f"no recordings: {error}")
+        return 1
+    if options.dump and options.dump.resolve() == options.folder.resolve():
+        print("--dump would overwrite the recordings")
+        return 1
+    # Keras warns of gradients that are None; recordings have them on purpose.
+    warnings.filterwarnings("ignore", "Gradients do not exist for variables")
+    outcomes = {}
+    for case in selection.cases:
+        outcome = replay(case, options.mode)
+        outcomes[case] = outcome
+        if outcome.failure:
+            print(f"FAILED {case.name}: {outcome.failure}", flush=True)
+    passed = {case: o for case, o in outcomes.items() if not o.failure}
+
+    if options.dump:
+        source = f"keras_tfopt {keras_tfopt.__version__} on {backend}, {options.mode}"
+        ours = [(case, o.arrays) for case, o in outcomes.items() if o.arrays is not None]
+        recordings.write(options.dump, source, ours)
+        print(f"wrote {len(ours)} trajectories to {options.dump}")
+    for reason in selection.left_out:
+        print(f"not replayed: {reason}")
+    if not selection.cases:
+        print(f"nothing to replay in {options.folder} matches {options.only}")
+    if passed:
+        case, closest = max(passed.items(), key=lambda item: item[1].error)
+        where = f"{case.name}, {closest.array}"
+        print(f"{backend}, {options.mode}: at most {closest.error:.2g} x tolerance ({where})")
+    failed = len(outcomes) - len(passed)
+    print(f"{len(passed)} passed, {failed} failed")
+    return 0 if passed and not failed else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m integration.replay", description="Replay recorded trajectories."
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder with manifest.json")
+    parser.add_argument("--mode", choices=stepping.MODES, default="eager")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="e.g. 'Adam_*'")
+    parser.add_argument("--quirks", action="store_true", help="also cases marked quirk")
+    parser.add_argument("--dump", type=Path, metavar="OUT", help="write our trajectories there")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,374 @@
+"""Every recording of an implemented optimizer, and the tool that replays them."""
+
+import fnmatch
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from integration import originals, recordings, replay, stepping
+
+pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+
+ROOT = Path(__file__).parent.parent
+TF1 = ROOT / "tests" / "golden" / "tf1"
+BACKEND = keras.backend.backend()
+
+CASES = {
+    case.name: case
+    for case in recordings.select(TF1).cases
+    if originals.is_implemented(case.optimizer)
+}
+FIRST_SPARSE = {
+    case.optimizer: case
+    for case in reversed(CASES.values())
+    if case.sparse
+    and issubclass(originals.original(case.optimizer).optimizer_class(), keras_tfopt.Algorithm)
+}
+
+
+# ---- The recordings ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", stepping.MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_recording(name, mode):
+    outcome = replay.replay(CASES[name], mode)
+    assert outcome.failure is None
+    assert 0 <= outcome.error <= 1
+
+
+@pytest.mark.parametrize("pattern", ["Momentum_*", "Adam_*", "LazyAdam_*", "LARS_*"])
+def test_patterns_choose_what_they_say(pattern):
+    cases = recordings.select(TF1, pattern).cases
+    assert len(cases) >= 6
+    assert len({case.optimizer for case in cases}) == 1
+    assert all(case.name in CASES for case in cases)
+
+
+@pytest.mark.skipif(BACKEND not in stepping.NATIVE, reason="no row gradients of its own")
+@pytest.mark.parametrize("mode", stepping.MODES)
+@pytest.mark.parametrize("optimizer", FIRST_SPARSE)
+def test_recording_with_row_gradients_of_the_backend(optimizer, mode):
+    # Such gradients do not touch a row of zeros as the original and RowGradient do, so the paths
+    # of the lazy rules part where one occurs.
+    case = FIRST_SPARSE[optimizer]
+    lazy = originals.original(optimizer).optimizer_class().sparse != "dense"
+    parting = min(step for step in case.steps if names_a_row_of_zeros(case, step))
+    assert parting > 0
+    for way in stepping.ways(mode).values():
+        with stepping.precision(case.float64):
+            difference = case.compare(replay.trajectory(case, way, native=True)).difference
+        assert difference is None or (lazy and difference.step >= parting), difference
+
+
+def names_a_row_of_zeros(case, step):
+    gradients = [case.gradient(name, step) for name in case.variables]
+    return any(
+        not g.values[g.indices == row].sum(0).any()
+        for g in gradients
+        if isinstance(g, recordings.Rows)
+        for row in set(g.indices)
+    )
+
+
+@pytest.mark.parametrize("optimizer", sorted({case.optimizer for case in CASES.values()}))
+def test_defaults_are_those_of_the_original(optimizer):
+    entry = originals.original(optimizer)
+    ours = inspect.signature(entry.optimizer_class()).parameters
+    for case in CASES.values():
+        if case.optimizer == optimizer:
+            for name, value in case.entry["defaults"].items():
+                assert ours[entry.arguments.get(name, name)].default == value, name
+
+
+@pytest.mark.parametrize("name", ["kernel", "dense/kernel", "a/b/c"])
+def test_variables_have_the_recorded_paths(name):
+    variable = replay.make_variable(name, np.ones((2, 1)))
+    assert variable.path == name
+    assert keras.backend.standardize_dtype(variable.dtype) == "float64"
+
+
+# ---- The tool ------------------------------------------------------------------------------------
+
+
+def variant(folder, name, entry=(), arrays=(), without=()):
+    """A folder with one recording and changes to it."""
+    case = recordings.select(TF1, name).cases[0]
+    changed = {**case.arrays, **dict(arrays)}
+    for array in without:
+        del changed[array]
+    np.savez(folder / case.entry["file"], **changed)
+    manifest = {"format_version": 1, "cases": [{**case.entry, **dict(entry)}]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return str(folder)
+
+
+def run(capsys, *arguments):
+    status = replay.main(list(arguments))
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_unchanged_recording_passes(tmp_path, capsys):
+    status, lines = run(capsys, variant(tmp_path, "Momentum__plain"))
+    assert status == 0
+    assert lines[-1] == "1 passed, 0 failed"
+
+
+def perturbed(name, array, by):
+    """An array moved by a multiple of its tolerance in one place."""
+    case = CASES[name]
+    changed = np.array(case.arrays[array])
+    rtol, atol = case.tolerance_of(array)
+    flat = changed.reshape(-1)
+    flat[-1] += by * (atol + rtol * abs(flat[-1]))
+    return {array: changed}
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "where"),
+    [
+        ("Momentum__plain", "var/3/dense/kernel", "step 3, var/3/dense/kernel"),
+        ("Momentum__plain", "var/8/scale", "step 8, var/8/scale"),
+        ("Momentum__plain", "slot/0/dense/bias/momentum", "step 0, slot/0/dense/bias/momentum"),
+        ("Momentum__none_gradient", "var/10/frozen", "step 10, var/10/frozen"),
+        ("LazyAdam__defaults", "slot/9/embedding/table/v", "step 9, slot/9/embedding/table/v"),
+        ("Adam__hyper", "extra/5/beta2_power", "step 5, extra/5/beta2_power"),
+        (
+            "Momentum__exponential_lr_tensor",
+            "extra/2/learning_rate",
+            "step 2, extra/2/learning_rate",
+        ),
+        (
+            "Momentum__plain",
+            "slot_init/scale/momentum",
+            "before the first step, slot_init/scale/momentum",
+        ),
+    ],
+)
+def test_perturbed_recording_fails(tmp_path, capsys, name, array, where):
+    arrays = perturbed(name, array, by=12)
+    status, lines = run(capsys, variant(tmp_path, name, arrays=arrays))
+    assert status == 1
+    assert lines[0].startswith(f"FAILED {name}: {where}, error 1")
+    assert "x tolerance" in lines[0]
+    assert lines[-1] == "0 passed, 1 failed"
+
+
+def test_wrong_count_of_steps_fails(tmp_path, capsys):
+    arrays = {"extra/4/global_step": np.int64(6)}
+    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", arrays=arrays))
+    assert status == 1
+    assert "step 4, extra/4/global_step" in lines[0]
+
+
+def test_first_step_that_differs_is_reported(tmp_path, capsys):
+    name = "Momentum__plain"
+    later = perturbed(name, "var/7/scale", by=1000)
+    earlier = perturbed(name, "slot/2/scale/momentum", by=5)
+    _, lines = run(capsys, variant(tmp_path, name, arrays=later | earlier))
+    assert lines[0].startswith(f"FAILED {name}: step 2, slot/2/scale/momentum, error ")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_recorded_value_that_is_not_finite_fails(tmp_path, capsys, value):
+    array = np.array(CASES["Momentum__plain"].arrays["var/3/dense/bias"])
+    array[0] = value
+    arrays = {"var/3/dense/bias": array}
+    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", arrays=arrays))
+    assert status == 1
+    assert "step 3, var/3/dense/bias, error inf" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros((1, 6), "float32"), "shape (6,), not (1, 6)"),
+        (np.zeros(6, "float64"), "dtype float32, not float64"),
+    ],
+)
+def test_wrong_shape_or_dtype_fails(tmp_path, capsys, array, reason):
+    arrays = {"slot/0/dense/bias/momentum": array}
+    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", arrays=arrays))
+    assert status == 1
+    assert f"slot/0/dense/bias/momentum, {reason}" in lines[0]
+
+
+def test_slot_that_ours_lacks_fails(tmp_path, capsys):
+    case = CASES["Momentum__plain"]
+    variables = json.loads(json.dumps(case.entry["variables"]))
+    variables[0]["slots"]["velocity"] = []
+    tolerance = json.loads(json.dumps(case.entry["tolerance"]))
+    tolerance["slots"]["velocity"] = {"rtol": 1e9, "atol": 1e9}
+    arrays = {f"slot/{step}/scale/velocity": np.float32(0) for step in case.steps}
+    entry = {"variables": variables, "tolerance": tolerance}
+    status, lines = run(capsys, variant(tmp_path, case.name, entry, arrays))
+    assert status == 1
+    assert lines[0].startswith(f"FAILED {case.name}: step 0, slot/0/scale/velocity, not exposed")
+
+
+def test_extra_that_ours_lacks_fails(tmp_path, capsys):
+    case = CASES["Momentum__plain"]
+    arrays = {f"extra/{step}/warmth": np.float32(0) for step in case.steps}
+    entry = {"extra": {"optimizer": ["warmth"], "same_run": []}}
+    status, lines = run(capsys, variant(tmp_path, case.name, entry, arrays))
+    assert status == 1
+    assert "step 0, extra/0/warmth, not exposed" in lines[0]
+
+
+def test_class_that_does_not_exist_fails(tmp_path, capsys, monkeypatch):
+    folder = variant(tmp_path, "Momentum__plain", {"optimizer": "ImpulseOptimizer"})
+    status, lines = run(capsys, folder)
+    assert status == 1
+    assert lines[0].startswith("FAILED Momentum__plain: there is no counterpart of Impulse")
+    assert lines[-1] == "0 passed, 1 failed"
+
+    entry = originals.Original("Impulse")
+    monkeypatch.setitem(originals.ORIGINALS, "ImpulseOptimizer", entry)
+    status, lines = run(capsys, folder)
+    assert status == 1
+    assert lines[0].startswith("FAILED Momentum__plain: there is no keras_tfopt.Impulse")
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"kwargs": {"learning_rate": 0.1, "momentum": 0.5, "impulse": 1}}, "impulse"),
+        (
+            {"kwargs": {"learning_rate": {"fn": "no_decay"}, "momentum": 0.5}},
+            "there is no counterpart of the argument",
+        ),
+        ({"apply_kwargs": {"decay_var_list": ["scale"]}}, "apply_kwargs is not handled"),
+        ({"gradient_transform": {"fn": "clip"}}, "gradient_transform is not handled"),
+        ({"phases": ["update"]}, "phases is not handled"),
+    ],
+)
+def test_what_is_not_understood_fails(tmp_path, capsys, entry, reason):
+    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", entry))
+    assert status == 1
+    assert lines[0].startswith("FAILED Momentum__plain: ")
+    assert reason in lines[0]
+
+
+def test_incomplete_recording_fails(tmp_path, capsys):
+    folder = variant(tmp_path, "Momentum__plain", without=["var/8/scale"])
+    status, lines = run(capsys, folder)
+    assert status == 1
+    assert "Momentum__plain.npz lacks var/8/scale" in lines[0]
+
+
+def test_other_cases_are_replayed_after_a_failure(tmp_path, capsys):
+    variant(tmp_path, "Momentum__nesterov")
+    good = json.loads((tmp_path / "manifest.json").read_text())["cases"]
+    variant(tmp_path, "Momentum__plain", {"optimizer": "ImpulseOptimizer"})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["cases"] += good
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    status, lines = run(capsys, str(tmp_path))
+    assert status == 1
+    assert lines[-1] == "1 passed, 1 failed"
+
+
+def test_nothing_selected_is_no_success(tmp_path, capsys):
+    for arguments in ([str(TF1), "--only", "Momentum"], [str(tmp_path)]):
+        status, lines = run(capsys, *arguments)
+        assert status == 1
+        assert not any("FAILED" in line for line in lines)
+    status, lines = run(capsys, str(TF1), "--only", "*__tables")
+    assert status == 1
+    assert "not replayed: 3 tables" in lines
+    assert lines[-1] == "0 passed, 0 failed"
+
+
+def test_quirks_are_replayed_on_request(tmp_path, capsys):
+    folder = variant(tmp_path, "Momentum__plain", {"status": "quirk"})
+    status, lines = run(capsys, folder)
+    assert status == 1
+    assert "not replayed: 1 cases marked quirk (see --quirks)" in lines
+    status, lines = run(capsys, folder, "--quirks")
+    assert status == 0
+    assert lines[-1] == "1 passed, 0 failed"
+
+
+@pytest.mark.parametrize("folder", ["tfa", "returnn", "tf1_distributed"])
+def test_formats_to_come_are_counted(capsys, folder):
+    status, lines = run(capsys, str(TF1.parent / folder))
+    assert status == 1
+    assert any(line.startswith("not replayed: ") and "recorded from" in line for line in lines)
+    assert lines[-1] == "0 passed, 0 failed"
+
+
+@pytest.mark.parametrize("mode", stepping.MODES)
+def test_dump_is_a_recording_of_ours(tmp_path, capsys, mode):
+    pattern = "Momentum__[nps]*e"
+    status, lines = run(
+        capsys, str(TF1), "--only", pattern, "--mode", mode, "--dump", str(tmp_path)
+    )
+    assert status == 0
+
+    # A comparison that has nothing from the tool.
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    files = {entry["file"] for entry in manifest["cases"]}
+    recorded = {p.name for p in TF1.glob("Momentum__*") if fnmatch.fnmatch(p.stem, pattern)}
+    assert files == recorded == {p.name for p in tmp_path.glob("*.npz")}
+    assert len(files) == int(lines[-1].split()[0]) >= 2
+    for entry in manifest["cases"]:
+        ours, theirs = np.load(tmp_path / entry["file"]), np.load(TF1 / entry["file"])
+        assert set(ours) == set(theirs)
+        for name in theirs:
+            kind, last = name.split("/")[0], name.split("/")[-1]
+            if kind == "grad":
+                np.testing.assert_array_equal(ours[name], theirs[name])
+                continue
+            group = {"init": "var", "slot_init": "slots", "slot": "slots"}.get(kind, kind)
+            tolerance = entry["tolerance"]["extra" if group == "extra_init" else group]
+            tolerance = tolerance if group == "var" else tolerance[last]
+            np.testing.assert_allclose(ours[name], theirs[name], **tolerance, err_msg=name)
+
+    status, lines = run(capsys, str(tmp_path), "--mode", mode)  # it is replayable in turn
+    assert status == 0
+
+
+def test_dump_holds_what_ours_computes_where_it_differs(tmp_path, capsys):
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    arrays = perturbed("Momentum__plain", "var/3/dense/kernel", by=50)
+    folder = variant(source, "Momentum__plain", arrays=arrays)
+    assert run(capsys, folder, "--dump", str(target))[0] == 1
+    ours = np.load(target / "Momentum__plain.npz")["var/3/dense/kernel"]
+    original = CASES["Momentum__plain"].arrays["var/3/dense/kernel"]
+    np.testing.assert_allclose(ours, original, rtol=1e-5, atol=1e-6)
+    before = (source / "manifest.json").read_bytes()
+    assert run(capsys, folder, "--dump", folder)[0] == 1
+    assert (source / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_exit_status_of_the_program(tmp_path):
+    good = [str(TF1), "--only", "Momentum__plain"]
+    for arguments, status, last in [
+        (good, 0, "1 passed, 0 failed"),
+        ([variant(tmp_path, "Momentum__plain", {"optimizer": "X"})], 1, "0 passed, 1 failed"),
+    ]:
+        done = subprocess.run(
+            [sys.executable, "-m", "integration.replay", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "KERAS_BACKEND": BACKEND},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == status, done.stderr
+        assert done.stdout.splitlines()[-1] == last
+
+
+def test_version_is_in_the_dump(tmp_path, capsys):
+    run(capsys, str(TF1), "--only", "Momentum__plain", "--dump", str(tmp_path))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["recorded_from"] == f"keras_tfopt {keras_tfopt.__version__} on {BACKEND}, eager"
