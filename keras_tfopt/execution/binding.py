@@ -73,7 +73,8 @@ def bind_rule(
     """
     slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
-    master_at = names.index(MASTER) if MASTER in names else None
+    # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
+    has_master = MASTER in names
 
     def call(
         g: Any,
@@ -83,8 +84,8 @@ def bind_rule(
         mask: Any = None,
         norm: Callable[[Any], Any] = norm,
     ) -> tuple:
-        old, kept = x, list(slots)
-        master = None if master_at is None else kept.pop(master_at)
+        old = x
+        *kept, master = slots if has_master else (*slots, None)
         x = start = _current(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x

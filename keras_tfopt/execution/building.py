@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
@@ -27,6 +28,15 @@ def describe(variable: Any, owner: str) -> Like:
     return Like(tuple(variable.shape), "float64" if dtype == "float64" else "float32", path)
 
 
+def constant(value: Any) -> Callable[..., Any]:
+    """An initializer. That of Keras rounds to float32 on TensorFlow."""
+
+    def initial(shape: Any, dtype: Any = None) -> Any:
+        return ops.convert_to_tensor(value, dtype) * ops.ones(shape, dtype)
+
+    return initial
+
+
 def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:
     """Creates a slot beside its variable: on its device, in its layout."""
     if not isinstance(slot, Slot):
@@ -36,14 +46,12 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
         # As an initializer, which runs once; an assignment in a traced step would run every time.
         return backend.copy_of(variable, dtype)
 
-    constant = keras.initializers.Constant
-    same_shape = tuple(slot.shape) == like.shape
     with backend.colocated(optimizer, variable):
         return optimizer.add_variable(
             shape=tuple(slot.shape),
             initializer=initial if slot.initial == "variable" else constant(slot.initial),
             dtype=slot.dtype or like.dtype,
-            layout=getattr(variable, "_layout", None) if same_shape else None,
+            layout=backend.layout(variable, tuple(slot.shape)),
             name=f"{like.path.replace('/', '_')}_{name}",
         )
 

@@ -22,7 +22,7 @@ from keras_tfopt.execution.binding import (
     scalar,
     write,
 )
-from keras_tfopt.execution.building import add_slot, describe, pair, path_of
+from keras_tfopt.execution.building import add_slot, constant, describe, pair, path_of
 from keras_tfopt.execution.options import check_base, check_learning_rate, compile_patterns
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
@@ -205,7 +205,7 @@ class Engine(keras.optimizers.Optimizer):
         unchanged = math.isclose(value, self._initial_learning_rate, rel_tol=1e-6)
         new = self.add_variable(
             (),
-            keras.initializers.Constant(self._initial_learning_rate if unchanged else value),
+            constant(self._initial_learning_rate if unchanged else value),
             dtype="float64",
             aggregation="only_first_replica",
             name="learning_rate",

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tfopt.execution.binding import scalar
 from keras_tfopt.execution.rows import RowGradient, fits
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like
@@ -55,6 +56,18 @@ def _scaled(gradient: Any, scale: Any) -> Any:
     return _map(lambda values: values * ops.cast(scale, values.dtype), gradient)
 
 
+def _limited(values: Any, most: float) -> Any:
+    bound = scalar(most, keras.backend.standardize_dtype(values.dtype))
+    return ops.clip(values, -bound, bound)
+
+
+def _shrinking(norm: Any, most: float) -> Any:
+    """The factor that brings something of this norm to a norm of `most`, if it has a larger one."""
+    bound = scalar(most, keras.backend.standardize_dtype(norm.dtype))
+    # Not `ops.maximum`, which computes float64 in float32 on torch.
+    return ops.where(norm <= bound, ops.ones_like(norm), bound / norm)
+
+
 def norm(grads: list[Any]) -> Any:
     values = [g.values if isinstance(g, Touched) else g for g in grads]
     widest = backend.widest([keras.backend.standardize_dtype(v.dtype) for v in values])
@@ -95,15 +108,12 @@ def check(gradient: Any, like: Like) -> Any:
 def clip(optimizer: Any, grads: list[Any]) -> list[Any]:
     """Clips as the optimizer's options say."""
     if optimizer.clipvalue is not None:
-        return [
-            _map(lambda v: ops.clip(v, -optimizer.clipvalue, optimizer.clipvalue), g) for g in grads
-        ]
+        return [_map(lambda v: _limited(v, optimizer.clipvalue), g) for g in grads]
     if optimizer.clipnorm is not None:
-        most = optimizer.clipnorm
-        return [_scaled(g, most / ops.maximum(norm([g]), most)) for g in grads]
+        return [_scaled(g, _shrinking(norm([g]), optimizer.clipnorm)) for g in grads]
     if optimizer.global_clipnorm is not None:
         total = norm(grads)
-        scale = optimizer.global_clipnorm / ops.maximum(total, optimizer.global_clipnorm)
+        scale = _shrinking(total, optimizer.global_clipnorm)
         # A norm that is not finite must not let the finite gradients pass as if all were well.
         scale = scale + (total - total)
         return [_scaled(g, scale) for g in grads]

@@ -39,6 +39,20 @@ def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
+def layout(variable: Any, shape: tuple[int, ...]) -> Any:
+    """Where a slot lives: where its variable does, if of the same shape, otherwise everywhere.
+
+    Keras would go by the name, which has the variable's in it: a pattern that is meant for a table
+    would match a slot of another rank.
+    """
+    if variable is not None and shape == tuple(variable.shape):
+        return variable._layout
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return None
+    return keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
+
+
 def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 

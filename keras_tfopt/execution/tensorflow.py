@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.engine import Engine
 
 
+# Elements from which norms are taken outside of XLA, which sums in order and on one core.
+LARGE = 1 << 16
+
+
 def outside_compiler(function: Callable) -> Callable:
     """Keeps AutoGraph from rewriting the engine where a user's own step is a `tf.function`."""
     return tf.autograph.experimental.do_not_convert(function)
@@ -31,6 +35,10 @@ def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
     if replicas() > 1 or tf.executing_eagerly():
         return contextlib.nullcontext()
     return tf.init_scope()
+
+
+def layout(variable: Any, shape: tuple[int, ...]) -> None:
+    return None
 
 
 def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
@@ -56,17 +64,8 @@ def copy_of(variable: Any, dtype: str) -> Any:
 
 
 def norm(x: Any) -> Any:
-    """Euclidean norm of all of `x`.
-
-    Summed in lanes: XLA keeps the order of a sum, and a single running sum is slow and inexact.
-    """
-    squares = tf.square(tf.reshape(x, [-1]))
-    size, lanes = squares.shape[0], 2048
-    if size < 4 * lanes:
-        return tf.sqrt(tf.reduce_sum(squares))
-    even = size - size % lanes
-    in_lanes = tf.reduce_sum(tf.reshape(squares[:even], [-1, lanes]), axis=0)
-    return tf.sqrt(tf.reduce_sum(in_lanes) + tf.reduce_sum(squares[even:]))
+    """Euclidean norm of all of `x`."""
+    return tf.sqrt(2 * tf.nn.l2_loss(x))
 
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
@@ -218,6 +217,10 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
     commit(engine, writes)
 
 
+def _norm_or(known: dict[int, Any]) -> Callable[[Any], Any]:
+    return lambda x: known[id(x)] if id(x) in known else norm(x)
+
+
 def _run_whole(engine: Engine, updates: list[Update], scalars: dict) -> list[list[Any]]:
     if not updates:
         return []
@@ -225,14 +228,18 @@ def _run_whole(engine: Engine, updates: list[Update], scalars: dict) -> list[lis
 
     def run(inputs: list[tuple], scalars: dict) -> list[list[Any]]:
         new = []
-        for (call, dtype), (g, x, slots, mask) in zip(calls, inputs, strict=True):
-            y, changed = call(g, x, slots, scalars[dtype], mask)
+        for (call, dtype), (g, x, slots, mask, norms) in zip(calls, inputs, strict=True):
+            known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
+            y, changed = call(g, x, slots, scalars[dtype], mask, _norm_or(known))
             new.append([y, *changed])
         return new
 
-    inputs = [
-        (u.gradient, read(u.variable), [read(slot) for slot in u.slots], u.mask) for u in updates
-    ]
+    inputs = []
+    for u in updates:
+        x = read(u.variable)
+        large = engine.flat and x.shape.num_elements() >= LARGE
+        norms = [norm(u.gradient), norm(x)] if large else []
+        inputs.append((u.gradient, x, [read(slot) for slot in u.slots], u.mask, norms))
     key = ("whole", tuple((u.kind, u.names) for u in updates))
     return compiled(engine, key, run)(inputs, scalars)
 

@@ -29,6 +29,10 @@ def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
+def layout(variable: Any, shape: tuple[int, ...]) -> None:
+    return None
+
+
 def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
