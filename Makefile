@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-fast lint format wheel check-wheel clean distclean
+.PHONY: help quickstart setup test test-fast bench defects lint format wheel check-wheel clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -21,7 +21,7 @@ space := $(empty) $(empty)
 comma := ,
 
 # BACKEND is checked where it is used, and wherever it was given on the command line.
-ifneq ($(filter quickstart test-fast check-wheel,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
+ifneq ($(filter quickstart test-fast bench check-wheel,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
 ifeq ($(filter $(BACKENDS),$(subst $(space),+,$(BACKEND))),)
 $(error BACKEND must be one of: $(BACKENDS); got "$(BACKEND)". Example: make quickstart BACKEND=jax)
 endif
@@ -45,6 +45,12 @@ test: setup ## Lint, then the whole suite on TensorFlow, JAX and torch
 
 test-fast: setup ## The tests not marked slow, on one BACKEND
 	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
+
+bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes)
+	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.dense $(ARGS)
+
+defects: setup ## What stock Keras gets wrong on each backend, and what becomes of it here
+	@$(PY) -m integration.stock_defects --all $(ARGS)
 
 lint: $(STAMPS)/lint ## Check style and types (ruff, mypy)
 	@$(PY) .ci/check.py lint

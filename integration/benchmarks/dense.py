@@ -1,8 +1,8 @@
 """Step time of dense updates beside a hand-made peer: `python -m integration.benchmarks.dense`.
 
-Every contender of a row is set up first; then they take turns, a step each, until enough rounds are
-measured. A ratio is that of the medians; its spread comes from the ratios of single rounds. The floor is
-the time in which the machine could move the rule's bytes once, at the bandwidth of a plain copy.
+Every contender of a row is set up first; then they take turns, a step each, until enough rounds
+are measured. A ratio is that of the medians; its spread comes from the ratios of single rounds. The
+floor is the time in which the machine could move the rule's bytes once, at the bandwidth of a copy.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ def measure(rule: str, work: str, shapes: Shapes, budget: float, bandwidth: floa
 
 
 def table(results: list[dict]) -> str:
-    head = "| rule | variables | ours, ms | peer | ours / peer (min, max) | ours / Keras | ours / floor |"
-    lines = [head, "|---|---|---|---|---|---|---|"]
+    head = ["rule", "variables", "ours, ms", "peer", "ours / peer (min, max)"]
+    head += ["ours / stock Keras", "ours / floor"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for r in results:
         peer, stock = r.get("ratio_to_peer"), r.get("ratio_to_stock")
         lines.append(

@@ -1,0 +1,47 @@
+"""That the benchmarks run, and that both sides of a ratio do the same work."""
+
+import keras
+import numpy as np
+import pytest
+
+from integration.benchmarks import contenders, dense
+from integration.benchmarks.shapes import WORK
+
+SMALL = [(8, 8), (8,)]
+
+
+@pytest.mark.parametrize("rule", contenders.RULES)
+def test_a_row_of_the_table(rule):
+    result = dense.measure(rule, "small", SMALL, budget=0.1, bandwidth=1e10)
+    assert result["parameters"] == 72 and result["rounds"] >= 9
+    assert result["milliseconds"]["ours"] > 0
+    if result["peer"]:
+        spread = result["ratio_to_peer"]
+        assert spread["min"] <= spread["median"] <= spread["max"]
+    assert f"| {rule} | small |" in dense.table([result])
+
+
+def test_our_step_and_the_peers_move_variables_alike():
+    """Otherwise the ratio of their times would say nothing."""
+    values = contenders.start(SMALL)
+    ours, _, stock = contenders.RULES["Adam"]
+    trained = []
+    for make in (ours, stock):
+        variables = [keras.Variable(x) for x in values]
+        optimizer = make()
+        for _ in range(3):
+            optimizer.apply(contenders.gradients(SMALL), variables)
+        trained.append([keras.ops.convert_to_numpy(v) for v in variables])
+    for a, b, start in zip(*trained, values):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert np.abs(a - start).max() > 1e-3
+
+
+def test_shapes_are_those_of_the_models_they_are_named_after():
+    count = {name: sum(int(np.prod(s)) for s in make()) for name, make in WORK.items()}
+    resnet = keras.applications.ResNet50(weights=None)
+    assert count["convolutional net"] == sum(
+        int(np.prod(v.shape)) for v in resnet.trainable_variables
+    )
+    assert count["one of 20M"] == 20_000_000
+    assert count["200 of 64x64"] == 200 * 64 * 64
