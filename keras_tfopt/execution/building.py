@@ -76,6 +76,6 @@ def pair(
         )
     if variables and not optimizer.built:
         with keras.name_scope(optimizer.name):
-            optimizer.build(variables)
+            backend.once(lambda: optimizer.build(variables))
     optimizer._check_variables_are_known(variables)
     return grads, variables

@@ -240,6 +240,10 @@ class Engine(keras.optimizers.Optimizer):
             store, self.variables, self._roles(), self.slot_names, self
         )
 
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets the state from arrays in the order of `variables`, after checking all of them."""
+        persistence.set_weights(self, weights, self.variables, self._roles())
+
     # ---- A step ---------------------------------------------------------------------------------
 
     @backend.outside_compiler

@@ -35,6 +35,10 @@ def no_gradients() -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
+def once(function: Callable[[], None]) -> None:
+    function()
+
+
 def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 LAYOUT = "layout"
 # State that is there before the optimizer is built; all that an optimizer without variables has.
@@ -134,6 +135,24 @@ def restore(
             if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
                 continue
         variable.assign(array)
+
+
+def set_weights(
+    optimizer: Any, weights: Sequence[Any], variables: Sequence[Any], roles: Sequence[str]
+) -> None:
+    """Assigns arrays in the order of the variables, after checking that they fit."""
+    if not optimizer.built:
+        raise ValueError(
+            f"The optimizer {optimizer.name!r} has no state to set before it is built. "
+            "Call `optimizer.build(variables)`."
+        )
+    if len(weights) != len(variables):
+        raise ValueError(
+            f"`set_weights` of the optimizer {optimizer.name!r} takes {len(variables)} arrays, "
+            f"{_summary(roles)}. Received: {len(weights)}"
+        )
+    arrays = [np.array(ops.convert_to_numpy(weight)) for weight in weights]
+    restore(Saved(list(roles), arrays), variables, roles, optimizer)
 
 
 _WAY_OUT = (

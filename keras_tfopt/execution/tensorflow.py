@@ -30,6 +30,19 @@ def no_gradients() -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
+def once(function: Callable[[], None]) -> None:
+    """Runs what creates state; in replicas for all of them at once, so that all have the same."""
+    if replicas() == 1:
+        function()
+        return
+
+    def everywhere(strategy: Any) -> None:
+        with tf.init_scope(), strategy.scope():
+            function()
+
+    tf.distribute.get_replica_context().merge_call(everywhere)
+
+
 def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
     # Inside a traced training step, what initializes the state would run again at every step.
     if replicas() > 1 or tf.executing_eagerly():

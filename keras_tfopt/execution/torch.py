@@ -25,6 +25,10 @@ def no_gradients() -> contextlib.AbstractContextManager:
     return torch.no_grad()
 
 
+def once(function: Callable[[], None]) -> None:
+    function()
+
+
 def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 

@@ -194,7 +194,9 @@ def _compile(rule: Any, kind: Kind, names: tuple[str, ...], in_pieces: bool) -> 
         step.__globals__,
         closure=step.__closure__,
     )
-    compiled = torch.compile(own, dynamic=True, fullgraph=True)
+    # A half-precision variable is compared with its copy, so casts must round as they do eagerly.
+    options = {"emulate_precision_casts": True}
+    compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
 
     def step_or_fall_back(
         g: Any, x: Any, slots: list[Any], scalars: dict[str, Any], blocks: tuple | None

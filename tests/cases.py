@@ -1,0 +1,300 @@
+"""One `Case` per public optimizer: everything the tests have to know about it.
+
+A new optimizer adds one Case here and one reference in `tests/reference/`; the tests loop over
+CASES and hold no names of optimizers themselves. What a row gradient does and what one call of
+the rule sees are facts of the class (`sparse`, `scope`); the reference has its own opinion on
+`sparse`, and a test compares the two.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.reference import Reference
+from tests.reference.adam import Adam
+from tests.reference.ggt import GGT
+from tests.reference.lars import LARS
+from tests.reference.lazy_adam import LazyAdam
+from tests.reference.momentum import Momentum
+from tests.reference.moving_average import MovingAverage
+from tests.stepping import BACKEND, Rows
+
+
+@dataclass(frozen=True)
+class Case:
+    cls: type
+    reference: type[Reference]
+    # Constructor arguments by variant. The first variant is the one of the costly tests; together
+    # they reach every branch of the rule.
+    variants: Mapping[str, Mapping[str, Any]]
+    # Values that each own hyperparameter must refuse, besides what every number refuses
+    # (negative, NaN, infinite, of a wrong type). All of them are named, but the learning rate.
+    refused: Mapping[str, tuple]
+    # Arguments and number of steps with which it reaches the minimum of a function.
+    quadratic: tuple[Callable[[], dict], int]
+    rosenbrock: tuple[Callable[[], dict], int]
+    # Where the tolerance that all others meet cannot be met: {words: (factor, reason)}. The words
+    # say where, as in "float64 xla": a dtype, a variant, a mode, a backend.
+    wider: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    # Of a wrapper: the class of the optimizer inside, which gets the arguments that are not the
+    # wrapper's own; and slots of the wrapper that move in rows without gradient too.
+    inner: type | None = None
+    moves_everywhere: tuple[str, ...] = ()
+
+    def tolerance(self, dtype="float32", variant=None, mode=None):
+        """Largest error of a step: of a variable relative to max(1, |x|), of a slot relative to the
+        largest number it has held."""
+        here = {dtype, variant or self.main, mode, BACKEND}
+        factors = [
+            factor for words, (factor, _) in self.wider.items() if set(words.split()) <= here
+        ]
+        return {"float32": 1e-6, "float64": 1e-12}[dtype] * max(factors, default=1.0)
+
+    @property
+    def name(self):
+        return self.cls.__name__
+
+    @property
+    def main(self):
+        """The first variant."""
+        return next(iter(self.variants))
+
+    @property
+    def sparse(self):
+        """What a row gradient does to the variable."""
+        return (self.inner or self.cls).sparse
+
+    @property
+    def scope(self):
+        return (self.inner or self.cls).scope
+
+    def build(self, **arguments):
+        """The optimizer with these arguments."""
+        if self.inner is None:
+            return self.cls(**arguments)
+        own = set(inspect.signature(self.cls.__init__).parameters) & set(arguments)
+        outer = {name: arguments.pop(name) for name in own}
+        return self.cls(self.inner(**arguments), **outer)
+
+    def make(self, variant=None, **changes):
+        """The optimizer of a variant, with some arguments changed."""
+        return self.build(**{**self.variants[variant or self.main], **changes})
+
+    def make_reference(self, variant=None):
+        return self.reference(**self.variants[variant or self.main])
+
+
+def _decay(rate, steps, **arguments):
+    """Arguments with a learning rate that falls to zero: for rules whose steps do not shrink."""
+    schedule = keras.optimizers.schedules.PolynomialDecay
+    return lambda: {"learning_rate": schedule(rate, steps, end_learning_rate=0.0), **arguments}
+
+
+_FLAG = ("yes", 2, None)  # what a boolean refuses
+_BETA = (1.0, 1.5)  # with beta = 1 the bias correction divides by zero
+
+CASES = (
+    Case(
+        cls=keras_tfopt.Momentum,
+        reference=Momentum,
+        variants={
+            "plain": {"learning_rate": 0.05},
+            "nesterov": {"learning_rate": 0.02, "momentum": 0.7, "nesterov": True},
+            "no_momentum": {"learning_rate": 0.1, "momentum": 0.0},
+        },
+        refused={"momentum": (), "nesterov": _FLAG},
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+    Case(
+        cls=keras_tfopt.Adam,
+        reference=Adam,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.LazyAdam,
+        reference=LazyAdam,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.LARS,
+        reference=LARS,
+        variants={
+            "hyper": {
+                "learning_rate": 0.7,
+                "momentum": 0.8,
+                "weight_decay": 0.02,
+                "eeta": 0.03,
+                "epsilon": 1e-3,
+                "skip_list": ["bias"],
+            },
+            "nesterov": {"learning_rate": 0.9, "eeta": 0.05, "nesterov": True},
+            "defaults": {},
+        },
+        refused={
+            "momentum": (),
+            "weight_decay": (),
+            "eeta": (),
+            "epsilon": (),
+            "skip_list": (3, "bias", [3]),  # a bare string would be a list of letters
+            "nesterov": _FLAG,
+        },
+        quadratic=(_decay(1.0, 200, eeta=0.05, momentum=0.5, weight_decay=0.0), 200),
+        rosenbrock=(_decay(1.0, 1000, eeta=0.02, weight_decay=0.0), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.GGT,
+        reference=GGT,
+        variants={
+            "hyper": {
+                "learning_rate": 0.02,
+                "beta_1": 0.6,
+                "window": 3,  # shorter than the run
+                "svd_epsilon": 0.05,
+                "sigma_epsilon": 0.5,
+            },
+            "inside": {"learning_rate": 0.02, "window": 4, "epsilon": 1e3, "svd_epsilon": 0.02},
+            "defaults": {},
+        },
+        refused={
+            "beta_1": _BETA,
+            "window": (0, -1, 2.5, "3", None),
+            "epsilon": (),
+            "svd_epsilon": (),
+            "sigma_epsilon": (0.0,),
+        },
+        quadratic=(_decay(0.1, 400), 400),
+        rosenbrock=(_decay(0.03, 1000, epsilon=1e3), 1000),
+        wider={
+            "defaults": (
+                100,
+                "the ridge of 1e-6 is below the rounding of a Gram matrix in float32, and the "
+                "smallest eigenvalues enter with the power -3/2",
+            ),
+            **{
+                f"tensorflow float64 {mode}": (
+                    1e4,
+                    "XLA's iteration for eigenvectors stops at 1e-11 or so, LAPACK's at 1e-15",
+                )
+                for mode in ("compiled", "fast", "xla")
+            },
+        },
+    ),
+    Case(
+        cls=keras_tfopt.MovingAverage,
+        inner=keras_tfopt.Momentum,
+        reference=MovingAverage,
+        variants={
+            "decay": {"average_decay": 0.8, "learning_rate": 0.05},
+            "steps": {"average_decay": 0.3, "num_updates": True, "learning_rate": 0.05},
+            "number": {"num_updates": 3, "sequential_update": False, "learning_rate": 0.05},
+            "defaults": {},
+        },
+        refused={
+            "average_decay": (1.5,),
+            "num_updates": (-1, "3", False),
+            "sequential_update": _FLAG,
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
+        moves_everywhere=("average",),
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+)
+
+
+def keras_options():
+    """Names of the options that Keras's own base class takes, on any backend."""
+    constructors = [
+        vars(c)["__init__"]
+        for c in keras.optimizers.Optimizer.__mro__[:-1]
+        if "__init__" in vars(c)
+    ]
+    names = {name for each in constructors for name in inspect.signature(each).parameters}
+    names -= {"self", "args", "kwargs", "learning_rate"}
+    assert {"name", "clipnorm", "weight_decay", "use_ema"} <= names
+    return names
+
+
+RULES = tuple(case for case in CASES if case.inner is None)
+every_rule = pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in RULES])
+
+
+def every_case(*names):
+    """Parametrize over CASES, or over CASES and their variants: `every_case("case", "variant")`."""
+    if names == ("case",):
+        params = [pytest.param(case, id=case.name) for case in CASES]
+    else:
+        params = [
+            pytest.param(case, variant, id=f"{case.name}-{variant}")
+            for case in CASES
+            for variant in case.variants
+        ]
+    return pytest.mark.parametrize(names, params)
+
+
+# A small model's worth of variables and gradients. The names matter: `bias` is on skip lists,
+# `embeddings` are row variables, `fresh` has no norm yet, `frozen` never gets a gradient.
+
+INITIAL = {
+    "scale": 0.7,
+    "layer/kernel": np.random.default_rng(1).normal(size=(4, 3)),
+    "layer/bias": np.random.default_rng(2).normal(size=5),
+    "conv/kernel": np.random.default_rng(3).normal(size=(2, 1, 2, 3)),
+    "fresh/kernel": np.zeros((3, 2)),
+    "table/embeddings": np.random.default_rng(4).normal(size=(7, 3)),
+    "linear/embeddings": np.random.default_rng(5).normal(size=6),
+    "frozen": np.random.default_rng(6).normal(size=2),
+}
+STEPS = ("normal", "normal", "zero", "small", "masked", "large", "normal")
+_STD = {"normal": 0.5, "zero": 0.0, "small": 1e-3, "masked": 0.5, "large": 5.0}
+_ROW_COUNT = 5  # the same at every step: another count is another program on JAX
+
+
+def initial(dtype="float32"):
+    """The variables to start from, as arrays of `dtype`."""
+    return {path: np.asarray(value, dtype) for path, value in INITIAL.items()}
+
+
+def gradients(dtype="float32", steps=STEPS, seed=0):
+    """One dict of gradients per step: arrays, row gradients with repeated rows, None for frozen."""
+    rng = np.random.default_rng(seed)
+    plan = []
+    for kind in steps:
+        step = {}
+        for path, value in INITIAL.items():
+            shape = np.shape(value)
+            if path == "frozen":
+                continue
+            if path.endswith("embeddings"):
+                g = rng.normal(size=(_ROW_COUNT, *shape[1:])) * _STD[kind]
+                if kind == "masked":
+                    g[1:3] = 0.0  # named all the same
+                indices = rng.integers(0, shape[0] - 1, size=_ROW_COUNT)  # the last row: never
+                indices[-1] = indices[0]
+                step[path] = Rows(g.astype(dtype), indices.astype("int32"))
+            else:
+                g = rng.normal(size=shape) * _STD[kind]
+                if kind == "masked":
+                    g = g * (rng.random(shape) < 0.5)
+                step[path] = np.asarray(g, dtype)
+        plan.append(step)
+    return plan

@@ -1,0 +1,25 @@
+"""Adam (Kingma and Ba 2015), the efficient form of section 2: epsilon is the paper's epsilon hat.
+
+The bias corrections are folded into the learning rate, so epsilon is added to the raw root.
+"""
+
+import math
+
+import numpy as np
+
+from tests.reference import Reference
+
+
+class Adam(Reference):
+    def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-8):
+        self.learning_rate, self.epsilon = learning_rate, epsilon
+        self.beta_1, self.beta_2 = beta_1, beta_2
+
+    def slots(self, x):
+        return {"m": np.zeros_like(x), "v": np.zeros_like(x)}
+
+    def update(self, g, x, s, step, path):
+        alpha = self.lr(step) * math.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
+        m = self.beta_1 * s["m"] + (1 - self.beta_1) * g
+        v = self.beta_2 * s["v"] + (1 - self.beta_2) * g * g
+        return x - alpha * m / (np.sqrt(v) + self.epsilon), {"m": m, "v": v}

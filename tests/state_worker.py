@@ -1,0 +1,105 @@
+"""What test_state.py runs once per backend and stage: saves models in mid-training, or goes on.
+
+    KERAS_BACKEND=jax python -m tests.state_worker train FOLDER
+    KERAS_BACKEND=torch python -m tests.state_worker continue FOLDER
+
+`train` writes `FOLDER/<backend>_<case>.keras` (and `.weights.h5`) after some steps, and the weights
+after some more. `continue` reads what every backend has written, makes the same further steps, and
+writes the weights.
+"""
+
+import pathlib
+import sys
+
+import keras
+import numpy as np
+
+import keras_tfopt
+from tests.stepping import BACKEND, to_numpy
+
+EVERYTHING = {
+    "use_ema": True,
+    "ema_momentum": 0.7,
+    "gradient_accumulation_steps": 2,
+    "global_clipnorm": 1.0,
+    "weight_decay": 0.2,
+}
+
+
+def schedule():
+    return keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.9)
+
+
+# The state is saved after three steps: in the middle of an accumulation.
+MAKERS = {
+    "lazy": lambda: keras_tfopt.LazyAdam(0.05, **EVERYTHING),
+    "lars": lambda: keras_tfopt.LARS(schedule(), eeta=0.05, skip_list=["bias"]),
+    "ggt": lambda: keras_tfopt.GGT(0.01, window=4),
+    "average": lambda: keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.05), 0.8),
+    "scaled": lambda: keras.optimizers.LossScaleOptimizer(
+        keras_tfopt.LazyAdam(0.05), initial_scale=64.0, dynamic_growth_steps=4
+    ),
+}
+BEFORE, AFTER = 3, 3
+
+
+def make_model(optimizer):
+    model = keras.Sequential(
+        [
+            keras.layers.Input((4,), dtype="int32"),
+            keras.layers.Embedding(6, 3),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2),
+        ]
+    )
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
+    if optimizer is not None:
+        model.compile(optimizer, "mse")
+    return model
+
+
+def batches():
+    rng = np.random.default_rng(1)
+    for _ in range(BEFORE + AFTER):
+        yield rng.integers(0, 5, size=(4, 4)), rng.normal(size=(4, 2)).astype("float32")
+
+
+def train(model, steps):
+    for x, y in steps:
+        model.train_on_batch(x, y)
+
+
+def everything(model):
+    """All weights of a model and of its optimizer."""
+    variables = (*model.trainable_variables, *model.optimizer.variables)
+    return [to_numpy(v) for v in variables]
+
+
+def main(stage, folder):
+    steps = list(batches())
+    if stage == "train":
+        for name, make in MAKERS.items():
+            model = make_model(make())
+            train(model, steps[:BEFORE])
+            model.save(folder / f"{BACKEND}_{name}.keras")
+            model.save_weights(folder / f"{BACKEND}_{name}.weights.h5")
+            train(model, steps[BEFORE:])
+            np.savez(folder / f"{BACKEND}_{name}_after.npz", *everything(model))
+        return
+    for name, make in MAKERS.items():
+        for path in folder.glob(f"*_{name}.keras"):
+            model = keras.saving.load_model(path)
+            train(model, steps[BEFORE:])
+            np.savez(folder / f"{path.stem}_on_{BACKEND}.npz", *everything(model))
+        for path in folder.glob(f"*_{name}.weights.h5"):
+            if name != "lazy" or path.name.startswith(BACKEND):
+                continue
+            model = make_model(make())
+            model.load_weights(path)  # before the optimizer is built
+            train(model, steps[BEFORE:])
+            np.savez(folder / f"{path.name[:-11]}_on_{BACKEND}_h5.npz", *everything(model))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], pathlib.Path(sys.argv[2]))

@@ -1,0 +1,183 @@
+"""One way to make steps, whatever the backend and however the step is run.
+
+A `Runner` owns the variables of one optimizer, takes NumPy gradients and hides the rest:
+
+    runner = Runner(keras_tfopt.Momentum(), {"layer/kernel": values}, mode="compiled")
+    runner.step({"layer/kernel": gradient})
+    runner.values["layer/kernel"], runner.slots["layer/kernel"]["momentum"]
+
+A gradient is an array, `Rows(values, indices)` for a row gradient, or None.
+
+Modes, and where they exist:
+
+    eager      all         `apply`, op by op, without the engine's fast paths
+    fast       TensorFlow  `apply` called eagerly, fast paths on
+    compiled   all         TensorFlow: in a tf.function; JAX: jax.jit of `stateless_apply`;
+                           torch: `apply`, where the engine itself compiles
+    xla        TensorFlow  in a tf.function with jit_compile=True
+"""
+
+import contextlib
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+import keras_tfopt
+
+BACKEND = keras.backend.backend()
+MODES = {
+    "tensorflow": ("eager", "compiled", "fast", "xla"),
+    "jax": ("eager", "compiled"),
+    "torch": ("eager", "compiled"),
+}[BACKEND]
+# Modes in which a user's call of `apply` runs at once, and can therefore refuse values.
+IMMEDIATE = {
+    "tensorflow": ("eager", "fast"),
+    "jax": ("eager",),
+    "torch": ("eager", "compiled"),
+}[BACKEND]
+
+
+class Rows(NamedTuple):
+    """A row gradient in NumPy: `values[i]` belongs to row `indices[i]`; rows may repeat."""
+
+    values: np.ndarray
+    indices: np.ndarray
+
+
+def make_variable(path, value, dtype="float32"):
+    """A Keras variable with this path, slashes included."""
+    *scopes, name = path.split("/")
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        return keras.Variable(np.asarray(value), dtype=dtype, name=name)
+
+
+def to_numpy(x):
+    """Contents as a NumPy array of its own; half precision as float32, which holds it exactly."""
+    if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16"):
+        x = keras.ops.cast(x, "float32")
+    return np.array(keras.ops.convert_to_numpy(x))
+
+
+class Runner:
+    def __init__(self, optimizer, values, mode="eager", dtype="float32"):
+        assert mode in MODES, mode
+        self.optimizer, self.mode = optimizer, mode
+        self.variables = [make_variable(path, value, dtype) for path, value in values.items()]
+        optimizer.build(self.variables)
+        self.compiled = None
+        if mode == "compiled" and BACKEND == "jax":
+            import jax
+
+            self.compiled = jax.jit(self._stateless)
+        if mode in ("compiled", "xla") and BACKEND == "tensorflow":
+            import tensorflow as tf
+
+            self.compiled = tf.function(self._apply_flat, jit_compile=mode == "xla")
+
+    # Reading
+
+    @property
+    def values(self):
+        return {v.path: to_numpy(v) for v in self.variables}
+
+    @property
+    def slots(self):
+        """{path: {name: array}}; path None: slots of all variables together (scope "model")."""
+        names = self.optimizer.slot_names
+        if getattr(self.optimizer, "inner_optimizer", self.optimizer).scope == "model":
+            return {None: {name: to_numpy(self.optimizer.slot(None, name)) for name in names}}
+        return {
+            v.path: {name: to_numpy(self.optimizer.slot(v, name)) for name in names}
+            for v in self.variables
+        }
+
+    def snapshot(self):
+        """Every array there is: variables, slots, counts."""
+        state = [to_numpy(v) for v in (*self.variables, *self.optimizer.variables)]
+        return [a.copy() for a in state]
+
+    def traces(self):
+        """How many programs have been built for this runner (torch: in this process) so far."""
+        if BACKEND == "tensorflow":
+            return self.compiled.experimental_get_tracing_count()
+        if BACKEND == "jax":
+            return self.compiled._cache_size()
+        import torch._dynamo
+
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    # Stepping
+
+    def step(self, gradients):
+        """One step. A path that is missing from `gradients` has gradient None."""
+        assert set(gradients) <= {v.path for v in self.variables}, list(gradients)
+        gradients = [self._lift(gradients.get(v.path), v) for v in self.variables]
+        if self.mode == "eager":
+            with keras_tfopt.execution.plain():
+                self.optimizer.apply(gradients, self.variables)
+        elif self.compiled is None:
+            self.optimizer.apply(gradients, self.variables)
+        elif BACKEND == "jax":
+            trained, state = self.compiled(
+                [v.value for v in self.optimizer.variables],
+                gradients,
+                [v.value for v in self.variables],
+            )
+            targets = (*self.variables, *self.optimizer.variables)
+            for variable, value in zip(targets, (*trained, *state), strict=True):
+                variable.assign(value)
+        else:
+            self.compiled(*_flatten(gradients))
+
+    def _stateless(self, state, gradients, variables):
+        return self.optimizer.stateless_apply(state, gradients, variables)
+
+    def _apply_flat(self, kinds, tensors):
+        self.optimizer.apply(_unflatten(kinds, tensors, self.variables), self.variables)
+
+    def _lift(self, gradient, variable):
+        """NumPy to what a training loop would hand over."""
+        if gradient is None:
+            return None
+        if isinstance(gradient, Rows):
+            return keras_tfopt.RowGradient(
+                keras.ops.convert_to_tensor(gradient.values, dtype=variable.dtype),
+                keras.ops.convert_to_tensor(gradient.indices),
+                tuple(variable.shape),
+            )
+        if isinstance(gradient, np.ndarray | np.floating | float):
+            return keras.ops.convert_to_tensor(gradient, dtype=variable.dtype)
+        return gradient  # already something of the backend's
+
+
+def _flatten(gradients):
+    """Static kinds and a flat list of tensors: a tf.function takes tensors, not RowGradients."""
+    kinds, tensors = [], []
+    for g in gradients:
+        if g is None:
+            kinds.append("none")
+        elif isinstance(g, keras_tfopt.RowGradient):
+            kinds.append("rows")
+            tensors += [g.values, g.indices]
+        else:
+            kinds.append("dense")
+            tensors.append(g)
+    return tuple(kinds), tensors
+
+
+def _unflatten(kinds, tensors, variables):
+    tensors = iter(tensors)
+    gradients = []
+    for kind, variable in zip(kinds, variables, strict=True):
+        if kind == "none":
+            gradients.append(None)
+        elif kind == "rows":
+            values, indices = next(tensors), next(tensors)
+            gradients.append(keras_tfopt.RowGradient(values, indices, tuple(variable.shape)))
+        else:
+            gradients.append(next(tensors))
+    return gradients

@@ -1,0 +1,295 @@
+"""Wrong input is refused with ValueError or TypeError, and nothing has changed then.
+
+The message names the argument, says what is allowed, and shows what came.
+"""
+
+import inspect
+import math
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.cases import every_case
+from tests.stepping import BACKEND, IMMEDIATE, MODES, Rows, Runner
+
+Refused = (ValueError, TypeError)
+immediate = pytest.mark.parametrize("mode", IMMEDIATE)
+NUMBERS = (-0.1, -1, math.nan, math.inf, "0.5", None, [0.5], 1j)
+
+
+def message(error, *parts):
+    """The message, after a check that it has all parts and is more than those."""
+    text = str(error.value)
+    for part in parts:
+        assert part in text, f"{part!r} is not in: {text}"
+    assert len(text) > sum(map(len, parts)) + 10, f"says too little: {text}"
+    return text
+
+
+# Hyperparameters
+
+
+def own_arguments(case):
+    parameters = inspect.signature(case.cls.__init__).parameters.values()
+    return {
+        p.name: p.default
+        for p in parameters
+        if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in ("self", "learning_rate", "name")
+    }
+
+
+@every_case("case")
+def test_wrong_hyperparameters(case):
+    defaults = own_arguments(case)
+    assert set(case.refused) == set(defaults)
+    for name, more in case.refused.items():
+        is_number = isinstance(defaults[name], float)
+        for value in (*more, *(NUMBERS if is_number else ())):
+            with pytest.raises(Refused) as error:
+                if name == "inner_optimizer":
+                    case.cls(value)
+                else:
+                    case.make(**{name: value})
+            # of a list it may show the one item that is wrong
+            text = message(error, name, repr(value).strip("[]"))
+            if is_number:
+                assert any(sign in text for sign in "0[(<>"), f"no range: {text}"
+
+
+@every_case("case")
+def test_right_hyperparameters_of_other_types(case):
+    """NumPy numbers and integers are numbers, and the config stays plain JSON."""
+    for name, default in own_arguments(case).items():
+        if isinstance(default, float):
+            for value in (0, np.float32(0.5), np.float64(0.25), np.int64(0)):
+                if value in case.refused[name]:
+                    continue
+                optimizer = case.make(**{name: value})
+                assert float(getattr(optimizer, name)) == float(value)
+                config = keras.saving.serialize_keras_object(optimizer)
+                assert keras.saving.deserialize_keras_object(config).get_config()[name] == value
+
+
+@every_case("case")
+def test_unknown_arguments(case):
+    with pytest.raises(Refused) as error:
+        case.make(momentun=0.9)
+    assert "momentun" in str(error.value)
+
+
+@every_case("case")
+def test_wrong_learning_rates(case):
+    wrong = (-0.1, -1, math.nan, math.inf, "fast", "0.1", None, [0.1], {"a": 1}, 1j, object())
+    for value in wrong:
+        with pytest.raises(Refused) as error:
+            case.make(learning_rate=value)
+        message(error, "learning_rate", repr(value))
+
+
+@every_case("case")
+def test_right_learning_rates(case):
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.25, 10, 0.9)
+    for value in (1, 0, 0.25, np.float32(0.25), np.float64(0.25), np.int64(1), schedule):
+        optimizer = case.make(learning_rate=value)
+        optimizer.build([keras.Variable(np.ones(2))])
+        expected = 0.25 if value is schedule else float(value)
+        assert float(keras.ops.convert_to_numpy(optimizer.learning_rate)) == expected
+
+    def rate():
+        return 0.25
+
+    runner = Runner(case.make(learning_rate=rate), {"kernel": np.ones(3)})
+    same = Runner(case.make(learning_rate=0.25), {"kernel": np.ones(3)})
+    for each in (runner, same):
+        each.step({"kernel": np.full(3, 0.5)})
+    assert np.array_equal(runner.values["kernel"], same.values["kernel"])
+
+
+@every_case("case")
+def test_wrong_base_options(case):
+    for name, values in {"row_variables": (3, "(", [3]), "master_weights": ("yes", 2)}.items():
+        for value in values:
+            with pytest.raises(Refused) as error:
+                case.make(**{name: value})
+            message(error, name, repr(value))
+
+
+# Gradients
+
+
+VALUES = {
+    "first/kernel": np.ones((4, 3)),
+    "second/kernel": np.full((4, 3), 2.0),
+    "table/embeddings": np.full((5, 2), 3.0),
+}
+
+
+def sound():
+    """Gradients that would be accepted."""
+    return {
+        "first/kernel": np.full((4, 3), 0.5),
+        "second/kernel": np.full((4, 3), 0.5),
+        "table/embeddings": Rows(np.full((2, 2), 0.5), np.array([1, 4], "int32")),
+    }
+
+
+def refuse(runner, path, gradient, *parts):
+    """A step with this gradient is refused, and nothing has changed, other variables included."""
+    before = runner.snapshot()
+    with pytest.raises(Refused) as error:
+        runner.step({**sound(), path: gradient})
+    text = message(error, path, *parts)
+    after = runner.snapshot()
+    for a, b in zip(before, after, strict=True):
+        assert np.array_equal(a, b), f"changed, although refused: {text}"
+
+
+@pytest.fixture(params=IMMEDIATE)
+def runner_of(request):
+    """Makes a runner in mid-training: there is something in every slot."""
+
+    def make(case):
+        runner = Runner(case.make(), VALUES, request.param)
+        runner.step(sound())
+        return runner
+
+    return make
+
+
+@every_case("case")
+def test_dense_gradients_of_wrong_shape(case, runner_of):
+    runner = runner_of(case)
+    # shapes that would broadcast are the dangerous ones
+    for shape in ((), (1,), (3,), (1, 3), (4, 1), (3, 4), (4, 3, 1), (1, 4, 3), (12,), (0, 3)):
+        refuse(runner, "second/kernel", np.ones(shape), str((4, 3)), str(shape))
+    refuse(runner, "table/embeddings", np.ones((5, 1)), str((5, 2)), str((5, 1)))
+    runner.step(sound())  # and goes on as if nothing had been
+
+
+@every_case("case")
+def test_row_gradients_of_wrong_shape(case, runner_of):
+    runner = runner_of(case)
+    index = np.array([1, 4], "int32")
+    for values, indices in (
+        (np.ones((2, 3)), index),
+        (np.ones((2, 1)), index),
+        (np.ones(2), index),
+        (np.ones((2, 2, 1)), index),
+        (np.ones((3, 2)), index),
+        (np.ones((1, 2)), index),
+        (np.ones((2, 2)), index[:, None]),
+    ):
+        before = runner.snapshot()
+        with pytest.raises(Refused) as error:
+            runner.step({**sound(), "table/embeddings": Rows(values, indices)})
+        message(error, str(values.shape if indices.ndim == 1 else indices.shape))
+        for a, b in zip(before, runner.snapshot(), strict=True):
+            assert np.array_equal(a, b)
+
+
+@every_case("case")
+def test_rows_that_do_not_exist(case, runner_of):
+    runner = runner_of(case)
+    for wrong in (5, -1, 1000, -6, 2**31 - 1):
+        indices = np.array([1, wrong], "int32")
+        refuse(runner, "table/embeddings", Rows(np.ones((2, 2)), indices), str(wrong), "0 and 4")
+    runner.step(sound())
+
+
+@every_case("case")
+def test_row_gradient_for_another_shape(case, runner_of):
+    runner = runner_of(case)
+    values = keras.ops.ones((2, 2), dtype="float32")
+    other = keras_tfopt.RowGradient(values, keras.ops.convert_to_tensor([0, 6]), (7, 2))
+    refuse(runner, "table/embeddings", other, str((5, 2)), str((7, 2)))
+
+
+@every_case("case")
+def test_things_that_are_no_gradient(case, runner_of):
+    runner = runner_of(case)
+    for wrong in ("a gradient", object(), {"values": 1}):
+        refuse(runner, "second/kernel", wrong)
+
+
+@every_case("case")
+def test_wrong_number_of_gradients(case, runner_of):
+    runner = runner_of(case)
+    before = runner.snapshot()
+    gradient = keras.ops.ones((4, 3))
+    for gradients in ([gradient], [gradient] * 4, []):
+        with pytest.raises(Refused):
+            runner.optimizer.apply(gradients, runner.variables)
+    for a, b in zip(before, runner.snapshot(), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_row_indices_are_integers():
+    with pytest.raises(Refused) as error:
+        keras_tfopt.RowGradient(keras.ops.ones((2, 2)), keras.ops.ones((2,)), (5, 2))
+    message(error, "indices", "int", "float32")
+
+
+@every_case("case")
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="IndexedSlices are TensorFlow's")
+def test_indexed_slices_that_do_not_fit(case, runner_of):
+    import tensorflow as tf
+
+    runner = runner_of(case)
+    for wrong in (5, -1):
+        slices = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([1, wrong]), tf.constant([5, 2]))
+        refuse(runner, "table/embeddings", slices, str(wrong))
+
+
+# Compiled steps: shapes are known when the program is built, indices are not.
+
+
+@every_case("case")
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
+def test_wrong_shapes_are_refused_when_compiling(case, mode):
+    runner = Runner(case.make(), VALUES, mode)
+    for path, gradient in {
+        "second/kernel": np.ones((1, 3)),
+        "table/embeddings": Rows(np.ones((2, 1)), np.array([1, 4], "int32")),
+    }.items():
+        before = runner.snapshot()
+        with pytest.raises(Refused) as error:
+            runner.step({**sound(), path: gradient})
+        message(error, str((4, 3)) if path == "second/kernel" else str((2, 1)))
+        for a, b in zip(before, runner.snapshot(), strict=True):
+            assert np.array_equal(a, b)
+
+
+@every_case("case")
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
+def test_compiled_steps_drop_rows_that_do_not_exist(case, mode):
+    """They cannot raise. Whatever else is in the step is done, and no other row is hit."""
+    values = np.random.default_rng(0).normal(size=(4, 2))
+    for indices in ([1, 4, 5, 9], [1, 4, -1, -5]):
+        wrong = Runner(case.make(), VALUES, mode)
+        right = Runner(case.make(), VALUES, mode)
+        wrong.step({**sound(), "table/embeddings": Rows(values, np.array(indices, "int32"))})
+        kept = Rows(values[:2], np.array(indices[:2], "int32"))
+        right.step({**sound(), "table/embeddings": kept})
+        for path in VALUES:
+            np.testing.assert_allclose(wrong.values[path], right.values[path], rtol=1e-6)
+        for path, slots in right.slots.items():
+            for name, slot in slots.items():
+                np.testing.assert_allclose(wrong.slots[path][name], slot, rtol=1e-6, atol=1e-12)
+
+
+@every_case("case")
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
+def test_rows_dropped_by_compiled_steps_are_reported_by_the_next_call(case, mode):
+    runner = Runner(case.make(), VALUES, mode)
+    runner.step({**sound(), "table/embeddings": Rows(np.ones((2, 2)), np.array([5, -1], "int32"))})
+    before = runner.snapshot()[: len(VALUES)]
+    runner.mode = IMMEDIATE[0]
+    with pytest.raises(ValueError) as error:
+        runner.step(sound())
+    message(error, "ndices", "2")
+    for a, b in zip(before, runner.snapshot()[: len(VALUES)], strict=True):
+        assert np.array_equal(a, b)
+    runner.step(sound())  # said once
+    assert not np.array_equal(before[0], runner.values["first/kernel"])

@@ -1,0 +1,163 @@
+"""Training on two devices gives the weights and the state that training on one device gives.
+
+tests/distribution_worker.py does the training, in a process of its own, and says there what is
+trained and how it is spread; here the results are compared.
+"""
+
+import collections
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests import distribution_worker as worker
+from tests.stepping import BACKEND
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("distribution"),  # the fixture is costly: once, not once per worker
+]
+
+# What a device sums, adds or multiplies in another order differs by some units in the last place.
+TOLERANCE = 1e-5
+CONTROL_STEPS = "loop" if BACKEND == "torch" else "fit"
+SPREAD_RUNS = [run for run in worker.every_run() if run[0] != "one"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """{(spread, steps, run): {name of an array: array}}"""
+    out = tmp_path_factory.mktemp("distribution") / "results.npz"
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.distribution_worker", str(out)],
+        env={**environment, "KERAS_BACKEND": BACKEND},
+        cwd=pathlib.Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = collections.defaultdict(dict)
+    with np.load(out) as arrays:
+        for key, array in arrays.items():
+            spread, steps, run, name = key.split("/", 3)
+            found[spread, steps, run][name] = array
+    return found
+
+
+def trained(results, spread, steps, run):
+    """The arrays of a run, which has to have worked; and the facts about it."""
+    found = results[spread, steps, run]
+    assert "error" not in found, str(found["error"])
+    facts = {k.removeprefix("fact/"): v.tolist() for k, v in found.items() if k.startswith("fact/")}
+    arrays = {k: v for k, v in found.items() if not k.startswith("fact/")}
+    assert {"table", "kernel", "bias", "state/0 iteration"} <= set(arrays)
+    return arrays, facts
+
+
+def largest_difference(a, b):
+    """Relative to the numbers where these are larger than 1."""
+    assert set(a) == set(b)
+    return max(
+        float(np.max(np.abs(a[name] - b[name].astype(float)) / np.maximum(1, np.abs(a[name]))))
+        for name in a
+    )
+
+
+@pytest.mark.parametrize(("spread", "steps", "run"), SPREAD_RUNS)
+def test_same_as_on_one_device(spread, steps, run, results):
+    one, _ = trained(results, "one", steps, run)
+    spread_out, _ = trained(results, spread, steps, run)
+    assert all(np.all(np.isfinite(array)) for array in one.values())
+    moved = np.max(np.abs(one["table"] - worker.start()[0]), axis=1)
+    assert np.max(moved) > 0.01
+    assert largest_difference(one, spread_out) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("spread", "steps", "run"), SPREAD_RUNS)
+def test_really_spread(spread, steps, run, results):
+    _, facts = trained(results, spread, steps, run)
+    rows, width, classes = worker.VOCABULARY, worker.WIDTH, worker.CLASSES
+    batch, length = worker.BATCH, worker.LENGTH
+    assert facts.pop("devices") == 2
+    if BACKEND == "tensorflow":
+        assert facts == {"replicas": 2, "in_sync": True}
+    elif BACKEND == "torch":
+        assert facts == {"in_sync": True}
+    else:
+        slots = facts.pop("slots")
+        assert len(slots) > 0 or run in ("GGT", "Lopsided")
+        assert all(slot == facts["table"] for slot in slots)
+        by_rows, by_columns = [rows // 2, width], [rows, width // 2]
+        assert (
+            facts
+            == {
+                "data_parallel": {
+                    "batch": [batch // 2, length],
+                    "table": [rows, width],
+                    "kernel": [width, classes],
+                },
+                "table_rows": {
+                    "batch": [batch, length],
+                    "table": by_rows,
+                    "kernel": [width // 2, classes],
+                },
+                "table_columns": {
+                    "batch": [batch, length],
+                    "table": by_columns,
+                    "kernel": [width, classes // 2],
+                },
+                "wide_patterns": {
+                    "batch": [batch, length],
+                    "table": by_rows,
+                    "kernel": [width, classes // 2],
+                },
+            }[spread]
+        )
+
+
+def test_the_comparison_can_fail(results):
+    """What one device would make of its half of the batches is something else."""
+    one, _ = trained(results, "one", CONTROL_STEPS, worker.CONTROL)
+    half, _ = trained(results, "half", CONTROL_STEPS, worker.CONTROL)
+    assert largest_difference(one, half) > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize("option", ["clipnorm", "clipvalue", "global_clipnorm"])
+def test_clipping_has_an_effect(option, results):
+    clipped, _ = trained(results, "one", CONTROL_STEPS, option)
+    unclipped, _ = trained(results, "one", CONTROL_STEPS, "unclipped")
+    assert largest_difference(clipped, unclipped) > 1000 * TOLERANCE
+
+
+def test_halves_of_batches_differ():
+    """Ids in both halves of a batch, in one half only, in none, masked."""
+    for ids, _ in worker.batches():
+        first, second = (set(half.ravel()) for half in np.split(ids, worker.DEVICES))
+        assert worker.MASKED in first | second
+        assert not (first | second) & set(worker.UNUSED)
+        assert first & second - {worker.MASKED}
+    assert any(
+        set(half.ravel()) != set(ids.ravel())
+        for ids, _ in worker.batches()
+        for half in np.split(ids, worker.DEVICES)
+    )
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX has no such case, torch compiles itself")
+def test_jit_under_mirrored_strategy(results):
+    """XLA on CPUs refuses variables on several devices, whatever the optimizer.
+
+    If Keras's Adam works one day, ours has to.
+    """
+    ours, of_keras = results["mirrored", "jit", "LazyAdam"], results["mirrored", "jit", "keras"]
+    if "error" in of_keras:
+        assert "from device" in str(of_keras["error"])
+        assert "from device" in str(ours["error"])
+    else:
+        one, _ = trained(results, "one", "fit", "LazyAdam")
+        assert largest_difference(one, ours) <= TOLERANCE
