@@ -52,7 +52,14 @@ def run_backend(backend, options):
     report = RESULTS / f"{backend}.xml"
     report.unlink(missing_ok=True)
     print(f"\n== {backend}", flush=True)
-    command = ["pytest", "-q", "-n", str(options.workers), f"--junitxml={report.relative_to(ROOT)}"]
+    command = [
+        "pytest",
+        "-q",
+        "-n",
+        str(options.workers),
+        "--dist=loadgroup",
+        f"--junitxml={report.relative_to(ROOT)}",
+    ]
     if options.fast:
         command += ["-m", "not slow"]
     status = run(command + options.pytest_arguments, environment(backend))

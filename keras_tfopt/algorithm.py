@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_tfopt.execution import Engine, Like, Slot
+from keras_tfopt.execution import Engine, Like, Slot, own_parameters
 
 PACKAGE = "keras_tfopt"
 
@@ -200,14 +198,6 @@ def check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"Argument `{name}` must be True or False. Received: {value!r}")
     return value
-
-
-def own_parameters(cls: type) -> list[str]:
-    """Names of the constructor's arguments that are the algorithm's own."""
-    constructor: Callable = cls.__init__  # type: ignore[misc]
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = list(inspect.signature(constructor).parameters.values())[1:]
-    return [p.name for p in parameters if p.kind in kinds]
 
 
 def _encoded(value: Any) -> Any:

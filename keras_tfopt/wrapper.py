@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.algorithm import own_parameters
-from keras_tfopt.execution import Like, Slot, WrappingEngine
+from keras_tfopt.execution import Like, Slot, WrappingEngine, own_parameters
 
 
 class Wrapper(WrappingEngine):

@@ -126,7 +126,12 @@ def _lazy(**base):
     return keras_tfopt.LazyAdam(0.05, **base)
 
 
-PLAIN = {**representatives(), "LazyAdam": _lazy, "MoveRows": MoveRows, "Lopsided": Lopsided}
+PLAIN = {
+    **representatives(),
+    "LazyAdam": _lazy,
+    "MoveRows": MoveRows,
+    "Lopsided": lambda: Lopsided(0.5),
+}
 EMA = {"use_ema": True, "ema_momentum": 0.7}
 OPTIONS = {
     "unclipped": lambda: keras_tfopt.Momentum(0.5),
@@ -399,6 +404,16 @@ def on_tensorflow(results):
         results.record(spread, steps, run, train, facts)
     half = functools.partial(fit, parts=DEVICES, jit_compile=False)
     results.record("half", "fit", CONTROL, half)
+
+    def strayed(run):
+        """An optimizer from outside of the strategy in which it is to work."""
+        optimizer = RUNS[run]()
+        with strategies["mirrored"].scope():
+            model = make_model(run)
+            optimizer.build(model.trainable_variables)
+        return model, optimizer
+
+    results.record("mirrored", "strayed", "LazyAdam", strayed)
 
     # Not for us to mend: what Keras's own optimizers do is recorded beside it.
     RUNS["keras"] = lambda: keras.optimizers.Adam(0.05)

@@ -148,7 +148,18 @@ def test_halves_of_batches_differ():
     )
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX has no such case, torch compiles itself")
+tensorflow_only = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="about strategies of TensorFlow"
+)
+
+
+@tensorflow_only
+def test_optimizer_from_outside_of_the_strategy(results):
+    error = str(results["mirrored", "strayed", "LazyAdam"]["error"])
+    assert "ValueError: LazyAdam was created outside of the `tf.distribute.Strategy`" in error
+
+
+@tensorflow_only
 def test_jit_under_mirrored_strategy(results):
     """XLA on CPUs refuses variables on several devices, whatever the optimizer.
 

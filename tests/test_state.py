@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
+from tests import state_worker
 from tests.cases import every_case, gradients, initial
 from tests.state_worker import (
     BEFORE,
@@ -306,6 +307,9 @@ def travelled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("travelled")
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     for stage, backend in itertools.product(("train", "continue"), INSTALLED):
+        if backend == BACKEND:
+            state_worker.main(stage, folder)
+            continue
         done = subprocess.run(
             [sys.executable, "-m", "tests.state_worker", stage, str(folder)],
             env={**environment, "KERAS_BACKEND": backend},
@@ -325,14 +329,14 @@ def arrays(path):
 @pytest.mark.slow
 @pytest.mark.xdist_group("travelled")
 @pytest.mark.skipif(
-    BACKEND != INSTALLED[0], reason=f"all backends at once: in the run of {INSTALLED[0]}"
+    BACKEND != INSTALLED[0] or len(INSTALLED) < 2,
+    reason=f"all backends at once: in the run of {INSTALLED[0]}",
 )
 @pytest.mark.parametrize("name", MAKERS)
 def test_training_goes_on_on_another_backend(name, travelled):
-    for source, target in itertools.product(INSTALLED, INSTALLED):
+    for source, target in itertools.permutations(INSTALLED, 2):
         expected = arrays(travelled / f"{source}_{name}_after.npz")
-        suffixes = ["", "_h5"] if name == "lazy" and source != target else [""]
-        for suffix in suffixes:
+        for suffix in ("", "_h5") if name == "lazy" else ("",):
             got = arrays(travelled / f"{source}_{name}_on_{target}{suffix}.npz")
             assert len(got) == len(expected) > 4
             for a, b in zip(got, expected):

@@ -84,23 +84,23 @@ class GGT(Algorithm):
         new = ops.equal(ops.arange(self.window), index)
 
         # The row that m replaces is put right in the small products, not in the large buffer.
-        c = ops.where(new, ops.sum(m * m), ops.matmul(s.grad_buffer, m))
+        c = ops.where(new, ops.sum(m * m), (s.grad_buffer @ m[:, None])[:, 0])
         gram = ops.where(new[:, None], c[None, :], ops.where(new[None, :], c[:, None], s.gram))
 
-        k = ops.minimum(t.step, self.window)
+        k = ops.where(t.step < self.window, t.step, self.window * ops.ones_like(t.step))
         identity = ops.eye(self.window, dtype=m.dtype)
         sigma, u = ops.eigh(gram / k + self.svd_epsilon * identity)
         sigma = ops.abs(sigma)
         root = ops.sqrt(sigma)
-        p = ops.matmul(ops.transpose(u), c) / ops.sqrt(k)
+        p = (c[None] @ u)[0] / ops.sqrt(k)
         weights = p * (root + self.sigma_epsilon) ** -3
 
         smallest = ops.min(root)
         outside = ops.where(smallest > self.epsilon, 1 / smallest, ops.zeros_like(smallest))
-        y = ops.matmul(u, weights - outside * p / sigma) / ops.sqrt(k)
+        y = (u @ (weights - outside * p / sigma)[:, None])[:, 0] / ops.sqrt(k)
         y_new = ops.sum(ops.where(new, y, ops.zeros_like(y)))
         y_old = ops.where(new, ops.zeros_like(y), y)
-        d = ops.matmul(y_old, s.grad_buffer) + (y_new + outside) * m
+        d = (y_old[None] @ s.grad_buffer)[0] + (y_new + outside) * m
 
         ends = [0]
         for part in x:

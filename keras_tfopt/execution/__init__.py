@@ -1,9 +1,19 @@
 """How rules run: the only part that imports a backend or touches Keras-private names."""
 
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.options import own_parameters
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
 from keras_tfopt.execution.wrapping import WrappingEngine
 
-__all__ = ["Engine", "Like", "RowGradient", "Rows", "Slot", "WrappingEngine", "plain"]
+__all__ = [
+    "Engine",
+    "Like",
+    "RowGradient",
+    "Rows",
+    "Slot",
+    "WrappingEngine",
+    "own_parameters",
+    "plain",
+]

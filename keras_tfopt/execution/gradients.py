@@ -80,7 +80,13 @@ def check(gradient: Any, like: Like) -> Any:
         gradient if isinstance(gradient, RowGradient) else backend.from_native(gradient, like.shape)
     )
     if rows is None:
-        gradient = ops.convert_to_tensor(gradient)
+        try:
+            gradient = ops.convert_to_tensor(gradient)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"The gradient of {like.path!r} must be a tensor, an array or a row gradient. "
+                f"Received: {gradient!r}"
+            ) from error
         if not fits(gradient.shape, like.shape):
             raise ValueError(
                 f"The gradient of {like.path!r} must have the variable's shape {like.shape}. "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from keras_tfopt.execution.rows import RowGradient
 
@@ -90,7 +91,8 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
 def limits(tensor: Any) -> tuple[int, int] | None:
     if isinstance(tensor, jax.core.Tracer) or tensor.size == 0:
         return None
-    return int(tensor.min()), int(tensor.max())
+    array = np.asarray(tensor)  # inside a traced condition, JAX would trace even this
+    return int(array.min()), int(array.max())
 
 
 def replicas() -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import re
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -68,3 +70,11 @@ def check_base(base: dict[str, Any]) -> None:
     momentum = base.get("ema_momentum")
     if momentum is not None and not (_is_number(momentum) and 0 <= momentum <= 1):
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
+
+
+def own_parameters(cls: type) -> list[str]:
+    """Names of the constructor's arguments that are the algorithm's own."""
+    constructor: Callable = cls.__init__  # type: ignore[misc]
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    return [p.name for p in parameters if p.kind in kinds]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import is_plain
@@ -34,20 +35,25 @@ def once(function: Callable[[], None]) -> None:
     """Runs what creates state; in replicas for all of them at once, so that all have the same."""
     if replicas() == 1:
         function()
-        return
-
-    def everywhere(strategy: Any) -> None:
-        with tf.init_scope(), strategy.scope():
-            function()
-
-    tf.distribute.get_replica_context().merge_call(everywhere)
+    else:
+        tf.distribute.get_replica_context().merge_call(lambda strategy: function())
 
 
 def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
-    # Inside a traced training step, what initializes the state would run again at every step.
-    if replicas() > 1 or tf.executing_eagerly():
+    if replicas() > 1:
         return contextlib.nullcontext()
-    return tf.init_scope()
+    strategy = engine._distribution_strategy
+    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy:
+        raise ValueError(
+            f"{type(engine).__name__} was created outside of the `tf.distribute.Strategy` in which "
+            "it is used. Create the optimizer, too, inside `with strategy.scope():`"
+        )
+    scopes = contextlib.ExitStack()
+    if not tf.executing_eagerly():
+        # Inside a traced training step, what initializes the state would run again at every step.
+        scopes.enter_context(tf.init_scope())
+    scopes.enter_context(strategy.scope())
+    return scopes
 
 
 def layout(variable: Any, shape: tuple[int, ...]) -> None:
@@ -126,11 +132,15 @@ def reduce_replicas(grads: list[Any]) -> list[Any]:
 def sum_repeated(
     indices: Any, values: Any, shape: tuple[int, ...], refused: Any
 ) -> tuple[Any, Any]:
-    if refused is not None and not tf.executing_eagerly() and replicas() == 1:
-        # XLA drops such rows when they are written; outside of XLA reading them is an error.
-        outside = (indices < 0) | (indices >= shape[0])
-        refused.assign(refused.value + tf.reduce_sum(tf.cast(outside, "int32")))
     values = tf.reshape(values, [-1, *shape[1:]])
+    if refused is not None and not tf.executing_eagerly():
+        outside = (indices < 0) | (indices >= shape[0])
+        if replicas() == 1:
+            refused.assign(refused.value + tf.reduce_sum(tf.cast(outside, "int32")))
+        if not _in_xla():
+            # XLA leaves such rows out when they are written, and would get `unique` of a result
+            # of unknown length wrong. Outside of XLA they are an error in the middle of a step.
+            indices, values = indices[~outside], values[~outside]
     distinct, where = tf.unique(tf.reshape(indices, [-1]))
     return distinct, tf.math.unsorted_segment_sum(values, where, tf.shape(distinct)[0])
 
@@ -307,6 +317,10 @@ def _assign(variable: Any, indices: Any, value: Any) -> None:
         variable.assign(value)
     else:
         variable.scatter_update(tf.IndexedSlices(value, indices))
+
+
+def _in_xla() -> bool:
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def _native(variable: Any) -> Any:

@@ -105,7 +105,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             own = self._slot_variables[self._get_variable_index(variable)]
             if name in own:
                 return own[name]
-        if hasattr(self.inner_optimizer, "slot"):
+        if name in getattr(self.inner_optimizer, "slot_names", ()):
             return self.inner_optimizer.slot(variable, name)
         raise KeyError(
             f"{type(self).__name__} has no slot {name!r}. Slots there are: {list(self.slot_names)}"

@@ -73,14 +73,16 @@ class MovingAverage(Wrapper):
         return {"average": Slot(like.shape, "variable")}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
+        # The rate is 1 - d, computed as such: in float32, 1 - 0.9999 is off by 1 part in 6,000.
+        rate = 1 - self.average_decay
         if self.num_updates is None:
-            return {"keep": self.average_decay}
+            return {"rate": rate}
         n = step if self.num_updates is True else self.num_updates
-        n = ops.cast(n, step.dtype)
-        return {"keep": ops.minimum(self.average_decay, (1 + n) / (10 + n))}
+        early = 9 / (10 + ops.cast(n, step.dtype))
+        return {"rate": ops.where(early > rate, early, rate * ops.ones_like(early))}
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        return x, {"average": s.average - (1 - t.keep) * (s.average - x)}
+        return x, {"average": s.average - t.rate * (s.average - x)}
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
