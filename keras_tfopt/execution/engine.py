@@ -98,7 +98,7 @@ class Engine(keras.optimizers.Optimizer):
             return
         variables = list(variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
-        with backend.build_scope(self):
+        with backend.build_scope(self, variables):
             self._widen_learning_rate(likes)
             self._likes = likes
             self._trainable_variables = variables
@@ -136,7 +136,7 @@ class Engine(keras.optimizers.Optimizer):
         """Puts state in place that was loaded before there were variables to hold it."""
         saved, self._waiting = self._waiting, None
         if saved is not None:
-            with backend.build_scope(self):
+            with backend.build_scope(self, self._trainable_variables):
                 persistence.restore(saved, self.variables, self._roles(), self, unless_changed=True)
 
     def slot(self, variable: Any, name: str) -> keras.Variable:

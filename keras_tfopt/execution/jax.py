@@ -40,7 +40,7 @@ def once(function: Callable[[], None]) -> None:
     function()
 
 
-def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
+def build_scope(engine: Engine, variables: Sequence[Any]) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 

@@ -39,7 +39,7 @@ def once(function: Callable[[], None]) -> None:
         tf.distribute.get_replica_context().merge_call(lambda strategy: function())
 
 
-def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
+def build_scope(engine: Engine, variables: Sequence[Any]) -> contextlib.AbstractContextManager:
     if replicas() > 1:
         return contextlib.nullcontext()
     strategy = engine._distribution_strategy
@@ -49,11 +49,18 @@ def build_scope(engine: Engine) -> contextlib.AbstractContextManager:
             "it is used. Create the optimizer, too, inside `with strategy.scope():`"
         )
     scopes = contextlib.ExitStack()
-    if not tf.executing_eagerly():
+    if not tf.executing_eagerly() and _initialized(variables):
         # Inside a traced training step, what initializes the state would run again at every step.
+        # A model that is built by that very step has no values to start from yet: its state is
+        # then lifted out of the step by tf.function, behind the model's variables.
         scopes.enter_context(tf.init_scope())
     scopes.enter_context(strategy.scope())
     return scopes
+
+
+def _initialized(variables: Sequence[Any]) -> bool:
+    with tf.init_scope():
+        return all(bool(_native(variable).is_initialized()) for variable in variables)
 
 
 def layout(variable: Any, shape: tuple[int, ...]) -> None:
@@ -71,7 +78,8 @@ def read(variable: Any) -> Any:
 
 
 def number(variable: Any) -> float:
-    return float(variable.value.numpy())
+    with tf.init_scope():
+        return float(variable.value.numpy())
 
 
 def widest(dtypes: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
         if self.built:
             return
         variables = list(variables)
-        with backend.build_scope(self):
+        with backend.build_scope(self, variables):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(variables)
             self._likes = [describe(variable, type(self).__name__) for variable in variables]
@@ -86,7 +86,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
         self.built = True
         saved, self._waiting = self._waiting, None
         if saved is not None:
-            with backend.build_scope(self):
+            with backend.build_scope(self, self._trainable_variables):
                 persistence.restore(saved, self._variables, self._roles(), self, True)
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
