@@ -1,5 +1,6 @@
 """Every optimizer of TensorFlow's past on every backend of Keras 3."""
 
+from keras_tfopt import callbacks
 from keras_tfopt._version import __version__
 from keras_tfopt.algorithm import (
     Algorithm,
@@ -30,6 +31,7 @@ __all__ = [
     "Slot",
     "Wrapper",
     "__version__",
+    "callbacks",
     "check_bool",
     "check_integer",
     "check_number",

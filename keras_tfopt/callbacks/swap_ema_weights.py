@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+
+class SwapEMAWeights(keras.callbacks.SwapEMAWeights):
+    """Evaluates and predicts with the averages of an optimizer that has `use_ema=True`.
+
+    The averages are in the model from the beginning to the end of `evaluate` and of `predict`, and
+    of each epoch's validation; training goes on with the trained weights.
+
+    Args:
+        swap_on_epoch: Swap at the end of each epoch, too, so that callbacks such as
+            `keras.callbacks.ModelCheckpoint` see the averages. Defaults to False.
+
+    Example:
+
+    >>> model.predict(x, callbacks=[keras_tfopt.callbacks.SwapEMAWeights()])
+
+    Differences: `keras.callbacks.SwapEMAWeights` leaves the averages in the model after `predict`.
+    """
+
+    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Puts the averages in."""
+        self.on_test_begin(logs)
+
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Puts the trained weights back."""
+        self.on_test_end(logs)
