@@ -64,7 +64,6 @@ class Finding:
     tolerance: float
     stock: Outcome | None
     ours: Outcome
-    left_open: str = ""  # why ours is not expected to be right yet
 
     @property
     def stock_has_it(self) -> bool | None:
@@ -95,7 +94,6 @@ class Probe:
     seen_on: tuple[str, ...]
     backends: tuple[str, ...]
     function: Callable[[], tuple[float, float, Outcome, Outcome]]
-    left_open: str = ""
 
     def run(self) -> Finding:
         if BACKEND not in self.backends:
@@ -110,7 +108,6 @@ class Probe:
             float(tolerance),
             stock,
             ours,
-            self.left_open,
         )
 
 
@@ -123,12 +120,11 @@ def probe(
     measured: str,
     seen_on: tuple[str, ...] = tuple(BACKENDS),
     backends: tuple[str, ...] = tuple(BACKENDS),
-    left_open: str = "",
 ) -> Callable:
     """Registers a function that returns (expected, tolerance, stock outcome, our outcome)."""
 
     def add(function: Callable) -> Callable:
-        PROBES.append(Probe(number, defect, measured, seen_on, backends, function, left_open))
+        PROBES.append(Probe(number, defect, measured, seen_on, backends, function))
         return function
 
     return add
@@ -290,7 +286,8 @@ def _times_slower_on_a_large_table(make: Callable[[], Any]) -> Outcome:
     return attempt(lambda o: best_time(2**20) / best_time(2**10), make)
 
 
-_LIMIT = (1.0, 3.0)  # a step in rows takes as long on any table; a dense one some 50 times longer
+# A step in rows takes as long on any table, a dense one 20 to 50 times longer; clocks are noisy.
+_LIMIT = (1.0, 6.0)
 
 
 @probe(
@@ -357,7 +354,6 @@ def second_fit() -> tuple:
     "4",
     "SwapEMAWeights leaves the averages in the model after predict",
     "change of the weight by predict(callbacks=[SwapEMAWeights()])",
-    left_open="the callback is that of Keras",
 )
 def swapped_weights() -> tuple:
     def scenario(optimizer: Any) -> float:
@@ -365,8 +361,9 @@ def swapped_weights() -> tuple:
         x, y = np.ones((1, 1)), np.zeros((1, 1))
         for _ in range(3):
             model.train_on_batch(x, y)
+        is_ours = isinstance(optimizer, ours.Algorithm)
         before = number(model.trainable_variables[0])
-        callback = keras.callbacks.SwapEMAWeights()
+        callback = (ours if is_ours else keras).callbacks.SwapEMAWeights()
         outputs = model.predict(x, callbacks=[callback], verbose=0)
         assert abs(float(outputs[0, 0]) - before) > 0.01, "the averages were not used"
         return number(model.trainable_variables[0]) - before
@@ -708,7 +705,6 @@ def markdown(by_backend: dict[str, list[Finding]]) -> str:
         wrong = [f for f in here if not f.ours_is_right]
         shown = [str(f.ours) for f in wrong or here]
         mine = ("**has it**: " if wrong else "") + ", ".join(dict.fromkeys(shown))
-        mine += f" ({wrong[0].left_open})" if wrong and wrong[0].left_open else ""
         cells = [_stock_cell(f) for f in findings]
         expected = _expected(here[0]) if here else ""
         lines.append(
@@ -716,6 +712,7 @@ def markdown(by_backend: dict[str, list[Finding]]) -> str:
             + " | ".join(cells)
             + f" | {mine} |"
         )
+    lines += ["", "Bold: wrong. –: where there can be no such defect."]
     return "\n".join(lines)
 
 
@@ -780,7 +777,7 @@ def main() -> int:
         print(report(findings))
     if options.json:
         Path(options.json).write_text(as_json(findings))
-    return 0 if all(f.ours_is_right or f.left_open or f.stock is None for f in findings) else 1
+    return 0 if all(f.ours_is_right or f.stock is None for f in findings) else 1
 
 
 if __name__ == "__main__":

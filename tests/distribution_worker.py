@@ -63,7 +63,7 @@ class Lopsided(keras_tfopt.Algorithm):
     scope = "variable"
     sparse = "move_rows"
 
-    def __init__(self, learning_rate=0.05, **base):
+    def __init__(self, learning_rate=0.5, **base):
         super().__init__(learning_rate, **base)
 
     def slots(self, like):
@@ -88,10 +88,10 @@ class Picky(keras_tfopt.Wrapper):
         return {"largest": keras_tfopt.zeros(like)}
 
     def before(self, g, x, s, t):
-        return ops.tanh(20 * g) / 20, 0.99 * x
+        return ops.tanh(2 * g), 0.99 * x
 
     def accept(self, g, x, t):
-        return ops.max(ops.abs(g)) > 0.04
+        return ops.mean(ops.abs(g)) > 0.1  # half of the steps of the table
 
     def after(self, g, x, s, t):
         return x, {"largest": ops.maximum(s.largest, ops.abs(g))}
@@ -130,7 +130,7 @@ PLAIN = {
     **representatives(),
     "LazyAdam": _lazy,
     "MoveRows": MoveRows,
-    "Lopsided": lambda: Lopsided(0.5),
+    "Lopsided": Lopsided,
 }
 EMA = {"use_ema": True, "ema_momentum": 0.7}
 OPTIONS = {
@@ -164,8 +164,8 @@ OPTIONS = {
 }
 RUNS = {**PLAIN, **OPTIONS}
 CONTROL = "LazyAdam"  # is trained on half of each batch, too: what one device would do alone
-EAGER = ("LazyAdam", "MoveRows", "accumulation", "ema_overwrite", "Picky")
-
+SOME = ("global_clipnorm", "accumulation", "accumulation_model", "ema_overwrite", "Picky")
+EAGER = ("LazyAdam", "MoveRows", "accumulation_model", "ema_overwrite", "Picky")
 
 # {spread: {steps: runs}} of this backend
 SPREADS = {
@@ -177,7 +177,7 @@ SPREADS = {
     },
     "jax": {
         "data_parallel": {"fit": RUNS, "rows": PLAIN},
-        "table_rows": {"fit": RUNS, "rows": PLAIN, "eager": EAGER[:2]},
+        "table_rows": {"fit": (*PLAIN, *SOME), "rows": PLAIN, "eager": EAGER[:2]},
         "table_columns": {"fit": PLAIN},
         "wide_patterns": {"fit": PLAIN},
     },

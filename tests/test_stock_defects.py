@@ -33,9 +33,6 @@ def test_ours_is_right(probe, record_property):
     if finding.stock_has_it != (BACKEND in probe.seen_on):
         change = "now has" if finding.stock_has_it else "no longer has"
         warnings.warn(f"Keras {change} defect {finding.number}: {finding.defect}", stacklevel=1)
-    if finding.left_open:
-        assert not finding.ours_is_right, "it is mended: no longer left open"
-        pytest.xfail(finding.left_open)
     assert finding.ours_is_right, f"expected {finding.expected}, {finding.describe_ours()}"
 
 
@@ -48,7 +45,7 @@ def test_the_table_shows_what_stock_and_ours_did():
     cheap = [p.run() for p in PROBES if p.number in ("5a", "5b", "9a", "9b")]
     again = stock_defects.from_json(stock_defects.as_json(cheap))
     assert again == cheap
-    lines = stock_defects.markdown({BACKEND: again}).splitlines()
+    lines = stock_defects.markdown({BACKEND: again}).split("\n\n")[0].splitlines()
     assert len(lines) == 2 + len(cheap)
     for finding, line in zip(cheap, lines[2:]):
         assert line.count(" | ") == lines[0].count(" | ")
