@@ -158,3 +158,8 @@ def scalar(value: Any, dtype: str) -> Any:
     if isinstance(value, keras.Variable) or ops.is_tensor(value):
         return ops.cast(value, dtype)
     return ops.convert_to_tensor(value, dtype)
+
+
+def widest(dtypes: Sequence[str]) -> str:
+    """The dtype in which numbers of all these can be computed together."""
+    return "float64" if "float64" in dtypes else "float32"

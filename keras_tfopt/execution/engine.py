@@ -20,6 +20,7 @@ from keras_tfopt.execution.binding import (
     bind_model_rule,
     bind_rule,
     scalar,
+    widest,
     write,
 )
 from keras_tfopt.execution.building import add_slot, constant, describe, pair, path_of
@@ -113,7 +114,7 @@ class Engine(keras.optimizers.Optimizer):
             self._slot_variables = [
                 self._add_slots(v, like) for v, like in zip(variables, likes, strict=True)
             ]
-            self._model_dtype = backend.widest([like.dtype for like in likes])
+            self._model_dtype = widest([like.dtype for like in likes])
             self._model_slots = self._add_model_slots(likes) if self.scope == "model" else {}
             names = dict.fromkeys(name for slots in self._slot_variables for name in slots)
             self._slot_names = (*self._model_slots, *names)
@@ -198,7 +199,7 @@ class Engine(keras.optimizers.Optimizer):
     def _widen_learning_rate(self, likes: list[Like]) -> None:
         # Keras keeps the learning rate in floatx, which would round it for float64 variables.
         old = self._learning_rate
-        wanted = backend.widest([like.dtype for like in likes])
+        wanted = widest([like.dtype for like in likes])
         if not isinstance(old, keras.Variable) or wanted != "float64" or old.dtype == "float64":
             return
         value = float(backend.number(old))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.execution.binding import scalar
+from keras_tfopt.execution.binding import scalar, widest
 from keras_tfopt.execution.rows import RowGradient, fits
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like
@@ -70,8 +70,8 @@ def _shrinking(norm: Any, most: float) -> Any:
 
 def norm(grads: list[Any]) -> Any:
     values = [g.values if isinstance(g, Touched) else g for g in grads]
-    widest = backend.widest([keras.backend.standardize_dtype(v.dtype) for v in values])
-    return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), widest) for v in values))
+    dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
+    return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
 
 
 def check(gradient: Any, like: Like) -> Any:

@@ -12,6 +12,30 @@ import keras
 import numpy as np
 
 from keras_tfopt.execution.rows import RowGradient
+from keras_tfopt.execution.single import (
+    build_scope as build_scope,
+)
+from keras_tfopt.execution.single import (
+    colocated as colocated,
+)
+from keras_tfopt.execution.single import (
+    compiled as compiled,
+)
+from keras_tfopt.execution.single import (
+    number as number,
+)
+from keras_tfopt.execution.single import (
+    once as once,
+)
+from keras_tfopt.execution.single import (
+    read as read,
+)
+from keras_tfopt.execution.single import (
+    reduce_replicas as reduce_replicas,
+)
+from keras_tfopt.execution.single import (
+    replicas as replicas,
+)
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update
@@ -36,14 +60,6 @@ def no_gradients() -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-def once(function: Callable[[], None]) -> None:
-    function()
-
-
-def build_scope(engine: Engine, variables: Sequence[Any]) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext()
-
-
 def layout(variable: Any, shape: tuple[int, ...]) -> Any:
     """Where a slot lives: where its variable does, if of the same shape, otherwise everywhere.
 
@@ -56,22 +72,6 @@ def layout(variable: Any, shape: tuple[int, ...]) -> Any:
     if distribution is None:
         return None
     return keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
-
-
-def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext()
-
-
-def read(variable: Any) -> Any:
-    return variable.value
-
-
-def number(variable: Any) -> float:
-    return float(variable.value)
-
-
-def widest(dtypes: Sequence[str]) -> str:
-    return "float64" if "float64" in dtypes else "float32"
 
 
 def copy_of(variable: Any, dtype: str) -> Any:
@@ -93,14 +93,6 @@ def limits(tensor: Any) -> tuple[int, int] | None:
         return None
     array = np.asarray(tensor)  # inside a traced condition, JAX would trace even this
     return int(array.min()), int(array.max())
-
-
-def replicas() -> int:
-    return 1
-
-
-def reduce_replicas(grads: list[Any]) -> list[Any]:
-    return grads
 
 
 def sum_repeated(
@@ -145,10 +137,6 @@ def take(variable: Any, indices: Any) -> Any:
 def to_native(rows: Any) -> Any:
     """A row gradient in a form that Keras's own optimizers take."""
     return to_dense(rows)
-
-
-def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
-    return function
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:

@@ -82,10 +82,6 @@ def number(variable: Any) -> float:
         return float(variable.value.numpy())
 
 
-def widest(dtypes: Sequence[str]) -> str:
-    return "float64" if "float64" in dtypes else "float32"
-
-
 def copy_of(variable: Any, dtype: str) -> Any:
     return tf.cast(tf.identity(_native(variable)), dtype)
 

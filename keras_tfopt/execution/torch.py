@@ -10,6 +10,30 @@ import torch
 
 from keras_tfopt.execution import torch_buckets
 from keras_tfopt.execution.rows import RowGradient
+from keras_tfopt.execution.single import (
+    build_scope as build_scope,
+)
+from keras_tfopt.execution.single import (
+    colocated as colocated,
+)
+from keras_tfopt.execution.single import (
+    compiled as compiled,
+)
+from keras_tfopt.execution.single import (
+    number as number,
+)
+from keras_tfopt.execution.single import (
+    once as once,
+)
+from keras_tfopt.execution.single import (
+    read as read,
+)
+from keras_tfopt.execution.single import (
+    reduce_replicas as reduce_replicas,
+)
+from keras_tfopt.execution.single import (
+    replicas as replicas,
+)
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update
@@ -25,32 +49,8 @@ def no_gradients() -> contextlib.AbstractContextManager:
     return torch.no_grad()
 
 
-def once(function: Callable[[], None]) -> None:
-    function()
-
-
-def build_scope(engine: Engine, variables: Sequence[Any]) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext()
-
-
 def layout(variable: Any, shape: tuple[int, ...]) -> None:
     return None
-
-
-def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext()
-
-
-def read(variable: Any) -> Any:
-    return variable.value
-
-
-def number(variable: Any) -> float:
-    return float(variable.value)
-
-
-def widest(dtypes: Sequence[str]) -> str:
-    return "float64" if "float64" in dtypes else "float32"
 
 
 def copy_of(variable: Any, dtype: str) -> Any:
@@ -75,14 +75,6 @@ def limits(tensor: Any) -> tuple[int, int] | None:
         return None
     low, high = torch.aminmax(tensor)
     return int(low), int(high)
-
-
-def replicas() -> int:
-    return 1
-
-
-def reduce_replicas(grads: list[Any]) -> list[Any]:
-    return grads
 
 
 def sum_repeated(
@@ -119,10 +111,6 @@ def take(variable: Any, indices: Any) -> Any:
 def to_native(rows: Any) -> Any:
     """A row gradient in a form that Keras's own optimizers take."""
     return to_dense(rows)
-
-
-def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
-    return function
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:

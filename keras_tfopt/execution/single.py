@@ -1,0 +1,42 @@
+"""What is the same on backends where one process runs one copy of each variable."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keras_tfopt.execution.engine import Engine
+
+
+def once(function: Callable[[], None]) -> None:
+    function()
+
+
+def build_scope(engine: Engine, variables: Sequence[Any]) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def read(variable: Any) -> Any:
+    return variable.value
+
+
+def number(variable: Any) -> float:
+    return float(variable.value)
+
+
+def replicas() -> int:
+    return 1
+
+
+def reduce_replicas(grads: list[Any]) -> list[Any]:
+    return grads
+
+
+def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
+    return function
