@@ -274,7 +274,7 @@ class Engine(keras.optimizers.Optimizer):
         with keras.name_scope(self.name):
             grads, variables = self._filter_empty_gradients(grads, variables)
             grads = [
-                gradients.check(g, self._likes[self._get_variable_index(v)])
+                gradients.check(g, v, self._likes[self._get_variable_index(v)])
                 for g, v in zip(grads, variables, strict=True)
             ]
             with backend.no_gradients():
@@ -355,7 +355,6 @@ class Engine(keras.optimizers.Optimizer):
     def _plan(self, gradient: Any, variable: Any) -> Update:
         """Decides how the rule meets this gradient: as a whole or in rows."""
         index = self._get_variable_index(variable)
-        like = self._likes[index]
         by_rows = self._is_row_variable[index] and self.sparse != "dense"
         rows = isinstance(gradient, gradients.Touched)
         named = rows and gradient.named
@@ -367,15 +366,23 @@ class Engine(keras.optimizers.Optimizer):
             mask = backend.row_mask(gradient)
         if rows and mode != "rows":
             gradient = backend.to_dense(gradient)
-        kind = Kind(
-            mode=mode,
-            dtype=like.dtype,
-            decays=self._decays[index],
-            named=named and mode == "rows",
-            facts=() if self.scope == "element" else tuple(self.facts(like.path).items()),
-        )
-        slots = self._slot_variables[index]
-        return Update(kind, index, variable, tuple(slots), list(slots.values()), gradient, mask)
+        kind, names, slots = self._static(index, mode, named and mode == "rows")
+        return Update(kind, index, variable, names, slots, gradient, mask)
+
+    def _static(self, index: int, mode: str, named: bool) -> tuple[Kind, tuple, list]:
+        """The part of an update that is the same in every step: kind, names and slots."""
+        key = ("static", index, mode, named)
+        if key not in self._fast:
+            like, slots = self._likes[index], self._slot_variables[index]
+            kind = Kind(
+                mode=mode,
+                dtype=like.dtype,
+                decays=self._decays[index],
+                named=named,
+                facts=() if self.scope == "element" else tuple(self.facts(like.path).items()),
+            )
+            self._fast[key] = kind, tuple(slots), list(slots.values())
+        return self._fast[key]
 
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
         lr, step = scalar(lr, dtype), scalar(step, dtype)

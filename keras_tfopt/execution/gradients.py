@@ -74,8 +74,10 @@ def norm(grads: list[Any]) -> Any:
     return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
 
 
-def check(gradient: Any, like: Like) -> Any:
+def check(gradient: Any, variable: Any, like: Like) -> Any:
     """The gradient as a tensor or RowGradient of the dtype of the arithmetic, or an error."""
+    if backend.is_ready(gradient, variable, like):
+        return gradient
     rows = (
         gradient if isinstance(gradient, RowGradient) else backend.from_native(gradient, like.shape)
     )

@@ -40,6 +40,7 @@ from keras_tfopt.execution.single import (
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update
     from keras_tfopt.execution.engine import Engine
+    from keras_tfopt.execution.state import Like
 
 # Rows of a dense gradient are found and updated in pieces of this many: a static shape that keeps
 # the cost in proportion to the rows touched.
@@ -86,6 +87,11 @@ def norm(x: Any) -> Any:
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return None
+
+
+def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+    """Whether a gradient is one that needs neither check nor conversion."""
+    return False
 
 
 def limits(tensor: Any) -> tuple[int, int] | None:

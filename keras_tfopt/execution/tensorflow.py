@@ -16,6 +16,7 @@ from keras_tfopt.execution.settings import is_plain
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update
     from keras_tfopt.execution.engine import Engine
+    from keras_tfopt.execution.state import Like
 
 
 # Elements from which norms are taken outside of XLA, which sums in order and on one core.
@@ -99,6 +100,11 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
         known = tf.get_static_value(gradient.dense_shape)
     shape = shape if known is None else tuple(int(size) for size in known)
     return RowGradient._unchecked(gradient.values, tf.reshape(gradient.indices, [-1]), shape)
+
+
+def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+    """Whether a gradient is one that needs neither check nor conversion."""
+    return False
 
 
 def limits(tensor: Any) -> tuple[int, int] | None:

@@ -43,20 +43,25 @@ class Bucket:
     blocks: tuple[torch.Tensor, torch.Tensor] | None
     paddings: list[int]  # elements that fill up the last block of each variable
 
-    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """The flat parts laid end to end as the slots are."""
-        if self.blocks is None:
-            return torch.cat(parts)
-        filled = []
-        for part, padding in zip(parts, self.paddings, strict=True):
-            filled += [part, part.new_zeros(padding)] if padding else [part]
-        return torch.cat(filled).view(-1, BLOCK)
+    def join(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The tensors laid end to end as the slots are."""
+        if not any(self.paddings):
+            flat = torch._utils._flatten_dense_tensors(tensors)
+        else:
+            filled = []
+            for tensor, padding in zip(tensors, self.paddings, strict=True):
+                filled += [tensor.reshape(-1), tensor.new_zeros(padding)]
+            flat = torch.cat(filled)
+        return flat if self.blocks is None else flat.view(-1, BLOCK)
 
-    def part(self, whole: torch.Tensor) -> list[torch.Tensor]:
-        """The opposite of `join`, as views."""
+    def part(self, whole: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The opposite of `join`: views of the shapes of `like`."""
+        flat = whole.view(-1)
+        if not any(self.paddings):
+            return torch._utils._unflatten_dense_tensors(flat, like)
         sizes = [size + padding for size, padding in zip(self.sizes, self.paddings, strict=True)]
-        pieces = whole.view(-1).split(sizes)
-        return [piece[:size] for piece, size in zip(pieces, self.sizes, strict=True)]
+        pieces = zip(flat.split(sizes), self.sizes, like, strict=True)
+        return [piece[:size].view(tensor.shape) for piece, size, tensor in pieces]
 
     def is_intact(self) -> bool:
         """Whether the slots are still views: moving or replacing them detaches them."""
@@ -72,7 +77,7 @@ def run_fused(
     fused = [u for u in updates if u.kind.mode == "dense" and 0 not in u.variable.shape]
     if not fused:
         return updates
-    key = ("plan", tuple((u.index, u.kind) for u in fused))
+    key = ("plan", tuple(u.index for u in fused))
     plan = engine._fast.get(key)
     if plan is None or not all(bucket.is_intact() for bucket in plan):
         plan = engine._fast[key] = _plan(fused, in_blocks=engine.scope != "element")
@@ -80,17 +85,15 @@ def run_fused(
         members = [fused[position] for position in bucket.positions]
         first = members[0]
         step = _step(engine, first, bucket.blocks is not None)
-        x = [u.variable._value.detach() for u in members]
-        g = [u.gradient.reshape(-1) for u in members]
+        x = [u.variable._value for u in members]
+        g = [u.gradient for u in members]
         known = scalars[first.kind.dtype]
         if len(members) == 1 and bucket.blocks is None and x[0].is_contiguous():
-            step(g[0], x[0].view(-1), bucket.flat, known, None)
+            step(g[0].reshape(-1), x[0].detach().view(-1), bucket.flat, known, None)
             continue
-        flat = bucket.join([part.reshape(-1) for part in x])
+        flat = bucket.join(x)
         step(bucket.join(g), flat, bucket.flat, known, bucket.blocks)
-        torch._foreach_copy_(
-            x, [p.view(o.shape) for p, o in zip(bucket.part(flat), x, strict=True)]
-        )
+        torch._foreach_copy_(x, bucket.part(flat, x))
     done = {id(update) for update in fused}
     return [update for update in updates if id(update) not in done]
 
@@ -128,11 +131,10 @@ def _bucket(updates: list[Update], positions: list[int], in_blocks: bool) -> Buc
         blocks = owner, torch.zeros(len(sizes), dtype=dtype, device=device)
     bucket = Bucket(positions, sizes, [], [], blocks, paddings)
     for slots in zip(*(u.slots for u in members), strict=True):
-        old = [slot._value.detach().reshape(-1) for slot in slots]
-        whole = old[0] if len(old) == 1 and not in_blocks else bucket.join(old)
+        old = [slot._value.detach() for slot in slots]
+        whole = bucket.join(old)
         bucket.flat.append(whole)
-        for slot, part in zip(slots, bucket.part(whole), strict=True):
-            view = part.view(slot._value.shape)
+        for slot, view in zip(slots, bucket.part(whole, old), strict=True):
             slot._value = torch.nn.Parameter(view, requires_grad=False)
             bucket.views.append((slot, view.data_ptr()))
     return bucket

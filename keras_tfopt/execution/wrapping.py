@@ -158,7 +158,8 @@ class WrappingEngine(keras.optimizers.Optimizer):
             grads, variables = self._filter_empty_gradients(grads, variables)
             indices = [self._get_variable_index(v) for v in variables]
             grads = [
-                gradients.check(g, self._likes[i]) for g, i in zip(grads, indices, strict=True)
+                gradients.check(g, v, self._likes[i])
+                for g, v, i in zip(grads, variables, indices, strict=True)
             ]
             if not summed:
                 # Hooks must see the same on all replicas, or these would drift apart.
