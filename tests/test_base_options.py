@@ -415,8 +415,11 @@ def small_model(weights=None):
             keras.layers.Dense(2),
         ]
     )
-    if weights is not None:
-        model.set_weights(weights)
+    if weights is None:
+        # The same in every run. A bias that starts at zero would have no size for LARS to go by.
+        random = np.random.default_rng(2)
+        weights = [0.3 * random.normal(size=w.shape) for w in model.get_weights()]
+    model.set_weights(weights)
     return model
 
 
@@ -753,8 +756,11 @@ def test_mixed_precision_in_fit(case, name):
     inner = model.optimizer.inner_optimizer if scaled else model.optimizer
     kinds = {v.dtype for v in (*model.trainable_variables, *inner.variables)}
     assert kinds <= {"float32", "int32", "int64"}
-    for a, b, start in zip(model.get_weights(), reference.get_weights(), weights):
-        assert np.max(np.abs(a - b)) < 0.1 * np.max(np.abs(b - start))
+    # What the forward pass rounds goes with the activations, not with how far one weight moves.
+    trained = reference.get_weights()
+    moved = max(np.max(np.abs(b - start)) for b, start in zip(trained, weights))
+    for a, b, start in zip(model.get_weights(), trained, weights):
+        assert np.max(np.abs(a - b)) < 0.1 * moved
         assert not np.array_equal(a, start)
 
 
