@@ -12,30 +12,7 @@ import keras
 import numpy as np
 
 from keras_tfopt.execution.rows import RowGradient
-from keras_tfopt.execution.single import (
-    build_scope as build_scope,
-)
-from keras_tfopt.execution.single import (
-    colocated as colocated,
-)
-from keras_tfopt.execution.single import (
-    compiled as compiled,
-)
-from keras_tfopt.execution.single import (
-    number as number,
-)
-from keras_tfopt.execution.single import (
-    once as once,
-)
-from keras_tfopt.execution.single import (
-    read as read,
-)
-from keras_tfopt.execution.single import (
-    reduce_replicas as reduce_replicas,
-)
-from keras_tfopt.execution.single import (
-    replicas as replicas,
-)
+from keras_tfopt.execution.single import *  # noqa: F403
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update

@@ -6,6 +6,17 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+__all__ = [
+    "build_scope",
+    "colocated",
+    "compiled",
+    "number",
+    "once",
+    "read",
+    "reduce_replicas",
+    "replicas",
+]
+
 if TYPE_CHECKING:
     from keras_tfopt.execution.engine import Engine
 
