@@ -14,6 +14,7 @@ from keras_tfopt.algorithm import (
 from keras_tfopt.algorithms import GGT, LARS, Adam, LazyAdam, Momentum
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
+from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers import MovingAverage
 
@@ -24,6 +25,7 @@ __all__ = [
     "Algorithm",
     "Diagnosis",
     "LazyAdam",
+    "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
     "RowGradient",

@@ -47,7 +47,7 @@ class Wrapper(WrappingEngine):
     # after(self, g, x, s, t) -> x, {slot: value}  pure, per variable, after it
     # accept(self, g, x, t) -> bool tensor         where False, the inner step changes nothing
     # before_step(self, grads, variables) -> grads
-    # after_step(self, variables)
+    # after_step(self, variables) -> new values of the variables, or None
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""

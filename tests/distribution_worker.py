@@ -98,12 +98,17 @@ class Picky(keras_tfopt.Wrapper):
 
 
 class Normalized(keras_tfopt.Wrapper):
-    """The same with the hook that sees all variables at once."""
+    """The same with the hooks that see all variables at once."""
 
     def before_step(self, grads, variables):
         values = [g.values if isinstance(g, keras_tfopt.RowGradient) else g for g in grads]
         total = sum(ops.sum(ops.square(v)) for v in values)
         return [g / (1 + ops.sqrt(total)) for g in grads]
+
+    def after_step(self, variables):
+        values = [ops.convert_to_tensor(v) for v in variables]
+        total = sum(ops.sum(ops.square(x)) for x in values)
+        return [x * (1 - 1e-3 * ops.sqrt(total)) for x in values]
 
 
 # ---- Runs ----------------------------------------------------------------------------------------
@@ -160,7 +165,11 @@ OPTIONS = {
     "Picky": lambda: Picky(_lazy()),
     "Picky_keras": lambda: Picky(keras.optimizers.Adam(0.05)),
     "Normalized": lambda: Normalized(Picky(keras_tfopt.MovingAverage(keras_tfopt.Adam(0.05)))),
-    "LossScale": lambda: keras.optimizers.LossScaleOptimizer(_lazy(), initial_scale=1024.0),
+    "LossScale": lambda: keras_tfopt.LossScaleOptimizer(_lazy(), initial_scale=1024.0),
+    "LossScale_skips": lambda: keras_tfopt.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1), initial_scale=3e38, dynamic_growth_steps=2
+    ),
+    "LossScale_keras": lambda: keras.optimizers.LossScaleOptimizer(_lazy(), initial_scale=1024.0),
 }
 RUNS = {**PLAIN, **OPTIONS}
 CONTROL = "LazyAdam"  # is trained on half of each batch, too: what one device would do alone

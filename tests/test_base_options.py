@@ -488,13 +488,17 @@ def scale_of(optimizer):
     return float(to_numpy(optimizer.dynamic_scale))
 
 
-# On JAX, Keras's own `LossScaleOptimizer.apply` leaks tracers; it is for `stateless_apply`.
-@in_modes(eager=BACKEND != "jax")
-def test_loss_scale_optimizer(case, mode):
+LOSS_SCALES = {"ours": keras_tfopt.LossScaleOptimizer, "stock": keras.optimizers.LossScaleOptimizer}
+every_loss_scale = pytest.mark.parametrize("scale_with", LOSS_SCALES.values(), ids=LOSS_SCALES)
+
+
+@every_loss_scale
+@in_modes(eager=True)
+def test_loss_scale_optimizer(case, mode, scale_with):
     """Finite steps are those without it; the step that overflows touches nothing."""
-    scaled = keras.optimizers.LossScaleOptimizer(
-        case.make(), initial_scale=1024.0, dynamic_growth_steps=3
-    )
+    if BACKEND == "jax" and mode == "eager" and scale_with is LOSS_SCALES["stock"]:
+        pytest.skip("Keras's own `apply` leaks tracers on JAX; it is for `stateless_apply`")
+    scaled = scale_with(case.make(), initial_scale=1024.0, dynamic_growth_steps=3)
     runner, plain = Runner(scaled, initial(), mode), Runner(case.make(), initial(), mode)
     plan = dense_gradients(6)
 
@@ -529,10 +533,11 @@ def test_loss_scale_optimizer(case, mode):
         assert np.array_equal(table[RESTING], initial()["table/embeddings"][RESTING])
 
 
+@every_loss_scale
 @pytest.mark.parametrize("options", ({"gradient_accumulation_steps": 2}, {"global_clipnorm": 1.0}))
-def test_loss_scale_optimizer_around_other_options(options):
+def test_loss_scale_optimizer_around_other_options(options, scale_with):
     case = CASE["LazyAdam"]
-    scaled = keras.optimizers.LossScaleOptimizer(case.make(**options), initial_scale=64.0)
+    scaled = scale_with(case.make(**options), initial_scale=64.0)
     runner = Runner(scaled, initial(), "compiled")
     expected = Expected(case, initial(), **options)
     plan = dense_gradients(4)
@@ -545,6 +550,69 @@ def test_loss_scale_optimizer_around_other_options(options):
         expected.step(rows)
     for path, value in runner.values.items():
         assert_close(value, expected.x[path], 4e-6, path)
+
+
+@pytest.mark.parametrize("mode", ("eager", "compiled"))
+def test_loss_scale_optimizer_with_row_gradients(mode):
+    """Rows that users name; in one of them a value that is not finite."""
+    case = CASE["LazyAdam"]
+    scaled = keras_tfopt.LossScaleOptimizer(case.make(), initial_scale=16.0)
+    runner = Runner(scaled, {"embeddings": initial()["table/embeddings"]}, mode)
+    expected = Expected(case, {"embeddings": initial()["table/embeddings"]})
+    width = runner.values["embeddings"].shape[1]
+    for number, row in enumerate(([1, 3, 1], [2, 3, 3], [1, 1, 1])):
+        values = np.random.default_rng(number).normal(size=(3, width)).astype("float32")
+        runner.step({"embeddings": Rows(scale_of(scaled) * values, row)})
+        expected.step({"embeddings": Rows(values, row)})
+        values[1, 0] = np.inf
+        before = runner.values["embeddings"].copy()
+        runner.step({"embeddings": Rows(values, row)})
+        assert np.array_equal(runner.values["embeddings"], before)
+    assert scale_of(scaled) == 2.0
+    assert_close(runner.values["embeddings"], expected.x["embeddings"], 4e-6, "embeddings")
+
+
+def test_state_of_a_loss_scale_optimizer_may_be_loaded_before_it_is_built():
+    def make():
+        inner = keras_tfopt.MovingAverage(CASE["LazyAdam"].make())
+        return keras_tfopt.LossScaleOptimizer(inner, initial_scale=64.0, dynamic_growth_steps=3)
+
+    def stores(optimizer):
+        chain = [optimizer, optimizer.inner_optimizer, optimizer.inner_optimizer.inner_optimizer]
+        return [(one, {}) for one in chain]
+
+    plan = dense_gradients(5)
+    runner = Runner(make(), initial(), "eager")
+    for grads in plan[:4]:
+        runner.step(scaled_by(grads, scale_of(runner.optimizer)))
+    assert scale_of(runner.optimizer) == 128
+    saved = stores(runner.optimizer)
+    for one, store in saved:
+        one.save_own_variables(store)
+    other = make()
+    for (one, _), (_, store) in zip(stores(other), saved, strict=True):
+        one.load_own_variables(store)
+    again = Runner(other, runner.values, "eager")
+    for one in (runner, again):
+        one.step(scaled_by(plan[4], 128))
+    for a, b in zip(runner.snapshot(), again.snapshot(), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    (
+        ("initial_scale", 0, r"\(0, inf\)"),
+        ("initial_scale", "1", r"\(0, inf\)"),
+        ("dynamic_growth_steps", 0, ">= 1"),
+        ("inner_optimizer", keras_tfopt.LossScaleOptimizer("sgd"), "outermost"),
+        ("inner_optimizer", 3, "keras.optimizers.Optimizer"),
+    ),
+)
+def test_loss_scale_optimizer_refuses(name, value, allowed):
+    with pytest.raises((TypeError, ValueError), match=allowed) as caught:
+        keras_tfopt.LossScaleOptimizer(**{"inner_optimizer": "sgd", name: value})
+    assert name in str(caught.value) or "LossScaleOptimizer" in str(caught.value)
 
 
 def test_a_loss_scale_factor_is_applied_to_the_loss():
@@ -848,13 +916,6 @@ class SparseEmbedding(keras.layers.Layer):
         return (*shape, 2)
 
 
-class SparseLossScale(keras.optimizers.LossScaleOptimizer):
-    """Keras's own, but for its check, which torch does not do on sparse tensors."""
-
-    def check_finite(self, grads):
-        return super().check_finite([g._values() if g.is_sparse else g for g in grads])
-
-
 def sparse_model(optimizer):
     model = keras.Sequential([keras.layers.Input((3,), dtype="int32"), SparseEmbedding()])
     table = np.random.default_rng(0).normal(size=(4, 2)).astype("float32")
@@ -886,7 +947,9 @@ def test_sparse_tensors_of_torch(name):
 def test_sparse_tensors_of_torch_with_a_dynamic_loss_scale(record_property):
     case = CASE["LazyAdam"]
     with policy("mixed_float16"):
-        model, table = sparse_model(SparseLossScale(case.make(), initial_scale=1024.0))
+        model, table = sparse_model(
+            keras_tfopt.LossScaleOptimizer(case.make(), initial_scale=1024.0)
+        )
         model.fit(SPARSE_IDS, np.zeros((4, 3)), batch_size=1, shuffle=False, verbose=0)
         stock, _ = sparse_model(case.make())
         assert type(stock.optimizer) is keras.optimizers.LossScaleOptimizer

@@ -1,6 +1,7 @@
 """How rules run: the only part that imports a backend or touches Keras-private names."""
 
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.loss_scaling import LossScalingEngine
 from keras_tfopt.execution.options import own_parameters
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import plain
@@ -10,6 +11,7 @@ from keras_tfopt.execution.wrapping import WrappingEngine
 __all__ = [
     "Engine",
     "Like",
+    "LossScalingEngine",
     "RowGradient",
     "Rows",
     "Slot",

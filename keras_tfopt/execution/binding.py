@@ -48,8 +48,9 @@ class Update:
 
 
 def write(variable: Any, value: Any, indices: Any = None) -> tuple[Any, Any, Any]:
+    """`(variable, index, value)` for `backend.commit`: all of it, some rows, or by a scalar one."""
     if isinstance(value, Rows):
-        return variable, ops.reshape(value.index, (1,)), ops.expand_dims(value.value, 0)
+        return variable, value.index, value.value
     return variable, indices, value
 
 

@@ -123,10 +123,15 @@ def to_native(rows: Any) -> Any:
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
-    """Assigns `(variable, indices or None, value)`."""
+    """Assigns `(variable, indices, an index or None, value)`."""
     for variable, indices, value in writes:
         if indices is not None:
-            value = variable.value.at[indices].set(value.astype(variable.dtype), mode="drop")
+            value = value.astype(variable.dtype)
+            if jnp.ndim(indices) == 0:
+                # In place, where a scatter after other uses of the variable would copy it.
+                value = jax.lax.dynamic_update_index_in_dim(variable.value, value, indices, 0)
+            else:
+                value = variable.value.at[indices].set(value, mode="drop")
         variable.assign(value)
 
 

@@ -196,7 +196,7 @@ def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
-    """Assigns `(variable, indices or None, value)`, on all replicas."""
+    """Assigns `(variable, indices, an index or None, value)`, on all replicas."""
     if not writes:
         return
     if replicas() == 1:

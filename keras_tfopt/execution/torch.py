@@ -104,10 +104,12 @@ def to_native(rows: Any) -> Any:
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
-    """Assigns `(variable, indices or None, value)`."""
+    """Assigns `(variable, indices, an index or None, value)`."""
     for variable, indices, value in writes:
         if indices is None:
             variable.value.copy_(value)
+        elif indices.ndim == 0:
+            variable.value[indices] = value.to(variable.value.dtype)
         else:
             variable.value.index_copy_(0, indices.long(), value.to(variable.value.dtype))
 

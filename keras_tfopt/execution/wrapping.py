@@ -31,7 +31,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 f"{type(self).__name__} takes no options of optimizers; set them on "
                 f"`inner_optimizer`. Received: {sorted(base)}"
             )
-        inner = _check_inner(inner_optimizer, type(self).__name__)
+        inner = check_inner(inner_optimizer, type(self).__name__)
         # A learning rate of its own would be a variable that nobody reads.
         super().__init__(learning_rate=lambda: inner.learning_rate, name=name)
         self.inner_optimizer = inner
@@ -58,7 +58,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
     def before_step(self, grads: list[Any], variables: list[Any]) -> list[Any]:
         return grads
 
-    def after_step(self, variables: list[Any]) -> None:
+    def after_step(self, variables: list[Any]) -> list[Any] | None:
         return None
 
     def _has(self, hook: str) -> bool:
@@ -172,24 +172,16 @@ class WrappingEngine(keras.optimizers.Optimizer):
             if self._has("before"):
                 grads = self._run_before(grads, variables, scalars, last)
             restore = self._snapshot(grads, variables, scalars) if self._has("accept") else []
-        self._apply_inner(grads, variables)
+        apply_summed(self.inner_optimizer, grads, variables)
         with keras.name_scope(self.name), backend.no_gradients():
             for variable, accepted, old in restore:
                 value = ops.where(accepted, backend.read(variable), old)
                 backend.commit(self, [(variable, None, value)])
             if self._has("after"):
                 self._run_after(grads, variables, scalars, last)
-            self.after_step(variables)
+            if self._has("after_step"):
+                self._run_after_step(variables)
         self._iterations.assign_add(1)
-
-    def _apply_inner(self, grads: list[Any], variables: list[Any]) -> None:
-        if isinstance(self.inner_optimizer, (Engine, WrappingEngine)):
-            self.inner_optimizer._apply(grads, variables, summed=True)
-            return
-        if backend.replicas() > 1:  # over which Keras is going to sum
-            grads = [g / backend.replicas() for g in grads]
-        native = [backend.to_native(g) if isinstance(g, gradients.Touched) else g for g in grads]
-        self.inner_optimizer.apply(native, variables)
 
     def _scalars(self, indices: list[int]) -> dict[str, dict[str, Any]]:
         micro_steps = self.gradient_accumulation_steps or 1
@@ -271,6 +263,12 @@ class WrappingEngine(keras.optimizers.Optimizer):
         backend.commit(self, writes)
         return new_grads
 
+    def _run_after_step(self, variables: list[Any]) -> None:
+        new = self.after_step(variables)
+        if new is not None:
+            pairs = zip(variables, new, strict=True)
+            backend.commit(self, [(v, None, ops.cast(x, v.dtype)) for v, x in pairs])
+
     def _snapshot(self, grads: list, variables: list, scalars: dict) -> list[tuple]:
         """What to put back where the step is not accepted: `(variable, accepted, old value)`."""
         kept = []
@@ -324,6 +322,17 @@ class WrappingEngine(keras.optimizers.Optimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
 
+def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+    """`apply` of any optimizer, on gradients that are already summed over the replicas."""
+    if isinstance(optimizer, (Engine, WrappingEngine)):
+        optimizer._apply(grads, variables, summed=True)
+        return
+    if backend.replicas() > 1:  # over which Keras is going to sum
+        grads = [g / backend.replicas() for g in grads]
+    native = [backend.to_native(g) if isinstance(g, gradients.Touched) else g for g in grads]
+    optimizer.apply(native, variables)
+
+
 def innermost(optimizer: Any) -> Any:
     while isinstance(optimizer, WrappingEngine):
         optimizer = optimizer.inner_optimizer
@@ -358,7 +367,7 @@ def _where(condition: Any, new: Any, old: Any) -> Any:
     return new if condition is None else ops.where(condition, new, old)
 
 
-def _check_inner(inner: Any, owner: str) -> Any:
+def check_inner(inner: Any, owner: str) -> Any:
     if not isinstance(inner, (str, dict, keras.optimizers.Optimizer)):
         raise TypeError(
             "Argument `inner_optimizer` must be a keras.optimizers.Optimizer, or a name or "

@@ -1,0 +1,105 @@
+"""A dynamic loss scale for gradients of any kind, spread over devices or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+from keras.src.utils import tracking
+
+from keras_tfopt.execution import gradients, persistence
+from keras_tfopt.execution.binding import Cache
+from keras_tfopt.execution.building import describe, pair
+from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.wrapping import apply_summed, check_inner
+
+
+class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
+    """Divides gradients by the loss scale and steps where all of them are finite.
+
+    Of Keras's class for `compile`, which asks for it, and for its arguments; the step is its own.
+    """
+
+    built: bool
+    _own = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
+
+    def __init__(self, inner_optimizer: Any, *args: Any, **kwargs: Any):
+        self._lock = False
+        inner = check_inner(inner_optimizer, type(self).__name__)
+        super().__init__(inner, *args, **kwargs)
+        self._waiting: persistence.Saved | None = None
+        self._fast = Cache()
+
+    @tracking.no_automatic_dependency_tracking
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates the state of this and of the inner optimizer."""
+        if self.built:
+            return
+        variables = list(variables)
+        with backend.build_scope(self, variables):
+            self._likes = [describe(variable, type(self).__name__) for variable in variables]
+            super().build(variables)
+        self.built = True
+        saved, self._waiting = self._waiting, None
+        if saved is not None:
+            with backend.build_scope(self, variables):
+                persistence.restore(saved, self._variables, self._own, self, unless_changed=True)
+
+    def save_own_variables(self, store: Any) -> None:
+        # Keras saves the inner optimizer by itself, as it finds it among the attributes.
+        persistence.save(store, self._variables, self._roles(), self._waiting)
+
+    def load_own_variables(self, store: Any) -> None:
+        names = self._own[2:]
+        self._waiting = persistence.load(store, self._variables, self._roles(), names, self)
+
+    def _roles(self) -> list[str]:
+        return list(self._own[: len(self._variables)])
+
+    @backend.outside_compiler
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Updates the variables by gradients of the scaled loss, unless one is not finite."""
+        grads, variables = pair(self, grads, trainable_variables)
+        if not grads:
+            return
+        with keras.name_scope(self.name), backend.no_gradients():
+            grads, variables = self._filter_empty_gradients(grads, variables)
+            grads = [
+                gradients.check(g, v, self._likes[self._get_variable_index(v)])
+                for g, v in zip(grads, variables, strict=True)
+            ]
+            # Before the check, so that all replicas come to the same result.
+            grads = backend.reduce_replicas(grads)
+            finite = ops.all(ops.stack([ops.all(ops.isfinite(_values(g))) for g in grads]))
+            scale, counter = backend.read(self.dynamic_scale), backend.read(self.step_counter)
+
+            def step() -> None:
+                unscaled = [
+                    g
+                    if self._overwrite_variable_with_gradient(v)
+                    else g / ops.cast(scale, _values(g).dtype)
+                    for g, v in zip(grads, variables, strict=True)
+                ]
+                apply_summed(self.inner_optimizer, unscaled, variables)
+
+            backend.run_if(self, finite, step)
+            grows = ops.equal(counter, self.dynamic_growth_steps - 1)
+            factor = ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5)
+            counter = ops.where(ops.logical_and(finite, ~grows), counter + 1, 0)
+            writes = [(self.dynamic_scale, scale * factor), (self.step_counter, counter)]
+            backend.commit(self, [(v, None, ops.cast(new, v.dtype)) for v, new in writes])
+
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> tuple[Any, Any]:
+        """`apply` on given values, for JAX."""
+        # Keras's own decides in `ops.cond`, which copies every variable and slot on JAX.
+        return keras.optimizers.Optimizer.stateless_apply(
+            self, optimizer_variables, grads, trainable_variables
+        )
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, gradients.Touched) else gradient

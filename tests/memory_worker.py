@@ -1,0 +1,77 @@
+"""What test_memory.py runs in a process of its own: the memory that steps need for a while.
+
+    KERAS_BACKEND=torch python -m tests.memory_worker '{"cls": "GGT", "shapes": [[1000, 1000]]}'
+
+Prints, as JSON, bytes: of the weights, of the optimizer's state, and by how much the process grew in
+four steps beyond weights, gradients and state.
+"""
+
+import json
+import math
+import pathlib
+import sys
+
+import keras
+
+import keras_tfopt
+from tests.stepping import BACKEND
+
+
+def status(name):
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return 1024 * int(line.split()[1])
+    raise KeyError(name)
+
+
+def main(cls, shapes, **arguments):
+    train(cls, [(3, 2)] * min(2, len(shapes)), arguments)  # what compilers need stays with them
+    print(json.dumps(train(cls, shapes, arguments)))
+
+
+def train(cls, shapes, arguments):
+    before = status("VmRSS")
+    variables = [keras.Variable(keras.ops.ones(s), name=f"v{i}") for i, s in enumerate(shapes)]
+    optimizer = getattr(keras_tfopt, cls)(**arguments)
+    optimizer.build(variables)
+    weights = 4 * sum(math.prod(shape) for shape in shapes)
+    state = 4 * sum(math.prod(v.shape) for v in optimizer.variables)
+    step = stepper(optimizer, variables, [0.01 * keras.ops.ones(shape) for shape in shapes])
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
+    for _ in range(4):
+        step()
+    growth = status("VmHWM") - before - state - 2 * weights
+    return {"weights": weights, "state": state, "growth": growth}
+
+
+def stepper(optimizer, variables, grads):
+    """A step as `fit` makes it."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        # The gradients are made in the step and may be released there, as those of a loss are.
+        return tf.function(lambda: optimizer.apply([g + 0.0 for g in grads], variables), autograph=False)
+    if BACKEND == "torch":
+        import torch
+
+        def step():
+            with torch.no_grad():
+                optimizer.apply(grads, variables)
+
+        return step
+    import jax
+
+    state = [[v.value for v in variables], [v.value for v in optimizer.variables]]
+    for variable in [*variables, *optimizer.variables]:
+        variable._value = None  # the step owns what it donates
+    apply = jax.jit(lambda x, s, g: optimizer.stateless_apply(s, g, x), donate_argnums=(0, 1))
+
+    def step_jax():
+        state[:] = apply(*state, grads)
+        jax.block_until_ready(state)
+
+    return step_jax
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
