@@ -145,8 +145,8 @@ class TestTensorFlow:
         calls = [op for op in graph.get_operations() if "PartitionedCall" in op.type]
         inner = [graph._get_function(op.get_attr("f").name) for op in calls]
         compiled = [f for f in inner if f.cached_definition.attr["_XlaMustCompile"].b]
-        assert len(compiled) == 1
-        # Outside of it, whole variables are only read, handed over and assigned.
+        assert len(compiled) == len(set(SHAPES))
+        # Outside of these, nothing is computed with whole variables.
         outside = {
             op.type for op in graph.get_operations() for t in op.outputs if t.shape == SHAPES[3]
         }
@@ -156,8 +156,20 @@ class TestTensorFlow:
     def test_two_steps_one_trace(self):
         optimizer, values = keras_tfopt.Adam(0.01), variables()
         train(optimizer, values, steps=4)
-        (function,) = [f for key, f in optimizer._fast.items() if key[0] == "whole"]
-        assert function.experimental_get_tracing_count() == 1
+        functions = [f for key, f in optimizer._fast.items() if key[0] == "whole"]
+        assert len(functions) == len(SHAPES)
+        assert all(f.experimental_get_tracing_count() == 1 for f in functions)
+
+    def test_variables_of_one_shape_share_compiled_code(self):
+        from keras_tfopt.execution.tensorflow import GROUP
+
+        shapes = [(3, 2)] * (2 * GROUP + 1)
+        optimizer = keras_tfopt.Adam(0.01)
+        values = [keras.Variable(np.ones(s), name=f"v{i}") for i, s in enumerate(shapes)]
+        train(optimizer, values, shapes=shapes)
+        functions = [f for key, f in optimizer._fast.items() if key[0] == "whole"]
+        assert len(functions) == 2  # of whole groups, and of the rest
+        assert all(f.experimental_get_tracing_count() == 1 for f in functions)
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="only JAX tells the memory of a step")

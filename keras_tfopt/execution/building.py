@@ -32,7 +32,7 @@ def constant(value: Any) -> Callable[..., Any]:
     """An initializer. That of Keras rounds to float32 on TensorFlow."""
 
     def initial(shape: Any, dtype: Any = None) -> Any:
-        return ops.convert_to_tensor(value, dtype) * ops.ones(shape, dtype)
+        return ops.full(shape, ops.convert_to_tensor(value, dtype), dtype)
 
     return initial
 

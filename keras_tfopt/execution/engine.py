@@ -332,25 +332,31 @@ class Engine(keras.optimizers.Optimizer):
         """One call for all variables; those without a gradient count with zeros and stay."""
         dtype = self._model_dtype
         given = {self._get_variable_index(v): g for v, g in zip(variables, grads, strict=True)}
-        g, x, masters = [], [], []
+        g = []
         for index, variable in enumerate(self._trainable_variables):
             gradient = given.get(index)
             if isinstance(gradient, gradients.Touched):
                 gradient = backend.to_dense(gradient)
             g.append(ops.zeros(variable.shape, dtype) if gradient is None else gradient)
-            x.append(backend.read(variable))
-            master = self._slot_variables[index].get(MASTER)
-            masters.append(None if master is None else backend.read(master))
-        slots = {name: backend.read(v) for name, v in self._model_slots.items()}
-        key = ("model", tuple(sorted(given)))
+        masters = [slots[MASTER] for slots in self._slot_variables if MASTER in slots]
+        owners = [i for i, slots in enumerate(self._slot_variables) if MASTER in slots]
+        count, names = len(g), tuple(self._model_slots)
         call = bind_model_rule(self, self._likes, self._decays, dtype, backend.norm)
-        x, masters, slots = backend.compiled(self, key, call)(g, x, masters, slots, scalars)
-        writes = [write(self._model_slots[name], value) for name, value in slots.items()]
-        for index in given:
-            writes.append((self._trainable_variables[index], None, x[index]))
-            if masters[index] is not None:
-                writes.append((self._slot_variables[index][MASTER], None, masters[index]))
-        backend.commit(self, writes)
+
+        def run(values: list[Any], inputs: tuple) -> tuple[None, list[tuple]]:
+            x, rest = values[:count], values[count:]
+            copies = dict(zip(owners, rest, strict=False))
+            slots = dict(zip(names, rest[len(owners) :], strict=True))
+            x, kept, new = call(inputs[0], x, [copies.get(i) for i in range(count)], slots, inputs[1])
+            writes = [write(index, x[index]) for index in given]
+            writes += [write(count + n, kept[i]) for n, i in enumerate(owners) if i in given]
+            first = count + len(owners)
+            writes += [write(first + names.index(name), value) for name, value in new.items()]
+            return None, writes
+
+        key = ("model", tuple(sorted(given)))
+        everything = [*self._trainable_variables, *masters, *self._model_slots.values()]
+        backend.run_in_place(self, key, run, everything, (g, scalars))
 
     def _plan(self, gradient: Any, variable: Any) -> Update:
         """Decides how the rule meets this gradient: as a whole or in rows."""

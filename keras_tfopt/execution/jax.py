@@ -135,6 +135,35 @@ def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
         variable.assign(value)
 
 
+def run_in_place(
+    engine: Engine, key: Any, function: Callable, variables: Sequence[Any], inputs: Any
+) -> Any:
+    """Calls `function(values, inputs)`, which returns a result and writes; makes the writes."""
+    result, writes = function([variable.value for variable in variables], inputs)
+    others = [value for _, indices, value in writes if indices is None]
+    for n, indices, value in writes:
+        if indices is not None:
+            indices = indices + _zero_after(others)
+        commit(engine, [(variables[n], indices, value)])
+    return result
+
+
+def _zero_after(values: list[Any]) -> Any:
+    """A zero that is known only when all the values are.
+
+    A variable that is written in part is updated where it is only if all that reads it must come
+    first, and the compiler sees no order but that of results used. Of two consecutive integers one
+    is even, which it does not know.
+    """
+    zero = jnp.int32(0)
+    for value in values:
+        if jnp.size(value):
+            first = jnp.ravel(value)[0].astype("float32")
+            number = jax.lax.bitcast_convert_type(first, "int32") + zero
+            zero = (number * (number + 1)) & 1
+    return zero
+
+
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
     if hasattr(gradient, "indices"):
         total = accumulator.value.at[gradient.indices].add(gradient.values, mode="drop")

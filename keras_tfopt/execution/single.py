@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "build_scope",
     "colocated",
-    "compiled",
     "number",
     "once",
     "read",
@@ -47,7 +46,3 @@ def replicas() -> int:
 
 def reduce_replicas(grads: list[Any]) -> list[Any]:
     return grads
-
-
-def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
-    return function

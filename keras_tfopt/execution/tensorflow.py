@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # Elements from which norms are taken outside of XLA, which sums in order and on one core.
 LARGE = 1 << 16
+# Variables of one shape that are updated by one call of compiled code.
+GROUP = 25
 
 
 def outside_compiler(function: Callable) -> Callable:
@@ -186,13 +189,36 @@ def to_native(rows: Any) -> Any:
     return tf.IndexedSlices(rows.values, rows.indices, tf.constant(rows.shape, "int64"))
 
 
-def compiled(engine: Engine, key: Any, function: Callable) -> Callable:
-    """The function compiled by XLA, once per key and shapes; its inputs must be tensors."""
+def run_in_place(
+    engine: Engine, key: Any, function: Callable, variables: Sequence[Any], inputs: Any
+) -> Any:
+    """Calls `function(values, inputs)`, which returns a result and writes; makes the writes.
+
+    A write is `(position in variables, indices, an index or None, value)`. The whole runs compiled
+    by XLA, which is given the variables themselves and updates them where they are. It is compiled
+    once per key and shapes; the inputs must be tensors.
+    """
     if is_plain() or replicas() > 1:
-        return function
+        result, writes = function([read(v) for v in variables], inputs)
+        commit(engine, [(variables[n], indices, value) for n, indices, value in writes])
+        return result
     if key not in engine._fast:
-        engine._fast[key] = tf.function(function, jit_compile=True, autograph=False)
-    return engine._fast[key]
+
+        def run(variables: list[Any], inputs: Any) -> Any:
+            result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
+            later = {}
+            for n, indices, value in writes:
+                if indices is None:
+                    _assign(variables[n], None, value)
+                else:
+                    later[n] = indices, value
+            return result, later
+
+        engine._fast[key] = tf.function(run, jit_compile=True, autograph=False)
+    result, later = engine._fast[key]([_native(v) for v in variables], inputs)
+    # Of a variable that is written in part, XLA would make a copy.
+    commit(engine, [(variables[n], *write) for n, write in later.items()])
+    return result
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
@@ -240,41 +266,49 @@ def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:
 
 
 def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, Any]]) -> None:
-    whole = [u for u in updates if u.kind.mode in ("dense", "move")]
-    writes: list[tuple] = []
-    for update, new in zip(whole, _run_whole(engine, whole, scalars), strict=True):
-        writes.extend(update.writes(new))
+    groups: dict[tuple, list[Update]] = {}
+    for update in updates:
+        if update.kind.mode in ("dense", "move"):
+            shape, dtype = update.variable.shape, str(update.variable.dtype)
+            groups.setdefault((update.kind, update.names, shape, dtype), []).append(update)
+    for key, members in groups.items():
+        # Alike, they share compiled code; and few calls keep the cost of calling low.
+        for start in range(0, len(members), GROUP):
+            group = members[start : start + GROUP]
+            _run_whole(engine, ("whole", len(group), *key), group, scalars[group[0].kind.dtype])
+    writes = []
     for update in updates:
         if update.kind.mode in ("rows", "touched"):
             writes.extend(_run_rows(engine, update, scalars[update.kind.dtype]))
     commit(engine, writes)
 
 
+def _run_whole(engine: Engine, key: tuple, group: list[Update], scalars: dict[str, Any]) -> None:
+    call = engine.rule_call(group[0])
+    variables = [v for update in group for v in (update.variable, *update.slots)]
+    each = len(variables) // len(group)
+
+    def run(values: list[Any], inputs: tuple[list[tuple], dict]) -> tuple[None, list[tuple]]:
+        writes = []
+        for number, (g, mask, norms) in enumerate(inputs[0]):
+            start = number * each
+            x, *slots = values[start : start + each]
+            known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
+            y, changed = call(g, x, slots, inputs[1], mask, _norm_or(known))
+            new = [(start + n, None, v) for n, v in enumerate([y, *changed]) if v is not None]
+            writes += new
+        return None, writes
+
+    given = []
+    for update in group:
+        large = engine.flat and math.prod(update.variable.shape) >= LARGE
+        norms = [norm(update.gradient), norm(read(update.variable))] if large else []
+        given.append((update.gradient, update.mask, norms))
+    run_in_place(engine, key, run, variables, (given, scalars))
+
+
 def _norm_or(known: dict[int, Any]) -> Callable[[Any], Any]:
     return lambda x: known[id(x)] if id(x) in known else norm(x)
-
-
-def _run_whole(engine: Engine, updates: list[Update], scalars: dict) -> list[list[Any]]:
-    if not updates:
-        return []
-    calls = [(engine.rule_call(u), u.kind.dtype) for u in updates]
-
-    def run(inputs: list[tuple], scalars: dict) -> list[list[Any]]:
-        new = []
-        for (call, dtype), (g, x, slots, mask, norms) in zip(calls, inputs, strict=True):
-            known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
-            y, changed = call(g, x, slots, scalars[dtype], mask, _norm_or(known))
-            new.append([y, *changed])
-        return new
-
-    inputs = []
-    for u in updates:
-        x = read(u.variable)
-        large = engine.flat and x.shape.num_elements() >= LARGE
-        norms = [norm(u.gradient), norm(x)] if large else []
-        inputs.append((u.gradient, x, [read(slot) for slot in u.slots], u.mask, norms))
-    key = ("whole", tuple((u.kind, u.names) for u in updates))
-    return compiled(engine, key, run)(inputs, scalars)
 
 
 def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:

@@ -114,6 +114,15 @@ def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
             variable.value.index_copy_(0, indices.long(), value.to(variable.value.dtype))
 
 
+def run_in_place(
+    engine: Engine, key: Any, function: Callable, variables: Sequence[Any], inputs: Any
+) -> Any:
+    """Calls `function(values, inputs)`, which returns a result and writes; makes the writes."""
+    result, writes = function([read(v) for v in variables], inputs)  # noqa: F405
+    commit(engine, [(variables[n], indices, value) for n, indices, value in writes])
+    return result
+
+
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
     if hasattr(gradient, "named"):
         accumulator.value.index_add_(0, gradient.indices, gradient.values)

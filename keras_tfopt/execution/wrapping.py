@@ -218,7 +218,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
         self, hook: str, call: Callable, grads: list, variables: list, scalars: dict, last: Any
     ) -> list[Any]:
         """Runs a hook over all variables and writes what it returns; gives the new gradients."""
-        inputs, facts = [], []
+        given, facts, in_rows, whole = [], [], [], []
         for gradient, variable in zip(grads, variables, strict=True):
             index = self._get_variable_index(variable)
             slots = self._slot_variables[index]
@@ -229,39 +229,50 @@ class WrappingEngine(keras.optimizers.Optimizer):
             if rows:
                 g = gradient.values
                 mask = None if named else backend.nonzero_rows(g)
-                x = backend.take(variable, gradient.indices)
-                s = {n: backend.take(slot, gradient.indices) for n, slot in slots.items()}
+                parts = [backend.take(v, gradient.indices) for v in (variable, *slots.values())]
+                in_rows.append((variable, slots, gradient.indices))
             else:
                 g = backend.to_dense(gradient) if is_rows else gradient
                 mask = backend.nonzero_rows(g) if by_rows else None
-                x, s = backend.read(variable), {n: backend.read(v) for n, v in slots.items()}
-            inputs.append((g, x, s, mask))
+                parts = []
+                whole += [variable, *slots.values()]
+            given.append((g, mask, parts))
             facts.append((self._likes[index], rows, tuple(slots)))
 
-        def run(inputs: list, scalars: dict, last: Any) -> list[tuple]:
-            results = []
-            for (like, rows, names), (g, old, s, mask) in zip(facts, inputs, strict=True):
+        def run(values: list, inputs: tuple) -> tuple[tuple, list[tuple]]:
+            new_grads, new_parts, writes = [], [], []
+            given, scalars, last = inputs
+            start = 0
+            for (like, rows, names), (g, mask, parts) in zip(facts, given, strict=True):
+                old, *kept = parts if rows else values[start : start + 1 + len(names)]
+                s = dict(zip(names, kept, strict=True))
                 t = Scalars(scalars[like.dtype], {"path": like.path}, rows, backend.norm)
                 slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
                 g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
                 x = _where(last, _where(mask, ops.cast(x, old.dtype), old), old)
                 new = {n: _where(last, _where(mask, v, s[n]), s[n]) for n, v in new.items()}
-                results.append((g, x, new))
-            return results
+                new_grads.append(g)
+                if rows:
+                    new_parts.append((x, new))
+                    continue
+                writes.append(write(start, x))
+                writes += [write(start + 1 + names.index(n), value) for n, value in new.items()]
+                start += 1 + len(names)
+            return (new_grads, new_parts), writes
 
-        key = (hook, tuple(facts), last is None, tuple(m is None for *_, m in inputs))
-        results = backend.compiled(self, key, run)(inputs, scalars, last)
-        writes, new_grads = [], []
-        for gradient, variable, (g, x, new), (_, rows, _) in zip(
-            grads, variables, results, facts, strict=True
-        ):
-            slots = self._slot_variables[self._get_variable_index(variable)]
-            at = gradient.indices if rows else None
-            writes.append(write(variable, x, at))
-            writes.extend(write(slots[name], value, at) for name, value in new.items())
-            new_grads.append(gradient.map(lambda _, g=g: g) if rows else g)
+        key = (hook, tuple(facts), last is None, tuple(mask is None for _, mask, _ in given))
+        new_grads, new_parts = backend.run_in_place(
+            self, key, run, whole, (given, scalars, last)
+        )
+        writes = []
+        for (variable, slots, indices), (x, new) in zip(in_rows, new_parts, strict=True):
+            writes.append(write(variable, x, indices))
+            writes += [write(slots[name], value, indices) for name, value in new.items()]
         backend.commit(self, writes)
-        return new_grads
+        return [
+            gradient.map(lambda _, g=g: g) if rows else g
+            for gradient, g, (_, rows, _) in zip(grads, new_grads, facts, strict=True)
+        ]
 
     def _run_after_step(self, variables: list[Any]) -> None:
         new = self.after_step(variables)

@@ -1,0 +1,46 @@
+"""What steps need beyond weights, gradients and state."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.stepping import BACKEND
+
+# Arguments, and the bytes that may be used besides weights, gradients and state.
+WORK = {
+    # What XLA keeps grows with the number of variables, whatever the optimizer.
+    "many": ({"cls": "Adam", "shapes": [[256, 256]] * 600}, 250e6),
+    "one": ({"cls": "Adam", "shapes": [[5000, 8000]]}, 60e6),
+    "norms": ({"cls": "LARS", "shapes": [[5000, 8000]]}, 60e6),
+    # Some vectors of the size of the model: momentum, direction, both flat; but never the window.
+    "window": ({"cls": "GGT", "shapes": [[5000, 1000]], "window": 24}, 8 * 4 * 5e6),
+}
+# Of that, what small variables may need in passing: gradients and variables laid into a bucket of
+# 4 MB each, and what else a process does.
+BUCKETS = 2 * 4 * 2**20 + 8e6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not pathlib.Path("/proc/self/clear_refs").exists(), reason="read from /proc")
+@pytest.mark.parametrize("name", WORK)
+def test_a_step_needs_no_second_copy(name):
+    arguments, most = WORK[name]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.memory_worker", json.dumps(arguments)],
+        # Blocks that are freed go back to the system, and do not count as used.
+        env={**os.environ, "KERAS_BACKEND": BACKEND, "MALLOC_MMAP_THRESHOLD_": "65536"},
+        cwd=pathlib.Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    used = json.loads(done.stdout.splitlines()[-1])
+    assert most < used["state"]  # or a copy would go unnoticed
+    assert used["kept"] + used["passing"] < most, used
+    if name == "many":
+        assert used["passing"] < BUCKETS, used
