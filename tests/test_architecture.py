@@ -34,6 +34,7 @@ BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}
 FLOORS = (
     {"execution"},
     {"algorithm", "wrapper"},
+    {"loss_scale_optimizer"},
     {"algorithms", "wrappers", "distributed", "schedules"},
     {"layers", "callbacks", "registry", "legacy", "diagnosis"},
     {"__init__"},

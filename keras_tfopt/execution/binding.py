@@ -26,12 +26,13 @@ class Kind:
     facts: tuple[tuple[str, Any], ...] = ()  # what the rule knows of the variable
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Update:
     """One variable, its slots, its gradient."""
 
     kind: Kind
     index: int
+    like: Like
     variable: Any
     names: tuple[str, ...]  # of the slots
     slots: list[Any]

@@ -67,6 +67,7 @@ class Engine(keras.optimizers.Optimizer):
         self._slot_names: tuple[str, ...] | None = None
         self._waiting: persistence.Saved | None = None
         self._fast = Cache()
+        self._statics = Cache()
 
     # ---- What a rule provides -------------------------------------------------------------------
 
@@ -373,12 +374,13 @@ class Engine(keras.optimizers.Optimizer):
         if rows and mode != "rows":
             gradient = backend.to_dense(gradient)
         kind, names, slots = self._static(index, mode, named and mode == "rows")
-        return Update(kind, index, variable, names, slots, gradient, mask)
+        return Update(kind, index, self._likes[index], variable, names, slots, gradient, mask)
 
     def _static(self, index: int, mode: str, named: bool) -> tuple[Kind, tuple, list]:
         """The part of an update that is the same in every step: kind, names and slots."""
-        key = ("static", index, mode, named)
-        if key not in self._fast:
+        key = (index, mode, named)
+        static = self._statics.get(key)
+        if static is None:
             like, slots = self._likes[index], self._slot_variables[index]
             kind = Kind(
                 mode=mode,
@@ -387,8 +389,8 @@ class Engine(keras.optimizers.Optimizer):
                 named=named,
                 facts=() if self.scope == "element" else tuple(self.facts(like.path).items()),
             )
-            self._fast[key] = kind, tuple(slots), list(slots.values())
-        return self._fast[key]
+            static = self._statics[key] = kind, tuple(slots), list(slots.values())
+        return static
 
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
         lr, step = scalar(lr, dtype), scalar(step, dtype)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Elements from which norms are taken outside of XLA, which sums in order and on one core.
 LARGE = 1 << 16
 # Variables of one shape that are updated by one call of compiled code.
-GROUP = 25
+GROUP = 8
 
 
 def outside_compiler(function: Callable) -> Callable:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.state import Like
 
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
 def outside_compiler(function: Callable) -> Callable:
     """Keeps a compiled training step from tracing into the engine, which compiles by itself."""
     return torch.compiler.disable(function)
@@ -54,9 +57,9 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     return (
         isinstance(gradient, torch.Tensor)
         and gradient.layout is torch.strided
-        and gradient.dtype is getattr(torch, like.dtype)
+        and gradient.dtype is DTYPES[like.dtype]
         and gradient.shape == like.shape
-        and gradient.device == variable.value.device
+        and gradient.device == variable._value.device
     )
 
 
