@@ -76,10 +76,12 @@ def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
     return run_jax
 
 
-def peer(rule: str, shapes: Shapes) -> tuple[str, Callable[[], None]] | None:
+def peer(rule: str, shapes: Shapes) -> tuple[str, Callable[[], None]]:
     """The fastest hand-made counterpart on this backend, and its name."""
-    make = PEERS.get((BACKEND, rule))
-    return None if make is None else make(shapes)
+    if (BACKEND, rule) in PEERS:
+        return PEERS[BACKEND, rule](shapes)
+    # The price of what the rule does beyond momentum, which reads and writes as little as any.
+    return "keras_tfopt.Momentum", of_keras(RULES["Momentum"][0], shapes)
 
 
 def _torch(name: str, **options: Any) -> Callable:
@@ -180,5 +182,4 @@ PEERS: dict[tuple[str, str], Callable] = {
     ("tensorflow", "Momentum"): _tensorflow_momentum,
     ("jax", "Adam"): _optax("adam", eps=1e-7),
     ("jax", "Momentum"): _optax("sgd", momentum=0.9),
-    ("jax", "LARS"): _optax("lars"),
 }

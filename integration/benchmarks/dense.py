@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration.benchmarks import contenders
+from integration.benchmarks import contenders, costs
 from integration.benchmarks.shapes import WORK, Shapes
 
 
@@ -71,9 +71,7 @@ def measure(rule: str, work: str, shapes: Shapes, budget: float, bandwidth: floa
     steps = {"ours": contenders.of_keras(ours, shapes)}
     steps["ours"]()
     first = time.perf_counter() - before
-    peer = contenders.peer(rule, shapes)
-    if peer is not None:
-        steps["peer"] = peer[1]
+    peer, steps["peer"] = contenders.peer(rule, shapes)
     if stock is not None:
         steps["stock"] = contenders.of_keras(stock, shapes)
     times = rounds_of(steps, budget)
@@ -84,7 +82,7 @@ def measure(rule: str, work: str, shapes: Shapes, budget: float, bandwidth: floa
         "work": work,
         "variables": len(shapes),
         "parameters": parameters,
-        "peer": peer[0] if peer else None,
+        "peer": peer,
         "rounds": len(times["ours"]),
         "milliseconds": {k: round(v, 3) for k, v in medians.items()},
         "first_step_seconds": round(first, 2),
@@ -108,11 +106,11 @@ def table(results: list[dict]) -> str:
     head += ["ours / stock Keras", "ours / floor"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for r in results:
-        peer, stock = r.get("ratio_to_peer"), r.get("ratio_to_stock")
+        peer, stock = r["ratio_to_peer"], r.get("ratio_to_stock")
         lines.append(
-            f"| {r['rule']} | {r['work']} | {r['milliseconds']['ours']:.2f} | {r['peer'] or ''} | "
-            + (f"**{peer['median']:.2f}** ({peer['min']:.2f}, {peer['max']:.2f})" if peer else "")
-            + f" | {stock['median'] if stock else ''} | {r['ratio_to_floor']:.2f} |"
+            f"| {r['rule']} | {r['work']} | {r['milliseconds']['ours']:.2f} | {r['peer']} | "
+            f"**{peer['median']:.2f}** ({peer['min']:.2f}, {peer['max']:.2f}) | "
+            f"{stock['median'] if stock else ''} | {r['ratio_to_floor']:.2f} |"
         )
     return "\n".join(lines)
 
@@ -162,11 +160,15 @@ def main() -> None:
             result = measure(rule, work, WORK[work](), options.budget, bandwidth)
             results.append(result)
             print(json.dumps(result), flush=True)
-    print("\n" + table(results))
+    extra = {"first_step_of_fit_seconds": costs.first_steps(), "last_steps": costs.growth()}
+    print("\n" + table(results) + "\n")
+    for name, seconds in extra["first_step_of_fit_seconds"].items():
+        print(f"First step of fit with {name}: {seconds} seconds")
+    print(f"Time of the last of 10,000 steps over that of the first: {extra['last_steps']}")
     options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / f"dense_{contenders.BACKEND}"
     stem.with_suffix(".json").write_text(
-        json.dumps({"machine": machine, "results": results}, indent=1) + "\n"
+        json.dumps({"machine": machine, "results": results, **extra}, indent=1) + "\n"
     )
     plot(results, stem.with_suffix(".png"))
     print(f"\nWritten: {stem.with_suffix('.json').resolve()}, {stem.with_suffix('.png').resolve()}")

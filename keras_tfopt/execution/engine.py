@@ -106,6 +106,7 @@ class Engine(keras.optimizers.Optimizer):
             self._trainable_variables = variables
             for index, variable in enumerate(variables):
                 self._trainable_variables_indices[self._var_key(variable)] = index
+            self._positions = Cache({id(v): index for index, v in enumerate(variables)})
             self._is_row_variable = [
                 bool(like.shape) and any(p.search(like.path) for p in self._row_patterns)
                 for like in likes
@@ -275,7 +276,7 @@ class Engine(keras.optimizers.Optimizer):
         with keras.name_scope(self.name):
             grads, variables = self._filter_empty_gradients(grads, variables)
             grads = [
-                gradients.check(g, v, self._likes[self._get_variable_index(v)])
+                gradients.check(g, v, self._likes[self._position(v)])
                 for g, v in zip(grads, variables, strict=True)
             ]
             with backend.no_gradients():
@@ -361,8 +362,8 @@ class Engine(keras.optimizers.Optimizer):
 
     def _plan(self, gradient: Any, variable: Any) -> Update:
         """Decides how the rule meets this gradient: as a whole or in rows."""
-        index = self._get_variable_index(variable)
-        by_rows = self._is_row_variable[index] and self.sparse != "dense"
+        index = self._position(variable)
+        by_rows = self.sparse != "dense" and self._is_row_variable[index]
         rows = isinstance(gradient, gradients.Touched)
         named = rows and gradient.named
         mode, mask = "dense", None
@@ -375,6 +376,12 @@ class Engine(keras.optimizers.Optimizer):
             gradient = backend.to_dense(gradient)
         kind, names, slots = self._static(index, mode, named and mode == "rows")
         return Update(kind, index, self._likes[index], variable, names, slots, gradient, mask)
+
+    def _position(self, variable: Any) -> int:
+        """Place of a variable in the order of building."""
+        # Keras's own way to look it up costs as much as the update of a small variable.
+        place = self._positions.get(id(variable))
+        return self._get_variable_index(variable) if place is None else place
 
     def _static(self, index: int, mode: str, named: bool) -> tuple[Kind, tuple, list]:
         """The part of an update that is the same in every step: kind, names and slots."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.engine import Engine
 
 LARGE = 1 << 14  # elements from which a variable is used where it is
-BUCKET = 1 << 20  # elements of a bucket: bounds the memory for copies of gradients
+BUCKET = 1 << 18  # elements of a bucket: bounds the memory for copies of gradients
 # Flat tensors of one call of compiled code, which costs as much as some 20,000 elements. More take
 # longer to compile, most of all where each has norms.
 BATCH = {"element": 4, "variable": 2}
@@ -41,7 +41,8 @@ class Bucket:
 
     positions: list[int]  # in the list of updates
     flat: list[torch.Tensor]
-    slots: list[tuple[Any, int]]  # slot variables and the addresses at which they must be found
+    slots: list[Any]  # slot variables
+    addresses: list[int]  # at which they must be found
     # For rules with norms, memory is a matrix of whole blocks, each of one variable: the number of
     # each block's variable, and a zero for each variable.
     blocks: tuple[torch.Tensor, torch.Tensor] | None
@@ -67,7 +68,7 @@ class Bucket:
 
     def is_intact(self) -> bool:
         """Whether the slots are still views: moving or replacing them detaches them."""
-        return all(slot._value.data_ptr() == address for slot, address in self.slots)
+        return [slot._value.data_ptr() for slot in self.slots] == self.addresses
 
 
 def run_fused(
@@ -149,7 +150,7 @@ def _bucket(updates: list[Update], positions: list[int], in_blocks: bool, number
         counts = torch.tensor([room // BLOCK for room in rooms])
         owner = torch.repeat_interleave(torch.arange(len(sizes)), counts).to(values[0].device)
         blocks = owner, members[0].gradient.new_zeros(len(sizes))
-    bucket = Bucket(positions, [], [], blocks)
+    bucket = Bucket(positions, [], [], [], blocks)
 
     def split(whole: torch.Tensor) -> list[torch.Tensor]:
         pieces = zip(whole.view(-1).split(rooms), sizes, values, strict=True)
@@ -160,7 +161,8 @@ def _bucket(updates: list[Update], positions: list[int], in_blocks: bool, number
         for slot, view in zip(slots, split(whole), strict=True):
             view.copy_(slot._value.detach())
             slot._value = torch.nn.Parameter(view, requires_grad=False)
-            bucket.slots.append((slot, view.data_ptr()))
+            bucket.slots.append(slot)
+            bucket.addresses.append(view.data_ptr())
         bucket.flat.append(whole.view(-1, BLOCK) if in_blocks else whole)
     if len(members) > 1 or in_blocks or not values[0].is_contiguous():
         room = sum(rooms)
@@ -241,6 +243,8 @@ def _compile(
     )
     # A half-precision variable is compared with its copy, so casts must round as they do eagerly.
     options: dict[str, Any] = {"emulate_precision_casts": True}
+    # What the processor can do is known; compiling programs to find out takes seconds.
+    options["cpp.vec_isa_ok"] = True
     if not in_blocks:
         # All that could differ between calls is in the keys of this module: no call checks again.
         options["guard_filter_fn"] = lambda guards: [False] * len(guards)
