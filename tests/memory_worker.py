@@ -2,8 +2,8 @@
 
     KERAS_BACKEND=torch python -m tests.memory_worker '{"cls": "GGT", "shapes": [[1000, 1000]]}'
 
-Prints, as JSON, bytes: of the optimizer's state; what the process has grown by after two steps, beyond
-weights, gradients and state; and by how much it grows while it makes more steps.
+Prints, as JSON, bytes: of the optimizer's state; what the process has grown by after two steps,
+beyond weights, gradients and state; and by how much it grows while it makes more steps.
 """
 
 import gc

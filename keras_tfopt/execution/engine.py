@@ -349,7 +349,9 @@ class Engine(keras.optimizers.Optimizer):
             x, rest = values[:count], values[count:]
             copies = dict(zip(owners, rest, strict=False))
             slots = dict(zip(names, rest[len(owners) :], strict=True))
-            x, kept, new = call(inputs[0], x, [copies.get(i) for i in range(count)], slots, inputs[1])
+            x, kept, new = call(
+                inputs[0], x, [copies.get(i) for i in range(count)], slots, inputs[1]
+            )
             writes = [write(index, x[index]) for index in given]
             writes += [write(count + n, kept[i]) for n, i in enumerate(owners) if i in given]
             first = count + len(owners)

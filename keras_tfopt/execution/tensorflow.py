@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.state import Like
 
 
-# Elements from which norms are taken outside of XLA, which sums in order and on one core.
-LARGE = 1 << 16
 # Variables of one shape that are updated by one call of compiled code.
 GROUP = 8
 
@@ -301,8 +298,8 @@ def _run_whole(engine: Engine, key: tuple, group: list[Update], scalars: dict[st
 
     given = []
     for update in group:
-        large = engine.flat and math.prod(update.variable.shape) >= LARGE
-        norms = [norm(update.gradient), norm(read(update.variable))] if large else []
+        # Outside of XLA, which sums in order and on one core.
+        norms = [norm(update.gradient), norm(read(update.variable))] if engine.flat else []
         given.append((update.gradient, update.mask, norms))
     run_in_place(engine, key, run, variables, (given, scalars))
 

@@ -261,9 +261,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             return (new_grads, new_parts), writes
 
         key = (hook, tuple(facts), last is None, tuple(mask is None for _, mask, _ in given))
-        new_grads, new_parts = backend.run_in_place(
-            self, key, run, whole, (given, scalars, last)
-        )
+        new_grads, new_parts = backend.run_in_place(self, key, run, whole, (given, scalars, last))
         writes = []
         for (variable, slots, indices), (x, new) in zip(in_rows, new_parts, strict=True):
             writes.append(write(variable, x, indices))
