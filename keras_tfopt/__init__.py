@@ -5,6 +5,8 @@ from keras_tfopt._version import __version__
 from keras_tfopt.algorithm import (
     Algorithm,
     check_bool,
+    check_global_step,
+    check_hyperparameter,
     check_integer,
     check_number,
     full,
@@ -35,6 +37,8 @@ __all__ = [
     "__version__",
     "callbacks",
     "check_bool",
+    "check_global_step",
+    "check_hyperparameter",
     "check_integer",
     "check_number",
     "diagnose",

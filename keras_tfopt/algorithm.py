@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import Engine, Like, Slot, own_parameters
+from keras_tfopt.execution import Engine, Like, Slot, changes, check_savable, own_parameters
 
 PACKAGE = "keras_tfopt"
 
@@ -126,18 +126,32 @@ class Algorithm(Engine):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
+        check_savable("learning_rate", self._learning_rate)
         config = super().get_config()
         config["row_variables"] = _encoded(self.row_variables)
         config["master_weights"] = self.master_weights
         if self._no_decay_patterns:
             config["no_weight_decay"] = list(self._no_decay_patterns)
-        config.update({name: _encoded(v) for name, v in self.hyperparameters().items()})
+        for name, value in self.hyperparameters().items():
+            check_savable(name, value)
+            config[name] = _encoded(value, name)
         return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Algorithm:
         """The optimizer that `get_config` described."""
-        config = {name: _decoded(value) for name, value in config.items()}
+        own = own_parameters(cls)
+        config = {
+            name: _decoded(value, custom_objects if name in own else None)
+            for name, value in config.items()
+        }
+        if isinstance(config.get("global_step"), dict):
+            raise ValueError(
+                f"This {cls.__name__} counts its steps in a variable, which its configuration "
+                "cannot hold. Put the variable in its place: "
+                f"{cls.__name__}.from_config({{**config, 'global_step': variable}}). "
+                f"Received: global_step={config['global_step']!r}"
+            )
         excluded = config.pop("no_weight_decay", None)
         optimizer = super().from_config(config, custom_objects=custom_objects)
         if excluded:
@@ -184,6 +198,34 @@ def check_number(
     return value
 
 
+def check_hyperparameter(name: str, value: Any, *limits: float, **kinds: bool) -> Any:
+    """`check_number`, but what gives a number at each step passes.
+
+    That is a `keras.optimizers.schedules.LearningRateSchedule`, called with the number of steps
+    done; a scalar `keras.Variable`; or a callable without arguments, which compiled steps read
+    once.
+    """
+    if not changes(value):
+        try:
+            return check_number(name, value, *limits, **kinds)
+        except TypeError as error:
+            also = ", a schedule, a scalar variable or a callable without arguments. Received:"
+            raise TypeError(str(error).replace(". Received:", also)) from None
+    if isinstance(value, keras.Variable) and tuple(value.shape) != ():
+        raise ValueError(f"Argument `{name}` must be a scalar variable. Received: {value!r}")
+    return value
+
+
+def check_global_step(value: Any) -> Any:
+    """Returns `value`, or raises an error if it is neither None nor a variable that counts."""
+    if value is not None and not (isinstance(value, keras.Variable) and tuple(value.shape) == ()):
+        raise TypeError(
+            "Argument `global_step` must be None (the optimizer's own count) or a scalar "
+            f"keras.Variable. Received: {value!r}"
+        )
+    return value
+
+
 def check_integer(name: str, value: Any, low: int) -> int:
     """Returns `value` as an integer, or raises an error that names the argument and its range."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -200,18 +242,24 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
-def _encoded(value: Any) -> Any:
-    """Compiled regular expressions inside of `value` as dictionaries, tuples as lists."""
+def _encoded(value: Any, name: str = "") -> Any:
+    """A hyperparameter as something that JSON can hold."""
+    if name == "global_step" and value is not None:
+        return {"global_step": value.path}
     if isinstance(value, re.Pattern):
         return {"regex": value.pattern, "flags": value.flags}
     if isinstance(value, (list, tuple)):
         return [_encoded(item) for item in value]
-    return value
+    if isinstance(value, keras.Variable):
+        return float(value.numpy())
+    return keras.saving.serialize_keras_object(value) if callable(value) else value
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: Any, custom_objects: dict | None = None) -> Any:
     if isinstance(value, dict) and value.keys() == {"regex", "flags"}:
         return re.compile(value["regex"], value["flags"])
     if isinstance(value, list):
-        return [_decoded(item) for item in value]
+        return [_decoded(item, custom_objects) for item in value]
+    if isinstance(value, dict) and "class_name" in value:
+        return keras.saving.deserialize_keras_object(value, custom_objects)
     return value

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import Algorithm, check_number, register, zeros
+from keras_tfopt.algorithm import Algorithm, check_hyperparameter, register, zeros
 
 
 @register
@@ -52,9 +52,9 @@ class Adam(Algorithm):
         **base: Any,
     ):
         super().__init__(learning_rate, **base)
-        self.beta_1 = check_number("beta_1", beta_1, 0, 1, right_open=True)
-        self.beta_2 = check_number("beta_2", beta_2, 0, 1, right_open=True)
-        self.epsilon = check_number("epsilon", epsilon, 0)
+        self.beta_1 = check_hyperparameter("beta_1", beta_1, 0, 1, right_open=True)
+        self.beta_2 = check_hyperparameter("beta_2", beta_2, 0, 1, right_open=True)
+        self.epsilon = check_hyperparameter("epsilon", epsilon, 0)
 
     def slots(self, like: Any) -> dict[str, Any]:
         return {"m": zeros(like), "v": zeros(like)}

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import Algorithm, check_integer, check_number, register
+from keras_tfopt.algorithm import Algorithm, check_hyperparameter, check_integer, register
 from keras_tfopt.execution import Rows, Slot
 
 
@@ -67,11 +67,11 @@ class GGT(Algorithm):
         **base: Any,
     ):
         super().__init__(learning_rate, **base)
-        self.beta_1 = check_number("beta_1", beta_1, 0, 1, right_open=True)
+        self.beta_1 = check_hyperparameter("beta_1", beta_1, 0, 1, right_open=True)
         self.window = check_integer("window", window, 1)
-        self.epsilon = check_number("epsilon", epsilon, 0)
-        self.svd_epsilon = check_number("svd_epsilon", svd_epsilon, 0)
-        self.sigma_epsilon = check_number("sigma_epsilon", sigma_epsilon, 0, left_open=True)
+        self.epsilon = check_hyperparameter("epsilon", epsilon, 0)
+        self.svd_epsilon = check_hyperparameter("svd_epsilon", svd_epsilon, 0)
+        self.sigma_epsilon = check_hyperparameter("sigma_epsilon", sigma_epsilon, 0, left_open=True)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         n, w = sum(math.prod(one.shape) for one in like), self.window

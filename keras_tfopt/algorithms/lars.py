@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import Algorithm, check_bool, check_number, register, zeros
+from keras_tfopt.algorithm import Algorithm, check_bool, check_hyperparameter, register, zeros
 from keras_tfopt.algorithms.selection import check_skip_list, is_skipped
 
 
@@ -78,10 +78,10 @@ class LARS(Algorithm):
         **base: Any,
     ):
         super().__init__(learning_rate, **base)
-        self.momentum = check_number("momentum", momentum, 0, 1)
-        self.weight_decay = check_number("weight_decay", weight_decay, 0)
-        self.eeta = check_number("eeta", eeta, 0)
-        self.epsilon = check_number("epsilon", epsilon, 0)
+        self.momentum = check_hyperparameter("momentum", momentum, 0, 1)
+        self.weight_decay = check_hyperparameter("weight_decay", weight_decay, 0)
+        self.eeta = check_hyperparameter("eeta", eeta, 0)
+        self.epsilon = check_hyperparameter("epsilon", epsilon, 0)
         self.skip_list = check_skip_list("skip_list", skip_list)
         self.nesterov = check_bool("nesterov", nesterov)
 

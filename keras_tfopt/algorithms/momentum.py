@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.algorithm import Algorithm, check_bool, check_number, register, zeros
+from keras_tfopt.algorithm import Algorithm, check_bool, check_hyperparameter, register, zeros
 
 
 @register
@@ -52,7 +52,7 @@ class Momentum(Algorithm):
         **base: Any,
     ):
         super().__init__(learning_rate, **base)
-        self.momentum = check_number("momentum", momentum, 0, 1)
+        self.momentum = check_hyperparameter("momentum", momentum, 0, 1)
         self.nesterov = check_bool("nesterov", nesterov)
 
     def slots(self, like: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.loss_scaling import LossScalingEngine
-from keras_tfopt.execution.options import own_parameters
+from keras_tfopt.execution.options import changes, check_savable, own_parameters
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
@@ -16,6 +16,8 @@ __all__ = [
     "Rows",
     "Slot",
     "WrappingEngine",
+    "changes",
+    "check_savable",
     "own_parameters",
     "plain",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,14 +66,51 @@ class Cache(dict):
         return (Cache, ())
 
 
+# In the scalars of a step, before the name of a hyperparameter that changes.
+HYPERPARAMETER = "hyperparameter "
+
+
+def with_values(rule: Any, values: dict[str, Any]) -> Any:
+    """The rule with other values of hyperparameters, and without all that makes it an optimizer."""
+    bare_class = _methods_of(type(rule))
+    own = vars(rule) if type(rule) is bare_class else rule.hyperparameters()
+    bare = bare_class()
+    for name, value in {**own, **values}.items():
+        setattr(bare, name, value)
+    return bare
+
+
+@functools.cache
+def _methods_of(cls: type) -> type:
+    if not issubclass(cls, keras.optimizers.Optimizer):
+        return cls
+    members: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if not base.__module__.startswith("keras."):
+            members.update(vars(base))
+    kept = {
+        name: member
+        for name, member in members.items()
+        if not name.startswith("__") and not isinstance(member, property)
+    }
+    return type(cls.__name__, (), kept)
+
+
 def bind_rule(
-    rule: Any, kind: Kind, names: tuple[str, ...], norm: Callable[[Any], Any]
+    rule: Any,
+    kind: Kind,
+    names: tuple[str, ...],
+    norm: Callable[[Any], Any],
+    changing: tuple[str, ...] = (),
 ) -> Callable[..., tuple[Any, list[Any]]]:
     """Puts around a rule what belongs to every rule: casts, decay, master weights, the row mask.
 
     The function is pure and everything static is bound to it, so that it can be compiled. It
     returns the new variable and the new slots in the order of `names`, None for slots that stay.
+    Hyperparameters that are `changing` are among the scalars.
     """
+    bare_class = _methods_of(type(rule))
+    fixed = vars(with_values(rule, {})) if changing else {}
     slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
     # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
@@ -92,7 +130,15 @@ def bind_rule(
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
         t = Scalars(scalars, dict(kind.facts), rows, norm)
-        x, new = rule.update(g, x, slots_of(*kept), t)
+        if changing:
+            bare = bare_class()
+            for name, value in fixed.items():
+                setattr(bare, name, value)
+            for name in changing:
+                setattr(bare, name, scalars[HYPERPARAMETER + name])
+            x, new = bare.update(g, x, slots_of(*kept), t)
+        else:
+            x, new = rule.update(g, x, slots_of(*kept), t)
         if mask is not None:
             x = ops.where(mask, x, start)
         _check_described(rule, new, names)
@@ -103,7 +149,12 @@ def bind_rule(
 
 
 def bind_model_rule(
-    rule: Any, likes: list[Like], decays: list[bool], dtype: str, norm: Callable[[Any], Any]
+    rule: Any,
+    likes: list[Like],
+    decays: list[bool],
+    dtype: str,
+    norm: Callable[[Any], Any],
+    changing: tuple[str, ...] = (),
 ) -> Callable[..., tuple[list[Any], list[Any], dict[str, Any]]]:
     """`bind_rule` for a rule over all variables at once."""
     facts = {"path": tuple(like.path for like in likes)}
@@ -116,7 +167,9 @@ def bind_model_rule(
             x = [v - rate * v if decay else v for v, decay in zip(x, decays, strict=True)]
         t = Scalars(scalars, facts, False, norm)
         s = collections.namedtuple("Slots", slots)(**slots)
-        x, new = rule.update([ops.cast(v, dtype) for v in g], x, s, t)
+        values = {name: scalars[HYPERPARAMETER + name] for name in changing}
+        current = with_values(rule, values) if changing else rule
+        x, new = current.update([ops.cast(v, dtype) for v in g], x, s, t)
         _check_described(rule, new, slots)
         masters = [None if m is None else v for m, v in zip(masters, x, strict=True)]
         return [ops.cast(v, o.dtype) for v, o in zip(x, old, strict=True)], masters, new
@@ -148,7 +201,8 @@ class Scalars:
         self, scalars: dict[str, Any], facts: dict[str, Any], rows: bool, norm: Callable[[Any], Any]
     ):
         for name, value in scalars.items():
-            setattr(self, name, value)
+            if not name.startswith(HYPERPARAMETER):
+                setattr(self, name, value)
         for name, value in facts.items():
             setattr(self, name, value)
         self.rows = rows

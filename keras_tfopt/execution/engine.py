@@ -13,6 +13,7 @@ from keras.src.utils import tracking
 
 from keras_tfopt.execution import gradients, persistence
 from keras_tfopt.execution.binding import (
+    HYPERPARAMETER,
     MASTER,
     Cache,
     Kind,
@@ -21,10 +22,17 @@ from keras_tfopt.execution.binding import (
     bind_rule,
     scalar,
     widest,
+    with_values,
     write,
 )
 from keras_tfopt.execution.building import add_slot, constant, describe, pair, path_of
-from keras_tfopt.execution.options import check_base, check_learning_rate, compile_patterns
+from keras_tfopt.execution.options import (
+    changes,
+    check_base,
+    check_learning_rate,
+    compile_patterns,
+    current,
+)
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -68,6 +76,7 @@ class Engine(keras.optimizers.Optimizer):
         self._waiting: persistence.Saved | None = None
         self._fast = Cache()
         self._statics = Cache()
+        self._changing: dict[str, Any] = {}
 
     # ---- What a rule provides -------------------------------------------------------------------
 
@@ -102,6 +111,9 @@ class Engine(keras.optimizers.Optimizer):
         likes = [describe(variable, type(self).__name__) for variable in variables]
         with backend.build_scope(self, variables):
             self._widen_learning_rate(likes)
+            # A variable among them is part of the state: Keras has tracked it as an attribute.
+            own = self.hyperparameters()
+            self._changing = {n: v for n, v in own.items() if n != "global_step" and changes(v)}
             self._likes = likes
             self._trainable_variables = variables
             for index, variable in enumerate(variables):
@@ -222,6 +234,8 @@ class Engine(keras.optimizers.Optimizer):
         """What each of `variables` is, in order."""
         own = {id(v): name for v, name in [(self._iterations, "iteration")]}
         own[id(self._learning_rate)] = "learning_rate"
+        for name, value in self.hyperparameters().items():
+            own[id(value)] = HYPERPARAMETER + name
         if self.built:
             own[id(self._refused_rows)] = "refused_rows"
             for slots in [*self._slot_variables, self._model_slots]:
@@ -312,7 +326,7 @@ class Engine(keras.optimizers.Optimizer):
 
     def _step(self, grads: list[Any], variables: list[Any]) -> None:
         grads = gradients.clip(self, grads)
-        lr, step = self._get_current_learning_rate(), self._step_number()
+        lr, step = self._get_current_learning_rate(), self._rule_step()
         if self.scope == "model":
             self._step_model(grads, variables, self._scalars(lr, step, self._model_dtype))
         else:
@@ -330,6 +344,11 @@ class Engine(keras.optimizers.Optimizer):
         done = backend.read(self._iterations)
         return done // (self.gradient_accumulation_steps or 1) + 1
 
+    def _rule_step(self) -> Any:
+        """What the rule takes for the number of this step."""
+        outside = getattr(self, "global_step", None)
+        return self._step_number() if outside is None else backend.read(outside) + 1
+
     def _step_model(self, grads: list[Any], variables: list[Any], scalars: dict[str, Any]) -> None:
         """One call for all variables; those without a gradient count with zeros and stay."""
         dtype = self._model_dtype
@@ -343,7 +362,9 @@ class Engine(keras.optimizers.Optimizer):
         masters = [slots[MASTER] for slots in self._slot_variables if MASTER in slots]
         owners = [i for i, slots in enumerate(self._slot_variables) if MASTER in slots]
         count, names = len(g), tuple(self._model_slots)
-        call = bind_model_rule(self, self._likes, self._decays, dtype, backend.norm)
+        call = bind_model_rule(
+            self, self._likes, self._decays, dtype, backend.norm, tuple(self._changing)
+        )
 
         def run(values: list[Any], inputs: tuple) -> tuple[None, list[tuple]]:
             x, rest = values[:count], values[count:]
@@ -403,8 +424,14 @@ class Engine(keras.optimizers.Optimizer):
 
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
         lr, step = scalar(lr, dtype), scalar(step, dtype)
-        scalars = dict(self.scalars(lr, step))
+        values = {
+            name: scalar(current(value, self._iterations), dtype)
+            for name, value in self._changing.items()
+        }
+        rule = with_values(self, values) if values else self
+        scalars = dict(rule.scalars(lr, step))
         scalars["step"] = step
+        scalars.update({HYPERPARAMETER + name: value for name, value in values.items()})
         if any(self._decays):
             scalars["weight_decay_rate"] = lr * self.weight_decay
         return {name: scalar(value, dtype) for name, value in scalars.items()}
@@ -413,7 +440,9 @@ class Engine(keras.optimizers.Optimizer):
         """The pure function `(g, x, slots, scalars, mask=None) -> x, slots` for one update."""
         key = ("rule", update.kind, update.names)
         if key not in self._fast:
-            self._fast[key] = bind_rule(self, update.kind, update.names, backend.norm)
+            self._fast[key] = bind_rule(
+                self, update.kind, update.names, backend.norm, tuple(self._changing)
+            )
         return self._fast[key]
 
     # ---- Base options ---------------------------------------------------------------------------

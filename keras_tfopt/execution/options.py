@@ -31,6 +31,35 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def changes(value: Any) -> bool:
+    """Whether a hyperparameter is not a number but something that gives one at each step."""
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    return isinstance(value, (schedule, keras.Variable)) or callable(value)
+
+
+def current(value: Any, iterations: Any) -> Any:
+    """What such a hyperparameter is at a step."""
+    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+        return value(iterations)
+    if isinstance(value, keras.Variable):
+        return value.value
+    return value()
+
+
+def check_savable(argument: str, value: Any) -> None:
+    """Refuses a function that Keras could not find again by its name."""
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    if not callable(value) or isinstance(value, (schedule, keras.Variable)):
+        return
+    name = getattr(value, "__name__", None)
+    if name is None or keras.saving.get_registered_name(value) == name:
+        raise ValueError(
+            f"Argument `{argument}` is a function that cannot be saved by its name. Decorate it "
+            "with `@keras.saving.register_keras_serializable()`, or pass a number, a schedule or a "
+            f"variable. Received: {value!r}"
+        )
+
+
 def check_learning_rate(value: Any) -> Any:
     if isinstance(value, keras.optimizers.schedules.LearningRateSchedule) or callable(value):
         return value

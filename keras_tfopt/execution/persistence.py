@@ -167,7 +167,11 @@ def _problem(optimizer: Any) -> str:
 
 def _check_names(saved: Saved, names: Sequence[str], optimizer: Any) -> None:
     """What can be said before the optimizer is built: whether the slots are called the same."""
-    there = [role for role in dict.fromkeys(saved.roles) if role not in EARLY]
+    there = [
+        role
+        for role in dict.fromkeys(saved.roles)
+        if role not in EARLY and not role.startswith("hyperparameter ")
+    ]
     if there and not set(names) <= set(there) <= {*names, *OPTIONAL}:
         raise ValueError(
             _problem(optimizer) + f"it has {_summary(saved.roles)}, and the optimizer has "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from keras_tfopt.execution.binding import Kind, Update, bind_rule
+from keras_tfopt.execution.binding import Kind, Update, bind_rule, with_values
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
@@ -186,26 +186,25 @@ def _step(engine: Engine, update: Update, in_blocks: bool) -> Callable[[list, di
     value, kind, names = update.variable._value, update.kind, update.names
     key = ("step", kind, names, value.dtype, value.device.type, in_blocks)
     if key not in engine._fast:
-        rule = _bare(engine)
-        shared = (type(engine), repr(sorted(vars(rule).items())), *key)
+        changing = tuple(engine._changing)
+        # Without the state, which compiled code would keep alive.
+        rule = with_values(engine, dict.fromkeys(changing))
+        shared = (type(engine), repr(sorted(vars(rule).items())), changing, *key)
         if shared not in _compiled:
-            _compiled[shared] = _compile(rule, kind, names, in_blocks, engine.scope)
+            _compiled[shared] = _compile(rule, kind, names, changing, in_blocks, engine.scope)
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
 
 
-def _bare(engine: Engine) -> Any:
-    """The rule with its hyperparameters and without state, which compiled code would keep alive."""
-    rule = object.__new__(type(engine))
-    for name, value in engine.hyperparameters().items():
-        object.__setattr__(rule, name, value)
-    return rule
-
-
 def _compile(
-    rule: Any, kind: Kind, names: tuple[str, ...], in_blocks: bool, scope: str
+    rule: Any,
+    kind: Kind,
+    names: tuple[str, ...],
+    changing: tuple[str, ...],
+    in_blocks: bool,
+    scope: str,
 ) -> Callable[[list, dict], None]:
-    call = bind_rule(rule, kind, names, torch.linalg.vector_norm)
+    call = bind_rule(rule, kind, names, torch.linalg.vector_norm, changing)
 
     def step(members: list[tuple], scalars: dict[str, Any]) -> None:
         for g, x, slots, blocks in members:

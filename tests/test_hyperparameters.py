@@ -1,0 +1,146 @@
+"""Hyperparameters that change while training: schedules, variables, callables."""
+
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.cases import RULES
+from tests.stepping import BACKEND, MODES, Runner, to_numpy
+from tests.test_base_options import Expected, dense_gradients, follow, gradients, initial
+
+FACTORS = (1.0, 0.9, 0.7, 0.8)  # each stays in every range
+
+
+def changing(case):
+    """Numbers among the arguments of the main variant, but the learning rate and integers."""
+    arguments = case.variants[case.main]
+    return [n for n, v in arguments.items() if isinstance(v, float) and n != "learning_rate"]
+
+
+every_number = pytest.mark.parametrize(
+    ("case", "name"),
+    [pytest.param(case, name, id=f"{case.name}-{name}") for case in RULES for name in changing(case)],
+)
+every_mode = pytest.mark.parametrize("mode", MODES)
+
+
+class Changing(Expected):
+    """A reference whose hyperparameter is another one at each step."""
+
+    def __init__(self, case, name, values):
+        super().__init__(case, initial())
+        self.name, self.values = name, values
+
+    def step(self, grads):
+        setattr(self.reference, self.name, self.values[self.steps])
+        super().step(grads)
+
+
+def values_of(case, name):
+    return [factor * case.variants[case.main][name] for factor in FACTORS]
+
+
+@every_mode
+@every_number
+def test_a_schedule_is_read_at_every_step(case, name, mode):
+    values = values_of(case, name)
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1, 2], values)
+    runner = Runner(case.make(**{name: schedule}), initial(), mode)
+    follow(runner, Changing(case, name, values), gradients(len(values)), 8 * case.tolerance())
+
+
+@every_mode
+@every_number
+def test_a_variable_is_read_at_every_step(case, name, mode):
+    values = values_of(case, name)
+    variable = keras.Variable(values[0], trainable=False, name="changing")
+    runner = Runner(case.make(**{name: variable}), initial(), mode)
+    expected = Changing(case, name, values)
+    for value, grads in zip(values, gradients(len(values)), strict=True):
+        variable.assign(value)
+        follow(runner, expected, [grads], 8 * case.tolerance())
+
+
+CASE = {case.name: case for case in RULES}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_callable_is_read_at_each_eager_step_and_once_when_compiled(mode):
+    case, values = CASE["Momentum"], [0.9, 0.5, 0.1, 0.3]
+    calls = itertools.chain(values, itertools.repeat(99.0))
+    runner = Runner(case.make(momentum=lambda: next(calls)), initial(), mode)
+    once = mode in ("compiled", "xla") and BACKEND != "torch"
+    expected = Changing(case, "momentum", [values[0]] * 4 if once else values)
+    follow(runner, expected, gradients(4), 4e-6)
+
+
+def test_several_at_once_and_a_schedule_of_the_learning_rate():
+    case = CASE["Adam"]
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay
+    numbers = case.variants[case.main]
+    beta_2 = keras.Variable(numbers["beta_2"], trainable=False)
+    optimizer = case.make(
+        learning_rate=schedule([0, 1], [0.1, 0.05, 0.02]),
+        beta_1=schedule([0, 1], [0.8, 0.7, 0.6]),
+        beta_2=beta_2,
+        epsilon=lambda: numbers["epsilon"],
+    )
+    runner = Runner(optimizer, initial(), "compiled")
+    expected = Changing(case, "beta_1", [0.8, 0.7, 0.6])
+    expected.reference.learning_rate = lambda count: [0.1, 0.05, 0.02][count]
+    follow(runner, expected, gradients(3), 4e-6)
+
+
+def again(optimizer, custom_objects=None):
+    text = json.dumps(keras.saving.serialize_keras_object(optimizer))
+    return keras.saving.deserialize_keras_object(json.loads(text), custom_objects)
+
+
+def test_configuration():
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.9, 10, 0.5)
+    variable = keras.Variable(0.25, trainable=False)
+    clone = again(keras_tfopt.Adam(beta_1=schedule, beta_2=variable))
+    assert clone.beta_1.get_config() == schedule.get_config()
+    assert clone.beta_2 == 0.25 and clone.epsilon == 1e-8
+
+
+@keras.saving.register_keras_serializable("tests")
+def a_half():
+    return 0.5
+
+
+@pytest.mark.parametrize("name", ("learning_rate", "momentum"))
+def test_functions_are_saved_by_their_registered_names(name):
+    clone = again(keras_tfopt.Momentum(**{name: a_half}))
+    assert getattr(clone, f"_{name}" if name == "learning_rate" else name) is a_half
+    for bare in (lambda: 0.5, dense_gradients):
+        with pytest.raises(ValueError, match=f"`{name}`.*register_keras_serializable"):
+            keras_tfopt.Momentum(**{name: bare}).get_config()
+
+
+def test_a_variable_is_part_of_the_state():
+    def make():
+        return keras_tfopt.Momentum(momentum=keras.Variable(0.5, trainable=False))
+
+    runner = Runner(make(), initial())
+    runner.optimizer.momentum.assign(0.25)
+    runner.step(dense_gradients(1)[0])
+    store = {}
+    runner.optimizer.save_own_variables(store)
+    for build_first in (True, False):
+        other = make()
+        if build_first:
+            other.build(runner.variables)
+        other.load_own_variables(store)
+        other.build(runner.variables)
+        assert float(to_numpy(other.momentum)) == 0.25
+
+
+@pytest.mark.parametrize("value", ("0.5", None, True, [0.5], keras.Variable([0.5])))
+def test_what_is_no_hyperparameter(value):
+    with pytest.raises((TypeError, ValueError), match="`momentum`.*scalar variable"):
+        keras_tfopt.Momentum(momentum=value)
