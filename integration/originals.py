@@ -106,7 +106,7 @@ def build(name: str, arguments: Mapping[str, Any]) -> Any:
     for key, value in arguments.items():
         if value == {"ref": "global_step"} and entry.step_argument is not None:
             value = entry.step_argument
-        ours[entry.arguments.get(key, key)] = _argument(value)
+        ours[entry.arguments.get(key, key)] = argument(value)
     return entry.optimizer_class()(**ours)
 
 
@@ -126,7 +126,7 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, Mapping) and "optimizer" in value
 
 
-def _argument(value: Any) -> Any:
+def argument(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if _is_optimizer(value):

@@ -195,7 +195,9 @@ def run_in_place(
     by XLA, which is given the variables themselves and updates them where they are. It is compiled
     once per key and shapes; the inputs must be tensors.
     """
-    if is_plain() or replicas() > 1:
+    # Variables with a copy on each of several devices are not for XLA.
+    spread = any(isinstance(_native(v), tf.distribute.DistributedValues) for v in variables)
+    if is_plain() or spread:
         result, writes = function([read(v) for v in variables], inputs)
         commit(engine, [(variables[n], indices, value) for n, indices, value in writes])
         return result
