@@ -42,6 +42,8 @@ class Case:
     # Where the tolerance that all others meet cannot be met: {words: (factor, reason)}. The words
     # say where, as in "float64 xla": a dtype, a variant, a mode, a backend.
     wider: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    # Own numbers that may be negative: they need not refuse NEGATIVE of test_bad_input.py.
+    negative: tuple[str, ...] = ()
     # Of a wrapper: the class of the optimizer inside, which gets the arguments that are not the
     # wrapper's own; and slots of the wrapper that move in rows without gradient too.
     inner: type | None = None
