@@ -78,6 +78,7 @@ ORIGINALS: dict[str, Original] = {
         by_name=True,
         global_step="train_global_step",
     ),
+    "GradientDescentOptimizer": Original("GradientDescent"),
     "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
     "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
     "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),

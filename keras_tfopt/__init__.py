@@ -13,7 +13,7 @@ from keras_tfopt.algorithm import (
     register,
     zeros,
 )
-from keras_tfopt.algorithms import GGT, LARS, Adam, LazyAdam, Momentum
+from keras_tfopt.algorithms import GGT, LARS, Adam, GradientDescent, LazyAdam, Momentum
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
@@ -26,6 +26,7 @@ __all__ = [
     "Adam",
     "Algorithm",
     "Diagnosis",
+    "GradientDescent",
     "LazyAdam",
     "LossScaleOptimizer",
     "Momentum",

@@ -19,6 +19,7 @@ import keras_tfopt
 from tests.reference import Reference
 from tests.reference.adam import Adam
 from tests.reference.ggt import GGT
+from tests.reference.gradient_descent import GradientDescent
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.momentum import Momentum
@@ -199,6 +200,14 @@ CASES = (
                 for mode in ("compiled", "fast", "xla")
             },
         },
+    ),
+    Case(
+        cls=keras_tfopt.GradientDescent,
+        reference=GradientDescent,
+        variants={"hyper": {"learning_rate": 0.1}, "defaults": {}},
+        refused={},
+        quadratic=(lambda: {"learning_rate": 0.3}, 200),
+        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

@@ -2,8 +2,9 @@
 
 from keras_tfopt.algorithms.adam import Adam
 from keras_tfopt.algorithms.ggt import GGT
+from keras_tfopt.algorithms.gradient_descent import GradientDescent
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
 
-__all__ = ["GGT", "LARS", "Adam", "LazyAdam", "Momentum"]
+__all__ = ["GGT", "LARS", "Adam", "GradientDescent", "LazyAdam", "Momentum"]
