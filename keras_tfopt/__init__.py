@@ -13,7 +13,7 @@ from keras_tfopt.algorithm import (
     register,
     zeros,
 )
-from keras_tfopt.algorithms import GGT, LARS, Adam, GradientDescent, LazyAdam, Momentum
+from keras_tfopt.algorithms import GGT, LARS, Adagrad, Adam, GradientDescent, LazyAdam, Momentum
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
@@ -23,6 +23,7 @@ from keras_tfopt.wrappers import MovingAverage
 __all__ = [
     "GGT",
     "LARS",
+    "Adagrad",
     "Adam",
     "Algorithm",
     "Diagnosis",

@@ -17,6 +17,7 @@ import pytest
 
 import keras_tfopt
 from tests.reference import Reference
+from tests.reference.adagrad import Adagrad
 from tests.reference.adam import Adam
 from tests.reference.ggt import GGT
 from tests.reference.gradient_descent import GradientDescent
@@ -208,6 +209,18 @@ CASES = (
         refused={},
         quadratic=(lambda: {"learning_rate": 0.3}, 200),
         rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.Adagrad,
+        reference=Adagrad,
+        variants={
+            "hyper": {"learning_rate": 0.2},
+            "accumulator": {"learning_rate": 0.1, "initial_accumulator_value": 0.5},
+            "defaults": {},
+        },
+        refused={"initial_accumulator_value": (0, 0.0)},  # the square root divides
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

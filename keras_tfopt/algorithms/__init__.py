@@ -1,5 +1,6 @@
 """The optimizers, one rule per file."""
 
+from keras_tfopt.algorithms.adagrad import Adagrad
 from keras_tfopt.algorithms.adam import Adam
 from keras_tfopt.algorithms.ggt import GGT
 from keras_tfopt.algorithms.gradient_descent import GradientDescent
@@ -7,4 +8,4 @@ from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
 
-__all__ = ["GGT", "LARS", "Adam", "GradientDescent", "LazyAdam", "Momentum"]
+__all__ = ["GGT", "LARS", "Adagrad", "Adam", "GradientDescent", "LazyAdam", "Momentum"]
