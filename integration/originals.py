@@ -86,6 +86,7 @@ ORIGINALS: dict[str, Original] = {
     "MovingAverageOptimizer": Original(
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
+    "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
 }
 
 

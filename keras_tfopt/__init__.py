@@ -13,7 +13,16 @@ from keras_tfopt.algorithm import (
     register,
     zeros,
 )
-from keras_tfopt.algorithms import GGT, LARS, Adagrad, Adam, GradientDescent, LazyAdam, Momentum
+from keras_tfopt.algorithms import (
+    GGT,
+    LARS,
+    Adagrad,
+    Adam,
+    GradientDescent,
+    LazyAdam,
+    Momentum,
+    RMSProp,
+)
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
@@ -32,6 +41,7 @@ __all__ = [
     "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
+    "RMSProp",
     "RowGradient",
     "Rows",
     "Slot",

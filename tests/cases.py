@@ -25,6 +25,7 @@ from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
+from tests.reference.rmsprop import RMSProp
 from tests.stepping import BACKEND, Rows
 
 
@@ -221,6 +222,24 @@ CASES = (
         refused={"initial_accumulator_value": (0, 0.0)},  # the square root divides
         quadratic=(lambda: {"learning_rate": 1.0}, 200),
         rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.RMSProp,
+        reference=RMSProp,
+        variants={
+            "centered": {
+                "learning_rate": 0.05,
+                "rho": 0.8,
+                "momentum": 0.7,
+                "epsilon": 1e-3,
+                "centered": True,
+            },
+            "momentum": {"learning_rate": 0.05, "rho": 0.7, "momentum": 0.8, "epsilon": 1e-2},
+            "defaults": {},
+        },
+        refused={"rho": (1.5,), "momentum": (1.5,), "epsilon": (0, 0.0), "centered": _FLAG},
+        quadratic=(_decay(1.0, 200, rho=0.99), 200),
+        rosenbrock=(_decay(2e-3, 1000, momentum=0.9), 1000),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

@@ -7,5 +7,6 @@ from keras_tfopt.algorithms.gradient_descent import GradientDescent
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
+from keras_tfopt.algorithms.rmsprop import RMSProp
 
-__all__ = ["GGT", "LARS", "Adagrad", "Adam", "GradientDescent", "LazyAdam", "Momentum"]
+__all__ = ["GGT", "LARS", "Adagrad", "Adam", "GradientDescent", "LazyAdam", "Momentum", "RMSProp"]
