@@ -59,6 +59,7 @@ _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
+    "AdadeltaOptimizer": Original("Adadelta"),
     "AdagradOptimizer": Original("Adagrad"),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
     "GGTOptimizer": Original(

@@ -16,6 +16,7 @@ from keras_tfopt.algorithm import (
 from keras_tfopt.algorithms import (
     GGT,
     LARS,
+    Adadelta,
     Adagrad,
     Adam,
     GradientDescent,
@@ -32,6 +33,7 @@ from keras_tfopt.wrappers import MovingAverage
 __all__ = [
     "GGT",
     "LARS",
+    "Adadelta",
     "Adagrad",
     "Adam",
     "Algorithm",

@@ -17,6 +17,7 @@ import pytest
 
 import keras_tfopt
 from tests.reference import Reference
+from tests.reference.adadelta import Adadelta
 from tests.reference.adagrad import Adagrad
 from tests.reference.adam import Adam
 from tests.reference.ggt import GGT
@@ -240,6 +241,17 @@ CASES = (
         refused={"rho": (1.5,), "momentum": (1.5,), "epsilon": (0, 0.0), "centered": _FLAG},
         quadratic=(_decay(1.0, 200, rho=0.99), 200),
         rosenbrock=(_decay(2e-3, 1000, momentum=0.9), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.Adadelta,
+        reference=Adadelta,
+        variants={
+            "hyper": {"learning_rate": 0.7, "rho": 0.8, "epsilon": 1e-3},
+            "defaults": {},
+        },
+        refused={"rho": (1.5,), "epsilon": (0, 0.0)},
+        quadratic=(_decay(3.0, 200, epsilon=1e-3), 200),
+        rosenbrock=(_decay(0.1, 4000, epsilon=1e-4), 4000),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

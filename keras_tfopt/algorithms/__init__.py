@@ -1,5 +1,6 @@
 """The optimizers, one rule per file."""
 
+from keras_tfopt.algorithms.adadelta import Adadelta
 from keras_tfopt.algorithms.adagrad import Adagrad
 from keras_tfopt.algorithms.adam import Adam
 from keras_tfopt.algorithms.ggt import GGT
@@ -9,4 +10,14 @@ from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
 from keras_tfopt.algorithms.rmsprop import RMSProp
 
-__all__ = ["GGT", "LARS", "Adagrad", "Adam", "GradientDescent", "LazyAdam", "Momentum", "RMSProp"]
+__all__ = [
+    "GGT",
+    "LARS",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "GradientDescent",
+    "LazyAdam",
+    "Momentum",
+    "RMSProp",
+]
