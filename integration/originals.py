@@ -62,6 +62,7 @@ ORIGINALS: dict[str, Original] = {
     "AdadeltaOptimizer": Original("Adadelta"),
     "AdagradOptimizer": Original("Adagrad"),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
+    "FtrlOptimizer": Original("Ftrl", {"accum_name": None, "linear_name": None}),
     "GGTOptimizer": Original(
         "GGT",
         {

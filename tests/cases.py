@@ -20,6 +20,7 @@ from tests.reference import Reference
 from tests.reference.adadelta import Adadelta
 from tests.reference.adagrad import Adagrad
 from tests.reference.adam import Adam
+from tests.reference.ftrl import Ftrl
 from tests.reference.ggt import GGT
 from tests.reference.gradient_descent import GradientDescent
 from tests.reference.lars import LARS
@@ -252,6 +253,36 @@ CASES = (
         refused={"rho": (1.5,), "epsilon": (0, 0.0)},
         quadratic=(_decay(3.0, 200, epsilon=1e-3), 200),
         rosenbrock=(_decay(0.1, 4000, epsilon=1e-4), 4000),
+    ),
+    Case(
+        cls=keras_tfopt.Ftrl,
+        reference=Ftrl,
+        variants={
+            "hyper": {
+                "learning_rate": 0.2,
+                "learning_rate_power": -0.6,
+                "l1_regularization_strength": 0.03,
+                "l2_regularization_strength": 0.02,
+                "l2_shrinkage_regularization_strength": 0.01,
+            },
+            "root": {"learning_rate": 0.3, "l1_regularization_strength": 0.5},
+            "constant": {"learning_rate": 0.1, "learning_rate_power": 0.0},
+            "from_zero": {
+                "initial_accumulator_value": 0.0,
+                "l2_shrinkage_regularization_strength": 0.1,
+            },
+            "defaults": {},
+        },
+        refused={
+            "learning_rate_power": (0.5, 0.25, 1),
+            "initial_accumulator_value": (),
+            "l1_regularization_strength": (),
+            "l2_regularization_strength": (),
+            "l2_shrinkage_regularization_strength": (),
+        },
+        negative=("learning_rate_power",),
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

@@ -3,6 +3,7 @@
 from keras_tfopt.algorithms.adadelta import Adadelta
 from keras_tfopt.algorithms.adagrad import Adagrad
 from keras_tfopt.algorithms.adam import Adam
+from keras_tfopt.algorithms.ftrl import Ftrl
 from keras_tfopt.algorithms.ggt import GGT
 from keras_tfopt.algorithms.gradient_descent import GradientDescent
 from keras_tfopt.algorithms.lars import LARS
@@ -16,6 +17,7 @@ __all__ = [
     "Adadelta",
     "Adagrad",
     "Adam",
+    "Ftrl",
     "GradientDescent",
     "LazyAdam",
     "Momentum",
