@@ -60,6 +60,7 @@ _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
     "AdadeltaOptimizer": Original("Adadelta"),
+    "AdagradDAOptimizer": Original("AdagradDA"),
     "AdagradOptimizer": Original("Adagrad"),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
     "FtrlOptimizer": Original("Ftrl", {"accum_name": None, "linear_name": None}),

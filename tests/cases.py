@@ -19,6 +19,7 @@ import keras_tfopt
 from tests.reference import Reference
 from tests.reference.adadelta import Adadelta
 from tests.reference.adagrad import Adagrad
+from tests.reference.adagrad_da import AdagradDA
 from tests.reference.adam import Adam
 from tests.reference.ftrl import Ftrl
 from tests.reference.ggt import GGT
@@ -283,6 +284,31 @@ CASES = (
         negative=("learning_rate_power",),
         quadratic=(lambda: {"learning_rate": 1.0}, 200),
         rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.AdagradDA,
+        reference=AdagradDA,
+        variants={
+            "hyper": {
+                "learning_rate": 0.3,
+                "l1_regularization_strength": 0.01,
+                "l2_regularization_strength": 0.2,
+            },
+            "accumulator": {
+                "learning_rate": 0.2,
+                "initial_gradient_squared_accumulator_value": 0.5,
+                "l1_regularization_strength": 0.1,
+            },
+            "defaults": {},
+        },
+        refused={
+            "global_step": (3, 0.5, "global_step"),
+            "initial_gradient_squared_accumulator_value": (0, 0.0),  # the square root divides
+            "l1_regularization_strength": (),
+            "l2_regularization_strength": (),
+        },
+        quadratic=(lambda: {"learning_rate": 2.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 0.3}, 4000),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

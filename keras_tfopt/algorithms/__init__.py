@@ -2,6 +2,7 @@
 
 from keras_tfopt.algorithms.adadelta import Adadelta
 from keras_tfopt.algorithms.adagrad import Adagrad
+from keras_tfopt.algorithms.adagrad_da import AdagradDA
 from keras_tfopt.algorithms.adam import Adam
 from keras_tfopt.algorithms.ftrl import Ftrl
 from keras_tfopt.algorithms.ggt import GGT
@@ -16,6 +17,7 @@ __all__ = [
     "LARS",
     "Adadelta",
     "Adagrad",
+    "AdagradDA",
     "Adam",
     "Ftrl",
     "GradientDescent",
