@@ -89,6 +89,7 @@ ORIGINALS: dict[str, Original] = {
     "MovingAverageOptimizer": Original(
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
+    "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
     "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
 }
 

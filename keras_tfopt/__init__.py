@@ -24,6 +24,7 @@ from keras_tfopt.algorithms import (
     GradientDescent,
     LazyAdam,
     Momentum,
+    ProximalGradientDescent,
     RMSProp,
 )
 from keras_tfopt.diagnosis import Diagnosis, diagnose
@@ -47,6 +48,7 @@ __all__ = [
     "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
+    "ProximalGradientDescent",
     "RMSProp",
     "RowGradient",
     "Rows",

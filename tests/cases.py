@@ -28,6 +28,7 @@ from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
+from tests.reference.proximal_gradient_descent import ProximalGradientDescent
 from tests.reference.rmsprop import RMSProp
 from tests.stepping import BACKEND, Rows
 
@@ -309,6 +310,22 @@ CASES = (
         },
         quadratic=(lambda: {"learning_rate": 2.0}, 200),
         rosenbrock=(lambda: {"learning_rate": 0.3}, 4000),
+    ),
+    Case(
+        cls=keras_tfopt.ProximalGradientDescent,
+        reference=ProximalGradientDescent,
+        variants={
+            "hyper": {
+                "learning_rate": 0.1,
+                "l1_regularization_strength": 0.03,
+                "l2_regularization_strength": 0.2,
+            },
+            "sparse": {"learning_rate": 0.1, "l1_regularization_strength": 1.0},
+            "defaults": {},
+        },
+        refused={"l1_regularization_strength": (), "l2_regularization_strength": ()},
+        quadratic=(lambda: {"learning_rate": 0.3}, 200),
+        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,
