@@ -89,6 +89,7 @@ ORIGINALS: dict[str, Original] = {
     "MovingAverageOptimizer": Original(
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
+    "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
     "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
     "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
 }

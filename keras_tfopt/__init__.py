@@ -24,6 +24,7 @@ from keras_tfopt.algorithms import (
     GradientDescent,
     LazyAdam,
     Momentum,
+    ProximalAdagrad,
     ProximalGradientDescent,
     RMSProp,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
+    "ProximalAdagrad",
     "ProximalGradientDescent",
     "RMSProp",
     "RowGradient",

@@ -28,6 +28,7 @@ from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
+from tests.reference.proximal_adagrad import ProximalAdagrad
 from tests.reference.proximal_gradient_descent import ProximalGradientDescent
 from tests.reference.rmsprop import RMSProp
 from tests.stepping import BACKEND, Rows
@@ -326,6 +327,30 @@ CASES = (
         refused={"l1_regularization_strength": (), "l2_regularization_strength": ()},
         quadratic=(lambda: {"learning_rate": 0.3}, 200),
         rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.ProximalAdagrad,
+        reference=ProximalAdagrad,
+        variants={
+            "hyper": {
+                "learning_rate": 0.1,
+                "l1_regularization_strength": 0.03,
+                "l2_regularization_strength": 0.2,
+            },
+            "sparse": {
+                "learning_rate": 0.1,
+                "initial_accumulator_value": 0.5,
+                "l1_regularization_strength": 1.0,
+            },
+            "defaults": {},
+        },
+        refused={
+            "initial_accumulator_value": (0, 0.0),  # the square root divides
+            "l1_regularization_strength": (),
+            "l2_regularization_strength": (),
+        },
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

@@ -10,6 +10,7 @@ from keras_tfopt.algorithms.gradient_descent import GradientDescent
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
+from keras_tfopt.algorithms.proximal_adagrad import ProximalAdagrad
 from keras_tfopt.algorithms.proximal_gradient_descent import ProximalGradientDescent
 from keras_tfopt.algorithms.rmsprop import RMSProp
 
@@ -24,6 +25,7 @@ __all__ = [
     "GradientDescent",
     "LazyAdam",
     "Momentum",
+    "ProximalAdagrad",
     "ProximalGradientDescent",
     "RMSProp",
 ]
