@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-fast bench defects lint format wheel check-wheel clean distclean
+.PHONY: help quickstart setup test test-fast bench defects catalogue lint format wheel check-wheel clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -51,6 +51,9 @@ bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes
 
 defects: setup ## What stock Keras gets wrong on each backend, and what becomes of it here
 	@$(PY) -m integration.stock_defects --all $(ARGS)
+
+catalogue: setup ## Write the page of all optimizers, guides/optimizers.md
+	KERAS_BACKEND=torch $(PY) -m integration.catalogue guides/optimizers.md
 
 lint: $(STAMPS)/lint ## Check style and types (ruff, mypy)
 	@$(PY) .ci/check.py lint

@@ -21,8 +21,8 @@ class Original:
 
     ours: str
     """Public name in keras_tfopt."""
-    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Constructor arguments that have another name here."""
+    arguments: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    """Constructor arguments that have another name here, or None: then only None is replayed."""
     extras: Mapping[str, Callable[[Any, Sequence[Gradient]], Any]] = dataclasses.field(
         default_factory=dict
     )
@@ -32,7 +32,7 @@ class Original:
     global_step: str = "global_step"
     """What the count of training steps is called, should the original use the name otherwise."""
     step_argument: Any = None
-    """What is passed here where the original was given the count of training steps."""
+    """What is passed here for the count of training steps, if not a variable that counts them."""
 
     def optimizer_class(self) -> type:
         """Our class."""
@@ -59,7 +59,11 @@ _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
+    "AdadeltaOptimizer": Original("Adadelta"),
+    "AdagradDAOptimizer": Original("AdagradDA"),
+    "AdagradOptimizer": Original("Adagrad"),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
+    "FtrlOptimizer": Original("Ftrl", {"accum_name": None, "linear_name": None}),
     "GGTOptimizer": Original(
         "GGT",
         {
@@ -78,12 +82,16 @@ ORIGINALS: dict[str, Original] = {
         by_name=True,
         global_step="train_global_step",
     ),
+    "GradientDescentOptimizer": Original("GradientDescent"),
     "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
     "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
     "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),
     "MovingAverageOptimizer": Original(
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
+    "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
+    "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
+    "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
 }
 
 
@@ -99,14 +107,19 @@ def is_implemented(name: str) -> bool:
     return name in ORIGINALS and hasattr(keras_tfopt, ORIGINALS[name].ours)
 
 
-def build(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Our optimizer for a recorded class name and its recorded arguments."""
+def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> Any:
+    """Our optimizer for a recorded class name, its recorded arguments and the variable of steps."""
     entry = original(name)
     ours = {}
     for key, value in arguments.items():
-        if value == {"ref": "global_step"} and entry.step_argument is not None:
-            value = entry.step_argument
-        ours[entry.arguments.get(key, key)] = argument(value)
+        new = entry.arguments.get(key, key)
+        if new is None:
+            if value is not None:
+                raise NotReplayable(f"there is no counterpart of the argument {key}")
+        elif value == {"ref": "global_step"}:
+            ours[new] = global_step if entry.step_argument is None else entry.step_argument
+        else:
+            ours[new] = argument(value, global_step)
     return entry.optimizer_class()(**ours)
 
 
@@ -126,11 +139,11 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, Mapping) and "optimizer" in value
 
 
-def argument(value: Any) -> Any:
+def argument(value: Any, global_step: Any = None) -> Any:
     if not isinstance(value, Mapping):
         return value
     if _is_optimizer(value):
-        return build(value["optimizer"], value["kwargs"])
+        return build(value["optimizer"], value["kwargs"], global_step)
     if value.get("fn") not in _SCHEDULES:
         raise NotReplayable(f"there is no counterpart of the argument {dict(value)}")
     # Passed as a tensor or as a callable, TensorFlow 1 evaluates it once per step all the same.

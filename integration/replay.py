@@ -67,7 +67,9 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
         # Without a RowGradient only these variables are updated by rows.
         names = [v["name"] for v in entry["variables"] if v["gradient"] == "sparse"]
         arguments["row_variables"] = [f"^{re.escape(name)}$" for name in names]
-    optimizer = originals.build(case.optimizer, arguments)
+    start = entry["global_step_initial"]
+    global_step = keras.Variable(start, trainable=False, dtype="int32", name="global_step")
+    optimizer = originals.build(case.optimizer, arguments, global_step)
     optimizer.build(variables)
     step = way(optimizer, variables, native)
 
@@ -91,6 +93,7 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
             ours[f"extra/{t}/learning_rate"] = _array(optimizer.learning_rate)
         gradients = [case.gradient(name, t) for name in order]
         step(gradients)
+        global_step.assign_add(1)
         ours |= state(f"var/{t}", f"slot/{t}", f"extra/{t}", gradients)
     return ours
 

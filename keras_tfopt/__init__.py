@@ -13,7 +13,21 @@ from keras_tfopt.algorithm import (
     register,
     zeros,
 )
-from keras_tfopt.algorithms import GGT, LARS, Adam, LazyAdam, Momentum
+from keras_tfopt.algorithms import (
+    GGT,
+    LARS,
+    Adadelta,
+    Adagrad,
+    AdagradDA,
+    Adam,
+    Ftrl,
+    GradientDescent,
+    LazyAdam,
+    Momentum,
+    ProximalAdagrad,
+    ProximalGradientDescent,
+    RMSProp,
+)
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
@@ -23,13 +37,21 @@ from keras_tfopt.wrappers import MovingAverage
 __all__ = [
     "GGT",
     "LARS",
+    "Adadelta",
+    "Adagrad",
+    "AdagradDA",
     "Adam",
     "Algorithm",
     "Diagnosis",
+    "Ftrl",
+    "GradientDescent",
     "LazyAdam",
     "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
+    "ProximalAdagrad",
+    "ProximalGradientDescent",
+    "RMSProp",
     "RowGradient",
     "Rows",
     "Slot",

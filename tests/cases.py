@@ -17,12 +17,20 @@ import pytest
 
 import keras_tfopt
 from tests.reference import Reference
+from tests.reference.adadelta import Adadelta
+from tests.reference.adagrad import Adagrad
+from tests.reference.adagrad_da import AdagradDA
 from tests.reference.adam import Adam
+from tests.reference.ftrl import Ftrl
 from tests.reference.ggt import GGT
+from tests.reference.gradient_descent import GradientDescent
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
+from tests.reference.proximal_adagrad import ProximalAdagrad
+from tests.reference.proximal_gradient_descent import ProximalGradientDescent
+from tests.reference.rmsprop import RMSProp
 from tests.stepping import BACKEND, Rows
 
 
@@ -42,6 +50,8 @@ class Case:
     # Where the tolerance that all others meet cannot be met: {words: (factor, reason)}. The words
     # say where, as in "float64 xla": a dtype, a variant, a mode, a backend.
     wider: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    # Own numbers that may be negative: they need not refuse NEGATIVE of test_bad_input.py.
+    negative: tuple[str, ...] = ()
     # Of a wrapper: the class of the optimizer inside, which gets the arguments that are not the
     # wrapper's own; and slots of the wrapper that move in rows without gradient too.
     inner: type | None = None
@@ -197,6 +207,150 @@ CASES = (
                 for mode in ("compiled", "fast", "xla")
             },
         },
+    ),
+    Case(
+        cls=keras_tfopt.GradientDescent,
+        reference=GradientDescent,
+        variants={"hyper": {"learning_rate": 0.1}, "defaults": {}},
+        refused={},
+        quadratic=(lambda: {"learning_rate": 0.3}, 200),
+        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.Adagrad,
+        reference=Adagrad,
+        variants={
+            "hyper": {"learning_rate": 0.2},
+            "accumulator": {"learning_rate": 0.1, "initial_accumulator_value": 0.5},
+            "defaults": {},
+        },
+        refused={"initial_accumulator_value": (0, 0.0)},  # the square root divides
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.RMSProp,
+        reference=RMSProp,
+        variants={
+            "centered": {
+                "learning_rate": 0.05,
+                "rho": 0.8,
+                "momentum": 0.7,
+                "epsilon": 1e-3,
+                "centered": True,
+            },
+            "momentum": {"learning_rate": 0.05, "rho": 0.7, "momentum": 0.8, "epsilon": 1e-2},
+            "defaults": {},
+        },
+        refused={"rho": (1.5,), "momentum": (1.5,), "epsilon": (0, 0.0), "centered": _FLAG},
+        quadratic=(_decay(1.0, 200, rho=0.99), 200),
+        rosenbrock=(_decay(2e-3, 1000, momentum=0.9), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.Adadelta,
+        reference=Adadelta,
+        variants={
+            "hyper": {"learning_rate": 0.7, "rho": 0.8, "epsilon": 1e-3},
+            "defaults": {},
+        },
+        refused={"rho": (1.5,), "epsilon": (0, 0.0)},
+        quadratic=(_decay(3.0, 200, epsilon=1e-3), 200),
+        rosenbrock=(_decay(0.1, 4000, epsilon=1e-4), 4000),
+    ),
+    Case(
+        cls=keras_tfopt.Ftrl,
+        reference=Ftrl,
+        variants={
+            "hyper": {
+                "learning_rate": 0.2,
+                "learning_rate_power": -0.6,
+                "l1_regularization_strength": 0.03,
+                "l2_regularization_strength": 0.02,
+                "l2_shrinkage_regularization_strength": 0.01,
+            },
+            "root": {"learning_rate": 0.3, "l1_regularization_strength": 0.5},
+            "constant": {"learning_rate": 0.1, "learning_rate_power": 0.0},
+            "from_zero": {
+                "initial_accumulator_value": 0.0,
+                "l2_shrinkage_regularization_strength": 0.1,
+            },
+            "defaults": {},
+        },
+        refused={
+            "learning_rate_power": (0.5, 0.25, 1),
+            "initial_accumulator_value": (),
+            "l1_regularization_strength": (),
+            "l2_regularization_strength": (),
+            "l2_shrinkage_regularization_strength": (),
+        },
+        negative=("learning_rate_power",),
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.AdagradDA,
+        reference=AdagradDA,
+        variants={
+            "hyper": {
+                "learning_rate": 0.3,
+                "l1_regularization_strength": 0.01,
+                "l2_regularization_strength": 0.2,
+            },
+            "accumulator": {
+                "learning_rate": 0.2,
+                "initial_gradient_squared_accumulator_value": 0.5,
+                "l1_regularization_strength": 0.1,
+            },
+            "defaults": {},
+        },
+        refused={
+            "global_step": (3, 0.5, "global_step"),
+            "initial_gradient_squared_accumulator_value": (0, 0.0),  # the square root divides
+            "l1_regularization_strength": (),
+            "l2_regularization_strength": (),
+        },
+        quadratic=(lambda: {"learning_rate": 2.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 0.3}, 4000),
+    ),
+    Case(
+        cls=keras_tfopt.ProximalGradientDescent,
+        reference=ProximalGradientDescent,
+        variants={
+            "hyper": {
+                "learning_rate": 0.1,
+                "l1_regularization_strength": 0.03,
+                "l2_regularization_strength": 0.2,
+            },
+            "sparse": {"learning_rate": 0.1, "l1_regularization_strength": 1.0},
+            "defaults": {},
+        },
+        refused={"l1_regularization_strength": (), "l2_regularization_strength": ()},
+        quadratic=(lambda: {"learning_rate": 0.3}, 200),
+        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
+    ),
+    Case(
+        cls=keras_tfopt.ProximalAdagrad,
+        reference=ProximalAdagrad,
+        variants={
+            "hyper": {
+                "learning_rate": 0.1,
+                "l1_regularization_strength": 0.03,
+                "l2_regularization_strength": 0.2,
+            },
+            "sparse": {
+                "learning_rate": 0.1,
+                "initial_accumulator_value": 0.5,
+                "l1_regularization_strength": 1.0,
+            },
+            "defaults": {},
+        },
+        refused={
+            "initial_accumulator_value": (0, 0.0),  # the square root divides
+            "l1_regularization_strength": (),
+            "l2_regularization_strength": (),
+        },
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,

@@ -1,9 +1,31 @@
 """The optimizers, one rule per file."""
 
+from keras_tfopt.algorithms.adadelta import Adadelta
+from keras_tfopt.algorithms.adagrad import Adagrad
+from keras_tfopt.algorithms.adagrad_da import AdagradDA
 from keras_tfopt.algorithms.adam import Adam
+from keras_tfopt.algorithms.ftrl import Ftrl
 from keras_tfopt.algorithms.ggt import GGT
+from keras_tfopt.algorithms.gradient_descent import GradientDescent
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
+from keras_tfopt.algorithms.proximal_adagrad import ProximalAdagrad
+from keras_tfopt.algorithms.proximal_gradient_descent import ProximalGradientDescent
+from keras_tfopt.algorithms.rmsprop import RMSProp
 
-__all__ = ["GGT", "LARS", "Adam", "LazyAdam", "Momentum"]
+__all__ = [
+    "GGT",
+    "LARS",
+    "Adadelta",
+    "Adagrad",
+    "AdagradDA",
+    "Adam",
+    "Ftrl",
+    "GradientDescent",
+    "LazyAdam",
+    "Momentum",
+    "ProximalAdagrad",
+    "ProximalGradientDescent",
+    "RMSProp",
+]

@@ -37,8 +37,8 @@ class GGT(Algorithm):
         sigma_epsilon: $\epsilon_\sigma > 0$. Defaults to 1e-2.
         **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
 
-    Slots, of all variables together (`optimizer.slot(None, name)`), laid out in the order in which
-    the optimizer was built: `moment1` of shape (n,), `grad_buffer` of shape (window, n), and
+    Slots: of all variables together (`optimizer.slot(None, name)`), laid out in the order in which
+    the optimizer was built. `moment1` of shape (n,), `grad_buffer` of shape (window, n), and
     `gram`, the products of the buffer's rows. Memory is window + 1 numbers a parameter.
 
     Row gradients: as if dense.
@@ -48,7 +48,7 @@ class GGT(Algorithm):
 
     Reference: Agarwal et al., "Efficient Full-Matrix Adaptive Regularization" (2019).
 
-    Differences from `tf.contrib.opt.GGTOptimizer`: state is laid out in build order and not by
+    Differences: from `tf.contrib.opt.GGTOptimizer`, state is laid out in build order and not by
     name; eigenvalues stand in for the singular values of the same symmetric matrix; the products
     $B B^\top$ are kept, so that a step reads the buffer twice, whatever the window. Keras
     has no GGT.
