@@ -216,7 +216,9 @@ def differences() -> str:
 
 
 def _percent(value: float) -> str:
-    return "none" if value < 1e-4 else f"{100 * value:.2g} %"
+    if value < 1e-4:
+        return "none"
+    return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
 def page() -> str:
