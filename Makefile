@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-fast bench defects catalogue lint format wheel check-wheel clean distclean
+.PHONY: help quickstart setup test test-all test-fast bench defects catalogue lint format wheel check-wheel clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -42,6 +42,9 @@ setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 
 test: setup ## Lint, then the whole suite on TensorFlow, JAX and torch
 	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- $(ARGS)
+
+test-all: setup ## The same with every optimizer in every test (hours)
+	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- --exhaustive $(ARGS)
 
 test-fast: setup ## The tests not marked slow, on one BACKEND
 	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)

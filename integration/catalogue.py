@@ -1,8 +1,8 @@
 """The page that lists every optimizer: `python -m integration.catalogue guides/optimizers.md`.
 
 All of it comes from the code and from the recordings: formulas and remarks from the docstrings,
-defaults from the signatures, slots and bytes from what the classes describe, and how far Keras's own
-optimizers are from the originals of the same name from replaying the recordings with both.
+defaults from the signatures, slots and bytes from what the classes describe, and how far Keras's
+own optimizers are from the originals of the same name from replaying the recordings with both.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def algorithms() -> list[type]:
 
 
 def section(text: str, title: str) -> str:
-    """The paragraph of a docstring that starts with `Title:`, on one line; empty if there is none."""
+    """The paragraph of a docstring that starts with `Title:`, on one line; or nothing."""
     found = re.search(rf"^{title}:(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
     return " ".join(found.group(1).split()) if found else ""
 
@@ -226,13 +226,13 @@ def page() -> str:
     return "\n\n".join(
         [
             "# Every optimizer",
-            "Written by `make catalogue` from docstrings, signatures and recordings. Bytes are those "
-            "of float32 state for each parameter of a large matrix.",
+            "Written by `make catalogue` from docstrings, signatures and recordings. Bytes are "
+            "those of float32 state for each parameter of a large matrix.",
             overview(),
             *[page_of(cls) for cls in algorithms()],
             "## Beside Keras's optimizers of the same names",
             "Recorded runs of TensorFlow 1.15.5, run again with Keras's optimizer of that name and "
-            "with ours, with the same arguments and gradients. The distance is that of the variables "
+            "with ours, with the same arguments and gradients. The distance is that of variables "
             "after the last step from the recorded ones, relative to how far these have moved; "
             "none is less than 0.01 %. Row gradients are given to Keras's as dense ones, the way "
             "`fit` does on JAX and PyTorch.",

@@ -452,3 +452,16 @@ def gradients(dtype="float32", steps=STEPS, seed=0):
                 step[path] = np.asarray(g, dtype)
         plan.append(step)
     return plan
+
+
+def _representatives():
+    """The first case of each kind that the engine treats in a way of its own."""
+    first = {}
+    for case in CASES:
+        kind = case.inner is None, case.scope, (case.inner or case.cls).flat, case.sparse
+        first.setdefault(kind, case)
+    return {case.name for case in first.values()}
+
+
+# What does not depend on a rule's formula is tested with these, and with all others on request.
+REPRESENTATIVES = _representatives()

@@ -9,10 +9,38 @@ os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="every optimizer in every test; without, tests that do not depend on the formula of "
+        "a rule take one optimizer of each kind that the engine tells apart",
+    )
+
+
 def pytest_configure(config):
     config.addinivalue_line(
         "markers", "slow: more than a few seconds; left out of `make test-fast`"
     )
+    config.addinivalue_line(
+        "markers", "formula: depends on the formula of a rule, so no optimizer is left out"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("exhaustive"):
+        return
+    from tests.cases import REPRESENTATIVES
+
+    def is_left_out(item):
+        case = getattr(item, "callspec", None) and item.callspec.params.get("case")
+        name = getattr(case, "name", None)
+        return name and name not in REPRESENTATIVES and not item.get_closest_marker("formula")
+
+    left_out = [item for item in items if is_left_out(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_left_out(item)]
 
 
 def pytest_report_header(config):

@@ -41,6 +41,7 @@ def own_arguments(case):
     }
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_wrong_hyperparameters(case):
     defaults = own_arguments(case)
@@ -60,6 +61,7 @@ def test_wrong_hyperparameters(case):
                 assert any(sign in text for sign in "0[(<>"), f"no range: {text}"
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_right_hyperparameters_of_other_types(case):
     """NumPy numbers and integers are numbers, and the config stays plain JSON."""
@@ -74,6 +76,7 @@ def test_right_hyperparameters_of_other_types(case):
                 assert keras.saving.deserialize_keras_object(config).get_config()[name] == value
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_unknown_arguments(case):
     with pytest.raises(Refused) as error:

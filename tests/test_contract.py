@@ -72,6 +72,7 @@ def follow(runner, reference, plan, tolerance):
 # Numbers
 
 
+@pytest.mark.formula
 @main_variant_in_all_modes(others=("eager", "compiled"))
 def test_matches_its_reference_in_float32(case, variant, mode):
     runner = Runner(case.make(variant), initial("float32"), mode, "float32")
@@ -79,6 +80,7 @@ def test_matches_its_reference_in_float32(case, variant, mode):
     follow(runner, case.make_reference(variant), gradients("float32"), tolerance)
 
 
+@pytest.mark.formula
 @main_variant_in_all_modes(others=("eager",))
 def test_matches_its_reference_in_float64(case, variant, mode):
     runner = Runner(case.make(variant), initial("float64"), mode, "float64")
@@ -120,6 +122,7 @@ def test_an_assigned_learning_rate_counts_from_the_next_step(case):
 # Row gradients
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_class_and_reference_agree_on_row_gradients(case):
     assert case.sparse == case.make_reference().sparse
@@ -382,6 +385,7 @@ def innermost_config(serialized):
     return serialized["config"].get("inner_optimizer", serialized)["config"]
 
 
+@pytest.mark.formula
 @every_case("case", "variant")
 def test_config_round_trip(case, variant):
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
@@ -421,6 +425,7 @@ def test_config_round_trip(case, variant):
             assert to_numpy(rate) == np.float32(given["learning_rate"])
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_config_holds_every_argument_of_the_constructor(case):
     arguments = set(inspect.signature(case.cls.__init__).parameters) - {"self", "base"}
@@ -430,6 +435,7 @@ def test_config_holds_every_argument_of_the_constructor(case):
         assert keras_options() | {"row_variables", "master_weights"} <= set(config)
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_defaults_are_those_of_the_reference(case):
     """The reference has its defaults from the paper's and TF1's signature, not from the class."""
@@ -494,6 +500,7 @@ def test_a_saved_model_trains_on_to_the_bit(case, tmp_path):
             assert not np.array_equal(a, start)
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_slots_are_reached_by_name(case):
     optimizer = case.make()
@@ -518,6 +525,7 @@ def test_slots_are_reached_by_name(case):
 # Minima
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_converges_on_a_quadratic(case):
     make_arguments, steps = case.quadratic
@@ -533,6 +541,7 @@ def test_converges_on_a_quadratic(case):
     assert np.max(np.abs(runner.values["x"] - target)) < 1e-2
 
 
+@pytest.mark.formula
 @every_case("case")
 def test_converges_on_rosenbrock(case):
     make_arguments, steps = case.rosenbrock

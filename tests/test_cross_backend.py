@@ -78,6 +78,7 @@ def assert_agree(results, prefix, tolerance):
     return found
 
 
+@pytest.mark.formula
 @every_case("case", "variant")
 def test_same_gradients(case, variant, results):
     tolerance = case.tolerance("float32", variant)  # 1e-6, unless the case says why not

@@ -47,6 +47,7 @@ def values_of(case, name):
     return [factor * case.variants[case.main][name] for factor in FACTORS]
 
 
+@pytest.mark.formula
 @every_mode
 @every_number
 def test_a_schedule_is_read_at_every_step(case, name, mode):
