@@ -198,7 +198,15 @@ def check_number(
     return value
 
 
-def check_hyperparameter(name: str, value: Any, *limits: float, **kinds: bool) -> Any:
+def check_hyperparameter(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    left_open: bool = False,
+    right_open: bool = False,
+) -> Any:
     """`check_number`, but what gives a number at each step passes.
 
     That is a `keras.optimizers.schedules.LearningRateSchedule`, called with the number of steps
@@ -207,7 +215,7 @@ def check_hyperparameter(name: str, value: Any, *limits: float, **kinds: bool) -
     """
     if not changes(value):
         try:
-            return check_number(name, value, *limits, **kinds)
+            return check_number(name, value, low, high, left_open=left_open, right_open=right_open)
         except TypeError as error:
             also = ", a schedule, a scalar variable or a callable without arguments. Received:"
             raise TypeError(str(error).replace(". Received:", also)) from None

@@ -72,8 +72,9 @@ HYPERPARAMETER = "hyperparameter "
 
 def with_values(rule: Any, values: dict[str, Any]) -> Any:
     """The rule with other values of hyperparameters, and without all that makes it an optimizer."""
-    bare_class = _methods_of(type(rule))
-    own = vars(rule) if type(rule) is bare_class else rule.hyperparameters()
+    cls: type = type(rule)
+    bare_class = _methods_of(cls)
+    own = vars(rule) if cls is bare_class else rule.hyperparameters()
     bare = bare_class()
     for name, value in {**own, **values}.items():
         setattr(bare, name, value)
@@ -109,7 +110,8 @@ def bind_rule(
     returns the new variable and the new slots in the order of `names`, None for slots that stay.
     Hyperparameters that are `changing` are among the scalars.
     """
-    bare_class = _methods_of(type(rule))
+    cls: type = type(rule)
+    bare_class = _methods_of(cls)
     fixed = vars(with_values(rule, {})) if changing else {}
     slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
