@@ -264,7 +264,7 @@ CASES = (
             "hyper": {
                 "learning_rate": 0.2,
                 "learning_rate_power": -0.6,
-                "l1_regularization_strength": 0.03,
+                "l1_regularization_strength": 0.01,
                 "l2_regularization_strength": 0.02,
                 "l2_shrinkage_regularization_strength": 0.01,
             },

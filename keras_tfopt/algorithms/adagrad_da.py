@@ -100,5 +100,5 @@ class AdagradDA(Algorithm):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         total = s.gradient_accumulator + g
         squares = s.gradient_squared_accumulator + ops.square(g)
-        x = -t.lr * soft_threshold(total, t.l1) / (t.l2 + ops.sqrt(squares))
+        x = t.lr * soft_threshold(-total, t.l1) / (t.l2 + ops.sqrt(squares))
         return x, {"gradient_accumulator": total, "gradient_squared_accumulator": squares}

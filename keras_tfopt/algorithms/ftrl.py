@@ -96,7 +96,7 @@ class Ftrl(Algorithm):
         linear = s.linear + g + 2 * self.l2_shrinkage_regularization_strength * x
         linear = linear - (power - self._power(s.accum)) / t.lr * x
         q = power / t.lr + 2 * self.l2_regularization_strength
-        new = -soft_threshold(linear, self.l1_regularization_strength) / q
+        new = soft_threshold(-linear, self.l1_regularization_strength) / q
         new = ops.where(q <= 0, ops.zeros_like(new), new)
         rests = t.lr <= 0
         slots = {"accum": accum, "linear": linear}

@@ -50,10 +50,9 @@ class RMSProp(Algorithm):
     With Recurrent Neural Networks" (2013), for the centered form.
 
     Differences: as in `tf.train.RMSPropOptimizer`, `rms` starts at one, so that first steps are
-    small; `keras.optimizers.RMSprop` starts it at zero, where first steps have the size
-    $\eta / \sqrt{1 - \rho}$ whatever the gradient, and adds an epsilon of 1e-7. The original calls
-    `rho` `decay` and has no default learning rate. Where rounding makes $r - c^2$ negative, which
-    can give NaN there, it counts as zero here.
+    small; `keras.optimizers.RMSprop` starts it at zero and has an epsilon of 1e-7. The original
+    calls `rho` `decay` and has no default learning rate. Where rounding makes $r - c^2$ negative,
+    which can give NaN there, it counts as zero here; epsilon = 0, which can give 0/0, is refused.
     """
 
     sparse = "rows"
