@@ -59,6 +59,7 @@ _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
+    "AdaMaxOptimizer": Original("AdaMax", _BETAS, extras={"beta1_power": _power("beta_1")}),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
     "GGTOptimizer": Original(
         "GGT",
@@ -84,6 +85,7 @@ ORIGINALS: dict[str, Original] = {
     "MovingAverageOptimizer": Original(
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
+    "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
 }
 
 

@@ -18,11 +18,13 @@ import pytest
 import keras_tfopt
 from tests.reference import Reference
 from tests.reference.adam import Adam
+from tests.reference.adamax import AdaMax
 from tests.reference.ggt import GGT
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
+from tests.reference.nadam import Nadam
 from tests.stepping import BACKEND, Rows
 
 
@@ -126,6 +128,28 @@ CASES = (
     Case(
         cls=keras_tfopt.LazyAdam,
         reference=LazyAdam,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.AdaMax,
+        reference=AdaMax,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.Nadam,
+        reference=Nadam,
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "defaults": {},

@@ -4,7 +4,6 @@ import itertools
 import json
 
 import keras
-import numpy as np
 import pytest
 
 import keras_tfopt
@@ -23,7 +22,11 @@ def changing(case):
 
 every_number = pytest.mark.parametrize(
     ("case", "name"),
-    [pytest.param(case, name, id=f"{case.name}-{name}") for case in RULES for name in changing(case)],
+    [
+        pytest.param(case, name, id=f"{case.name}-{name}")
+        for case in RULES
+        for name in changing(case)
+    ],
 )
 every_mode = pytest.mark.parametrize("mode", MODES)
 

@@ -1,9 +1,11 @@
 """The optimizers, one rule per file."""
 
 from keras_tfopt.algorithms.adam import Adam
+from keras_tfopt.algorithms.adamax import AdaMax
 from keras_tfopt.algorithms.ggt import GGT
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.momentum import Momentum
+from keras_tfopt.algorithms.nadam import Nadam
 
-__all__ = ["GGT", "LARS", "Adam", "LazyAdam", "Momentum"]
+__all__ = ["Nadam", "AdaMax", "GGT", "LARS", "Adam", "LazyAdam", "Momentum"]
