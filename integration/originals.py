@@ -32,7 +32,8 @@ class Original:
     global_step: str = "global_step"
     """What the count of training steps is called, should the original use the name otherwise."""
     step_argument: Any = None
-    """What is passed here where the original was given the count of training steps."""
+    """What is passed here where the original was given the count of training steps, if it is not
+    that variable."""
 
     def optimizer_class(self) -> type:
         """Our class."""
@@ -61,6 +62,7 @@ _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 ORIGINALS: dict[str, Original] = {
     "AdaMaxOptimizer": Original("AdaMax", _BETAS, extras={"beta1_power": _power("beta_1")}),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
+    "AdamGSOptimizer": Original("AdamGS", _BETAS),
     "GGTOptimizer": Original(
         "GGT",
         {
@@ -80,6 +82,7 @@ ORIGINALS: dict[str, Original] = {
         global_step="train_global_step",
     ),
     "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
+    "LazyAdamGSOptimizer": Original("LazyAdamGS", _BETAS),
     "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
     "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),
     "MovingAverageOptimizer": Original(
@@ -101,14 +104,19 @@ def is_implemented(name: str) -> bool:
     return name in ORIGINALS and hasattr(keras_tfopt, ORIGINALS[name].ours)
 
 
-def build(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Our optimizer for a recorded class name and its recorded arguments."""
+def build(name: str, arguments: Mapping[str, Any], global_step: keras.Variable) -> Any:
+    """Our optimizer for a recorded class name and its recorded arguments.
+
+    `global_step` counts the training steps; what is recorded of schedules refers to it.
+    """
     entry = original(name)
     ours = {}
     for key, value in arguments.items():
-        if value == {"ref": "global_step"} and entry.step_argument is not None:
-            value = entry.step_argument
-        ours[entry.arguments.get(key, key)] = _argument(value)
+        if value == {"ref": "global_step"}:
+            value = global_step if entry.step_argument is None else entry.step_argument
+        elif key == "global_step":  # a number is a count that stands still
+            value = keras.Variable(value, dtype="int32", trainable=False)
+        ours[entry.arguments.get(key, key)] = _argument(value, global_step)
     return entry.optimizer_class()(**ours)
 
 
@@ -128,17 +136,29 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, Mapping) and "optimizer" in value
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: Any, global_step: keras.Variable) -> Any:
     if not isinstance(value, Mapping):
         return value
     if _is_optimizer(value):
-        return build(value["optimizer"], value["kwargs"])
+        return build(value["optimizer"], value["kwargs"], global_step)
     if value.get("fn") not in _SCHEDULES:
         raise NotReplayable(f"there is no counterpart of the argument {dict(value)}")
     # Passed as a tensor or as a callable, TensorFlow 1 evaluates it once per step all the same.
-    return _SCHEDULES[value["fn"]](
+    schedule = _SCHEDULES[value["fn"]](
         **{k: v for k, v in value.items() if k not in ("fn", "passed_as")}
     )
+    done = int(global_step)
+    return _Continued(schedule, done) if done else schedule
+
+
+class _Continued(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule in a run that begins after some steps."""
+
+    def __init__(self, schedule, done):
+        self.schedule, self.done = schedule, done
+
+    def __call__(self, step):
+        return self.schedule(step + self.done)
 
 
 def _exponential_decay(learning_rate, decay_steps, decay_rate, staircase=False):

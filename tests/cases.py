@@ -18,10 +18,12 @@ import pytest
 import keras_tfopt
 from tests.reference import Reference
 from tests.reference.adam import Adam
+from tests.reference.adam_gs import AdamGS
 from tests.reference.adamax import AdaMax
 from tests.reference.ggt import GGT
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
+from tests.reference.lazy_adam_gs import LazyAdamGS
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
 from tests.reference.nadam import Nadam
@@ -99,6 +101,7 @@ def _decay(rate, steps, **arguments):
 
 
 _FLAG = ("yes", 2, None)  # what a boolean refuses
+_STEP = (3, "global_step", [0])  # what a global step refuses
 _BETA = (1.0, 1.5)  # with beta = 1 the bias correction divides by zero
 
 CASES = (
@@ -155,6 +158,28 @@ CASES = (
             "defaults": {},
         },
         refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.AdamGS,
+        reference=AdamGS,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": (), "global_step": _STEP},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.LazyAdamGS,
+        reference=LazyAdamGS,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": (), "global_step": _STEP},
         quadratic=(_decay(0.3, 200), 200),
         rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
     ),
