@@ -89,6 +89,7 @@ ORIGINALS: dict[str, Original] = {
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
     "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
+    "RegAdagradOptimizer": Original("RegAdagrad"),
 }
 
 

@@ -23,6 +23,7 @@ from keras_tfopt.algorithms import (
     LazyAdamGS,
     Momentum,
     Nadam,
+    RegAdagrad,
 )
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
@@ -31,19 +32,20 @@ from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers import MovingAverage
 
 __all__ = [
-    "LazyAdamGS",
-    "AdamGS",
-    "Nadam",
-    "AdaMax",
     "GGT",
     "LARS",
+    "AdaMax",
     "Adam",
+    "AdamGS",
     "Algorithm",
     "Diagnosis",
     "LazyAdam",
+    "LazyAdamGS",
     "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
+    "Nadam",
+    "RegAdagrad",
     "RowGradient",
     "Rows",
     "Slot",

@@ -27,6 +27,7 @@ from tests.reference.lazy_adam_gs import LazyAdamGS
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
 from tests.reference.nadam import Nadam
+from tests.reference.reg_adagrad import RegAdagrad
 from tests.stepping import BACKEND, Rows
 
 
@@ -182,6 +183,18 @@ CASES = (
         refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": (), "global_step": _STEP},
         quadratic=(_decay(0.3, 200), 200),
         rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.RegAdagrad,
+        reference=RegAdagrad,
+        variants={
+            "rate": {"learning_rate": 0.3},
+            "accumulator": {"learning_rate": 0.05, "initial_accumulator_value": 0.5},
+            "defaults": {},
+        },
+        refused={"initial_accumulator_value": (0.0,)},
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.3}, 4000),
     ),
     Case(
         cls=keras_tfopt.LARS,

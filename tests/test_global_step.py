@@ -5,9 +5,9 @@ import inspect
 import keras
 import pytest
 
-from tests.cases import RULES, initial
+from tests.cases import RULES
 from tests.stepping import MODES, Runner
-from tests.test_base_options import Expected, follow, gradients
+from tests.test_base_options import Expected, follow, gradients, initial
 
 CASES = [case for case in RULES if "global_step" in inspect.signature(case.cls).parameters]
 

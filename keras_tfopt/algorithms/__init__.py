@@ -9,5 +9,17 @@ from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.lazy_adam_gs import LazyAdamGS
 from keras_tfopt.algorithms.momentum import Momentum
 from keras_tfopt.algorithms.nadam import Nadam
+from keras_tfopt.algorithms.reg_adagrad import RegAdagrad
 
-__all__ = ["LazyAdamGS", "AdamGS", "Nadam", "AdaMax", "GGT", "LARS", "Adam", "LazyAdam", "Momentum"]
+__all__ = [
+    "GGT",
+    "LARS",
+    "AdaMax",
+    "Adam",
+    "AdamGS",
+    "LazyAdam",
+    "LazyAdamGS",
+    "Momentum",
+    "Nadam",
+    "RegAdagrad",
+]
