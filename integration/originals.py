@@ -57,11 +57,13 @@ def _flat(gradients: Sequence[Gradient]) -> np.ndarray:
 
 
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
+_DECAY = {"sign_decay_fn": "sign_decay"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
     "AdaMaxOptimizer": Original("AdaMax", _BETAS, extras={"beta1_power": _power("beta_1")}),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
+    "AddSignOptimizer": Original("AddSign", _DECAY),
     "AdamGSOptimizer": Original("AdamGS", _BETAS),
     "GGTOptimizer": Original(
         "GGT",
@@ -89,6 +91,7 @@ ORIGINALS: dict[str, Original] = {
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
     "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
+    "PowerSignOptimizer": Original("PowerSign", _DECAY),
     "RegAdagradOptimizer": Original("RegAdagrad"),
 }
 
@@ -182,4 +185,7 @@ _SCHEDULES: dict[str, Callable[..., Any]] = {
     "exponential_decay": _exponential_decay,
     "polynomial_decay": _polynomial_decay,
     "piecewise_constant": _piecewise_constant,
+    "get_linear_decay_fn": keras_tfopt.schedules.LinearSignDecay,
+    "get_cosine_decay_fn": keras_tfopt.schedules.CosineSignDecay,
+    "get_restart_decay_fn": keras_tfopt.schedules.RestartSignDecay,
 }

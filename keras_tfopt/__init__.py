@@ -1,6 +1,6 @@
 """Every optimizer of TensorFlow's past on every backend of Keras 3."""
 
-from keras_tfopt import callbacks
+from keras_tfopt import callbacks, schedules
 from keras_tfopt._version import __version__
 from keras_tfopt.algorithm import (
     Algorithm,
@@ -19,10 +19,12 @@ from keras_tfopt.algorithms import (
     Adam,
     AdaMax,
     AdamGS,
+    AddSign,
     LazyAdam,
     LazyAdamGS,
     Momentum,
     Nadam,
+    PowerSign,
     RegAdagrad,
 )
 from keras_tfopt.diagnosis import Diagnosis, diagnose
@@ -37,6 +39,7 @@ __all__ = [
     "AdaMax",
     "Adam",
     "AdamGS",
+    "AddSign",
     "Algorithm",
     "Diagnosis",
     "LazyAdam",
@@ -45,6 +48,7 @@ __all__ = [
     "Momentum",
     "MovingAverage",
     "Nadam",
+    "PowerSign",
     "RegAdagrad",
     "RowGradient",
     "Rows",
@@ -60,5 +64,6 @@ __all__ = [
     "diagnose",
     "full",
     "register",
+    "schedules",
     "zeros",
 ]

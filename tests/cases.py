@@ -20,6 +20,7 @@ from tests.reference import Reference
 from tests.reference.adam import Adam
 from tests.reference.adam_gs import AdamGS
 from tests.reference.adamax import AdaMax
+from tests.reference.add_sign import AddSign
 from tests.reference.ggt import GGT
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
@@ -27,6 +28,7 @@ from tests.reference.lazy_adam_gs import LazyAdamGS
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
 from tests.reference.nadam import Nadam
+from tests.reference.power_sign import PowerSign
 from tests.reference.reg_adagrad import RegAdagrad
 from tests.stepping import BACKEND, Rows
 
@@ -103,6 +105,7 @@ def _decay(rate, steps, **arguments):
 
 _FLAG = ("yes", 2, None)  # what a boolean refuses
 _STEP = (3, "global_step", [0])  # what a global step refuses
+_DECAY = (1.5, -0.1, "linear", True, [0.5])  # what a sign decay refuses
 _BETA = (1.0, 1.5)  # with beta = 1 the bias correction divides by zero
 
 CASES = (
@@ -195,6 +198,28 @@ CASES = (
         refused={"initial_accumulator_value": (0.0,)},
         quadratic=(lambda: {"learning_rate": 1.0}, 200),
         rosenbrock=(lambda: {"learning_rate": 1.3}, 4000),
+    ),
+    Case(
+        cls=keras_tfopt.AddSign,
+        reference=AddSign,
+        variants={
+            "hyper": {"learning_rate": 0.03, "alpha": 1.2, "beta": 0.7, "sign_decay": 0.8},
+            "defaults": {},
+        },
+        refused={"alpha": (), "beta": (1.5,), "sign_decay": _DECAY},
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3}, 5000),
+    ),
+    Case(
+        cls=keras_tfopt.PowerSign,
+        reference=PowerSign,
+        variants={
+            "hyper": {"learning_rate": 0.03, "base": 2.0, "beta": 0.7, "sign_decay": 0.8},
+            "defaults": {},
+        },
+        refused={"base": (0.0,), "beta": (1.5,), "sign_decay": _DECAY},
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3}, 4000),
     ),
     Case(
         cls=keras_tfopt.LARS,
