@@ -56,6 +56,7 @@ def _flat(gradients: Sequence[Gradient]) -> np.ndarray:
 
 
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
+_DECAY = {"sign_decay_fn": "sign_decay"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
@@ -64,6 +65,9 @@ ORIGINALS: dict[str, Original] = {
     "AdagradOptimizer": Original("Adagrad"),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
     "FtrlOptimizer": Original("Ftrl", {"accum_name": None, "linear_name": None}),
+    "AdaMaxOptimizer": Original("AdaMax", _BETAS, extras={"beta1_power": _power("beta_1")}),
+    "AddSignOptimizer": Original("AddSign", _DECAY),
+    "AdamGSOptimizer": Original("AdamGS", _BETAS),
     "GGTOptimizer": Original(
         "GGT",
         {
@@ -84,6 +88,7 @@ ORIGINALS: dict[str, Original] = {
     ),
     "GradientDescentOptimizer": Original("GradientDescent"),
     "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
+    "LazyAdamGSOptimizer": Original("LazyAdamGS", _BETAS),
     "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
     "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),
     "MovingAverageOptimizer": Original(
@@ -92,6 +97,9 @@ ORIGINALS: dict[str, Original] = {
     "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
     "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
     "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
+    "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
+    "PowerSignOptimizer": Original("PowerSign", _DECAY),
+    "RegAdagradOptimizer": Original("RegAdagrad"),
 }
 
 
@@ -118,6 +126,8 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
                 raise NotReplayable(f"there is no counterpart of the argument {key}")
         elif value == {"ref": "global_step"}:
             ours[new] = global_step if entry.step_argument is None else entry.step_argument
+        elif key == "global_step":  # a number is a count that stands still
+            ours[new] = keras.Variable(value, dtype="int32", trainable=False)
         else:
             ours[new] = argument(value, global_step)
     return entry.optimizer_class()(**ours)
@@ -147,9 +157,21 @@ def argument(value: Any, global_step: Any = None) -> Any:
     if value.get("fn") not in _SCHEDULES:
         raise NotReplayable(f"there is no counterpart of the argument {dict(value)}")
     # Passed as a tensor or as a callable, TensorFlow 1 evaluates it once per step all the same.
-    return _SCHEDULES[value["fn"]](
+    schedule = _SCHEDULES[value["fn"]](
         **{k: v for k, v in value.items() if k not in ("fn", "passed_as")}
     )
+    done = int(global_step)
+    return _Continued(schedule, done) if done else schedule
+
+
+class _Continued(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule in a run that begins after some steps."""
+
+    def __init__(self, schedule, done):
+        self.schedule, self.done = schedule, done
+
+    def __call__(self, step):
+        return self.schedule(step + self.done)
 
 
 def _exponential_decay(learning_rate, decay_steps, decay_rate, staircase=False):
@@ -172,4 +194,7 @@ _SCHEDULES: dict[str, Callable[..., Any]] = {
     "exponential_decay": _exponential_decay,
     "polynomial_decay": _polynomial_decay,
     "piecewise_constant": _piecewise_constant,
+    "get_linear_decay_fn": keras_tfopt.schedules.LinearSignDecay,
+    "get_cosine_decay_fn": keras_tfopt.schedules.CosineSignDecay,
+    "get_restart_decay_fn": keras_tfopt.schedules.RestartSignDecay,
 }

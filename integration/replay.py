@@ -58,7 +58,7 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
     original = originals.original(case.optimizer)
     # Arguments that were not given are passed too: a default of ours must not decide here.
     arguments = {**entry["defaults"], **entry["kwargs"]}
-    for circumstance in ("apply_kwargs", "gradient_transform", "phases"):
+    for circumstance in ("apply_kwargs", "gradient_transform"):
         if entry[circumstance]:
             raise originals.NotReplayable(f"{circumstance} is not handled: {entry[circumstance]}")
     order = sorted(case.variables) if original.by_name else list(case.variables)
@@ -92,10 +92,20 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
         if "learning_rate" in entry["extra"]["same_run"]:
             ours[f"extra/{t}/learning_rate"] = _array(optimizer.learning_rate)
         gradients = [case.gradient(name, t) for name in order]
-        step(gradients)
+        with _phase(optimizer, entry["phases"][t] if entry["phases"] else "update"):
+            step(gradients)
         global_step.assign_add(1)
         ours |= state(f"var/{t}", f"slot/{t}", f"extra/{t}", gradients)
     return ours
+
+
+def _phase(optimizer: Any, phase: str) -> contextlib.AbstractContextManager[Any]:
+    """What a step is made under, named like the method of the optimizer; "update" is nothing."""
+    if phase == "update":
+        return contextlib.nullcontext()
+    if not hasattr(optimizer, phase):
+        raise originals.NotReplayable(f"phase {phase} is not handled")
+    return getattr(optimizer, phase)()
 
 
 def _array(value: Any) -> np.ndarray:

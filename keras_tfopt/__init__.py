@@ -1,6 +1,6 @@
 """Every optimizer of TensorFlow's past on every backend of Keras 3."""
 
-from keras_tfopt import callbacks
+from keras_tfopt import callbacks, schedules
 from keras_tfopt._version import __version__
 from keras_tfopt.algorithm import (
     Algorithm,
@@ -20,12 +20,19 @@ from keras_tfopt.algorithms import (
     Adagrad,
     AdagradDA,
     Adam,
+    AdaMax,
+    AdamGS,
+    AddSign,
     Ftrl,
     GradientDescent,
     LazyAdam,
+    LazyAdamGS,
     Momentum,
+    Nadam,
+    PowerSign,
     ProximalAdagrad,
     ProximalGradientDescent,
+    RegAdagrad,
     RMSProp,
 )
 from keras_tfopt.diagnosis import Diagnosis, diagnose
@@ -40,18 +47,25 @@ __all__ = [
     "Adadelta",
     "Adagrad",
     "AdagradDA",
+    "AdaMax",
     "Adam",
+    "AdamGS",
+    "AddSign",
     "Algorithm",
     "Diagnosis",
     "Ftrl",
     "GradientDescent",
     "LazyAdam",
+    "LazyAdamGS",
     "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
     "ProximalAdagrad",
     "ProximalGradientDescent",
     "RMSProp",
+    "Nadam",
+    "PowerSign",
+    "RegAdagrad",
     "RowGradient",
     "Rows",
     "Slot",
@@ -66,5 +80,6 @@ __all__ = [
     "diagnose",
     "full",
     "register",
+    "schedules",
     "zeros",
 ]

@@ -21,15 +21,22 @@ from tests.reference.adadelta import Adadelta
 from tests.reference.adagrad import Adagrad
 from tests.reference.adagrad_da import AdagradDA
 from tests.reference.adam import Adam
+from tests.reference.adam_gs import AdamGS
+from tests.reference.adamax import AdaMax
+from tests.reference.add_sign import AddSign
 from tests.reference.ftrl import Ftrl
 from tests.reference.ggt import GGT
 from tests.reference.gradient_descent import GradientDescent
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
+from tests.reference.lazy_adam_gs import LazyAdamGS
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
+from tests.reference.nadam import Nadam
+from tests.reference.power_sign import PowerSign
 from tests.reference.proximal_adagrad import ProximalAdagrad
 from tests.reference.proximal_gradient_descent import ProximalGradientDescent
+from tests.reference.reg_adagrad import RegAdagrad
 from tests.reference.rmsprop import RMSProp
 from tests.stepping import BACKEND, Rows
 
@@ -107,6 +114,8 @@ def _decay(rate, steps, **arguments):
 
 
 _FLAG = ("yes", 2, None)  # what a boolean refuses
+_STEP = (3, "global_step", [0])  # what a global step refuses
+_DECAY = (1.5, -0.1, "linear", True, [0.5])  # what a sign decay refuses
 _BETA = (1.0, 1.5)  # with beta = 1 the bias correction divides by zero
 
 CASES = (
@@ -143,6 +152,84 @@ CASES = (
         refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
         quadratic=(_decay(0.3, 200), 200),
         rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.AdaMax,
+        reference=AdaMax,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.Nadam,
+        reference=Nadam,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.AdamGS,
+        reference=AdamGS,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": (), "global_step": _STEP},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.LazyAdamGS,
+        reference=LazyAdamGS,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": (), "global_step": _STEP},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.RegAdagrad,
+        reference=RegAdagrad,
+        variants={
+            "rate": {"learning_rate": 0.3},
+            "accumulator": {"learning_rate": 0.05, "initial_accumulator_value": 0.5},
+            "defaults": {},
+        },
+        refused={"initial_accumulator_value": (0.0,)},
+        quadratic=(lambda: {"learning_rate": 1.0}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1.3}, 4000),
+    ),
+    Case(
+        cls=keras_tfopt.AddSign,
+        reference=AddSign,
+        variants={
+            "hyper": {"learning_rate": 0.03, "alpha": 1.2, "beta": 0.7, "sign_decay": 0.8},
+            "defaults": {},
+        },
+        refused={"alpha": (), "beta": (1.5,), "sign_decay": _DECAY},
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3}, 5000),
+    ),
+    Case(
+        cls=keras_tfopt.PowerSign,
+        reference=PowerSign,
+        variants={
+            "hyper": {"learning_rate": 0.03, "base": 2.0, "beta": 0.7, "sign_decay": 0.8},
+            "defaults": {},
+        },
+        refused={"base": (0.0,), "beta": (1.5,), "sign_decay": _DECAY},
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3}, 4000),
     ),
     Case(
         cls=keras_tfopt.LARS,

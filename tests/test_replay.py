@@ -86,6 +86,8 @@ def test_defaults_are_those_of_the_original(optimizer):
     for case in CASES.values():
         if case.optimizer == optimizer:
             for name, value in case.entry["defaults"].items():
+                if name == "global_step":  # a constant there, which counts nothing
+                    continue
                 assert ours[entry.arguments.get(name, name)].default == value, name
 
 
@@ -247,7 +249,7 @@ def test_class_that_does_not_exist_fails(tmp_path, capsys, monkeypatch):
         ),
         ({"apply_kwargs": {"decay_var_list": ["scale"]}}, "apply_kwargs is not handled"),
         ({"gradient_transform": {"fn": "clip"}}, "gradient_transform is not handled"),
-        ({"phases": ["update"]}, "phases is not handled"),
+        ({"phases": ["avoid_updating_slots"]}, "phase avoid_updating_slots is not handled"),
     ],
 )
 def test_what_is_not_understood_fails(tmp_path, capsys, entry, reason):

@@ -4,14 +4,21 @@ from keras_tfopt.algorithms.adadelta import Adadelta
 from keras_tfopt.algorithms.adagrad import Adagrad
 from keras_tfopt.algorithms.adagrad_da import AdagradDA
 from keras_tfopt.algorithms.adam import Adam
+from keras_tfopt.algorithms.adam_gs import AdamGS
+from keras_tfopt.algorithms.adamax import AdaMax
+from keras_tfopt.algorithms.add_sign import AddSign
 from keras_tfopt.algorithms.ftrl import Ftrl
 from keras_tfopt.algorithms.ggt import GGT
 from keras_tfopt.algorithms.gradient_descent import GradientDescent
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
+from keras_tfopt.algorithms.lazy_adam_gs import LazyAdamGS
 from keras_tfopt.algorithms.momentum import Momentum
+from keras_tfopt.algorithms.nadam import Nadam
+from keras_tfopt.algorithms.power_sign import PowerSign
 from keras_tfopt.algorithms.proximal_adagrad import ProximalAdagrad
 from keras_tfopt.algorithms.proximal_gradient_descent import ProximalGradientDescent
+from keras_tfopt.algorithms.reg_adagrad import RegAdagrad
 from keras_tfopt.algorithms.rmsprop import RMSProp
 
 __all__ = [
@@ -28,4 +35,11 @@ __all__ = [
     "ProximalAdagrad",
     "ProximalGradientDescent",
     "RMSProp",
+    "AdaMax",
+    "AdamGS",
+    "AddSign",
+    "LazyAdamGS",
+    "Nadam",
+    "PowerSign",
+    "RegAdagrad",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.algorithm import Algorithm, check_hyperparameter, register, zeros
+from keras_tfopt.algorithms.moments import corrected_rate, moments, quotient
 
 
 @register
@@ -60,9 +61,8 @@ class Adam(Algorithm):
         return {"m": zeros(like), "v": zeros(like)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        return {"rate": lr * ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)}
+        return {"rate": corrected_rate(self, lr, step)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        m = self.beta_1 * s.m + (1 - self.beta_1) * g
-        v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(g)
-        return x - t.rate * m / (ops.sqrt(v) + self.epsilon), {"m": m, "v": v}
+        m, v = moments(self, g, s)
+        return x - t.rate * quotient(m, ops.sqrt(v) + self.epsilon), {"m": m, "v": v}

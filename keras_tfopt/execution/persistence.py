@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_tfopt.execution.binding import HYPERPARAMETER
+
 LAYOUT = "layout"
-# State that is there before the optimizer is built; all that an optimizer without variables has.
+# State that is there before the optimizer is built, beside hyperparameters that are variables; all
+# that an optimizer without variables has.
 EARLY = ("iteration", "learning_rate")
 # State that options and kinds of variables add to the slots.
 OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator")
@@ -107,11 +110,11 @@ def restore(
 ) -> None:
     """Puts saved state in place, after checking that all of it fits.
 
-    With `unless_changed`, iterations and learning rate have been put in place before and may have
-    been assigned since.
+    With `unless_changed`, what there is before the optimizer is built has been put in place then
+    and may have been assigned since.
     """
     problem = _problem(optimizer)
-    if set(saved.roles) <= set(EARLY):
+    if all(_is_early(role) for role in saved.roles):
         # Of an optimizer that had made no step: what is there beyond that is at its start.
         count = len(saved.roles)
         variables, roles = variables[:count], roles[:count]
@@ -131,7 +134,7 @@ def restore(
                 f"and {tuple(variable.shape)} here"
             )
     for variable, array, role in zip(variables, saved.arrays, roles, strict=True):
-        if unless_changed and role in EARLY:
+        if unless_changed and _is_early(role):
             if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
                 continue
         variable.assign(array)
@@ -165,13 +168,13 @@ def _problem(optimizer: Any) -> str:
     return f"The saved state does not fit the optimizer {optimizer.name!r}: "
 
 
+def _is_early(role: str) -> bool:
+    return role in EARLY or role.startswith(HYPERPARAMETER)
+
+
 def _check_names(saved: Saved, names: Sequence[str], optimizer: Any) -> None:
     """What can be said before the optimizer is built: whether the slots are called the same."""
-    there = [
-        role
-        for role in dict.fromkeys(saved.roles)
-        if role not in EARLY and not role.startswith("hyperparameter ")
-    ]
+    there = [role for role in dict.fromkeys(saved.roles) if not _is_early(role)]
     if there and not set(names) <= set(there) <= {*names, *OPTIONAL}:
         raise ValueError(
             _problem(optimizer) + f"it has {_summary(saved.roles)}, and the optimizer has "

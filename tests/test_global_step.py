@@ -1,0 +1,26 @@
+"""Rules that take the number of the step from a variable of the program's."""
+
+import inspect
+
+import keras
+import pytest
+
+from tests.cases import RULES
+from tests.stepping import MODES, Runner
+from tests.test_base_options import Expected, follow, gradients, initial
+
+CASES = [case for case in RULES if "global_step" in inspect.signature(case.cls).parameters]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_rule_counts_in_the_variable(case, mode):
+    """It starts late, stands still and jumps; the rule sees what it is at each step."""
+    variable = keras.Variable(13, dtype="int32", trainable=False)
+    runner = Runner(case.make(global_step=variable), initial(), mode)
+    expected = Expected(case, initial())
+    for done, grads in zip((13, 13, 14, 40), gradients(4), strict=True):
+        variable.assign(done)
+        expected.reference.global_step = done
+        follow(runner, expected, [grads], 8 * case.tolerance())
+        assert int(variable) == done
