@@ -1,5 +1,6 @@
-"""How recorded optimizers are built here: one table from TensorFlow 1's classes to ours."""
+"""How recorded optimizers are built here: one table from the original classes to ours."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration.recordings import Gradient
+from integration.recordings import BadRecording, Case, Gradient
 
 
 class NotReplayable(Exception):
@@ -17,7 +18,7 @@ class NotReplayable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-    """The counterpart of one TensorFlow 1 class."""
+    """The counterpart of one class of TensorFlow 1 or RETURNN."""
 
     ours: str
     """Public name in keras_tfopt."""
@@ -33,6 +34,10 @@ class Original:
     """What the count of training steps is called, should the original use the name otherwise."""
     step_argument: Any = None
     """What is passed here where the original was given the count of training steps."""
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Defaults of the original, where the recordings do not list them."""
+    deviations: Mapping[str, Callable[[Case], bool]] = dataclasses.field(default_factory=dict)
+    """Where ours differs on purpose: in words, and whether a recorded case is about it."""
 
     def optimizer_class(self) -> type:
         """Our class."""
@@ -55,11 +60,29 @@ def _flat(gradients: Sequence[Gradient]) -> np.ndarray:
     return np.concatenate([g.ravel() for g in gradients if isinstance(g, np.ndarray)])
 
 
+def _repeats_rows(case: Case) -> bool:
+    return case.repeats_rows
+
+
+# Repeated rows are no deviation of a rule that is linear in the gradient.
+_SUMS_ROWS = {"the original does not sum repeated rows, ours does": _repeats_rows}
+_WITHOUT_EFFECT = {"use_locking"}  # the steps of one optimizer never overlap here
+
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
+    # LazyAdam once more, down to where epsilon stands.
+    "CustomAdamOptimizer": Original(
+        "LazyAdam",
+        _BETAS,
+        extras=_POWERS,
+        defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+        deviations=_SUMS_ROWS,
+    ),
+    # Gradient descent, written by RETURNN as an example of a rule in Python.
+    "CustomGradientDescentOptimizer": Original("GradientDescent"),
     "GGTOptimizer": Original(
         "GGT",
         {
@@ -94,6 +117,17 @@ def original(name: str) -> Original:
     return ORIGINALS[name]
 
 
+def deviation(case: Case) -> str | None:
+    """Why ours differs from a recorded case on purpose, if it does."""
+    if case.optimizer not in ORIGINALS:
+        return None
+    with contextlib.suppress(BadRecording, OSError):  # replaying such a case reports it
+        for reason, applies in ORIGINALS[case.optimizer].deviations.items():
+            if applies(case):
+                return reason
+    return None
+
+
 def is_implemented(name: str) -> bool:
     """Whether the package has a counterpart of a recorded class."""
     return name in ORIGINALS and hasattr(keras_tfopt, ORIGINALS[name].ours)
@@ -104,6 +138,8 @@ def build(name: str, arguments: Mapping[str, Any]) -> Any:
     entry = original(name)
     ours = {}
     for key, value in arguments.items():
+        if key in _WITHOUT_EFFECT:
+            continue
         if value == {"ref": "global_step"} and entry.step_argument is not None:
             value = entry.step_argument
         ours[entry.arguments.get(key, key)] = _argument(value)
