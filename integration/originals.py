@@ -72,6 +72,23 @@ _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 ORIGINALS: dict[str, Original] = {
+    "AMSGradOptimizer": Original(
+        "AMSGrad",
+        _BETAS,
+        extras={"t": lambda optimizer, _: float(optimizer.iterations)},
+        defaults={
+            "learning_rate": 0.001,
+            "decay": False,
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "epsilon": 0.0,
+        },
+        deviations={
+            "the original is 0/0 where a gradient has been zero since the start, ours stays there": (
+                lambda case: case.has_nan
+            )
+        },
+    ),
     "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
     # LazyAdam once more, down to where epsilon stands.
     "CustomAdamOptimizer": Original(

@@ -259,8 +259,10 @@ def _from_tf1(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _from_returnn(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Steps count from 1; slots, extras and tolerances are listed elsewhere and in other words."""
-    taken = ("file", "optimizer", "case", "module", "status", "kwargs", "steps", "notes")
-    taken += ("resource_variables", "learning_rate_per_step")
+    taken = [
+        *("file", "optimizer", "case", "module", "status", "kwargs", "steps", "notes"),
+        *("resource_variables", "learning_rate_per_step"),
+    ]
     var, slot = entry["tolerances"]["var"], entry["tolerances"]["slot"]
     slots, extra = entry["slots"], entry["extras"]
     return {

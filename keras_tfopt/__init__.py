@@ -13,7 +13,7 @@ from keras_tfopt.algorithm import (
     register,
     zeros,
 )
-from keras_tfopt.algorithms import GGT, LARS, Adam, LazyAdam, Momentum
+from keras_tfopt.algorithms import AMSGrad, GGT, LARS, Adam, LazyAdam, Momentum
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
@@ -21,6 +21,7 @@ from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers import MovingAverage
 
 __all__ = [
+    "AMSGrad",
     "GGT",
     "LARS",
     "Adam",

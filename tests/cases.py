@@ -18,6 +18,7 @@ import pytest
 import keras_tfopt
 from tests.reference import Reference
 from tests.reference.adam import Adam
+from tests.reference.amsgrad import AMSGrad
 from tests.reference.ggt import GGT
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
@@ -133,6 +134,18 @@ CASES = (
         refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
         quadratic=(_decay(0.3, 200), 200),
         rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.AMSGrad,
+        reference=AMSGrad,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "decay": {"learning_rate": 0.03, "decay": True, "beta_1": 0.7},
+            "defaults": {},
+        },
+        refused={"decay": _FLAG, "beta_1": (1.5,), "beta_2": (1.5,), "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(lambda: {"learning_rate": 0.5, "beta_1": 0.95}, 1000),
     ),
     Case(
         cls=keras_tfopt.LARS,
