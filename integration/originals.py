@@ -118,12 +118,25 @@ ORIGINALS: dict[str, Original] = {
         by_name=True,
         global_step="train_global_step",
     ),
+    "GradVarianceScaledOptimizer": Original(
+        "GradVarianceScaled",
+        _BETAS,
+        defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+        deviations=_SUMS_ROWS,
+    ),
     "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
     "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
     "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),
     "MovingAverageOptimizer": Original(
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
+    "NeuralOptimizer1": Original(
+        "NeuralOptimizer1",
+        _BETAS,
+        defaults={"beta1": 0.9, "decrease_factor": 0.1},
+        deviations=_SUMS_ROWS,
+    ),
+    "NormalizedSGD": Original("NormalizedSGD", deviations=_SUMS_ROWS),
 }
 
 

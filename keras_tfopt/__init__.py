@@ -13,7 +13,17 @@ from keras_tfopt.algorithm import (
     register,
     zeros,
 )
-from keras_tfopt.algorithms import AMSGrad, GGT, LARS, Adam, LazyAdam, Momentum
+from keras_tfopt.algorithms import (
+    AMSGrad,
+    GGT,
+    LARS,
+    Adam,
+    GradVarianceScaled,
+    LazyAdam,
+    Momentum,
+    NeuralOptimizer1,
+    NormalizedSGD,
+)
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
@@ -27,10 +37,13 @@ __all__ = [
     "Adam",
     "Algorithm",
     "Diagnosis",
+    "GradVarianceScaled",
     "LazyAdam",
     "LossScaleOptimizer",
     "Momentum",
     "MovingAverage",
+    "NeuralOptimizer1",
+    "NormalizedSGD",
     "RowGradient",
     "Rows",
     "Slot",

@@ -20,10 +20,13 @@ from tests.reference import Reference
 from tests.reference.adam import Adam
 from tests.reference.amsgrad import AMSGrad
 from tests.reference.ggt import GGT
+from tests.reference.grad_variance_scaled import GradVarianceScaled
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
+from tests.reference.neural_optimizer1 import NeuralOptimizer1
+from tests.reference.normalized_sgd import NormalizedSGD
 from tests.stepping import BACKEND, Rows
 
 
@@ -43,6 +46,8 @@ class Case:
     # Where the tolerance that all others meet cannot be met: {words: (factor, reason)}. The words
     # say where, as in "float64 xla": a dtype, a variant, a mode, a backend.
     wider: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    # Slots that differ in rows without gradient from what a dense gradient of zeros makes of them.
+    told_rows: tuple[str, ...] = ()
     # Of a wrapper: the class of the optimizer inside, which gets the arguments that are not the
     # wrapper's own; and slots of the wrapper that move in rows without gradient too.
     inner: type | None = None
@@ -172,6 +177,39 @@ CASES = (
         },
         quadratic=(_decay(1.0, 200, eeta=0.05, momentum=0.5, weight_decay=0.0), 200),
         rosenbrock=(_decay(1.0, 1000, eeta=0.02, weight_decay=0.0), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.NormalizedSGD,
+        reference=NormalizedSGD,
+        variants={"hyper": {"learning_rate": 0.05}, "defaults": {}},
+        refused={},
+        quadratic=(_decay(0.2, 200), 200),
+        rosenbrock=(_decay(1.0, 4000), 4000),
+    ),
+    Case(
+        cls=keras_tfopt.NeuralOptimizer1,
+        reference=NeuralOptimizer1,
+        variants={
+            "hyper": {"learning_rate": 0.05, "beta_1": 0.7, "decrease_factor": 0.3},
+            "no_average": {"learning_rate": 0.05, "beta_1": 0.0},
+            "defaults": {},
+        },
+        refused={"beta_1": (1.5,), "decrease_factor": ()},
+        quadratic=(lambda: {"learning_rate": 0.5}, 200),
+        rosenbrock=(lambda: {"learning_rate": 0.002}, 5000),
+    ),
+    Case(
+        cls=keras_tfopt.GradVarianceScaled,
+        reference=GradVarianceScaled,
+        variants={
+            "hyper": {"learning_rate": 0.05, "beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-4},
+            "no_epsilon": {"learning_rate": 0.05, "beta_1": 0.5, "beta_2": 0.6, "epsilon": 0.0},
+            "defaults": {},
+        },
+        refused={"beta_1": (1.5,), "beta_2": (1.5,), "epsilon": ()},
+        told_rows=("v",),
+        quadratic=(lambda: {"learning_rate": 0.5, "beta_2": 0.9}, 200),
+        rosenbrock=(lambda: {"learning_rate": 0.002, "beta_2": 0.9}, 5000),
     ),
     Case(
         cls=keras_tfopt.GGT,

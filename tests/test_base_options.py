@@ -134,7 +134,7 @@ class Expected:
             if path in self.no_decay or not rate:
                 continue
             rows = slice(None)
-            if isinstance(g, Rows) and self.reference.sparse == "rows":
+            if isinstance(g, Rows) and self.reference.sparse != "dense":
                 rows = g.indices
             x[path] = x[path].copy()
             x[path][rows] -= rate * x[path][rows]
