@@ -1,5 +1,6 @@
-"""How recorded optimizers are built here: one table from TensorFlow 1's classes to ours."""
+"""How recorded optimizers are built here: one table from the original classes to ours."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration.recordings import Gradient
+from integration.recordings import BadRecording, Case, Gradient
 
 
 class NotReplayable(Exception):
@@ -17,7 +18,7 @@ class NotReplayable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-    """The counterpart of one TensorFlow 1 class."""
+    """The counterpart of one class of TensorFlow 1 or RETURNN."""
 
     ours: str
     """Public name in keras_tfopt."""
@@ -33,6 +34,10 @@ class Original:
     """What the count of training steps is called, should the original use the name otherwise."""
     step_argument: Any = None
     """What is passed here for the count of training steps, if not a variable that counts them."""
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Defaults of the original, where the recordings do not list them."""
+    deviations: Mapping[str, Callable[[Case], bool]] = dataclasses.field(default_factory=dict)
+    """Where ours differs on purpose: in words, and whether a recorded case is about it."""
 
     def optimizer_class(self) -> type:
         """Our class."""
@@ -55,6 +60,14 @@ def _flat(gradients: Sequence[Gradient]) -> np.ndarray:
     return np.concatenate([g.ravel() for g in gradients if isinstance(g, np.ndarray)])
 
 
+def _repeats_rows(case: Case) -> bool:
+    return case.repeats_rows
+
+
+# Repeated rows are no deviation of a rule that is linear in the gradient.
+_SUMS_ROWS = {"the original does not sum repeated rows, ours does": _repeats_rows}
+_WITHOUT_EFFECT = {"use_locking"}  # the steps of one optimizer never overlap here
+
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _DECAY = {"sign_decay_fn": "sign_decay"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
@@ -68,6 +81,33 @@ ORIGINALS: dict[str, Original] = {
     "AdaMaxOptimizer": Original("AdaMax", _BETAS, extras={"beta1_power": _power("beta_1")}),
     "AddSignOptimizer": Original("AddSign", _DECAY),
     "AdamGSOptimizer": Original("AdamGS", _BETAS),
+    "AMSGradOptimizer": Original(
+        "AMSGrad",
+        _BETAS,
+        extras={"t": lambda optimizer, _: float(optimizer.iterations)},
+        defaults={
+            "learning_rate": 0.001,
+            "decay": False,
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "epsilon": 0.0,
+        },
+        deviations={
+            "the original is 0/0 where gradients have been zero since the start, ours stays": (
+                lambda case: case.has_nan
+            )
+        },
+    ),
+    # LazyAdam once more, down to where epsilon stands.
+    "CustomAdamOptimizer": Original(
+        "LazyAdam",
+        _BETAS,
+        extras=_POWERS,
+        defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+        deviations=_SUMS_ROWS,
+    ),
+    # Gradient descent, written by RETURNN as an example of a rule in Python.
+    "CustomGradientDescentOptimizer": Original("GradientDescent"),
     "GGTOptimizer": Original(
         "GGT",
         {
@@ -87,6 +127,12 @@ ORIGINALS: dict[str, Original] = {
         global_step="train_global_step",
     ),
     "GradientDescentOptimizer": Original("GradientDescent"),
+    "GradVarianceScaledOptimizer": Original(
+        "GradVarianceScaled",
+        _BETAS,
+        defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+        deviations=_SUMS_ROWS,
+    ),
     "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
     "LazyAdamGSOptimizer": Original("LazyAdamGS", _BETAS),
     "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
@@ -100,6 +146,13 @@ ORIGINALS: dict[str, Original] = {
     "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
     "PowerSignOptimizer": Original("PowerSign", _DECAY),
     "RegAdagradOptimizer": Original("RegAdagrad"),
+    "NeuralOptimizer1": Original(
+        "NeuralOptimizer1",
+        _BETAS,
+        defaults={"beta1": 0.9, "decrease_factor": 0.1},
+        deviations=_SUMS_ROWS,
+    ),
+    "NormalizedSGD": Original("NormalizedSGD", deviations=_SUMS_ROWS),
 }
 
 
@@ -108,6 +161,17 @@ def original(name: str) -> Original:
     if name not in ORIGINALS:
         raise NotReplayable(f"there is no counterpart of {name}")
     return ORIGINALS[name]
+
+
+def deviation(case: Case) -> str | None:
+    """Why ours differs from a recorded case on purpose, if it does."""
+    if case.optimizer not in ORIGINALS:
+        return None
+    with contextlib.suppress(BadRecording, OSError):  # replaying such a case reports it
+        for reason, applies in ORIGINALS[case.optimizer].deviations.items():
+            if applies(case):
+                return reason
+    return None
 
 
 def is_implemented(name: str) -> bool:
@@ -120,6 +184,8 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
     entry = original(name)
     ours = {}
     for key, value in arguments.items():
+        if key in _WITHOUT_EFFECT:
+            continue
         new = entry.arguments.get(key, key)
         if new is None:
             if value is not None:

@@ -4,6 +4,9 @@ A folder holds `manifest.json` and one `.npz` per case. A trajectory is a flat d
 named as in the file: `init/<var>`, `slot_init/<var>/<slot>`, `extra_init/<name>`; for every step
 `grad/<step>/<var>`, `var/<step>/<var>`, `slot/<step>/<var>/<slot>`, `extra/<step>/<name>`.
 What we compute has the same names, so comparing and writing need no other representation.
+
+Steps count from the entry's `first_step`. Entries of other formats are put into this one when they
+are read; see `_FORMATS`.
 """
 
 import dataclasses
@@ -11,7 +14,7 @@ import fnmatch
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,7 +89,33 @@ class Case:
 
     @property
     def steps(self) -> range:
-        return range(self.entry["steps"])
+        """The numbers of the steps, as in the names of the arrays."""
+        first = self.entry["first_step"]
+        return range(first, first + self.entry["steps"])
+
+    @property
+    def learning_rates(self) -> dict[int, float]:
+        """What is assigned to the learning rate before a step, by the number of the step."""
+        return dict(zip(self.steps, self.entry["learning_rate_per_step"] or (), strict=False))
+
+    @property
+    def repeats_rows(self) -> bool:
+        """Whether a sparse gradient names a row more than once."""
+        return any(
+            len(set(gradient.indices)) < len(gradient.indices)
+            for name in self.variables
+            for step in self.steps
+            if isinstance(gradient := self.gradient(name, step), Rows)
+        )
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether a recorded variable or slot holds a number that is none."""
+        return any(
+            np.isnan(array).any()
+            for name, array in self.arrays.items()
+            if name.startswith(("var/", "slot/"))
+        )
 
     @property
     def variables(self) -> dict[str, Mapping[str, Any]]:
@@ -194,22 +223,77 @@ class Selection:
     left_out: list[str]
 
 
-def select(folder: Path, only: str = "*", quirks: bool = False) -> Selection:
-    """Chooses cases by a pattern on the file name without its ending, e.g. `Adam_*`."""
+def select(
+    folder: Path,
+    only: str = "*",
+    quirks: bool = False,
+    deviation: Callable[[Case], str | None] = lambda case: None,
+) -> Selection:
+    """Chooses cases by a pattern on the file name without its ending, e.g. `Adam_*`.
+
+    A case for which `deviation` gives a reason is left out with this reason, quirk or not.
+    """
     manifest = json.loads((folder / "manifest.json").read_text())
     entries = [e for e in manifest["cases"] if fnmatch.fnmatchcase(Path(e["file"]).stem, only)]
-    if source := manifest.get("source"):
+    source = manifest.get("source")
+    if source not in _FORMATS:
         # These folders describe construction, slots and steps in ways of their own.
         return Selection([], [f"{len(entries)} cases recorded from {source}"] if entries else [])
+    entries = [_FORMATS[source](e) for e in entries]
     cases = [Case(e, folder) for e in entries if e["kind"] == "trajectory"]
-    chosen = [case for case in cases if quirks or not case.quirk]
+    reasons = {case: reason for case in cases if (reason := deviation(case))}
+    alike = [case for case in cases if case not in reasons]
+    chosen = [case for case in alike if quirks or not case.quirk]
     tables = len(entries) - len(cases)
-    left_out = []
+    left_out = [f"{case.name}: {reason}" for case, reason in reasons.items()]
     if tables:
         left_out.append(f"{tables} tables")
-    if len(chosen) < len(cases):
-        left_out.append(f"{len(cases) - len(chosen)} cases marked quirk (see --quirks)")
+    if len(chosen) < len(alike):
+        left_out.append(f"{len(alike) - len(chosen)} cases marked quirk (see --quirks)")
     return Selection(chosen, left_out)
+
+
+def _from_tf1(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"first_step": 0, "learning_rate_per_step": None, **entry}
+
+
+def _from_returnn(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Steps count from 1; slots, extras and tolerances are listed elsewhere and in other words."""
+    taken = [
+        *("file", "optimizer", "case", "module", "status", "kwargs", "steps", "notes"),
+        *("resource_variables", "learning_rate_per_step"),
+    ]
+    var, slot = entry["tolerances"]["var"], entry["tolerances"]["slot"]
+    slots, extra = entry["slots"], entry["extras"]
+    return {
+        **{name: entry[name] for name in taken},
+        "kind": "trajectory",
+        "first_step": 1,
+        "defaults": {},
+        "apply_kwargs": {},
+        "gradient_transform": None,
+        "phases": None,
+        "global_step_initial": 0,
+        "variables": [
+            {**v, "slots": dict.fromkeys(slots[v["name"]], v["shape"])} for v in entry["variables"]
+        ],
+        "extra": {
+            "optimizer": [name for name in extra if name != "learning_rate"],
+            "same_run": [name for name in extra if name == "learning_rate"],
+        },
+        "tolerance": {
+            "var": var,
+            "slots": {name: slot for names in slots.values() for name in names},
+            "extra": dict.fromkeys(extra, slot),
+        },
+    }
+
+
+# By the manifest's `source`; without one it is the format of this module.
+_FORMATS: dict[str | None, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+    None: _from_tf1,
+    "RETURNN": _from_returnn,
+}
 
 
 def write(folder: Path, recorded_from: str, trajectories: list[tuple[Case, Arrays]]) -> None:

@@ -3,6 +3,7 @@
     KERAS_BACKEND=jax python -m integration.replay tests/golden/tf1 --only 'Adam_*' --mode compiled
 
 A line per failing case says where it first leaves the recorded tolerance; the last line counts.
+Cases in which ours differs on purpose are left out, each with a line that says why.
 The exit status is 0 only if something passed and nothing failed.
 
 Mode eager calls `optimizer.apply`; on TensorFlow and torch operation by operation, on TensorFlow
@@ -57,7 +58,7 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
     entry, recorded = case.entry, case.arrays
     original = originals.original(case.optimizer)
     # Arguments that were not given are passed too: a default of ours must not decide here.
-    arguments = {**entry["defaults"], **entry["kwargs"]}
+    arguments = {**original.defaults, **entry["defaults"], **entry["kwargs"]}
     for circumstance in ("apply_kwargs", "gradient_transform"):
         if entry[circumstance]:
             raise originals.NotReplayable(f"{circumstance} is not handled: {entry[circumstance]}")
@@ -89,6 +90,8 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
     nothing: list[Gradient] = [np.zeros_like(recorded[f"init/{name}"]) for name in order]
     ours |= state("init", "slot_init", "extra_init", nothing)
     for t in case.steps:
+        if t in case.learning_rates:
+            optimizer.learning_rate = case.learning_rates[t]
         if "learning_rate" in entry["extra"]["same_run"]:
             ours[f"extra/{t}/learning_rate"] = _array(optimizer.learning_rate)
         gradients = [case.gradient(name, t) for name in order]
@@ -148,7 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     backend = keras.backend.backend()
     try:
-        selection = recordings.select(options.folder, options.only, options.quirks)
+        selection = recordings.select(
+            options.folder, options.only, options.quirks, originals.deviation
+        )
     except OSError as error:
         print(f"no recordings: {error}")
         return 1

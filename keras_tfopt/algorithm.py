@@ -109,8 +109,9 @@ class Algorithm(Engine):
             x: Variable, of the same shape and dtype.
             s: Slots, as attributes by name.
             t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched
-                rows), `t.norm` (function: the Euclidean norm of a whole variable, to broadcast
-                against it) and, with scope "variable", the `facts` of the variable; with scope
+                rows), `t.touched` (the mask of touched rows, to broadcast, where the call sees all
+                rows but only those move; else None), `t.norm` (function: the Euclidean norm of a
+                whole variable, to broadcast against it) and, with scope "variable", the `facts` of the variable; with scope
                 "model", `t.path`, a tuple of paths.
 
         Returns:

@@ -24,8 +24,10 @@ from tests.reference.adam import Adam
 from tests.reference.adam_gs import AdamGS
 from tests.reference.adamax import AdaMax
 from tests.reference.add_sign import AddSign
+from tests.reference.amsgrad import AMSGrad
 from tests.reference.ftrl import Ftrl
 from tests.reference.ggt import GGT
+from tests.reference.grad_variance_scaled import GradVarianceScaled
 from tests.reference.gradient_descent import GradientDescent
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
@@ -33,6 +35,8 @@ from tests.reference.lazy_adam_gs import LazyAdamGS
 from tests.reference.momentum import Momentum
 from tests.reference.moving_average import MovingAverage
 from tests.reference.nadam import Nadam
+from tests.reference.neural_optimizer1 import NeuralOptimizer1
+from tests.reference.normalized_sgd import NormalizedSGD
 from tests.reference.power_sign import PowerSign
 from tests.reference.proximal_adagrad import ProximalAdagrad
 from tests.reference.proximal_gradient_descent import ProximalGradientDescent
@@ -59,6 +63,8 @@ class Case:
     wider: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     # Own numbers that may be negative: they need not refuse NEGATIVE of test_bad_input.py.
     negative: tuple[str, ...] = ()
+    # Slots that differ in rows without gradient from what a dense gradient of zeros makes of them.
+    told_rows: tuple[str, ...] = ()
     # Of a wrapper: the class of the optimizer inside, which gets the arguments that are not the
     # wrapper's own; and slots of the wrapper that move in rows without gradient too.
     inner: type | None = None
@@ -232,6 +238,18 @@ CASES = (
         rosenbrock=(lambda: {"learning_rate": 1e-3}, 4000),
     ),
     Case(
+        cls=keras_tfopt.AMSGrad,
+        reference=AMSGrad,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "decay": {"learning_rate": 0.03, "decay": True, "beta_1": 0.7},
+            "defaults": {},
+        },
+        refused={"decay": _FLAG, "beta_1": (1.5,), "beta_2": (1.5,), "epsilon": ()},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(lambda: {"learning_rate": 0.5, "beta_1": 0.95}, 1000),
+    ),
+    Case(
         cls=keras_tfopt.LARS,
         reference=LARS,
         variants={
@@ -256,6 +274,39 @@ CASES = (
         },
         quadratic=(_decay(1.0, 200, eeta=0.05, momentum=0.5, weight_decay=0.0), 200),
         rosenbrock=(_decay(1.0, 1000, eeta=0.02, weight_decay=0.0), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.NormalizedSGD,
+        reference=NormalizedSGD,
+        variants={"hyper": {"learning_rate": 0.05}, "defaults": {}},
+        refused={},
+        quadratic=(_decay(0.2, 200), 200),
+        rosenbrock=(_decay(1.0, 4000), 4000),
+    ),
+    Case(
+        cls=keras_tfopt.NeuralOptimizer1,
+        reference=NeuralOptimizer1,
+        variants={
+            "hyper": {"learning_rate": 0.05, "beta_1": 0.7, "decrease_factor": 0.3},
+            "no_average": {"learning_rate": 0.05, "beta_1": 0.0},
+            "defaults": {},
+        },
+        refused={"beta_1": (1.5,), "decrease_factor": ()},
+        quadratic=(lambda: {"learning_rate": 0.5}, 200),
+        rosenbrock=(lambda: {"learning_rate": 0.002}, 5000),
+    ),
+    Case(
+        cls=keras_tfopt.GradVarianceScaled,
+        reference=GradVarianceScaled,
+        variants={
+            "hyper": {"learning_rate": 0.05, "beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-4},
+            "no_epsilon": {"learning_rate": 0.05, "beta_1": 0.5, "beta_2": 0.6, "epsilon": 0.0},
+            "defaults": {},
+        },
+        refused={"beta_1": (1.5,), "beta_2": (1.5,), "epsilon": ()},
+        told_rows=("v",),
+        quadratic=(lambda: {"learning_rate": 0.5, "beta_2": 0.9}, 200),
+        rosenbrock=(lambda: {"learning_rate": 0.002, "beta_2": 0.9}, 5000),
     ),
     Case(
         cls=keras_tfopt.GGT,

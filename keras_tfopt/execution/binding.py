@@ -131,7 +131,7 @@ def bind_rule(
         x = start = _current(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
-        t = Scalars(scalars, dict(kind.facts), rows, norm)
+        t = Scalars(scalars, dict(kind.facts), rows, norm, mask)
         if changing:
             bare = bare_class()
             for name, value in fixed.items():
@@ -197,10 +197,15 @@ def _check_described(rule: Any, new: Any, described: Any) -> None:
 
 
 class Scalars:
-    """What rules see as `t`: a step's scalars and a variable's facts by name, `rows`, `norm`."""
+    """What rules see as `t`: scalars and a variable's facts by name, `rows`, `touched`, `norm`."""
 
     def __init__(
-        self, scalars: dict[str, Any], facts: dict[str, Any], rows: bool, norm: Callable[[Any], Any]
+        self,
+        scalars: dict[str, Any],
+        facts: dict[str, Any],
+        rows: bool,
+        norm: Callable[[Any], Any],
+        touched: Any = None,
     ):
         for name, value in scalars.items():
             if not name.startswith(HYPERPARAMETER):
@@ -208,6 +213,7 @@ class Scalars:
         for name, value in facts.items():
             setattr(self, name, value)
         self.rows = rows
+        self.touched = touched
         self.norm = norm
 
 

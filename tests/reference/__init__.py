@@ -43,6 +43,10 @@ class Reference:
         """One step on the stacked touched rows, where the row rule is not the dense one."""
         return self.update(g, x, s, step, path)
 
+    def update_moving(self, g, x, s, step, path, rows):
+        """One step of all slots, where the others than the touched rows differ from the dense."""
+        return self.update(g, x, s, step, path)
+
     def step(self, gradient, x, s, step, path=""):
         """One step on a gradient as it comes: an array, a pair (values, indices), or None."""
         if gradient is None:
@@ -55,7 +59,7 @@ class Reference:
         if self.sparse == "dense":
             return self.update(g, x, s, step, path)
         if self.sparse == "move_rows":
-            moved, s = self.update(g, x, s, step, path)
+            moved, s = self.update_moving(g, x, s, step, path, rows)
             return _put(x, rows, moved[rows]), s
 
         part = {name: value[rows] for name, value in s.items()}

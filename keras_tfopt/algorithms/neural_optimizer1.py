@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.algorithm import Algorithm, check_hyperparameter, register, zeros
+
+
+@register
+class NeuralOptimizer1(Algorithm):
+    r"""Gradient descent with small steps where the gradient has turned against its average.
+
+    $$
+    \begin{aligned}
+    m &\leftarrow \beta_1 m + (1 - \beta_1) g \\
+    x &\leftarrow x - \eta g \cdot \begin{cases}
+        1 & \text{if } \operatorname{sign} m = \operatorname{sign} g \\
+        \delta & \text{otherwise} \end{cases}
+    \end{aligned}
+    $$
+
+    element by element, with the new $m$.
+
+    Args:
+        learning_rate: $\eta$, number >= 0, schedule or callable. Defaults to 0.01.
+        beta_1: Decay of the average, in [0, 1]. Defaults to 0.9.
+        decrease_factor: $\delta \geq 0$. Defaults to 0.1.
+        **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
+
+    Slots: `m`, the average of the gradients, of the variable's shape.
+
+    Row gradients: the average decays in all rows, only touched rows of the variable move.
+
+    Example:
+    >>> model.compile(optimizer=keras_tfopt.NeuralOptimizer1(0.1, decrease_factor=0.2))
+
+    Reference: Bello et al., "Neural Optimizer Search with Reinforcement Learning" (2017), in the
+    form that RETURNN gave one of its findings.
+
+    Differences: the original does not sum repeated rows before it compares signs, and has no
+    default learning rate. Keras has no such optimizer.
+    """
+
+    sparse = "move_rows"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        beta_1: float = 0.9,
+        decrease_factor: float = 0.1,
+        **base: Any,
+    ):
+        super().__init__(learning_rate, **base)
+        self.beta_1 = check_hyperparameter("beta_1", beta_1, 0, 1)
+        self.decrease_factor = check_hyperparameter("decrease_factor", decrease_factor, 0)
+
+    def slots(self, like: Any) -> dict[str, Any]:
+        return {"m": zeros(like)}
+
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        m = self.beta_1 * s.m + (1 - self.beta_1) * g
+        agree = ops.sign(m) == ops.sign(g)
+        return x - t.lr * ops.where(agree, g, self.decrease_factor * g), {"m": m}

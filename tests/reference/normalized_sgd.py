@@ -1,0 +1,19 @@
+"""Gradient descent whose step has the length of the learning rate, in every variable."""
+
+import numpy as np
+
+from tests.reference import Reference
+
+
+class NormalizedSGD(Reference):
+    sparse = "rows"
+
+    def __init__(self, learning_rate=0.01):
+        self.learning_rate = learning_rate
+
+    def slots(self, x):
+        return {}
+
+    def update(self, g, x, s, step, path):
+        # What rows leave out is zero: the norm of the touched rows is the norm of the gradient.
+        return x - self.lr(step) * g / np.sqrt(max(np.sum(g * g), 1e-12)), {}
