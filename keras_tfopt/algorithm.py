@@ -111,8 +111,8 @@ class Algorithm(Engine):
             t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched
                 rows), `t.touched` (the mask of touched rows, to broadcast, where the call sees all
                 rows but only those move; else None), `t.norm` (function: the Euclidean norm of a
-                whole variable, to broadcast against it) and, with scope "variable", the `facts` of the variable; with scope
-                "model", `t.path`, a tuple of paths.
+                whole variable, to broadcast against it) and, with scope "variable", the `facts` of
+                the variable; with scope "model", `t.path`, a tuple of paths.
 
         Returns:
             The new variable and a dictionary of new slots; slots left out stay as they are. A slot

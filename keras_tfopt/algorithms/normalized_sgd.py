@@ -37,8 +37,8 @@ class NormalizedSGD(Algorithm):
     Reference: the optimizer of this name in RETURNN.
 
     Differences: the original does not sum repeated rows before it takes the norm, and has no
-    default learning rate. `keras.optimizers.SGD(clipnorm=...)` shortens gradients that are too long, but
-    leaves short ones as they are.
+    default learning rate. `keras.optimizers.SGD(clipnorm=...)` shortens gradients that are too
+    long, but leaves short ones as they are.
     """
 
     scope = "variable"
