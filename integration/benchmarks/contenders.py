@@ -27,7 +27,31 @@ RULES: dict[str, tuple[Callable, int, Callable | None]] = {
         lambda: keras.optimizers.SGD(LEARNING_RATE, momentum=0.9),
     ),
     "LARS": (lambda: keras_tfopt.LARS(LEARNING_RATE), 28, None),
+    "RMSProp": (
+        lambda: keras_tfopt.RMSProp(LEARNING_RATE, momentum=0.9),
+        28,
+        lambda: keras.optimizers.RMSprop(LEARNING_RATE, momentum=0.9),
+    ),
+    "AddSign": (lambda: keras_tfopt.AddSign(LEARNING_RATE), 20, None),
+    "PowerSign": (lambda: keras_tfopt.PowerSign(LEARNING_RATE), 20, None),
+    "Nadam": (
+        lambda: keras_tfopt.Nadam(LEARNING_RATE),
+        28,
+        lambda: keras.optimizers.Nadam(LEARNING_RATE),
+    ),
+    "AdaMax": (
+        lambda: keras_tfopt.AdaMax(LEARNING_RATE),
+        28,
+        lambda: keras.optimizers.Adamax(LEARNING_RATE),
+    ),
+    "Ftrl": (
+        lambda: keras_tfopt.Ftrl(LEARNING_RATE),
+        28,
+        lambda: keras.optimizers.Ftrl(LEARNING_RATE),
+    ),
 }
+# The first of them on all kinds of variables; of the others, one large and many small ones will do.
+EVERYWHERE = ("Adam", "Momentum", "LARS")
 
 
 def gradients(shapes: Shapes) -> list[np.ndarray]:
