@@ -214,7 +214,7 @@ CASES = (
         variants={"hyper": {"learning_rate": 0.1}, "defaults": {}},
         refused={},
         quadratic=(lambda: {"learning_rate": 0.3}, 200),
-        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
+        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4000),
     ),
     Case(
         cls=keras_tfopt.Adagrad,
@@ -226,7 +226,7 @@ CASES = (
         },
         refused={"initial_accumulator_value": (0, 0.0)},  # the square root divides
         quadratic=(lambda: {"learning_rate": 1.0}, 200),
-        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
+        rosenbrock=(lambda: {"learning_rate": 1.5}, 3000),
     ),
     Case(
         cls=keras_tfopt.RMSProp,
@@ -285,7 +285,7 @@ CASES = (
         },
         negative=("learning_rate_power",),
         quadratic=(lambda: {"learning_rate": 1.0}, 200),
-        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
+        rosenbrock=(lambda: {"learning_rate": 1.5}, 3000),
     ),
     Case(
         cls=keras_tfopt.AdagradDA,
@@ -310,7 +310,7 @@ CASES = (
             "l2_regularization_strength": (),
         },
         quadratic=(lambda: {"learning_rate": 2.0}, 200),
-        rosenbrock=(lambda: {"learning_rate": 0.3}, 4000),
+        rosenbrock=(lambda: {"learning_rate": 0.35}, 2600),
     ),
     Case(
         cls=keras_tfopt.ProximalGradientDescent,
@@ -326,7 +326,7 @@ CASES = (
         },
         refused={"l1_regularization_strength": (), "l2_regularization_strength": ()},
         quadratic=(lambda: {"learning_rate": 0.3}, 200),
-        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4500),
+        rosenbrock=(lambda: {"learning_rate": 2e-3}, 4000),
     ),
     Case(
         cls=keras_tfopt.ProximalAdagrad,
@@ -350,7 +350,7 @@ CASES = (
             "l2_regularization_strength": (),
         },
         quadratic=(lambda: {"learning_rate": 1.0}, 200),
-        rosenbrock=(lambda: {"learning_rate": 1.0}, 4500),
+        rosenbrock=(lambda: {"learning_rate": 1.5}, 3000),
     ),
     Case(
         cls=keras_tfopt.MovingAverage,
