@@ -286,6 +286,13 @@ CASES = (
         negative=("learning_rate_power",),
         quadratic=(lambda: {"learning_rate": 1.0}, 200),
         rosenbrock=(lambda: {"learning_rate": 1.5}, 3000),
+        wider={
+            "float32 hyper": (
+                4,
+                "`linear` is the difference of two terms of one size: at small learning rates they "
+                "cancel in a scalar variable",
+            ),
+        },
     ),
     Case(
         cls=keras_tfopt.AdagradDA,
