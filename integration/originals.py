@@ -246,10 +246,20 @@ def _exponential_decay(learning_rate, decay_steps, decay_rate, staircase=False):
     )
 
 
+class _PolynomialDecay(keras.optimizers.schedules.PolynomialDecay):
+    """Keras's without its NaN: XLA divides by multiplying, so 1 - steps / steps can be negative."""
+
+    def __call__(self, step):
+        left = keras.ops.cast(self.decay_steps - step, "float32")
+        left = keras.ops.maximum(left, 0.0) / self.decay_steps
+        span = self.initial_learning_rate - self.end_learning_rate
+        return self.end_learning_rate + span * left**self.power
+
+
 def _polynomial_decay(learning_rate, decay_steps, end_learning_rate=0.0001, power=1.0, cycle=False):
-    return keras.optimizers.schedules.PolynomialDecay(
-        learning_rate, decay_steps, end_learning_rate, power, cycle
-    )
+    if cycle:
+        raise NotReplayable("there is no counterpart of a decay in cycles")
+    return _PolynomialDecay(learning_rate, decay_steps, end_learning_rate, power)
 
 
 def _piecewise_constant(boundaries, values):

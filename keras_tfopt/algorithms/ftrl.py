@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from keras import ops
@@ -72,7 +73,7 @@ class Ftrl(Algorithm):
     ):
         super().__init__(learning_rate, **base)
         self.learning_rate_power = check_hyperparameter(
-            "learning_rate_power", learning_rate_power, high=0
+            "learning_rate_power", learning_rate_power, -math.inf, 0
         )
         self.initial_accumulator_value = check_number(
             "initial_accumulator_value", initial_accumulator_value, 0

@@ -78,10 +78,12 @@ class RMSProp(Algorithm):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         rms = self.rho * s.rms + (1 - self.rho) * ops.square(g)
-        new, variance = {"rms": rms}, rms
         if self.centered:
-            new["mg"] = self.rho * s.mg + (1 - self.rho) * g
-            variance = rms - ops.square(new["mg"])
+            mg = self.rho * s.mg + (1 - self.rho) * g
+            variance = rms - ops.square(mg)
             variance = ops.where(variance < 0, ops.zeros_like(variance), variance)
+            averages = {"rms": rms, "mg": mg}
+        else:
+            variance, averages = rms, {"rms": rms}
         a = self.momentum * s.momentum + t.lr * g / ops.sqrt(variance + self.epsilon)
-        return x - a, {**new, "momentum": a}
+        return x - a, {**averages, "momentum": a}
