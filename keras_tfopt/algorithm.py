@@ -127,7 +127,6 @@ class Algorithm(Engine):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
-        check_savable("learning_rate", self._learning_rate)
         config = super().get_config()
         config["row_variables"] = _encoded(self.row_variables)
         config["master_weights"] = self.master_weights

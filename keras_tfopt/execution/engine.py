@@ -30,6 +30,7 @@ from keras_tfopt.execution.options import (
     changes,
     check_base,
     check_learning_rate,
+    check_savable,
     compile_patterns,
     current,
 )
@@ -99,6 +100,10 @@ class Engine(keras.optimizers.Optimizer):
     def hyperparameters(self) -> dict[str, Any]:
         """What the rule may read from `self`."""
         return {}
+
+    def get_config(self) -> dict[str, Any]:
+        check_savable("learning_rate", self._learning_rate)
+        return super().get_config()
 
     # ---- State ----------------------------------------------------------------------------------
 
