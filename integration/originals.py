@@ -226,7 +226,7 @@ def argument(value: Any, global_step: Any = None) -> Any:
     schedule = _SCHEDULES[value["fn"]](
         **{k: v for k, v in value.items() if k not in ("fn", "passed_as")}
     )
-    done = int(global_step)
+    done = 0 if global_step is None else int(global_step)
     return _Continued(schedule, done) if done else schedule
 
 
