@@ -121,7 +121,7 @@ def page_of(cls: type) -> str:
     lines = [
         f"## {cls.__name__}",
         text.splitlines()[0],
-        f"```python\nkeras_tfopt.{cls.__name__}({arguments})\n```",
+        f"```\nkeras_tfopt.{cls.__name__}({arguments})\n```",
         formula(text),
         f"- **Slots**: {section(text, 'Slots') or 'none.'} "
         f"{bytes_per_parameter(cls):.3g} bytes a parameter.",
