@@ -40,10 +40,10 @@ quickstart: $(STAMPS)/$(BACKEND)+guides ## Install with one BACKEND and train on
 
 setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 
-test: setup ## Lint, then the whole suite on TensorFlow, JAX and torch
+test: setup ## Lint, then the suite on TensorFlow, JAX and torch
 	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- $(ARGS)
 
-test-all: setup ## The same with every optimizer in every test (hours)
+test-all: setup ## The same with every optimizer in every test (takes much longer)
 	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- --exhaustive $(ARGS)
 
 test-fast: setup ## The tests not marked slow, on one BACKEND

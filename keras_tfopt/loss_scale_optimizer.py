@@ -43,9 +43,8 @@ class LossScaleOptimizer(LossScalingEngine):
     Reference: Micikevicius et al., "Mixed Precision Training" (2018).
 
     Differences: `keras.optimizers.LossScaleOptimizer` scales by the same numbers. It fails on
-    sparse tensors of torch and on `RowGradient`, copies every variable and slot at each compiled
-    step on JAX, and asks one replica of a `tf.distribute` strategy alone whether its gradients are
-    finite.
+    sparse tensors of torch and on `RowGradient`, and asks one replica of a `tf.distribute` strategy
+    alone whether its gradients are finite.
     """
 
     def __init__(

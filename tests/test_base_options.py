@@ -77,7 +77,11 @@ class Expected:
         self.options, self.no_decay = options, no_decay
         self.steps, self.micro_steps = 0, 0
         self.averages = dict(self.x)
+        self._start_sums()
+
+    def _start_sums(self):
         self.sums = {path: np.zeros_like(value) for path, value in self.x.items()}
+        self.named = {path: set() for path in self.x}
 
     def step(self, grads):
         o = self.options
@@ -87,11 +91,12 @@ class Expected:
         if every > 1:
             for path, g in grads.items():
                 self.sums[path] = self.sums[path] + dense_like(g, self.x[path])
+                self.named[path] |= set(g.indices.tolist()) if isinstance(g, Rows) else set()
             self.micro_steps += 1
             if self.micro_steps % every:
                 return
             grads = {path: self._touched(path, g / every) for path, g in self.sums.items()}
-            self.sums = {path: np.zeros_like(value) for path, value in self.x.items()}
+            self._start_sums()
         self.steps += 1
         self._move(self._clipped(grads))
         if o.get("use_ema"):
@@ -104,10 +109,11 @@ class Expected:
         return Rows(dense_like(g, self.x[path])[rows], rows)
 
     def _touched(self, path, g):
-        """A mean over micro-steps is a dense array: where it is zero, no row was touched."""
-        if not path.endswith("embeddings"):
+        """In a mean over micro-steps: rows that were named, and all others that are not zero."""
+        if not path.endswith("embeddings") and not self.named[path]:
             return g
-        rows = np.flatnonzero(np.any(g != 0, axis=1))
+        others = np.flatnonzero(np.any(g != 0, axis=1)).tolist()
+        rows = np.array(sorted(self.named[path].union(others)), "int64")
         return Rows(g[rows], rows)
 
     def _clipped(self, grads):
@@ -165,6 +171,13 @@ def follow(runner, expected, plan, tolerance):
         runner.optimizer.finalize_variable_values(runner.variables)
         for path, value in runner.values.items():
             assert_close(value, expected.averages[path], tolerance, f"average of {path}")
+
+
+def by_row_mode():
+    """A case for each of the ways of rules with rows."""
+    names = {"dense": "Adam", "rows": "LazyAdam", "move_rows": "Nadam"}
+    assert all(CASE[name].cls.sparse == mode for mode, name in names.items())
+    return [CASE[name] for name in names.values()]
 
 
 EMA = {"use_ema": True, "ema_momentum": 0.7}
@@ -362,6 +375,31 @@ def test_one_step_on_the_mean_is_k_micro_steps(case, mode):
         assert_close(parts.values[path], value, case.tolerance("float32"), path)
         assert not np.array_equal(value, initial()[path])
     assert int(to_numpy(parts.optimizer.iterations)) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", by_row_mode(), ids=lambda case: case.name)
+def test_rows_that_are_named_with_a_gradient_of_zero_are_touched_by_an_accumulated_step(case, mode):
+    """In a table and in a variable that is not one, after a step that gave all of them state."""
+    rng = np.random.default_rng(5)
+    options = {"gradient_accumulation_steps": 2}
+    shapes = {path: INITIAL[path].shape for path in ("layer/kernel", "table/embeddings")}
+    start = {path: INITIAL[path].astype("float32") for path in shapes}
+
+    def rows(indices, scale):
+        return {
+            p: Rows(scale * rng.normal(size=(len(indices), *s[1:])), np.array(indices, "int32"))
+            for p, s in shapes.items()
+        }
+
+    everywhere = [{p: rng.normal(size=s) for p, s in shapes.items()} for _ in range(2)]
+    plan = [*everywhere, rows([1, 0, 1], 0.0), rows([2, 0], 1.0), rows([3], 0.0), rows([3], 0.0)]
+    follow(
+        Runner(case.make(**options), start, mode),
+        Expected(case, start, **options),
+        plan,
+        case.tolerance("float32"),
+    )
 
 
 def assert_nothing_moved(runner, values, slots):
@@ -891,7 +929,7 @@ def test_options_on_half_precision_variables(dtype, name, mode):
     for path, value in runner.values.items():
         assert_close(value, expected.x[path], 2 * unit, path)
     kept = [v.dtype for v in runner.optimizer.variables]
-    assert set(kept) <= {"float32", "int32", "int64"}
+    assert set(kept) <= {"float32", "int32", "int64", "bool"}
 
 
 # Sparse tensors of torch
@@ -951,7 +989,10 @@ def test_sparse_tensors_of_torch_with_a_dynamic_loss_scale(record_property):
             keras_tfopt.LossScaleOptimizer(case.make(), initial_scale=1024.0)
         )
         model.fit(SPARSE_IDS, np.zeros((4, 3)), batch_size=1, shuffle=False, verbose=0)
-        stock, _ = sparse_model(case.make())
+        stock, before = sparse_model(case.make())
+        report = keras_tfopt.diagnose(stock, batch=(SPARSE_IDS, np.zeros((4, 3))))
+        assert "compile with keras_tfopt.LossScaleOptimizer(optimizer)" in report.warnings[-1]
+        assert np.array_equal(stock.get_weights()[0], before)
         assert type(stock.optimizer) is keras.optimizers.LossScaleOptimizer
         try:
             stock.fit(SPARSE_IDS, np.zeros((4, 3)), batch_size=1, verbose=0)

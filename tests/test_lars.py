@@ -18,3 +18,15 @@ def test_compute_lr_is_the_rate_times_the_trust_ratio(gradient, value):
     variable = keras.Variable(np.array(value, "float32"))
     rate = optimizer.compute_lr(np.array(gradient, "float32"), variable)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(rate), 2.0 * ratio, rtol=1e-6)
+
+
+def test_compute_lr_takes_hyperparameters_as_they_are_at_the_step():
+    decay = keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1.0)
+    optimizer = keras_tfopt.LARS(2.0, weight_decay=decay, eeta=lambda: 0.01, epsilon=0.0)
+    variable = keras.Variable(np.array([3.0, 4.0], "float32"))
+    optimizer.build([variable])
+    for count in range(2):
+        rate = optimizer.compute_lr(np.array([0.3, -0.4], "float32"), variable)
+        expected = 2.0 * 0.01 * 5.0 / (0.5 + 0.1 / (1 + count) * 5.0)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(rate), expected, rtol=1e-6)
+        optimizer.iterations.assign_add(1)

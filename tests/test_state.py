@@ -342,7 +342,9 @@ def test_training_goes_on_on_another_backend(name, travelled):
             for a, b in zip(got, expected):
                 assert a.shape == b.shape
                 if a.size:
-                    error = np.max(np.abs(a - b) / np.maximum(1, np.abs(b)))
+                    error = np.max(
+                        np.abs(np.subtract(a, b, dtype="float64")) / np.maximum(1, np.abs(b))
+                    )
                     assert error <= 1e-6, f"{source} on {target}{suffix}: {error:.1e}"
 
 

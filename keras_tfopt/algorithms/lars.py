@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_tfopt.algorithm import Algorithm, check_bool, check_hyperparameter, register, zeros
@@ -107,7 +108,8 @@ class LARS(Algorithm):
         x = ops.convert_to_tensor(variable)
         g = ops.cast(ops.convert_to_tensor(gradient), x.dtype)
         g_norm, x_norm = ops.sqrt(ops.sum(ops.square(g))), ops.sqrt(ops.sum(ops.square(x)))
-        return ops.cast(self.learning_rate, x.dtype) * self._trust_ratio(g_norm, x_norm)
+        rule = self.rule_now(keras.backend.standardize_dtype(x.dtype))
+        return ops.cast(self.learning_rate, x.dtype) * rule._trust_ratio(g_norm, x_norm)
 
     def _trust_ratio(self, g_norm: Any, x_norm: Any) -> Any:
         ratio = self.eeta * x_norm / (g_norm + self.weight_decay * x_norm + self.epsilon)

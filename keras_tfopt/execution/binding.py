@@ -23,7 +23,7 @@ class Kind:
     mode: str  # "dense", "rows", "touched" (rows of a dense gradient that are not zero) or "move"
     dtype: str  # of the arithmetic
     decays: bool  # whether the base's decoupled weight decay applies
-    named: bool = False  # rows: all of them are touched, also where the gradient is zero
+    named: bool = False  # whether rows were named, and are touched also where the gradient is zero
     facts: tuple[tuple[str, Any], ...] = ()  # what the rule knows of the variable
 
 
@@ -38,7 +38,9 @@ class Update:
     names: tuple[str, ...]  # of the slots
     slots: list[Any]
     gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
-    mask: Any = None  # mode "move": which rows the variable moves in
+    # In mode "move", which rows the variable moves in; in mode "touched", which rows count even if
+    # their gradient is zero. Otherwise None.
+    mask: Any = None
 
     def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
         """What is to be assigned, from new values of variable and slots (None: unchanged)."""
@@ -97,6 +99,24 @@ def _methods_of(cls: type) -> type:
     return type(cls.__name__, (), kept)
 
 
+def _rule_at(rule: Any, changing: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+    """From the scalars of a step to the rule with the hyperparameters of that step."""
+    if not changing:
+        return lambda scalars: rule
+    template = with_values(rule, {})
+    bare_class, fixed = type(template), vars(template)
+
+    def rule_at(scalars: dict[str, Any]) -> Any:
+        bare = bare_class()
+        for name, value in fixed.items():
+            setattr(bare, name, value)
+        for name in changing:
+            setattr(bare, name, scalars[HYPERPARAMETER + name])
+        return bare
+
+    return rule_at
+
+
 def bind_rule(
     rule: Any,
     kind: Kind,
@@ -110,9 +130,7 @@ def bind_rule(
     returns the new variable and the new slots in the order of `names`, None for slots that stay.
     Hyperparameters that are `changing` are among the scalars.
     """
-    cls: type = type(rule)
-    bare_class = _methods_of(cls)
-    fixed = vars(with_values(rule, {})) if changing else {}
+    rule_at = _rule_at(rule, changing)
     slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
     # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
@@ -132,15 +150,7 @@ def bind_rule(
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
         t = Scalars(scalars, dict(kind.facts), rows, norm, mask)
-        if changing:
-            bare = bare_class()
-            for name, value in fixed.items():
-                setattr(bare, name, value)
-            for name in changing:
-                setattr(bare, name, scalars[HYPERPARAMETER + name])
-            x, new = bare.update(g, x, slots_of(*kept), t)
-        else:
-            x, new = rule.update(g, x, slots_of(*kept), t)
+        x, new = rule_at(scalars).update(g, x, slots_of(*kept), t)
         if mask is not None:
             x = ops.where(mask, x, start)
         _check_described(rule, new, names)
@@ -160,6 +170,7 @@ def bind_model_rule(
 ) -> Callable[..., tuple[list[Any], list[Any], dict[str, Any]]]:
     """`bind_rule` for a rule over all variables at once."""
     facts = {"path": tuple(like.path for like in likes)}
+    rule_at = _rule_at(rule, changing)
 
     def call(g: list, x: list, masters: list, slots: dict, scalars: dict) -> tuple:
         old = x
@@ -169,9 +180,7 @@ def bind_model_rule(
             x = [v - rate * v if decay else v for v, decay in zip(x, decays, strict=True)]
         t = Scalars(scalars, facts, False, norm)
         s = collections.namedtuple("Slots", slots)(**slots)
-        values = {name: scalars[HYPERPARAMETER + name] for name in changing}
-        current = with_values(rule, values) if changing else rule
-        x, new = current.update([ops.cast(v, dtype) for v in g], x, s, t)
+        x, new = rule_at(scalars).update([ops.cast(v, dtype) for v in g], x, s, t)
         _check_described(rule, new, slots)
         masters = [None if m is None else v for m, v in zip(masters, x, strict=True)]
         return [ops.cast(v, o.dtype) for v, o in zip(x, old, strict=True)], masters, new

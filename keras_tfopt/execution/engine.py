@@ -101,6 +101,17 @@ class Engine(keras.optimizers.Optimizer):
         """What the rule may read from `self`."""
         return {}
 
+    def rule_now(self, dtype: str) -> Any:
+        """The rule with the values that its hyperparameters have at the step to come."""
+        return with_values(self, self._values_now(self._changing_hyperparameters(), dtype))
+
+    def _changing_hyperparameters(self) -> dict[str, Any]:
+        own = self.hyperparameters()
+        return {name: v for name, v in own.items() if name != "global_step" and changes(v)}
+
+    def _values_now(self, changing: dict[str, Any], dtype: str) -> dict[str, Any]:
+        return {n: scalar(current(v, self._iterations), dtype) for n, v in changing.items()}
+
     def get_config(self) -> dict[str, Any]:
         check_savable("learning_rate", self._learning_rate)
         return super().get_config()
@@ -117,8 +128,7 @@ class Engine(keras.optimizers.Optimizer):
         with backend.build_scope(self, variables):
             self._widen_learning_rate(likes)
             # A variable among them is part of the state: Keras has tracked it as an attribute.
-            own = self.hyperparameters()
-            self._changing = {n: v for n, v in own.items() if n != "global_step" and changes(v)}
+            self._changing = self._changing_hyperparameters()
             self._likes = likes
             self._trainable_variables = variables
             for index, variable in enumerate(variables):
@@ -149,15 +159,16 @@ class Engine(keras.optimizers.Optimizer):
                 if self.gradient_accumulation_steps
                 else []
             )
+            # A sum does not tell which rows were named: their gradient may be zero.
+            # No dictionary, which a tf.train.Checkpoint wants to have strings for keys.
+            self._touched_rows = [
+                add_slot(self, v, l, "touched_rows", Slot(l.shape[:1], 0, "bool"))
+                if self.gradient_accumulation_steps and self.sparse != "dense" and l.shape
+                else None
+                for v, l in pairs
+            ]
         self.built = True
-        self._restore_waiting()
-
-    def _restore_waiting(self) -> None:
-        """Puts state in place that was loaded before there were variables to hold it."""
-        saved, self._waiting = self._waiting, None
-        if saved is not None:
-            with backend.build_scope(self, self._trainable_variables):
-                persistence.restore(saved, self.variables, self._roles(), self, unless_changed=True)
+        persistence.restore_waiting(self, self.variables)
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """The state called `name` that belongs to `variable`.
@@ -247,6 +258,7 @@ class Engine(keras.optimizers.Optimizer):
                 own.update({id(variable): name for name, variable in slots.items()})
             own.update({id(v): "average" for v in self._model_variables_moving_average})
             own.update({id(v): "accumulator" for v in self._accumulated_gradients})
+            own.update({id(v): "touched_rows" for v in self._touched_rows})
         return [own[id(variable)] for variable in self.variables]
 
     def save_own_variables(self, store: Any) -> None:
@@ -314,28 +326,39 @@ class Engine(keras.optimizers.Optimizer):
         if not self.gradient_accumulation_steps:
             self._step(grads, variables)
             return
-        accumulators = [self._accumulated_gradients[self._get_variable_index(v)] for v in variables]
-        for accumulator, g in zip(accumulators, grads, strict=True):
+        places = [self._position(v) for v in variables]
+        accumulators = [self._accumulated_gradients[place] for place in places]
+        touched = [
+            self._touched_rows[place] if getattr(g, "named", False) else None
+            for place, g in zip(places, grads, strict=True)
+        ]
+        for accumulator, rows, g in zip(accumulators, touched, grads, strict=True):
             backend.accumulate(self, accumulator, g)
+            if rows is not None:
+                backend.commit(self, [(rows, g.indices, ops.ones_like(g.indices, dtype="bool"))])
         micro_steps = self.gradient_accumulation_steps
 
         def step() -> None:
             means = [backend.read(a) / micro_steps for a in accumulators]
-            self._step(means, variables)
-            for accumulator in self._accumulated_gradients:
-                zeros = ops.zeros(accumulator.shape, accumulator.dtype)
-                backend.commit(self, [(accumulator, None, zeros)])
+            masks = [None if rows is None else backend.read(rows) for rows in touched]
+            self._step(means, variables, masks)
+            for sums in [*self._accumulated_gradients, *self._touched_rows]:
+                if sums is not None:
+                    backend.commit(self, [(sums, None, ops.zeros(sums.shape, sums.dtype))])
 
         last = ops.equal((backend.read(self._iterations) + 1) % micro_steps, 0)
         backend.run_if(self, last, step)
 
-    def _step(self, grads: list[Any], variables: list[Any]) -> None:
+    def _step(
+        self, grads: list[Any], variables: list[Any], touched: list[Any] | None = None
+    ) -> None:
+        touched = touched or [None] * len(grads)
         grads = gradients.clip(self, grads)
         lr, step = self._get_current_learning_rate(), self._rule_step()
         if self.scope == "model":
             self._step_model(grads, variables, self._scalars(lr, step, self._model_dtype))
         else:
-            updates = [self._plan(g, v) for g, v in zip(grads, variables, strict=True)]
+            updates = [self._plan(*each) for each in zip(grads, variables, touched, strict=True)]
             dtypes = sorted({u.kind.dtype for u in updates})
             backend.execute(self, updates, {d: self._scalars(lr, step, d) for d in dtypes})
         if self.use_ema:
@@ -388,21 +411,25 @@ class Engine(keras.optimizers.Optimizer):
         everything = [*self._trainable_variables, *masters, *self._model_slots.values()]
         backend.run_in_place(self, key, run, everything, (g, scalars))
 
-    def _plan(self, gradient: Any, variable: Any) -> Update:
-        """Decides how the rule meets this gradient: as a whole or in rows."""
+    def _plan(self, gradient: Any, variable: Any, touched: Any) -> Update:
+        """Decides how the rule meets this gradient: as a whole or in rows.
+
+        `touched` says which rows of a dense gradient were named when it was summed up, or is None.
+        """
         index = self._position(variable)
         by_rows = self.sparse != "dense" and self._is_row_variable[index]
         rows = isinstance(gradient, gradients.Touched)
-        named = rows and gradient.named
+        named = gradient.named if rows else touched is not None
         mode, mask = "dense", None
         if self.sparse == "rows" and (named or by_rows):
-            mode = "rows" if rows else "touched"
+            mode, mask = "rows" if rows else "touched", touched
         elif self.sparse == "move_rows" and (named or by_rows):
-            mode = "move"
-            mask = backend.row_mask(gradient)
+            mode, mask = "move", backend.row_mask(gradient)
+            if touched is not None:
+                mask = mask | ops.reshape(touched, mask.shape)
         if rows and mode != "rows":
             gradient = backend.to_dense(gradient)
-        kind, names, slots = self._static(index, mode, named and mode == "rows")
+        kind, names, slots = self._static(index, mode, named and mode in ("rows", "touched"))
         return Update(kind, index, self._likes[index], variable, names, slots, gradient, mask)
 
     def _position(self, variable: Any) -> int:
@@ -429,10 +456,7 @@ class Engine(keras.optimizers.Optimizer):
 
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
         lr, step = scalar(lr, dtype), scalar(step, dtype)
-        values = {
-            name: scalar(current(value, self._iterations), dtype)
-            for name, value in self._changing.items()
-        }
+        values = self._values_now(self._changing, dtype)
         rule = with_values(self, values) if values else self
         scalars = dict(rule.scalars(lr, step))
         scalars["step"] = step

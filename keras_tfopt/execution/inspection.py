@@ -12,6 +12,7 @@ from keras import ops
 from keras_tfopt.execution import gradients as engine_gradients
 from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.loss_scaling import LossScalingEngine
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.wrapping import WrappingEngine, state_of
 from keras_tfopt.execution.wrapping import innermost as _innermost
@@ -28,12 +29,15 @@ def is_ours(optimizer: Any) -> bool:
     return isinstance(optimizer, Engine)
 
 
-def gradients(model: keras.Model, x: Any, y: Any, sample_weight: Any = None) -> list[Any]:
+def gradients(
+    model: keras.Model, optimizer: Any, x: Any, y: Any, sample_weight: Any = None
+) -> list[Any]:
     """Gradients of the compiled loss, in the form in which the backend hands them to optimizers."""
 
     def loss() -> Any:
         predicted = model(x, training=True)
-        return model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight)
+        loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight)
+        return optimizer.scale_loss(loss)
 
     return backend.gradients(loss, model.trainable_variables)
 
@@ -75,6 +79,16 @@ def describe(
             }
         )
     return facts
+
+
+def dies_of_rows(optimizer: Any, facts: Sequence[dict[str, Any]]) -> bool:
+    """Whether Keras's check for finite gradients will not take these."""
+    return (
+        keras.backend.backend() == "torch"
+        and isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        and not isinstance(optimizer, LossScalingEngine)
+        and any(fact["gradient"] == "rows" for fact in facts)
+    )
 
 
 def compilation(model: keras.Model, optimizer: Any) -> str:

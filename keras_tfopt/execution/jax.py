@@ -259,9 +259,11 @@ def _update_rows(
 def _update_touched(
     engine: Engine, update: Update, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
-    """A step on the rows in which a dense gradient is not zero."""
+    """A step on the rows in which a dense gradient is not zero, or that were named."""
     g, rows = update.gradient, update.gradient.shape[0]
     touched = _nonzero(g)
+    if update.mask is not None:
+        touched |= update.mask
     if not isinstance(g, jax.core.Tracer):
         count = int(touched.sum())
         if not count:

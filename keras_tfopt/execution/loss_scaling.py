@@ -42,10 +42,7 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
             self._likes = [describe(variable, type(self).__name__) for variable in variables]
             super().build(variables)
         self.built = True
-        saved, self._waiting = self._waiting, None
-        if saved is not None:
-            with backend.build_scope(self, variables):
-                persistence.restore(saved, self._variables, self._own, self, unless_changed=True)
+        persistence.restore_waiting(self, self._variables)
 
     def save_own_variables(self, store: Any) -> None:
         # Keras saves the inner optimizer by itself, as it finds it among the attributes.
@@ -95,7 +92,7 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> tuple[Any, Any]:
         """`apply` on given values, for JAX."""
-        # Keras's own decides in `ops.cond`, which copies every variable and slot on JAX.
+        # Not Keras's own, which decides by itself and would never come to `apply`.
         return keras.optimizers.Optimizer.stateless_apply(
             self, optimizer_variables, grads, trainable_variables
         )

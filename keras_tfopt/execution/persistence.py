@@ -12,13 +12,14 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.execution.binding import HYPERPARAMETER
+from keras_tfopt.execution.select import backend
 
 LAYOUT = "layout"
 # State that is there before the optimizer is built, beside hyperparameters that are variables; all
 # that an optimizer without variables has.
 EARLY = ("iteration", "learning_rate")
 # State that options and kinds of variables add to the slots.
-OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator")
+OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator", "touched_rows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +139,14 @@ def restore(
             if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
                 continue
         variable.assign(array)
+
+
+def restore_waiting(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Puts state in place that was loaded before the optimizer was built."""
+    saved, optimizer._waiting = optimizer._waiting, None
+    if saved is not None:
+        with backend.build_scope(optimizer, optimizer._trainable_variables):
+            restore(saved, variables, optimizer._roles(), optimizer, unless_changed=True)
 
 
 def set_weights(

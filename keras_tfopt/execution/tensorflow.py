@@ -336,7 +336,10 @@ def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[t
     if update.kind.mode == "rows":
         indices, g = update.gradient.indices, update.gradient.values
     else:
-        indices = tf.where(_nonzero(update.gradient))[:, 0]
+        touched = _nonzero(update.gradient)
+        if update.mask is not None:
+            touched |= update.mask
+        indices = tf.where(touched)[:, 0]
         g = tf.gather(update.gradient, indices)
     cut = [len(v.shape) > 0 and v.shape[0] == rows for v in variables]
     old = [

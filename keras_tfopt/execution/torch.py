@@ -169,7 +169,10 @@ def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> Non
             touched = _nonzero(g)
             indices, g = indices[touched], g[touched]
     else:
-        indices = _nonzero(update.gradient).nonzero().squeeze(1)
+        touched = _nonzero(update.gradient)
+        if update.mask is not None:
+            touched = touched | update.mask
+        indices = touched.nonzero().squeeze(1)
         g = update.gradient.index_select(0, indices)
     if indices.numel() == 0:
         return

@@ -84,10 +84,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 for v, like in zip(variables, self._likes, strict=True)
             ]
         self.built = True
-        saved, self._waiting = self._waiting, None
-        if saved is not None:
-            with backend.build_scope(self, self._trainable_variables):
-                persistence.restore(saved, self._variables, self._roles(), self, True)
+        persistence.restore_waiting(self, self._variables)
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """The state called `name` of this wrapper, or else of the inner optimizer.
