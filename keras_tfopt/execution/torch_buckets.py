@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import platform
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 14  # elements from which a variable is used where it is
 BUCKET = 1 << 18  # elements of a bucket: bounds the memory for copies of gradients
-# Flat tensors of one call of compiled code, which costs as much as some 20,000 elements. More take
-# longer to compile, most of all where each has norms.
-BATCH = {"element": 4, "variable": 2}
+# Flat tensors of one call of compiled code, which costs as much as some 20,000 elements. Each takes
+# a third of a second to compile.
+BATCH = 2
 BLOCK = 256  # elements summed together where a rule takes norms: in one pass, and exactly
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
 
@@ -133,7 +134,7 @@ def _plan(updates: list[Update], scope: str) -> list[list[Bucket]]:
     plan = []
     for (blocks, *_), lists in alike.items():
         lists = [positions for positions in lists if positions]
-        size = 1 if blocks else BATCH[scope]
+        size = 1 if blocks else BATCH
         for start in range(0, len(lists), size):
             group = lists[start : start + size]
             plan.append([_bucket(updates, p, blocks, number) for number, p in enumerate(group)])
@@ -242,8 +243,8 @@ def _compile(
     )
     # A half-precision variable is compared with its copy, so casts must round as they do eagerly.
     options: dict[str, Any] = {"emulate_precision_casts": True}
-    # What the processor can do is known; compiling programs to find out takes seconds.
-    options["cpp.vec_isa_ok"] = True
+    # Rules have none of the patterns that these look for, such as attention.
+    options.update(use_pre_grad_passes=False, use_joint_graph_passes=False)
     if not in_blocks:
         # All that could differ between calls is in the keys of this module: no call checks again.
         options["guard_filter_fn"] = lambda guards: [False] * len(guards)
@@ -257,15 +258,15 @@ def _compile(
             return
         try:
             if in_blocks:
-                with _constant_hyperparameters():
+                with _constant_hyperparameters(), _known_processor():
                     compiled(members, scalars)
                 return
             if not fillers:
                 # Of distinct sizes, or the compiler would take some to be always the same.
-                fillers.extend(_filler(members[0], 5000 + 16 * n) for n in range(BATCH[scope]))
-                with _constant_hyperparameters():
+                fillers.extend(_filler(members[0], 5000 + 16 * n) for n in range(BATCH))
+                with _constant_hyperparameters(), _known_processor():
                     compiled(fillers, scalars)
-                fillers[:] = [_filler(members[0], 2) for _ in range(BATCH[scope])]
+                fillers[:] = [_filler(members[0], 2) for _ in range(BATCH)]
             compiled([*members, *fillers[len(members) :]], scalars)
         except Exception as error:  # whatever a missing or broken tool chain may raise
             _give_up_compiling(error)
@@ -285,6 +286,32 @@ def _constant_hyperparameters() -> contextlib.AbstractContextManager:
     import torch._dynamo.config
 
     return torch._dynamo.config.patch(specialize_float=True)
+
+
+@contextlib.contextmanager
+def _known_processor() -> Iterator[None]:
+    """Believes what PyTorch says of an x86 processor.
+
+    The compiler would first build four programs to find out, in a second, where nothing is cached.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    kind = None
+    with contextlib.suppress(AttributeError):  # nothing of this is a public interface
+        find = cpu_vec_isa.valid_vec_isa_list
+        if torch.cpu._is_avx512_supported():
+            kind = cpu_vec_isa.VecAVX512
+        elif torch.cpu._is_avx2_supported():
+            kind = cpu_vec_isa.VecAVX2
+    if kind is None or platform.system() != "Linux":
+        yield
+        return
+    known = type(kind.__name__, (kind,), {"__bool__": lambda self: True})()
+    cpu_vec_isa.valid_vec_isa_list = lambda: [known]
+    try:
+        yield
+    finally:
+        cpu_vec_isa.valid_vec_isa_list = find
 
 
 def _give_up_compiling(error: Exception) -> None:
