@@ -36,6 +36,8 @@ class Original:
     """What is passed here for the count of training steps, if not a variable that counts them."""
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Defaults of the original, where the recordings do not list them."""
+    unused: Sequence[str] = ()
+    """Patterns of recorded slots that ours does without where the original never writes them."""
     deviations: Mapping[str, Callable[[Case], bool]] = dataclasses.field(default_factory=dict)
     """Where ours differs on purpose: in words, and whether a recorded case is about it."""
 
@@ -143,6 +145,7 @@ ORIGINALS: dict[str, Original] = {
     "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
     "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
     "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
+    "ShampooOptimizer": Original("Shampoo", unused=("gbar", "Gbar_*")),
     "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
     "PowerSignOptimizer": Original("PowerSign", _DECAY),
     "RegAdagradOptimizer": Original("RegAdagrad"),
@@ -194,6 +197,11 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
             ours[new] = global_step if entry.step_argument is None else entry.step_argument
         elif key == "global_step":  # a number is a count that stands still
             ours[new] = keras.Variable(value, dtype="int32", trainable=False)
+        elif key == "learning_rate" and isinstance(value, Mapping) and "function_of_T" in value:
+            function = _FUNCTIONS_OF_STEP[value["function_of_T"]]
+            steps = arguments.get("global_step")
+            stands = isinstance(steps, int)
+            ours[new] = float(function(np.float32(steps + 1))) if stands else _Following(function)
         else:
             ours[new] = argument(value, global_step)
     return entry.optimizer_class()(**ours)
@@ -220,6 +228,8 @@ def argument(value: Any, global_step: Any = None) -> Any:
         return value
     if _is_optimizer(value):
         return build(value["optimizer"], value["kwargs"], global_step)
+    if value.get("function_of_T") in _FUNCTIONS_OF_STEP:
+        return _FUNCTIONS_OF_STEP[value["function_of_T"]]
     if value.get("fn") not in _SCHEDULES:
         raise NotReplayable(f"there is no counterpart of the argument {dict(value)}")
     # Passed as a tensor or as a callable, TensorFlow 1 evaluates it once per step all the same.
@@ -228,6 +238,24 @@ def argument(value: Any, global_step: Any = None) -> Any:
     )
     done = 0 if global_step is None else int(global_step)
     return _Continued(schedule, done) if done else schedule
+
+
+class _Following(keras.optimizers.schedules.LearningRateSchedule):
+    """A function of the number of the step, which is one more than the steps done."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, step):
+        return self.function(keras.ops.cast(step, "float32") + 1)
+
+
+# As the recordings spell them.
+_FUNCTIONS_OF_STEP: dict[str, Callable[[Any], Any]] = {
+    "0.2/sqrt(T)": lambda step: 0.2 / step**0.5,
+    "T/(T+1)": lambda step: step / (step + 1),
+    "1/(T+1)": lambda step: 1 / (step + 1),
+}
 
 
 class _Continued(keras.optimizers.schedules.LearningRateSchedule):

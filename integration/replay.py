@@ -14,6 +14,7 @@ run with 64-bit types switched on, all others as JAX is set up, by default witho
 
 import argparse
 import contextlib
+import fnmatch
 import re
 import sys
 import warnings
@@ -77,7 +78,9 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
     def state(variable: str, slot: str, extra: str, gradients: list[Gradient]) -> Arrays:
         found = {f"{variable}/{v.path}": _array(v) for v in variables}
         for v in variables:
-            for name in case.variables[v.path]["slots"]:
+            for name, shape in case.variables[v.path]["slots"].items():
+                if any(fnmatch.fnmatch(name, pattern) for pattern in original.unused):
+                    found[f"{slot}/{v.path}/{name}"] = np.zeros(shape, str(v.dtype))
                 with contextlib.suppress(KeyError):  # comparing reports what is missing
                     found[f"{slot}/{v.path}/{name}"] = _array(optimizer.slot(v, name))
         count = int(optimizer.iterations) + entry["global_step_initial"]

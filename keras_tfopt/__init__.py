@@ -38,6 +38,9 @@ from keras_tfopt.algorithms import (
     ProximalGradientDescent,
     RegAdagrad,
     RMSProp,
+    Shampoo,
+    matrix_inverse_pth_root,
+    matrix_square_root,
 )
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot
@@ -76,6 +79,7 @@ __all__ = [
     "NormalizedSGD",
     "RowGradient",
     "Rows",
+    "Shampoo",
     "Slot",
     "Wrapper",
     "__version__",
@@ -87,6 +91,8 @@ __all__ = [
     "check_number",
     "diagnose",
     "full",
+    "matrix_inverse_pth_root",
+    "matrix_square_root",
     "register",
     "schedules",
     "zeros",

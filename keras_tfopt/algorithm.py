@@ -9,7 +9,15 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import Engine, Like, Slot, changes, check_savable, own_parameters
+from keras_tfopt.execution import (
+    Engine,
+    Like,
+    Slot,
+    changes,
+    check_savable,
+    is_function_of_step,
+    own_parameters,
+)
 
 PACKAGE = "keras_tfopt"
 
@@ -222,6 +230,25 @@ def check_hyperparameter(
     if isinstance(value, keras.Variable) and tuple(value.shape) != ():
         raise ValueError(f"Argument `{name}` must be a scalar variable. Received: {value!r}")
     return value
+
+
+def check_function_of_step(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    left_open: bool = False,
+) -> Any:
+    """`check_hyperparameter`, but a function of the number of the step passes as well."""
+    if is_function_of_step(value):
+        return value
+    return check_hyperparameter(name, value, low, high, left_open=left_open)
+
+
+def at_step(value: Any, step: Any) -> Any:
+    """What such a hyperparameter is at step number `step`; for use in `scalars`."""
+    return value(step) if is_function_of_step(value) else value
 
 
 def check_global_step(value: Any) -> Any:

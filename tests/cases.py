@@ -42,6 +42,7 @@ from tests.reference.proximal_adagrad import ProximalAdagrad
 from tests.reference.proximal_gradient_descent import ProximalGradientDescent
 from tests.reference.reg_adagrad import RegAdagrad
 from tests.reference.rmsprop import RMSProp
+from tests.reference.shampoo import Shampoo
 from tests.stepping import BACKEND, Rows
 
 
@@ -344,6 +345,55 @@ CASES = (
                 )
                 for mode in ("compiled", "fast", "xla")
             },
+        },
+    ),
+    Case(
+        cls=keras_tfopt.Shampoo,
+        reference=Shampoo,
+        variants={
+            # Tables have more rows than a matrix may have, so that they are updated by rows.
+            "hyper": {"learning_rate": 0.1, "max_matrix_size": 5, "epsilon": 0.1},
+            "intervals": {
+                "learning_rate": 0.05,
+                "max_matrix_size": 6,
+                "mat_gbar_decay": 0.8,
+                "mat_gbar_weight": 0.3,
+                "svd_interval": 2,
+                "precond_update_interval": 3,
+                "epsilon": 0.1,
+                "alpha": 0.8,
+            },
+            "average": {
+                "learning_rate": 0.1,
+                "max_matrix_size": 3,
+                "gbar_decay": 0.7,
+                "gbar_weight": 0.4,
+                "mat_gbar_decay": 0.0,
+                "epsilon": 0.1,
+            },
+            "iterative": {"learning_rate": 0.1, "epsilon": 0.1, "use_iterative_root": True},
+            "defaults": {"learning_rate": 0.1},
+        },
+        refused={
+            "global_step": _STEP,
+            "max_matrix_size": (0, -1, 2.5, "3", None),
+            "gbar_decay": (),
+            "gbar_weight": (),
+            "mat_gbar_decay": (),
+            "mat_gbar_weight": (),
+            "svd_interval": (0, 0.5, 2.5),
+            "precond_update_interval": (0, 0.5, 2.5),
+            "epsilon": (0.0,),
+            "alpha": (0.0, 1.5),
+            "use_iterative_root": ("yes", 2),
+        },
+        quadratic=(lambda: {"learning_rate": 0.5}, 200),
+        rosenbrock=(_decay(0.01, 1000, mat_gbar_decay=0.9, mat_gbar_weight=0.1), 1000),
+        wider={
+            "defaults": (10, "a root is only as exact as the ridge of 1e-4 lets it be"),
+            "intervals": (40, "so are those that are kept, of sums with a ridge of 0.1"),
+            "iterative": (6, "some dozens of products, each of which rounds"),
+            "tensorflow xla": (6, "there the iteration takes the place of eigenvalues"),
         },
     ),
     Case(

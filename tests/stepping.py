@@ -62,6 +62,15 @@ def to_numpy(x):
     return np.array(keras.ops.convert_to_numpy(x))
 
 
+def slots_of(optimizer, variable):
+    """The slots of a variable by name; which there are may depend on its shape."""
+    found = {}
+    for name in optimizer.slot_names:
+        with contextlib.suppress(KeyError):
+            found[name] = optimizer.slot(variable, name)
+    return found
+
+
 class Runner:
     def __init__(self, optimizer, values, mode="eager", dtype="float32"):
         assert mode in MODES, mode
@@ -87,13 +96,11 @@ class Runner:
     @property
     def slots(self):
         """{path: {name: array}}; path None: slots of all variables together (scope "model")."""
-        names = self.optimizer.slot_names
         if getattr(self.optimizer, "inner_optimizer", self.optimizer).scope == "model":
-            return {None: {name: to_numpy(self.optimizer.slot(None, name)) for name in names}}
-        return {
-            v.path: {name: to_numpy(self.optimizer.slot(v, name)) for name in names}
-            for v in self.variables
-        }
+            shared = slots_of(self.optimizer, None)
+            return {None: {name: to_numpy(slot) for name, slot in shared.items()}}
+        owned = {v.path: slots_of(self.optimizer, v) for v in self.variables}
+        return {path: {n: to_numpy(s) for n, s in slots.items()} for path, slots in owned.items()}
 
     def snapshot(self):
         """Every array there is: variables, slots, counts."""

@@ -168,6 +168,8 @@ def test_row_update_is_the_dense_update_on_touched_rows(case, mode):
     if in_rows:
         for name, slot in slots_after["embeddings"].items():
             slot_before = slots_before["embeddings"][name]
+            if slot.shape[:1] != table.shape[:1]:
+                continue  # not of rows
             stays = name not in case.moves_everywhere
             assert np.array_equal(slot[resting], slot_before[resting]) == stays, name
             assert not np.array_equal(slot[touched], slot_before[touched]), name
@@ -334,11 +336,10 @@ def test_dtype_and_shape_are_kept(case, dtype, mode):
         assert tuple(v.value.shape) == tuple(v.shape)
         assert np.all(np.isfinite(to_numpy(v))), v.path
     owners = [None] if case.scope == "model" else runner.variables
-    for name in runner.optimizer.slot_names:
-        for owner in owners:
+    for owner in owners:
+        for slot in stepping.slots_of(runner.optimizer, owner).values():
             # half precision cannot hold moments: 0.999 is 1 there
-            kept = "float32" if dtype in ("float16", "bfloat16") else dtype
-            assert runner.optimizer.slot(owner, name).dtype == kept
+            assert slot.dtype == ("float32" if dtype in ("float16", "bfloat16") else dtype)
     assert all(v.dtype == dtype for v in runner.variables)
     moved = [not np.array_equal(a, b) for a, b in zip(start, runner.snapshot())]
     assert any(moved[: len(runner.variables)])
@@ -510,8 +511,8 @@ def test_slots_are_reached_by_name(case):
     owners = {"a/kernel": variable, "b": other, None: None}
     slots = case.make_reference().start({"a/kernel": np.ones((2, 3)), "b": np.ones(2)})
     found = []
+    assert set(optimizer.slot_names) == {name for owned in slots.values() for name in owned}
     for path in slots:
-        assert set(optimizer.slot_names) == set(slots[path])
         for name, expected in slots[path].items():
             slot = optimizer.slot(owners[path], name)
             assert isinstance(slot, keras.Variable) and tuple(slot.shape) == expected.shape

@@ -15,6 +15,7 @@ from keras_tfopt.algorithms.gradient_descent import GradientDescent
 from keras_tfopt.algorithms.lars import LARS
 from keras_tfopt.algorithms.lazy_adam import LazyAdam
 from keras_tfopt.algorithms.lazy_adam_gs import LazyAdamGS
+from keras_tfopt.algorithms.matrix_roots import matrix_inverse_pth_root, matrix_square_root
 from keras_tfopt.algorithms.momentum import Momentum
 from keras_tfopt.algorithms.nadam import Nadam
 from keras_tfopt.algorithms.neural_optimizer1 import NeuralOptimizer1
@@ -24,8 +25,12 @@ from keras_tfopt.algorithms.proximal_adagrad import ProximalAdagrad
 from keras_tfopt.algorithms.proximal_gradient_descent import ProximalGradientDescent
 from keras_tfopt.algorithms.reg_adagrad import RegAdagrad
 from keras_tfopt.algorithms.rmsprop import RMSProp
+from keras_tfopt.algorithms.shampoo import Shampoo
 
 __all__ = [
+    "Shampoo",
+    "matrix_inverse_pth_root",
+    "matrix_square_root",
     "AMSGrad",
     "AdaMax",
     "Adadelta",

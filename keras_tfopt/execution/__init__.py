@@ -2,11 +2,20 @@
 
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.loss_scaling import LossScalingEngine
-from keras_tfopt.execution.options import changes, check_savable, own_parameters
+from keras_tfopt.execution.options import (
+    changes,
+    check_savable,
+    is_function_of_step,
+    own_parameters,
+)
 from keras_tfopt.execution.rows import RowGradient
+from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
 from keras_tfopt.execution.wrapping import WrappingEngine
+
+conditional = backend.conditional
+eigh_is_slow = backend.eigh_is_slow
 
 __all__ = [
     "Engine",
@@ -17,7 +26,10 @@ __all__ = [
     "Slot",
     "WrappingEngine",
     "changes",
+    "conditional",
+    "eigh_is_slow",
     "check_savable",
+    "is_function_of_step",
     "own_parameters",
     "plain",
 ]

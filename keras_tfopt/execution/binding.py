@@ -37,6 +37,7 @@ class Update:
     variable: Any
     names: tuple[str, ...]  # of the slots
     slots: list[Any]
+    cut: tuple[bool, ...]  # of variable and slots, whether a row update sees touched rows only
     gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
     # In mode "move", which rows the variable moves in; in mode "touched", which rows count even if
     # their gradient is zero. Otherwise None.

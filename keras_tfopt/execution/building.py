@@ -37,6 +37,10 @@ def constant(value: Any) -> Callable[..., Any]:
     return initial
 
 
+def _identity(shape: Any, dtype: Any = None) -> Any:
+    return ops.eye(*shape, dtype=dtype)
+
+
 def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:
     """Creates a slot beside its variable: on its device, in its layout."""
     if not isinstance(slot, Slot):
@@ -46,10 +50,11 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
         # As an initializer, which runs once; an assignment in a traced step would run every time.
         return backend.copy_of(variable, dtype)
 
+    initializers: dict[Any, Callable] = {"variable": initial, "identity": _identity}
     with backend.colocated(optimizer, variable):
         return optimizer.add_variable(
             shape=tuple(slot.shape),
-            initializer=initial if slot.initial == "variable" else constant(slot.initial),
+            initializer=initializers.get(slot.initial) or constant(slot.initial),
             dtype=slot.dtype or like.dtype,
             layout=backend.layout(variable, tuple(slot.shape)),
             name=f"{like.path.replace('/', '_')}_{name}",

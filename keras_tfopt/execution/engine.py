@@ -48,6 +48,11 @@ class Engine(keras.optimizers.Optimizer):
     scope = "element"
     sparse = "dense"
     flat = False
+    # Whether the rule as a whole is worth compiling. Where it decomposes matrices, XLA on a CPU is
+    # slower by far than the backend's own routines.
+    fused = True
+    # Whether a gradient that is not finite would spoil the state for good.
+    needs_finite = False
     _own_weight_decay = False
     built: bool
     _learning_rate: Any
@@ -92,6 +97,10 @@ class Engine(keras.optimizers.Optimizer):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         """The rule: from gradient, variable, slots and scalars to new variable and new slots."""
         raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
+
+    def takes_rows(self, like: Any) -> bool:
+        """Whether `sparse` holds for this variable; where not, row gradients are as if dense."""
+        return True
 
     def facts(self, path: str) -> dict[str, Any]:
         """What a rule of scope "variable" wants to know of a variable, from its path."""
@@ -138,6 +147,7 @@ class Engine(keras.optimizers.Optimizer):
                 bool(like.shape) and any(p.search(like.path) for p in self._row_patterns)
                 for like in likes
             ]
+            self._sparse = [self.sparse if self.takes_rows(l) else "dense" for l in likes]
             self._decays = [self._decays_at(v, l) for v, l in zip(variables, likes, strict=True)]
             self._refused_rows = self.add_variable((), "zeros", "int32", name="refused_rows")
             self._slot_variables = [
@@ -163,9 +173,9 @@ class Engine(keras.optimizers.Optimizer):
             # No dictionary, which a tf.train.Checkpoint wants to have strings for keys.
             self._touched_rows = [
                 add_slot(self, v, l, "touched_rows", Slot(l.shape[:1], 0, "bool"))
-                if self.gradient_accumulation_steps and self.sparse != "dense" and l.shape
+                if self.gradient_accumulation_steps and sparse != "dense" and l.shape
                 else None
-                for v, l in pairs
+                for (v, l), sparse in zip(pairs, self._sparse, strict=True)
             ]
         self.built = True
         persistence.restore_waiting(self, self.variables)
@@ -310,9 +320,21 @@ class Engine(keras.optimizers.Optimizer):
                 gradients.check(g, v, self._likes[self._position(v)])
                 for g, v in zip(grads, variables, strict=True)
             ]
+            if self.needs_finite:
+                self._refuse_unless_finite(grads, variables)
             with backend.no_gradients():
                 self._apply_checked(grads, variables, summed)
         self._iterations.assign_add(1)
+
+    def _refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
+        for g, variable in zip(grads, variables, strict=True):
+            values = g.values if isinstance(g, gradients.Touched) else g
+            if backend.is_finite(values) is False:
+                raise ValueError(
+                    f"{type(self).__name__} keeps sums of gradients and needs finite ones. "
+                    f"Received: NaN or infinity in the gradient of {path_of(variable)!r}; nothing "
+                    "has been changed. Under mixed_float16, use a LossScaleOptimizer"
+                )
 
     def _apply_checked(self, grads: list[Any], variables: list[Any], summed: bool) -> None:
         grads, variables = self._overwrite_variables_directly_with_gradients(grads, variables)
@@ -417,20 +439,25 @@ class Engine(keras.optimizers.Optimizer):
         `touched` says which rows of a dense gradient were named when it was summed up, or is None.
         """
         index = self._position(variable)
-        by_rows = self.sparse != "dense" and self._is_row_variable[index]
+        sparse, by_rows = self._sparse[index], self.moves_by_rows(index)
         rows = isinstance(gradient, gradients.Touched)
         named = gradient.named if rows else touched is not None
         mode, mask = "dense", None
-        if self.sparse == "rows" and (named or by_rows):
+        if sparse == "rows" and (named or by_rows):
             mode, mask = "rows" if rows else "touched", touched
-        elif self.sparse == "move_rows" and (named or by_rows):
+        elif sparse == "move_rows" and (named or by_rows):
             mode, mask = "move", backend.row_mask(gradient)
             if touched is not None:
                 mask = mask | ops.reshape(touched, mask.shape)
         if rows and mode != "rows":
             gradient = backend.to_dense(gradient)
-        kind, names, slots = self._static(index, mode, named and mode in ("rows", "touched"))
-        return Update(kind, index, self._likes[index], variable, names, slots, gradient, mask)
+        kind, names, slots, cut = self._static(index, mode, named and mode in ("rows", "touched"))
+        like = self._likes[index]
+        return Update(kind, index, like, variable, names, slots, cut, gradient, mask)
+
+    def moves_by_rows(self, index: int) -> bool:
+        """Whether rows without gradient are left alone in this variable in ordinary training."""
+        return self._sparse[index] != "dense" and self._is_row_variable[index]
 
     def _position(self, variable: Any) -> int:
         """Place of a variable in the order of building."""
@@ -438,8 +465,8 @@ class Engine(keras.optimizers.Optimizer):
         place = self._positions.get(id(variable))
         return self._get_variable_index(variable) if place is None else place
 
-    def _static(self, index: int, mode: str, named: bool) -> tuple[Kind, tuple, list]:
-        """The part of an update that is the same in every step: kind, names and slots."""
+    def _static(self, index: int, mode: str, named: bool) -> tuple[Kind, tuple, list, tuple]:
+        """The part of an update that is the same in every step: kind, names, slots and cut."""
         key = (index, mode, named)
         static = self._statics.get(key)
         if static is None:
@@ -451,7 +478,13 @@ class Engine(keras.optimizers.Optimizer):
                 named=named,
                 facts=() if self.scope == "element" else tuple(self.facts(like.path).items()),
             )
-            static = self._statics[key] = kind, tuple(slots), list(slots.values())
+            described = {} if self.scope == "model" else self.slots(like)
+            cut = [bool(like.shape)]
+            for name, slot in slots.items():
+                by_row = described[name].by_row if name in described else None
+                same = bool(like.shape) and tuple(slot.shape[:1]) == like.shape[:1]
+                cut.append(same if by_row is None else by_row)
+            static = self._statics[key] = kind, tuple(slots), list(slots.values()), tuple(cut)
         return static
 
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def describe(
         rows = gradient is not None and backend.from_native(gradient, variable.shape) is not None
         by_rows, decays, rules = False, inner.weight_decay is not None, []
         if isinstance(inner, Engine):
-            by_rows = inner.sparse != "dense" and inner._is_row_variable[index]
+            by_rows = inner.moves_by_rows(index)
             decays = inner._decays[index]
             if inner._own_weight_decay:
                 decays = not inner.facts(inner._likes[index].path).get("is_skipped", False)

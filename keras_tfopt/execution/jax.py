@@ -78,6 +78,23 @@ def limits(tensor: Any) -> tuple[int, int] | None:
     return int(array.min()), int(array.max())
 
 
+def is_finite(tensor: Any) -> bool | None:
+    """Whether all of it is finite; None where that cannot be known yet."""
+    return None if isinstance(tensor, jax.core.Tracer) else bool(jnp.all(jnp.isfinite(tensor)))
+
+
+def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+    """The value of one of two functions; the other is not called."""
+    if isinstance(condition, jax.core.Tracer):
+        return jax.lax.cond(condition, true, false)
+    return true() if bool(condition) else false()
+
+
+def eigh_is_slow() -> bool:
+    """Whether decomposing a matrix takes much longer here than some dozens of products."""
+    return False
+
+
 def sum_repeated(
     indices: Any, values: Any, shape: tuple[int, ...], refused: Any
 ) -> tuple[Any, Any]:
@@ -236,8 +253,7 @@ def _update_rows(
     engine: Engine, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
     """New values of variable and slots after a step on some rows; `indices` distinct and sorted."""
-    rows = values[0].shape[0]
-    cut = [value.ndim > 0 and value.shape[0] == rows for value in values]
+    rows, cut = values[0].shape[0], update.cut
     sorted_rows = {"indices_are_sorted": True, "unique_indices": True}
 
     def take(value: Any) -> Any:
@@ -272,8 +288,8 @@ def _update_touched(
         indices = _pad(jnp.nonzero(touched, size=size, fill_value=rows)[0], rows)
         part = g.at[indices].get(mode="fill", fill_value=0)
         return _update_rows(engine, update, indices, part, values, scalars)
-    in_rows = all(value.ndim and value.shape[0] == rows for value in values)
-    piece = min(PIECE, rows) if in_rows else rows  # a slot of the whole variable: one call only
+    # With a slot of the whole variable, one call only.
+    piece = min(PIECE, rows) if all(update.cut) else rows
     upto = jnp.cumsum(touched.astype("int32"))
 
     def turn(carried: tuple) -> tuple:

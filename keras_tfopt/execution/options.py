@@ -33,8 +33,22 @@ def _is_number(value: Any) -> bool:
 
 def changes(value: Any) -> bool:
     """Whether a hyperparameter is not a number but something that gives one at each step."""
+    if isinstance(value, (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)):
+        return True
+    return callable(value) and not is_function_of_step(value)
+
+
+def is_function_of_step(value: Any) -> bool:
+    """Whether a hyperparameter is a function that a rule calls itself, with the step's number."""
     schedule = keras.optimizers.schedules.LearningRateSchedule
-    return isinstance(value, (schedule, keras.Variable)) or callable(value)
+    if not callable(value) or isinstance(value, (schedule, keras.Variable)):
+        return False
+    try:
+        signature = inspect.signature(value)
+        signature.bind(1)
+    except (TypeError, ValueError):
+        return False
+    return any(p.default is p.empty for p in signature.parameters.values())
 
 
 def current(value: Any, iterations: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -183,12 +184,18 @@ def _is_early(role: str) -> bool:
 
 def _check_names(saved: Saved, names: Sequence[str], optimizer: Any) -> None:
     """What can be said before the optimizer is built: whether the slots are called the same."""
-    there = [role for role in dict.fromkeys(saved.roles) if not _is_early(role)]
-    if there and not set(names) <= set(there) <= {*names, *OPTIONAL}:
+    there = {_without_number(role) for role in saved.roles if not _is_early(role)}
+    here = {_without_number(name) for name in names}
+    if there and not here <= there <= {*here, *OPTIONAL}:
         raise ValueError(
             _problem(optimizer) + f"it has {_summary(saved.roles)}, and the optimizer has "
             f"the slots {list(names)}. {_WAY_OUT}"
         )
+
+
+def _without_number(role: str) -> str:
+    """The name that slots share of which a variable has one for each of its dimensions."""
+    return re.sub(r"_\d+$", "", role)
 
 
 def _summary(roles: Sequence[str]) -> str:

@@ -19,16 +19,18 @@ class Slot:
     """A piece of optimizer state that belongs to one variable.
 
     Args:
-        shape: Static shape. Rules of scope "element" need the variable's own shape. In a row
-            update, slots with as many rows as the variable are cut to the touched rows; others are
-            handed over whole.
-        initial: Number that fills the slot at the start, or "variable" for the variable's value.
+        shape: Static shape. Rules of scope "element" need the variable's own shape.
+        initial: Number that fills the slot at the start, or "variable" for the variable's value, or
+            "identity" for the identity matrix.
         dtype: Data type; None takes the one in which the variable's arithmetic runs.
+        by_row: Whether a row update sees the touched rows of it only, or all of it. None is the
+            former if it has as many rows as the variable.
     """
 
     shape: tuple[int, ...]
     initial: float | str = 0.0
     dtype: str | None = None
+    by_row: bool | None = None
 
 
 class Rows(NamedTuple):

@@ -114,6 +114,23 @@ def limits(tensor: Any) -> tuple[int, int] | None:
     return int(array.min()), int(array.max())
 
 
+def is_finite(tensor: Any) -> bool | None:
+    """Whether all of it is finite; None where that cannot be known yet."""
+    if not tf.executing_eagerly():
+        return None
+    return bool(tf.reduce_all(tf.math.is_finite(tensor)))
+
+
+def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+    """The value of one of two functions; the other is not called."""
+    return tf.cond(condition, true, false)
+
+
+def eigh_is_slow() -> bool:
+    """Whether decomposing a matrix takes much longer here than some dozens of products."""
+    return _in_xla() and not tf.config.list_logical_devices("GPU")
+
+
 def replicas() -> int:
     """How many replicas run this code side by side; outside of `strategy.run` it is one."""
     context = tf.distribute.get_replica_context()
@@ -284,6 +301,12 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
 
 def _run_whole(engine: Engine, key: tuple, group: list[Update], scalars: dict[str, Any]) -> None:
     call = engine.rule_call(group[0])
+    if not engine.fused:
+        for update in group:
+            x, *slots = [read(v) for v in (update.variable, *update.slots)]
+            x, slots = call(update.gradient, x, slots, scalars, update.mask)
+            commit(engine, update.writes([x, *slots]))
+        return
     variables = [v for update in group for v in (update.variable, *update.slots)]
     each = len(variables) // len(group)
 
@@ -332,7 +355,7 @@ def compilation(engine: Any) -> str:
 def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[tuple]:
     """The writes of a step on some rows."""
     variables = [update.variable, *update.slots]
-    rows = update.variable.shape[0]
+    cut = update.cut
     if update.kind.mode == "rows":
         indices, g = update.gradient.indices, update.gradient.values
     else:
@@ -341,7 +364,6 @@ def _run_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> list[t
             touched |= update.mask
         indices = tf.where(touched)[:, 0]
         g = tf.gather(update.gradient, indices)
-    cut = [len(v.shape) > 0 and v.shape[0] == rows for v in variables]
     old = [
         take(v, indices) if by_row else read(v) for v, by_row in zip(variables, cut, strict=True)
     ]

@@ -70,6 +70,22 @@ def limits(tensor: Any) -> tuple[int, int] | None:
     return int(low), int(high)
 
 
+def is_finite(tensor: Any) -> bool | None:
+    """Whether all of it is finite; None where that cannot be known yet."""
+    # The sum takes one pass. It may overflow, and then all are looked at.
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+    """The value of one of two functions; the other is not called."""
+    return true() if bool(condition) else false()
+
+
+def eigh_is_slow() -> bool:
+    """Whether decomposing a matrix takes much longer here than some dozens of products."""
+    return False
+
+
 def sum_repeated(
     indices: Any, values: Any, shape: tuple[int, ...], refused: Any
 ) -> tuple[Any, Any]:
@@ -177,11 +193,9 @@ def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> Non
     if indices.numel() == 0:
         return
     values = [update.variable.value, *(slot.value for slot in update.slots)]
-    rows = values[0].shape[0]
-    cut = [value.ndim > 0 and value.shape[0] == rows for value in values]
-    old = [v.index_select(0, indices) if c else v for v, c in zip(values, cut, strict=True)]
+    old = [v.index_select(0, indices) if c else v for v, c in zip(values, update.cut, strict=True)]
     x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
-    commit(engine, update.writes([x, *slots], [indices if c else None for c in cut]))
+    commit(engine, update.writes([x, *slots], [indices if c else None for c in update.cut]))
 
 
 def _nonzero(values: Any) -> Any:

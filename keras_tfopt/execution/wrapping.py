@@ -348,7 +348,7 @@ def innermost(optimizer: Any) -> Any:
 def moves_by_rows(wrapper: WrappingEngine, index: int) -> bool:
     """Whether the wrapped optimizer leaves rows without gradient alone in this variable."""
     inner = innermost(wrapper)
-    return isinstance(inner, Engine) and inner.sparse != "dense" and inner._is_row_variable[index]
+    return isinstance(inner, Engine) and inner.moves_by_rows(index)
 
 
 def state_of(optimizer: Any, index: int) -> list[Any]:

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.algorithm import (
+    Algorithm,
+    at_step,
+    check_bool,
+    check_function_of_step,
+    check_global_step,
+    check_hyperparameter,
+    check_integer,
+    register,
+    zeros,
+)
+from keras_tfopt.algorithms.matrix_roots import inverse_root, use_iteration
+from keras_tfopt.execution import Slot, conditional
+
+_OF_STEP = (
+    "gbar_decay",
+    "gbar_weight",
+    "mat_gbar_decay",
+    "mat_gbar_weight",
+    "svd_interval",
+    "precond_update_interval",
+)
+
+
+@register
+class Shampoo(Algorithm):
+    r"""Preconditioned stochastic tensor optimization: one matrix for each dimension of a variable.
+
+    For a variable of shape $(d_1, \dots, d_n)$ let $g_i$ be the gradient as a matrix with the i-th
+    dimension as rows and all others as columns. At step t
+
+    $$
+    \begin{aligned}
+    \bar g &\leftarrow \gamma \bar g + \omega g \\
+    \bar G_i &\leftarrow \Gamma \bar G_i + k \, \Omega \, g_i g_i^\top
+        && \text{if } k \text{ divides } t \\
+    H_i &\leftarrow (\bar G_i / d_i + \epsilon I)^{-\alpha / n}
+        && \text{if the SVD interval divides } t \\
+    x &\leftarrow x - \eta \, \bar g \times_1 H_1 \times_2 \dots \times_n H_n
+    \end{aligned}
+    $$
+
+    where $\times_i$ multiplies the i-th dimension by a matrix. $H_i$ starts as the identity. For
+    $d_i$ above `max_matrix_size` only the diagonal is kept,
+
+    $$
+    \bar G_i \leftarrow \Gamma \bar G_i + \Omega \operatorname{diag}(g_i g_i^\top) / d_i, \qquad
+    H_i = \bar G_i^{-\alpha / n}
+    $$
+
+    in every step and without $\epsilon$ (of a vector not divided by $d_i$; 0 where $\bar G_i$ is).
+    A scalar is a vector of one element.
+
+    Args:
+        learning_rate: $\eta \geq 0$, number, schedule or callable. Defaults to 1.
+        global_step: Variable that counts steps, for t; the step in progress is its value plus one.
+            None is the optimizer's own count.
+        max_matrix_size: Largest dimension with a full matrix, integer >= 1. Defaults to 768.
+        gbar_decay: $\gamma \geq 0$. Defaults to 0: no average of gradients.
+        gbar_weight: $\omega \geq 0$. Defaults to 1.
+        mat_gbar_decay: $\Gamma \geq 0$. Defaults to 1: sums.
+        mat_gbar_weight: $\Omega \geq 0$. Defaults to 1.
+        svd_interval: Steps from one root to the next, >= 1. Nothing is decomposed in between.
+            Defaults to 1.
+        precond_update_interval: $k \geq 1$, steps from one update of the sums to the next, which
+            weighs k times as much. Defaults to 1.
+        epsilon: $\epsilon > 0$; smaller eigenvalues of what the root is taken of count as this.
+            Defaults to 1e-4.
+        alpha: Power of all preconditioners together, in (0, 1]. Defaults to 0.5.
+        use_iterative_root: How to take roots: True by an iteration of matrix products, which needs
+            an integer $n / \alpha$; False by eigenvalues; None, the default, as
+            `keras_tfopt.matrix_inverse_pth_root` chooses, eigenvalues but where XLA compiles
+            TensorFlow for a CPU.
+        **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
+
+    The decays, weights and intervals may also be functions of t, which is a tensor.
+
+    Slots: `Gbar_0`, `Gbar_1`, ..., matrices of shape $(d_i, d_i)$ or their diagonals, of shape
+    $(d_i,)$; `gbar` of the variable's shape, unless `gbar_decay` is 0; `H_0`, `H_1`, ... of the
+    matrices, unless `svd_interval` is 1. Where `mat_gbar_decay` is 0, sums that nothing reads are
+    not kept.
+
+    Row gradients: only touched rows move if the first dimension is above `max_matrix_size`,
+    `gbar_decay` is 0 and `mat_gbar_decay` is 1; the diagonal of that dimension is not divided by
+    its size then. Otherwise as if dense.
+
+    NaN or infinity in a gradient raises a ValueError in eager steps and leaves everything as it is.
+    Compiled steps cannot raise: the sums are spoiled for good. Wrap the optimizer in a
+    `LossScaleOptimizer` where that may happen.
+
+    Example:
+    >>> model.compile(optimizer=keras_tfopt.Shampoo(0.1, svd_interval=20))
+
+    Reference: Gupta et al., "Shampoo: Preconditioned Stochastic Tensor Optimization" (2018).
+
+    Differences: from `tf.contrib.opt.ShampooOptimizer`, roots are taken by eigenvalues of symmetric
+    matrices instead of singular values, `svd_interval` may be a function, scalars are taken, and
+    row gradients of resource variables have an effect. Its iterative root is wrong for small
+    gradients; its `global_step` is the constant 0 by default, with which t stays 1. The learning
+    rate as a function of the step is a `LearningRateSchedule`. Keras has no such optimizer.
+    """
+
+    scope = "variable"
+    sparse = "rows"
+    fused = False
+    needs_finite = True
+
+    def __init__(
+        self,
+        learning_rate: Any = 1.0,
+        global_step: Any = None,
+        max_matrix_size: int = 768,
+        gbar_decay: Any = 0.0,
+        gbar_weight: Any = 1.0,
+        mat_gbar_decay: Any = 1.0,
+        mat_gbar_weight: Any = 1.0,
+        svd_interval: Any = 1,
+        precond_update_interval: Any = 1,
+        epsilon: float = 1e-4,
+        alpha: float = 0.5,
+        use_iterative_root: bool | None = None,
+        **base: Any,
+    ):
+        super().__init__(learning_rate, **base)
+        self.global_step = check_global_step(global_step)
+        self.max_matrix_size = check_integer("max_matrix_size", max_matrix_size, 1)
+        self.gbar_decay = check_function_of_step("gbar_decay", gbar_decay, 0)
+        self.gbar_weight = check_function_of_step("gbar_weight", gbar_weight, 0)
+        self.mat_gbar_decay = check_function_of_step("mat_gbar_decay", mat_gbar_decay, 0)
+        self.mat_gbar_weight = check_function_of_step("mat_gbar_weight", mat_gbar_weight, 0)
+        self.svd_interval = _check_interval("svd_interval", svd_interval)
+        self.precond_update_interval = _check_interval(
+            "precond_update_interval", precond_update_interval
+        )
+        self.epsilon = check_hyperparameter("epsilon", epsilon, 0, left_open=True)
+        self.alpha = check_hyperparameter("alpha", alpha, 0, 1, left_open=True)
+        self.use_iterative_root = use_iterative_root
+        if use_iterative_root is not None:
+            check_bool("use_iterative_root", use_iterative_root)
+        if use_iterative_root and not isinstance(self.alpha, float):
+            raise ValueError(
+                "Argument `alpha` must be a number with `use_iterative_root=True`. "
+                f"Received: {alpha!r}"
+            )
+
+    def takes_rows(self, like: Any) -> bool:
+        large = bool(like.shape) and like.shape[0] > self.max_matrix_size
+        return large and _is(self.gbar_decay, 0) and _is(self.mat_gbar_decay, 1)
+
+    def facts(self, path: str) -> dict[str, Any]:
+        return {}
+
+    def slots(self, like: Any) -> dict[str, Slot]:
+        shape = like.shape or (1,)
+        if self.use_iterative_root and not _root_of(self.alpha / len(shape)).is_integer():
+            raise ValueError(
+                f"With `use_iterative_root=True`, {len(shape)} / alpha must be an integer for "
+                f"{like.path!r} of shape {like.shape}. Received: alpha={self.alpha}"
+            )
+        slots = {} if _is(self.gbar_decay, 0) else {"gbar": zeros(like)}
+        for i, d in enumerate(shape):
+            matrix = d <= self.max_matrix_size
+            waits = matrix and not _is(self.precond_update_interval, 1)
+            if waits or not _is(self.mat_gbar_decay, 0):
+                by_row = i == 0 and not matrix
+                slots[f"Gbar_{i}"] = Slot((d, d) if matrix else (d,), by_row=by_row)
+            if matrix and not _is(self.svd_interval, 1):
+                slots[f"H_{i}"] = Slot((d, d), "identity", by_row=False)
+        return slots
+
+    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
+        return {"lr": lr, **{name: at_step(getattr(self, name), step) for name in _OF_STEP}}
+
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        if 0 in x.shape:
+            return x, {}
+        new = {}
+        direction = t.gbar_weight * g
+        if hasattr(s, "gbar"):
+            direction = new["gbar"] = t.gbar_decay * s.gbar + direction
+        shape = list(x.shape) or [1]
+        if t.rows:
+            shape[0] = -1
+        exponent = self.alpha / len(shape)
+        for i, d in enumerate(shape):
+            # Dimension i comes first and goes last: after all of them, the order is as it was.
+            others = -1 if d != -1 else math.prod(shape[1:])
+            turned = [*shape[i + 1 :], *shape[: i + 1]]
+            matrix = ops.reshape(g, (d, others))
+            total = getattr(s, f"Gbar_{i}", None)
+            if d == -1 or d > self.max_matrix_size:
+                size = 1 if d == -1 or len(shape) == 1 else d
+                total = _average(total, t, ops.sum(matrix * matrix, axis=1) / size)
+                scale = ops.where(total > 0, total, ops.ones_like(total)) ** -exponent
+                scale = ops.where(total > 0, scale, ops.zeros_like(scale))[:, None]
+                direction = scale * ops.reshape(direction, (d, others))
+            else:
+                total = self._sum(total, t, matrix)
+                root = self._root(getattr(s, f"H_{i}", None), t, total / d, exponent)
+                if hasattr(s, f"H_{i}"):
+                    new[f"H_{i}"] = root
+                direction = root @ ops.reshape(direction, (d, others))
+            if hasattr(s, f"Gbar_{i}"):
+                new[f"Gbar_{i}"] = total
+            direction = ops.reshape(ops.transpose(direction), turned)
+            g = ops.reshape(ops.transpose(matrix), turned)
+        if not t.rows:
+            direction = ops.reshape(direction, x.shape)
+        return x - t.lr * direction, new
+
+    def _sum(self, old: Any, t: Any, matrix: Any) -> Any:
+        def updated() -> Any:
+            product = matrix @ ops.transpose(matrix)
+            return _average(old, t, t.precond_update_interval * product)
+
+        return _every(self.precond_update_interval, t.precond_update_interval, t, updated, old)
+
+    def _root(self, old: Any, t: Any, matrix: Any, exponent: Any) -> Any:
+        def updated() -> Any:
+            ridge = self.epsilon * ops.eye(matrix.shape[0], dtype=matrix.dtype)
+            number = isinstance(exponent, float)  # else it changes
+            iterative = number and use_iteration(self.use_iterative_root, _root_of(exponent))
+            return inverse_root(matrix + ridge, exponent, self.epsilon, iterative)
+
+        return _every(self.svd_interval, t.svd_interval, t, updated, old)
+
+
+def _average(old: Any, t: Any, new: Any) -> Any:
+    new = t.mat_gbar_weight * new
+    return new if old is None else t.mat_gbar_decay * old + new
+
+
+def _every(fixed: Any, interval: Any, t: Any, updated: Callable[[], Any], old: Any) -> Any:
+    """`updated()` in every so many steps and `old` in the others, where it is not called."""
+    if _is(fixed, 1):
+        return updated()
+    return conditional(t.step % interval < 1, updated, lambda: old)
+
+
+def _is(value: Any, number: int) -> bool:
+    """Whether a hyperparameter is this number, in every step."""
+    return isinstance(value, (int, float)) and value == number
+
+
+def _root_of(exponent: float) -> float:
+    """The p of a power -1/p, an integer if it is one but for rounding."""
+    return round(1 / exponent, 9)
+
+
+def _check_interval(name: str, value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return check_integer(name, value, 1)
+    return check_function_of_step(name, value, 1)
