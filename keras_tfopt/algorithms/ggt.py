@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.algorithm import Algorithm, check_hyperparameter, check_integer, register
-from keras_tfopt.execution import Rows, Slot
+from keras_tfopt.execution import Rows, Slot, combine_rows
 
 
 @register
@@ -43,6 +43,10 @@ class GGT(Algorithm):
 
     Row gradients: as if dense.
 
+    NaN or infinity in a gradient raises a ValueError in eager steps and leaves everything as it is.
+    Compiled steps cannot raise: the window is spoiled until it has been replaced, the weights for
+    good. Wrap the optimizer in a `LossScaleOptimizer` where that may happen.
+
     Example:
     >>> model.compile(optimizer=keras_tfopt.GGT(0.01, window=20))
 
@@ -55,6 +59,7 @@ class GGT(Algorithm):
     """
 
     scope = "model"
+    needs_finite = True
 
     def __init__(
         self,
@@ -78,13 +83,15 @@ class GGT(Algorithm):
         return {"moment1": Slot((n,)), "grad_buffer": Slot((w, n)), "gram": Slot((w, w))}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        flat = ops.concatenate([ops.reshape(part, (-1,)) for part in g])
+        flat = [ops.reshape(part, (-1,)) for part in g]
+        flat = ops.concatenate(flat) if len(flat) > 1 else flat[0]
         m = self.beta_1 * s.moment1 + (1 - self.beta_1) * flat
         index = (ops.cast(t.step, "int32") - 1) % self.window
         new = ops.equal(ops.arange(self.window), index)
 
         # The row that m replaces is put right in the small products, not in the large buffer.
-        c = ops.where(new, ops.sum(m * m), (s.grad_buffer @ m[:, None])[:, 0])
+        square = (m[None] @ m[:, None])[0]
+        c = ops.where(new, square, (s.grad_buffer @ m[:, None])[:, 0])
         gram = ops.where(new[:, None], c[None, :], ops.where(new[None, :], c[:, None], s.gram))
 
         k = ops.where(t.step < self.window, t.step, self.window * ops.ones_like(t.step))
@@ -100,13 +107,14 @@ class GGT(Algorithm):
         y = (u @ (weights - outside * p / sigma)[:, None])[:, 0] / ops.sqrt(k)
         y_new = ops.sum(ops.where(new, y, ops.zeros_like(y)))
         y_old = ops.where(new, ops.zeros_like(y), y)
-        d = (y_old[None] @ s.grad_buffer)[0] + (y_new + outside) * m
+        # The learning rate goes into the small numbers, not once more over the large ones.
+        move = combine_rows(-t.lr * y_old, s.grad_buffer) - t.lr * (y_new + outside) * m
 
         ends = [0]
         for part in x:
             ends.append(ends[-1] + math.prod(part.shape))
         x = [
-            part - t.lr * ops.reshape(d[start:end], part.shape)
+            part + ops.reshape(move[start:end], part.shape)
             for part, start, end in zip(x, ends[:-1], ends[1:], strict=True)
         ]
         return x, {"moment1": m, "grad_buffer": Rows(index, m), "gram": gram}

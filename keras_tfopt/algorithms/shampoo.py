@@ -198,13 +198,14 @@ class Shampoo(Algorithm):
             total = getattr(s, f"Gbar_{i}", None)
             if d == -1 or d > self.max_matrix_size:
                 size = 1 if d == -1 or len(shape) == 1 else d
-                total = _average(total, t, ops.sum(matrix * matrix, axis=1) / size)
+                squares = ops.sum(matrix * matrix, axis=1)
+                total = self._average(total, t, t.mat_gbar_weight / size, squares)
                 scale = ops.where(total > 0, total, ops.ones_like(total)) ** -exponent
                 scale = ops.where(total > 0, scale, ops.zeros_like(scale))[:, None]
                 direction = scale * ops.reshape(direction, (d, others))
             else:
                 total = self._sum(total, t, matrix)
-                root = self._root(getattr(s, f"H_{i}", None), t, total / d, exponent)
+                root = self._root(getattr(s, f"H_{i}", None), t, total, exponent)
                 if hasattr(s, f"H_{i}"):
                     new[f"H_{i}"] = root
                 direction = root @ ops.reshape(direction, (d, others))
@@ -218,24 +219,26 @@ class Shampoo(Algorithm):
 
     def _sum(self, old: Any, t: Any, matrix: Any) -> Any:
         def updated() -> Any:
-            product = matrix @ ops.transpose(matrix)
-            return _average(old, t, t.precond_update_interval * product)
+            weight = t.mat_gbar_weight * t.precond_update_interval
+            return self._average(old, t, weight, matrix @ ops.transpose(matrix))
 
         return _every(self.precond_update_interval, t.precond_update_interval, t, updated, old)
 
-    def _root(self, old: Any, t: Any, matrix: Any, exponent: Any) -> Any:
+    def _average(self, old: Any, t: Any, weight: Any, new: Any) -> Any:
+        if old is None:
+            return weight * new
+        # Passes over large matrices that change nothing take as long as others.
+        return (old if _is(self.mat_gbar_decay, 1) else t.mat_gbar_decay * old) + weight * new
+
+    def _root(self, old: Any, t: Any, total: Any, exponent: Any) -> Any:
         def updated() -> Any:
-            ridge = self.epsilon * ops.eye(matrix.shape[0], dtype=matrix.dtype)
+            size = total.shape[0]
+            ridge = self.epsilon * ops.eye(size, dtype=total.dtype)
             number = isinstance(exponent, float)  # else it changes
             iterative = number and use_iteration(self.use_iterative_root, _root_of(exponent))
-            return inverse_root(matrix + ridge, exponent, self.epsilon, iterative)
+            return inverse_root(total / size + ridge, exponent, self.epsilon, iterative)
 
         return _every(self.svd_interval, t.svd_interval, t, updated, old)
-
-
-def _average(old: Any, t: Any, new: Any) -> Any:
-    new = t.mat_gbar_weight * new
-    return new if old is None else t.mat_gbar_decay * old + new
 
 
 def _every(fixed: Any, interval: Any, t: Any, updated: Callable[[], Any], old: Any) -> Any:

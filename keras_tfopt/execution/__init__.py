@@ -14,6 +14,7 @@ from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
 from keras_tfopt.execution.wrapping import WrappingEngine
 
+combine_rows = backend.combine_rows
 conditional = backend.conditional
 eigh_is_slow = backend.eigh_is_slow
 
@@ -26,6 +27,7 @@ __all__ = [
     "Slot",
     "WrappingEngine",
     "changes",
+    "combine_rows",
     "conditional",
     "eigh_is_slow",
     "check_savable",

@@ -90,6 +90,12 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
     return true() if bool(condition) else false()
 
 
+def combine_rows(weights: Any, rows: Any) -> Any:
+    """The sum of the rows of a matrix, each by its weight."""
+    # One loop, with whatever follows; a product would be a call with a result in memory.
+    return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
+
+
 def eigh_is_slow() -> bool:
     """Whether decomposing a matrix takes much longer here than some dozens of products."""
     return False

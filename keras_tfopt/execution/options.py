@@ -35,7 +35,7 @@ def changes(value: Any) -> bool:
     """Whether a hyperparameter is not a number but something that gives one at each step."""
     if isinstance(value, (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)):
         return True
-    return callable(value) and not is_function_of_step(value)
+    return callable(value) and _takes(value)
 
 
 def is_function_of_step(value: Any) -> bool:
@@ -43,12 +43,16 @@ def is_function_of_step(value: Any) -> bool:
     schedule = keras.optimizers.schedules.LearningRateSchedule
     if not callable(value) or isinstance(value, (schedule, keras.Variable)):
         return False
+    return _takes(value, 1) and not _takes(value)
+
+
+def _takes(function: Callable, *arguments: Any) -> bool:
+    """Whether a function can be called with these arguments."""
     try:
-        signature = inspect.signature(value)
-        signature.bind(1)
+        inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):
         return False
-    return any(p.default is p.empty for p in signature.parameters.values())
+    return True
 
 
 def current(value: Any, iterations: Any) -> Any:

@@ -81,6 +81,11 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
     return true() if bool(condition) else false()
 
 
+def combine_rows(weights: Any, rows: Any) -> Any:
+    """The sum of the rows of a matrix, each by its weight."""
+    return rows.T @ weights
+
+
 def eigh_is_slow() -> bool:
     """Whether decomposing a matrix takes much longer here than some dozens of products."""
     return False
