@@ -1,8 +1,16 @@
 """How rules run: the only part that imports a backend or touches Keras-private names."""
 
+from keras_tfopt.execution.building import path_of
+from keras_tfopt.execution.configuration import decoded, encoded
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.gradients import clipped_by_global_norm
 from keras_tfopt.execution.loss_scaling import LossScalingEngine
-from keras_tfopt.execution.options import changes, check_savable, own_parameters
+from keras_tfopt.execution.options import (
+    changes,
+    check_savable,
+    compile_patterns,
+    own_parameters,
+)
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
@@ -18,6 +26,11 @@ __all__ = [
     "WrappingEngine",
     "changes",
     "check_savable",
+    "clipped_by_global_norm",
+    "compile_patterns",
+    "decoded",
+    "encoded",
     "own_parameters",
+    "path_of",
     "plain",
 ]

@@ -66,6 +66,10 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return None
 
 
+def scale_native(gradient: Any, scale: Any) -> Any:
+    raise AssertionError("JAX has no row gradients of its own.")
+
+
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     """Whether a gradient is one that needs neither check nor conversion."""
     return False

@@ -102,6 +102,11 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return RowGradient._unchecked(gradient.values, tf.reshape(gradient.indices, [-1]), shape)
 
 
+def scale_native(gradient: Any, scale: Any) -> Any:
+    values = gradient.values * tf.cast(scale, gradient.values.dtype)
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     """Whether a gradient is one that needs neither check nor conversion."""
     return False

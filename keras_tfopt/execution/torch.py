@@ -51,6 +51,10 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return RowGradient._unchecked(gradient._values(), gradient._indices()[0], gradient.shape)
 
 
+def scale_native(gradient: Any, scale: Any) -> Any:
+    return gradient * scale.to(gradient.dtype)
+
+
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     """Whether a gradient is one that needs neither check nor conversion."""
     # The checks that this spares cost more than the update of a small variable.
