@@ -32,8 +32,10 @@ class Wrapper(WrappingEngine):
     ```
 
     Class attributes:
-        sparse: "dense": hooks see whole variables. "rows": where the inner optimizer updates only
-            touched rows, hooks see and change only these.
+        sparse: "dense": hooks see whole variables. "rows": hooks see and change touched rows only,
+            which are those that a `RowGradient` names, and those with a gradient that is not zero
+            in variables that match `row_variables` of the inner optimizer. It may move all rows
+            all the same.
 
     Args:
         inner_optimizer: A `keras.optimizers.Optimizer`, or its name or configuration. Options such

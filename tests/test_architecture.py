@@ -138,8 +138,9 @@ def test_a_rule_is_pure(path):
     """What it computes with assigns no attribute, no item and no variable."""
     classes = [node for node in tree_of(path).body if isinstance(node, ast.ClassDef)]
     functions = [n for c in classes for n in c.body if isinstance(n, ast.FunctionDef)]
-    extends = [base for c in classes for base in c.bases if isinstance(base, ast.Call)]
-    assert extends or HOOKS & {f.name for f in functions}
+    bases = {getattr(base, "id", None) for c in classes for base in c.bases}
+    if bases & {"Algorithm", "Wrapper"}:  # others have them from an abstract class in between
+        assert HOOKS & {f.name for f in functions}
     for function in functions:
         is_helper = function.name.startswith("_") and not function.name.startswith("__")
         if function.name not in PURE and not is_helper:

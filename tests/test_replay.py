@@ -21,11 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for varia
 ROOT = Path(__file__).parent.parent
 TF1 = ROOT / "tests" / "golden" / "tf1"
 RETURNN = TF1.parent / "returnn"
+ADDONS = TF1.parent / "tfa"
 BACKEND = keras.backend.backend()
 
 IMPLEMENTED = [
     case
-    for folder in (TF1, RETURNN)
+    for folder in (TF1, RETURNN, ADDONS)
     for case in recordings.select(folder, quirks=True).cases
     if originals.is_implemented(case.optimizer)
 ]
@@ -324,7 +325,7 @@ def test_quirks_are_replayed_on_request(tmp_path, capsys):
     assert lines[-1] == "1 passed, 0 failed"
 
 
-@pytest.mark.parametrize("folder", ["tfa", "tf1_distributed"])
+@pytest.mark.parametrize("folder", ["tf1_distributed"])
 def test_formats_to_come_are_counted(capsys, folder):
     status, lines = run(capsys, str(TF1.parent / folder))
     assert status == 1

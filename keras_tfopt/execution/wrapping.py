@@ -362,7 +362,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             index = self._get_variable_index(variable)
             slots = self._slot_variables[index]
             in_parts = self._reach[index] == "rows"
-            by_rows = in_parts and moves_by_rows(self, index)
+            by_rows = in_parts and is_of_rows(self, index)
             is_rows = _is_rows(gradient)
             named = is_rows and gradient.named
             rows = is_rows and in_parts and (named or by_rows) and sums is None
@@ -502,10 +502,10 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def moves_by_rows(wrapper: WrappingEngine, index: int) -> bool:
-    """Whether the wrapped optimizer leaves rows without gradient alone in this variable."""
+def is_of_rows(wrapper: WrappingEngine, index: int) -> bool:
+    """Whether the optimizer inside takes this for a variable of rows."""
     inner = innermost(wrapper)
-    return isinstance(inner, Engine) and inner.sparse != "dense" and inner._is_row_variable[index]
+    return isinstance(inner, Engine) and inner._is_row_variable[index]
 
 
 def state_of(optimizer: Any, index: int) -> list[Any]:

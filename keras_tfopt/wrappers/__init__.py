@@ -2,8 +2,8 @@
 
 from keras_tfopt.wrappers.adam_w import AdamW
 from keras_tfopt.wrappers.choice import no_vectors
-from keras_tfopt.wrappers.decoupled_weight_decay import (
-    DecoupledWeightDecay,
+from keras_tfopt.wrappers.decoupled_weight_decay import DecoupledWeightDecay
+from keras_tfopt.wrappers.extension import (
     extend_with_decoupled_weight_decay,
     extend_with_weight_decay,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_tfopt.algorithm import register
 from keras_tfopt.algorithms import Adam
-from keras_tfopt.wrappers.decoupled_weight_decay import extend_with_decoupled_weight_decay
+from keras_tfopt.wrappers.extension import extend_with_decoupled_weight_decay
 
 
 @register
@@ -29,11 +29,10 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
         name: Name of the optimizer.
         **base: Options of the optimizer inside; see `keras_tfopt.Algorithm`.
 
-    Slots: `m` and `v`, of `keras_tfopt.Adam`.
+    Slots: none. Those of `keras_tfopt.Adam` inside are `m` and `v`.
 
-    Row gradients: rows that a `RowGradient` names decay, once each, and then all rows move, as
-    with `keras_tfopt.Adam`. Around `keras_tfopt.LazyAdam`, see
-    `keras_tfopt.extend_with_decoupled_weight_decay`, all of it happens in touched rows.
+    Row gradients: touched rows decay, once each; then all rows move, as with `keras_tfopt.Adam`.
+    `keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)` moves touched rows only.
 
     Example:
 

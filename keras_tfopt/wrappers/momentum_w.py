@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_tfopt.algorithm import register
 from keras_tfopt.algorithms import Momentum
-from keras_tfopt.wrappers.decoupled_weight_decay import extend_with_decoupled_weight_decay
+from keras_tfopt.wrappers.extension import extend_with_decoupled_weight_decay
 
 
 @register
@@ -28,7 +28,7 @@ class MomentumW(extend_with_decoupled_weight_decay(Momentum)):  # type: ignore[m
         name: Name of the optimizer.
         **base: Options of the optimizer inside; see `keras_tfopt.Algorithm`.
 
-    Slots: `momentum`, of `keras_tfopt.Momentum`.
+    Slots: none. That of `keras_tfopt.Momentum` inside is `momentum`.
 
     Row gradients: touched rows only decay and move.
 

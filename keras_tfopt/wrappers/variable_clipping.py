@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_tfopt.algorithm import check_number, register
-from keras_tfopt.execution import Like, check_savable, compile_patterns
+from keras_tfopt.execution import Like
 from keras_tfopt.wrapper import Wrapper
-from keras_tfopt.wrappers.choice import check_each_matches, is_chosen, pattern_of
+from keras_tfopt.wrappers.dimensions import check_dims, check_dims_match, dims_of
 
 
 @register
@@ -36,8 +34,8 @@ class VariableClipping(Wrapper):
 
     Slots: none.
 
-    Row gradients: only touched rows are clipped, where the inner optimizer moves only these or the
-    gradient is a `RowGradient`; with the first dimension among the dimensions, all of the variable.
+    Row gradients: only touched rows are clipped, also if the inner optimizer moves all; with the
+    first dimension among the dimensions, all of the variable.
 
     Example:
 
@@ -68,28 +66,13 @@ class VariableClipping(Wrapper):
         self.max_norm = check_number("max_norm", max_norm, 0, left_open=True)
 
     def check(self, likes: Any) -> None:
-        if isinstance(self.vars_to_clip_dims, dict):
-            parts = self.vars_to_clip_dims
-            check_each_matches("vars_to_clip_dims", parts, lambda p, v: is_chosen(v, p), likes)
-        elif all(self.vars_to_clip_dims(like) is None for like in likes):
-            check_each_matches(
-                "vars_to_clip_dims", [self.vars_to_clip_dims], lambda part, like: False, likes
-            )
-        for like in likes:
-            self.facts(like)
+        check_dims_match(self.vars_to_clip_dims, likes)
 
     def facts(self, like: Like) -> dict[str, Any]:
-        rank, dims = len(like.shape), _dims_of(like, self.vars_to_clip_dims)
-        for dim in dims or ():
-            if not -rank <= dim < rank:
-                raise ValueError(
-                    f"Argument `vars_to_clip_dims` must name dimensions of {like.path!r}, which "
-                    f"has the shape {like.shape}. Received: {dims!r}"
-                )
-        return {"dims": None if dims is None else tuple(sorted({d % rank for d in dims}))}
+        return {"dims": dims_of(like, self.vars_to_clip_dims)}
 
     def reach(self, like: Like) -> str | None:
-        dims = self.facts(like)["dims"]
+        dims = dims_of(like, self.vars_to_clip_dims)
         return None if dims is None else "dense" if 0 in dims else "rows"
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
@@ -99,31 +82,3 @@ class VariableClipping(Wrapper):
         norm = ops.sqrt(squares)
         # Not a product with `max_norm / maximum(norm, max_norm)`, which moves what is below it.
         return ops.where(norm > self.max_norm, x * (self.max_norm / norm), x), {}
-
-
-def check_dims(value: Any) -> Any:
-    """Returns the dimensions by pattern, or raises an error that names the argument."""
-    if callable(value):
-        check_savable("vars_to_clip_dims", value)
-        return value
-    if not isinstance(value, dict) or not value:
-        raise TypeError(
-            "Argument `vars_to_clip_dims` must be a dictionary from variables or regular "
-            f"expressions to dimensions, or a function. Received: {value!r}"
-        )
-    known = {pattern_of(k) if isinstance(k, keras.Variable) else k: d for k, d in value.items()}
-    for key, dims in known.items():
-        compile_patterns("vars_to_clip_dims", key)
-        is_list = isinstance(dims, (list, tuple))
-        if not is_list or not all(isinstance(dim, numbers.Integral) for dim in dims):
-            raise TypeError(
-                "Argument `vars_to_clip_dims` must give lists of integers. "
-                f"Received: {dims!r} for {key!r}"
-            )
-    return {key: [int(dim) for dim in dims] for key, dims in known.items()}
-
-
-def _dims_of(like: Like, dims: Any) -> Any:
-    if callable(dims):
-        return dims(like)
-    return next((value for key, value in dims.items() if is_chosen(like, key)), None)
