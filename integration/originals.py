@@ -39,6 +39,8 @@ class Original:
     """What is passed here for the count of training steps, if not a variable that counts them."""
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Defaults of the original, where the recordings do not list them."""
+    other_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Defaults that are not ours, because another original of ours has others."""
     slots: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Slots that have another name here."""
     selects: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -81,7 +83,7 @@ def _repeats_rows(case: Case) -> bool:
 # Repeated rows are no deviation of a rule that is linear in the gradient.
 _SUMS_ROWS = {"the original does not sum repeated rows, ours does": _repeats_rows}
 # The steps of one optimizer never overlap here; slots and clipping are where the variable is.
-_WITHOUT_EFFECT = {"use_locking", "colocate_clip_ops_with_vars"}
+WITHOUT_EFFECT = {"use_locking", "colocate_clip_ops_with_vars"}
 
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _DECAY = {"sign_decay_fn": "sign_decay"}
@@ -236,7 +238,7 @@ ORIGINALS: dict[str, Original] = {
     ),
     "Lookahead": Original("Lookahead", _AROUND, **_ADDONS),
     "MovingAverage": Original(
-        "MovingAverage", _AROUND, defaults={"average_decay": 0.99}, **_ADDONS
+        "MovingAverage", _AROUND, other_defaults={"average_decay": 0.99}, **_ADDONS
     ),
     "SWA": Original("StochasticWeightAveraging", _AROUND, **_ADDONS),
 }
@@ -292,7 +294,7 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
     entry = original(name)
     ours: dict[str, Any] = {}
     for key, value in arguments.items():
-        if key in _WITHOUT_EFFECT:
+        if key in WITHOUT_EFFECT:
             continue
         new = entry.arguments.get(key, key)
         if new is None:

@@ -58,7 +58,8 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
     entry, recorded = case.entry, case.arrays
     original = originals.original(case.optimizer)
     # Arguments that were not given are passed too: a default of ours must not decide here.
-    arguments = {**original.defaults, **entry["defaults"], **entry["kwargs"]}
+    defaults = {**original.defaults, **original.other_defaults, **entry["defaults"]}
+    arguments = {**defaults, **entry["kwargs"]}
     arguments |= originals.selection(case.optimizer, entry["apply_kwargs"])
     clip_norm = _clip_norm(entry["gradient_transform"])
     order = sorted(case.variables) if original.by_name else list(case.variables)

@@ -40,7 +40,7 @@ from keras_tfopt.algorithms import (
     RMSProp,
 )
 from keras_tfopt.diagnosis import Diagnosis, diagnose
-from keras_tfopt.execution import RowGradient, Rows, Slot
+from keras_tfopt.execution import RowGradient, Rows, Slot, averaged
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers import (
@@ -101,6 +101,7 @@ __all__ = [
     "VariableClipping",
     "Wrapper",
     "__version__",
+    "averaged",
     "callbacks",
     "check_bool",
     "check_global_step",

@@ -54,7 +54,8 @@ def test_recording(name, mode):
 @pytest.mark.parametrize("name", DEVIATING)
 def test_deviations_are_real(name, capsys):
     failure = replay.replay(DEVIATING[name], "eager").failure
-    assert re.match(r"step 1, (var|slot)/1/", failure), failure
+    first = DEVIATING[name].steps[0]
+    assert re.match(rf"step {first}, (var|slot)/{first}/", failure), failure
     status, lines = run(capsys, str(DEVIATING[name].folder), "--only", name, "--quirks")
     assert status == 1
     assert f"not replayed: {name}: {originals.deviation(DEVIATING[name])}" in lines
@@ -104,6 +105,8 @@ def test_defaults_are_those_of_the_original(optimizer):
         if case.optimizer == optimizer:
             for name, value in {**entry.defaults, **case.entry["defaults"]}.items():
                 if name == "global_step":  # a constant there, which counts nothing
+                    continue
+                if name in originals.WITHOUT_EFFECT:
                     continue
                 if entry.arguments.get(name, name) is None:  # has no counterpart here
                     assert value is None

@@ -1,5 +1,6 @@
 """How rules run: the only part that imports a backend or touches Keras-private names."""
 
+from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sync
 from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.configuration import decoded, encoded
 from keras_tfopt.execution.engine import Engine
@@ -17,6 +18,7 @@ from keras_tfopt.execution.state import Like, Rows, Slot
 from keras_tfopt.execution.wrapping import WrappingEngine
 
 __all__ = [
+    "AveragedFunction",
     "Engine",
     "Like",
     "LossScalingEngine",
@@ -24,6 +26,7 @@ __all__ = [
     "Rows",
     "Slot",
     "WrappingEngine",
+    "averaged",
     "changes",
     "check_savable",
     "clipped_by_global_norm",
@@ -31,6 +34,8 @@ __all__ = [
     "decoded",
     "encoded",
     "own_parameters",
+    "parts",
     "path_of",
     "plain",
+    "sync",
 ]

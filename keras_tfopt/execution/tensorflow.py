@@ -87,6 +87,16 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return tf.cast(tf.identity(_native(variable)), dtype)
 
 
+def own(value: Any) -> Any:
+    return value
+
+
+def with_averages(function: Any, *args: Any) -> Any:
+    """Runs a batch on averages."""
+    with function.swapped():
+        return function.function(*args)
+
+
 def norm(x: Any) -> Any:
     """Euclidean norm of all of `x`."""
     return tf.sqrt(2 * tf.nn.l2_loss(x))

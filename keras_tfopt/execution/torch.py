@@ -38,6 +38,16 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return variable.value.detach().clone().to(getattr(torch, dtype))
 
 
+def own(value: Any) -> Any:
+    return value
+
+
+def with_averages(function: Any, *args: Any) -> Any:
+    """Runs a batch on averages."""
+    with function.swapped():
+        return function.function(*args)
+
+
 def norm(x: Any) -> Any:
     """Euclidean norm of all of `x`."""
     return torch.linalg.vector_norm(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import keras
 from keras import ops
 from keras.src.utils import tracking
 
-from keras_tfopt.execution import gradients, persistence
+from keras_tfopt.execution import averages, gradients, persistence
 from keras_tfopt.execution.binding import HYPERPARAMETER, Cache, Scalars, scalar, widest, write
 from keras_tfopt.execution.building import add_slot, describe, pair, path_of
 from keras_tfopt.execution.engine import Engine
@@ -441,6 +442,29 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 old = backend.copy_of(owned, keras.backend.standardize_dtype(owned.dtype))
                 kept.append((owned, accepted, old))
         return kept
+
+    # ---- Averages -------------------------------------------------------------------------------
+
+    def keeps_averages(self) -> bool:
+        """Whether this wrapper, not one inside of it, keeps averages of the variables."""
+        return self._has("average")
+
+    def averages_now(self, current: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
+        """`(variable, average)`, given how to read variables."""
+        found = []
+        kept = zip(self._trainable_variables, self._likes, self._slot_variables, strict=True)
+        for variable, like, slots in kept:
+            s = collections.namedtuple("Slots", slots)(  # type: ignore[misc]
+                *[backend.read(slot) for slot in slots.values()]
+            )
+            found.append((variable, self.average(ops.cast(current(variable), like.dtype), s)))
+        return found
+
+    def averaged(
+        self, model: keras.Model, of: Any = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """A context in which the model has averages for weights; see `keras_tfopt.averaged`."""
+        return averages.averaged(model, self, of)
 
     # ---- Delegation -----------------------------------------------------------------------------
 
