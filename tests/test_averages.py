@@ -126,25 +126,22 @@ def test_evaluation_sees_averages_and_leaves_no_trace(make, verb):
     np.testing.assert_array_equal(again, raw)
 
 
+OPTIONS = ({}, {"run_eagerly": True}, {"steps_per_execution": 2})
+if BACKEND == "torch":
+    OPTIONS = OPTIONS[:2]  # Keras has no steps_per_execution there
+
+
 @every_source
-@pytest.mark.parametrize(
-    "options", ({}, {"run_eagerly": True}, {"steps_per_execution": 2}), ids=str
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_training_goes_on_to_the_bit(make, options):
     fit = {"epochs": 3, "batch_size": 4, "shuffle": False, "verbose": 0}
     plain, watched = make_model(make(), **options), make_model(make(), **options)
     plain.fit(X, Y, **fit)
     callback = keras_tfopt.callbacks.EvaluateWithAverages()
     history = watched.fit(X, Y, validation_data=(X, Y), callbacks=[callback], **fit)
-    assert same(everything(plain)[:4], everything(watched)[:4])
-    assert same(
-        [to_numpy(v) for v in plain.optimizer.variables],
-        [to_numpy(v) for v in watched.optimizer.variables],
-    )
-    if hasattr(watched.optimizer, "finalize_variable_values") and "use_ema" in str(
-        make.__code__.co_names
-    ):
-        return
+    assert same(plain.get_weights(), watched.get_weights())
+    state, twin = ([to_numpy(v) for v in m.optimizer.variables] for m in (plain, watched))
+    assert same(state, twin)
     with keras_tfopt.averaged(watched):
         last = np.mean((mlp(watched.get_weights()) - Y) ** 2)
     np.testing.assert_allclose(history.history["val_loss"][-1], last, rtol=1e-4)
@@ -181,7 +178,7 @@ def test_whatever_happens_the_model_keeps_its_weights(verb, error, at):
     np.testing.assert_array_equal(model.predict(X, verbose=0), raw)  # and nothing lingers
     loss = model.evaluate(X, Y, verbose=0)
     np.testing.assert_allclose(loss, np.mean((mlp(before[:4]) - Y) ** 2), rtol=1e-4)
-    assert getattr(model.evaluate(X, Y, verbose=0, callbacks=[callback]), "real", 0) != loss
+    assert model.evaluate(X, Y, verbose=0, callbacks=[callback]) != loss  # and works again
 
 
 @pytest.mark.parametrize("error", (KeyboardInterrupt, ValueError))

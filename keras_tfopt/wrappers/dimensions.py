@@ -19,12 +19,15 @@ def check_dims(value: Any) -> Any:
     if callable(value):
         check_savable(NAME, value)
         return value
-    if not isinstance(value, dict) or not value:
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    is_list = isinstance(pairs, (list, tuple)) and bool(pairs)
+    if not is_list or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
         raise TypeError(
-            f"Argument `{NAME}` must be a dictionary from variables or regular expressions to "
-            f"dimensions, or a function. Received: {value!r}"
+            f"Argument `{NAME}` must be a dictionary from regular expressions to dimensions, a "
+            "list of pairs of a variable or a regular expression and dimensions, or a function. "
+            f"Received: {value!r}"
         )
-    for key, dims in value.items():
+    for key, dims in pairs:
         if not isinstance(key, keras.Variable):
             try:
                 compile_patterns(NAME, key)
@@ -35,7 +38,7 @@ def check_dims(value: Any) -> Any:
             raise TypeError(f"Argument `{NAME}` must give lists of integers. Received: {value!r}")
     return {
         pattern_of(key) if isinstance(key, keras.Variable) else key: [int(dim) for dim in dims]
-        for key, dims in value.items()
+        for key, dims in pairs
     }
 
 

@@ -23,10 +23,11 @@ class VariableClipping(Wrapper):
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration. Another
             `VariableClipping` gives other variables other limits.
-        vars_to_clip_dims: Dimensions by variable: a dictionary whose keys are variables or regular
-            expressions that are searched in their paths (the first that is found counts), or a
-            registered function that is given `path`, `shape` and `dtype` of a variable as
-            attributes and returns dimensions, or None for a variable that is not to be clipped.
+        vars_to_clip_dims: Dimensions by variable: a dictionary from regular expressions that are
+            searched in the paths of variables (the first that is found counts); a list of pairs of
+            a variable, or such an expression, and dimensions; or a registered function that is
+            given `path`, `shape` and `dtype` of a variable as attributes and returns dimensions, or
+            None for a variable that is not to be clipped.
             Dimensions are lists of integers; `[0]` of a dense kernel is the norm of each unit's
             weights, an empty list is the absolute value of each element.
         max_norm: $c$, number > 0.
