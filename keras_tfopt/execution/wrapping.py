@@ -510,7 +510,10 @@ def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None
     if isinstance(optimizer, (Engine, WrappingEngine)):
         optimizer._apply(grads, variables, summed=True)
         return
-    if backend.replicas() > 1:  # over which Keras is going to sum
+    if backend.replicas() > 1:
+        # Keras is going to sum over them once more, for rows by putting each in as often as there
+        # are replicas; and its optimizers do not sum rows that repeat.
+        grads = [backend.to_dense(g) if _is_rows(g) else g for g in grads]
         grads = [g / backend.replicas() for g in grads]
     native = [backend.to_native(g) if _is_rows(g) else g for g in grads]
     if isinstance(optimizer, keras.optimizers.MultiOptimizer):  # which wants all of them
