@@ -404,6 +404,13 @@ def test_a_loss_scale_optimizer_belongs_outside(wrapper):
         wrapper.cls(inner, **wrapper.required)
 
 
+def test_accumulation_inside_of_a_multi_optimizer_is_refused():
+    inner = keras_tfopt.Momentum(0.1, gradient_accumulation_steps=2)
+    several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(inner))
+    with pytest.raises(ValueError, match="MultiOptimizer outside"):
+        keras_tfopt.Lookahead(several).build([make_variable("k", np.ones(2))])
+
+
 def test_recordings_of_addons_are_read_whole():
     selection = recordings.select(GOLDEN.parent / "tfa", quirks=True)
     assert len(selection.cases) > 100 and any("tables" in line for line in selection.left_out)

@@ -123,6 +123,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
         with backend.build_scope(self, variables):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(variables)
+            check_accumulation(self)
             self._likes = likes
             self._facts = [self.facts(like) for like in likes]
             self._reach = [self.reach(like) for like in likes]
@@ -505,6 +506,20 @@ class WrappingEngine(keras.optimizers.Optimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
 
+def check_accumulation(wrapper: WrappingEngine) -> None:
+    """Raises an error where a wrapper could not tell micro-steps from steps."""
+    inner = innermost(wrapper)
+    if not isinstance(inner, keras.optimizers.MultiOptimizer):
+        return
+    steps = [part.gradient_accumulation_steps for part in inner.optimizers]
+    if any(steps):
+        raise ValueError(
+            f"{type(wrapper).__name__} around a MultiOptimizer needs optimizers in it that do not "
+            f"accumulate gradients. Received: gradient_accumulation_steps={steps}. Put the "
+            "MultiOptimizer outside, and a wrapper around each of its optimizers"
+        )
+
+
 def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
     """`apply` of any optimizer, on gradients that are already summed over the replicas."""
     if isinstance(optimizer, (Engine, WrappingEngine)):
@@ -531,8 +546,20 @@ def innermost(optimizer: Any) -> Any:
 
 def is_of_rows(wrapper: WrappingEngine, index: int) -> bool:
     """Whether the optimizer inside takes this for a variable of rows."""
-    inner = innermost(wrapper)
+    inner, index = core_of(wrapper, index)
     return isinstance(inner, Engine) and inner._is_row_variable[index]
+
+
+def core_of(optimizer: Any, index: int) -> tuple[Any, int]:
+    """What moves variable number `index` in the end, and its number there."""
+    if isinstance(optimizer, WrappingEngine):
+        return core_of(optimizer.inner_optimizer, index)
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        variable = optimizer._trainable_variables[index]
+        key = optimizer._var_key(variable)
+        part = optimizer.optimizers[optimizer._var_to_optimizer_idx[key]]
+        return core_of(part, part._get_variable_index(variable))
+    return optimizer, index
 
 
 def state_of(optimizer: Any, index: int) -> list[Any]:
@@ -544,8 +571,7 @@ def state_of(optimizer: Any, index: int) -> list[Any]:
         return list(optimizer._slot_variables[index].values())
     variable = optimizer._trainable_variables[index]
     if isinstance(optimizer, keras.optimizers.MultiOptimizer):
-        key = optimizer._var_key(variable)
-        part = optimizer.optimizers[optimizer._var_to_optimizer_idx[key]]
+        part = optimizer.optimizers[optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]]
         return state_of(part, part._get_variable_index(variable))
     # Keras names state after the variable. No other tie between the two is the same in all of its
     # optimizers. Sums of micro-steps and averages are not state of the rule.
