@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +11,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
+from integration import keras2
 from integration.recordings import BadRecording, Case, Gradient
 
 
@@ -38,11 +41,24 @@ class Original:
     """Defaults of the original, where the recordings do not list them."""
     unused: Sequence[str] = ()
     """Patterns of recorded slots that ours does without where the original never writes them."""
+    other_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Defaults that are not ours, because another original of ours has others."""
+    slots: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Slots that have another name here."""
+    selects: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Our arguments for what the original is told in each step: lists of names of variables."""
+    make: Callable[[Mapping[str, Any]], Any] | None = None
+    """Builds ours from recorded arguments, where other names for these are not enough."""
+    extends: str | None = None
+    """What is extended, if it is a class made from another one."""
     deviations: Mapping[str, Callable[[Case], bool]] = dataclasses.field(default_factory=dict)
     """Where ours differs on purpose: in words, and whether a recorded case is about it."""
 
     def optimizer_class(self) -> type:
         """Our class."""
+        if self.extends is not None:
+            extended = original(self.extends).optimizer_class()
+            return keras_tfopt.extend_with_decoupled_weight_decay(extended)
         found = getattr(keras_tfopt, self.ours, None)
         if found is None:
             raise NotReplayable(f"there is no keras_tfopt.{self.ours}")
@@ -68,11 +84,63 @@ def _repeats_rows(case: Case) -> bool:
 
 # Repeated rows are no deviation of a rule that is linear in the gradient.
 _SUMS_ROWS = {"the original does not sum repeated rows, ours does": _repeats_rows}
-_WITHOUT_EFFECT = {"use_locking"}  # the steps of one optimizer never overlap here
+# The steps of one optimizer never overlap here; slots and clipping are where the variable is.
+WITHOUT_EFFECT = {"use_locking", "colocate_clip_ops_with_vars"}
 
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 _DECAY = {"sign_decay_fn": "sign_decay"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
+
+
+def _inside(extras: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
+    def of(value: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda optimizer, gradients: value(optimizer.inner_optimizer, gradients)
+
+    return {name: of(value) for name, value in extras.items()}
+
+
+_DECAYED = {"decay_var_list": "decay_variables"}
+_ROWS_DO_NOT_DECAY = "the original does not decay rows of plain gradient descent, ours does"
+
+# What Keras 2 calls its optimizers, and what has their formula here.
+_KERAS2: dict[str, Callable[..., Any]] = {
+    "Adadelta": functools.partial(keras_tfopt.Adadelta, epsilon=1e-7),
+    "Adagrad": keras_tfopt.Adagrad,  # Keras adds 1e-7 to a root that is 0.3 at least
+    "Adam": lambda **given: _adam(**given),
+    "Adamax": functools.partial(keras_tfopt.AdaMax, epsilon=1e-7),
+    "Nadam": keras2.Nadam,
+    "RMSprop": keras2.RMSprop,
+    "RectifiedAdam": keras2.RectifiedAdam,
+    "SGD": keras2.SGD,
+}
+_AROUND = {"optimizer": "inner_optimizer"}
+_ADDONS: dict[str, Any] = {"global_step": "iterations"}
+
+
+def _adam(amsgrad: bool = False, **given: Any) -> Any:
+    return (keras2.AMSGrad if amsgrad else keras_tfopt.Adam)(**{"epsilon": 1e-7, **given})
+
+
+def _adam_w(given: Mapping[str, Any]) -> Any:
+    if given.get("amsgrad"):
+        return _decayed(_adam, given)
+    return keras_tfopt.AdamW(**{"epsilon": 1e-7, **_chosen(given)})
+
+
+def _decayed(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    given = _chosen(given)
+    own = {name: given.pop(name) for name in ("weight_decay", "decay_variables") if name in given}
+    return keras_tfopt.DecoupledWeightDecay(make(**given), **own)
+
+
+def _chosen(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With the variables that decay in the place of those that do not, which count for less."""
+    given = dict(given)
+    excluded = given.pop("exclude_from_weight_decay", None)
+    if excluded:
+        given.setdefault("decay_variables", f"^(?!.*(?:{'|'.join(excluded)}))")
+    return given
+
 
 ORIGINALS: dict[str, Original] = {
     "AdadeltaOptimizer": Original("Adadelta"),
@@ -83,6 +151,7 @@ ORIGINALS: dict[str, Original] = {
     "AdaMaxOptimizer": Original("AdaMax", _BETAS, extras={"beta1_power": _power("beta_1")}),
     "AddSignOptimizer": Original("AddSign", _DECAY),
     "AdamGSOptimizer": Original("AdamGS", _BETAS),
+    "AdamWOptimizer": Original("AdamW", _BETAS, extras=_inside(_POWERS), selects=_DECAYED),
     "AMSGradOptimizer": Original(
         "AMSGrad",
         _BETAS,
@@ -139,9 +208,11 @@ ORIGINALS: dict[str, Original] = {
     "LazyAdamGSOptimizer": Original("LazyAdamGS", _BETAS),
     "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
     "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),
+    "MomentumWOptimizer": Original("MomentumW", {"use_nesterov": "nesterov"}, selects=_DECAYED),
     "MovingAverageOptimizer": Original(
         "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
     ),
+    "MultitaskOptimizerWrapper": Original("Multitask", {"opt": "inner_optimizer"}),
     "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
     "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
     "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
@@ -149,6 +220,7 @@ ORIGINALS: dict[str, Original] = {
     "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
     "PowerSignOptimizer": Original("PowerSign", _DECAY),
     "RegAdagradOptimizer": Original("RegAdagrad"),
+    "VariableClippingOptimizer": Original("VariableClipping", {"opt": "inner_optimizer"}),
     "NeuralOptimizer1": Original(
         "NeuralOptimizer1",
         _BETAS,
@@ -156,22 +228,58 @@ ORIGINALS: dict[str, Original] = {
         deviations=_SUMS_ROWS,
     ),
     "NormalizedSGD": Original("NormalizedSGD", deviations=_SUMS_ROWS),
+    # TensorFlow Addons. What is inside of these are the rules of Keras 2.
+    "AdamW": Original("AdamW", make=lambda given: _adam_w(given), selects=_DECAYED, **_ADDONS),
+    "SGDW": Original(
+        "DecoupledWeightDecay",
+        make=lambda given: _decayed(keras2.SGD, {"learning_rate": 0.001, **given}),
+        selects=_DECAYED,
+        deviations={
+            _ROWS_DO_NOT_DECAY: lambda case: case.sparse and "momentum" not in case.entry["kwargs"]
+        },
+        **_ADDONS,
+    ),
+    "Lookahead": Original("Lookahead", _AROUND, **_ADDONS),
+    "MovingAverage": Original(
+        "MovingAverage", _AROUND, other_defaults={"average_decay": 0.99}, **_ADDONS
+    ),
+    "SWA": Original("StochasticWeightAveraging", _AROUND, **_ADDONS),
 }
+_EXTENDED = re.compile(r"extend_with_decoupled_weight_decay\((\w+)\)")
 
 
 def original(name: str) -> Original:
     """The table's entry for a recorded class name."""
-    if name not in ORIGINALS:
-        raise NotReplayable(f"there is no counterpart of {name}")
-    return ORIGINALS[name]
+    if name in ORIGINALS:
+        return ORIGINALS[name]
+    if (found := _EXTENDED.fullmatch(name)) and found[1] in ORIGINALS:
+        inner = ORIGINALS[found[1]]
+        plain = found[1] == "GradientDescentOptimizer"
+        return Original(
+            "DecoupledWeightDecay",
+            inner.arguments,
+            extras=_inside(inner.extras),
+            selects=_DECAYED,
+            extends=found[1],
+            deviations={_ROWS_DO_NOT_DECAY: lambda case: plain and case.sparse},
+        )
+    if name.startswith("extend:") and name.removeprefix("extend:") in _KERAS2:
+        make = _KERAS2[name.removeprefix("extend:")]
+        return Original(
+            "DecoupledWeightDecay",
+            make=lambda given: _decayed(make, given),
+            slots={"accum_var": "accum_update", "accum_grad": "accum"},  # of Adadelta
+            selects=_DECAYED,
+            **_ADDONS,
+        )
+    raise NotReplayable(f"there is no counterpart of {name}")
 
 
 def deviation(case: Case) -> str | None:
     """Why ours differs from a recorded case on purpose, if it does."""
-    if case.optimizer not in ORIGINALS:
-        return None
-    with contextlib.suppress(BadRecording, OSError):  # replaying such a case reports it
-        for reason, applies in ORIGINALS[case.optimizer].deviations.items():
+    # Replaying such a case reports what is wrong with it.
+    with contextlib.suppress(BadRecording, OSError, NotReplayable):
+        for reason, applies in original(case.optimizer).deviations.items():
             if applies(case):
                 return reason
     return None
@@ -179,15 +287,17 @@ def deviation(case: Case) -> str | None:
 
 def is_implemented(name: str) -> bool:
     """Whether the package has a counterpart of a recorded class."""
-    return name in ORIGINALS and hasattr(keras_tfopt, ORIGINALS[name].ours)
+    with contextlib.suppress(NotReplayable):
+        return bool(original(name).optimizer_class())
+    return False
 
 
 def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> Any:
     """Our optimizer for a recorded class name, its recorded arguments and the variable of steps."""
     entry = original(name)
-    ours = {}
+    ours: dict[str, Any] = {}
     for key, value in arguments.items():
-        if key in _WITHOUT_EFFECT:
+        if key in WITHOUT_EFFECT:
             continue
         new = entry.arguments.get(key, key)
         if new is None:
@@ -204,7 +314,7 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
             ours[new] = float(function(np.float32(steps + 1))) if stands else _Following(function)
         else:
             ours[new] = argument(value, global_step)
-    return entry.optimizer_class()(**ours)
+    return entry.optimizer_class()(**ours) if entry.make is None else entry.make(ours)
 
 
 def extras(
@@ -230,6 +340,10 @@ def argument(value: Any, global_step: Any = None) -> Any:
         return build(value["optimizer"], value["kwargs"], global_step)
     if value.get("function_of_T") in _FUNCTIONS_OF_STEP:
         return _FUNCTIONS_OF_STEP[value["function_of_T"]]
+    if "class_name" in value:
+        return _of_keras2(value)
+    if "clip_dims" in value:
+        return {_path(name): dims for name, dims in value["clip_dims"].items()}
     if value.get("fn") not in _SCHEDULES:
         raise NotReplayable(f"there is no counterpart of the argument {dict(value)}")
     # Passed as a tensor or as a callable, TensorFlow 1 evaluates it once per step all the same.
@@ -256,6 +370,41 @@ _FUNCTIONS_OF_STEP: dict[str, Callable[[Any], Any]] = {
     "T/(T+1)": lambda step: step / (step + 1),
     "1/(T+1)": lambda step: 1 / (step + 1),
 }
+
+
+def _of_keras2(recipe: Mapping[str, Any]) -> Any:
+    name, config = recipe["class_name"], recipe["config"]
+    given = {key: argument(value) for key, value in config.items()}
+    if name in _KERAS2:
+        return _KERAS2[name](**given)
+    if name == "TriangularCyclicalLearningRate":
+        return _Triangular(**given)
+    return getattr(keras.optimizers.schedules, name)(**given)
+
+
+def _path(name: str) -> str:
+    """The regular expression of a variable that is recorded under this name."""
+    return f"^{re.escape(name)}$"
+
+
+def selection(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Our arguments for what a recorded optimizer was told in each step."""
+    selects = original(name).selects
+    if unknown := {key: value for key, value in given.items() if key not in selects}:
+        raise NotReplayable(f"apply_kwargs is not handled: {unknown}")
+    return {selects[key]: [_path(v) for v in value] for key, value in given.items()}
+
+
+class _Triangular(keras.optimizers.schedules.LearningRateSchedule):
+    """Up and down in straight lines: Smith, "Cyclical Learning Rates" (2017)."""
+
+    def __init__(self, initial_learning_rate, maximal_learning_rate, step_size):
+        self.low, self.high, self.size = initial_learning_rate, maximal_learning_rate, step_size
+
+    def __call__(self, step):
+        position = keras.ops.cast(step, "float32") / self.size
+        away = keras.ops.abs(position % 2 - 1)
+        return self.low + (self.high - self.low) * (1 - away)
 
 
 class _Continued(keras.optimizers.schedules.LearningRateSchedule):

@@ -59,10 +59,10 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
     entry, recorded = case.entry, case.arrays
     original = originals.original(case.optimizer)
     # Arguments that were not given are passed too: a default of ours must not decide here.
-    arguments = {**original.defaults, **entry["defaults"], **entry["kwargs"]}
-    for circumstance in ("apply_kwargs", "gradient_transform"):
-        if entry[circumstance]:
-            raise originals.NotReplayable(f"{circumstance} is not handled: {entry[circumstance]}")
+    defaults = {**original.defaults, **original.other_defaults, **entry["defaults"]}
+    arguments = {**defaults, **entry["kwargs"]}
+    arguments |= originals.selection(case.optimizer, entry["apply_kwargs"])
+    clip_norm = _clip_norm(entry["gradient_transform"])
     order = sorted(case.variables) if original.by_name else list(case.variables)
     variables = [make_variable(name, recorded[f"init/{name}"]) for name in order]
     if native:
@@ -82,7 +82,8 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
                 if any(fnmatch.fnmatch(name, pattern) for pattern in original.unused):
                     found[f"{slot}/{v.path}/{name}"] = np.zeros(shape, str(v.dtype))
                 with contextlib.suppress(KeyError):  # comparing reports what is missing
-                    found[f"{slot}/{v.path}/{name}"] = _array(optimizer.slot(v, name))
+                    here = original.slots.get(name, name).removeprefix("inner.")
+                    found[f"{slot}/{v.path}/{name}"] = _array(optimizer.slot(v, here))
         count = int(optimizer.iterations) + entry["global_step_initial"]
         found[f"{extra}/{original.global_step}"] = np.asarray(count)
         others = originals.extras(case.optimizer, entry["kwargs"], optimizer, gradients)
@@ -98,11 +99,29 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
         if "learning_rate" in entry["extra"]["same_run"]:
             ours[f"extra/{t}/learning_rate"] = _array(optimizer.learning_rate)
         gradients = [case.gradient(name, t) for name in order]
+        if clip_norm is not None:
+            gradients, ours[f"extra/{t}/global_norm"] = _clipped(gradients, clip_norm)
         with _phase(optimizer, entry["phases"][t] if entry["phases"] else "update"):
             step(gradients)
         global_step.assign_add(1)
         ours |= state(f"var/{t}", f"slot/{t}", f"extra/{t}", gradients)
     return ours
+
+
+def _clip_norm(transform: Any) -> float | None:
+    """The limit if gradients were clipped by their common norm, None if nothing was done."""
+    if transform is None:
+        return None
+    if transform.get("fn") != "clip_gradients_by_global_norm":
+        raise originals.NotReplayable(f"gradient_transform is not handled: {transform}")
+    return transform["clip_norm"]
+
+
+def _clipped(gradients: Sequence[Gradient], clip_norm: float) -> tuple[list[Gradient], np.ndarray]:
+    if any(isinstance(g, recordings.Rows) for g in gradients):
+        raise originals.NotReplayable("gradient_transform is not handled for row gradients")
+    clipped, norm = keras_tfopt.clip_gradients_by_global_norm(gradients, clip_norm)
+    return [None if g is None else _array(g) for g in clipped], _array(norm)
 
 
 def _phase(optimizer: Any, phase: str) -> contextlib.AbstractContextManager[Any]:

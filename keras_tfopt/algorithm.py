@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import re
 from typing import Any
 
 import keras
@@ -15,6 +14,8 @@ from keras_tfopt.execution import (
     Slot,
     changes,
     check_savable,
+    decoded,
+    encoded,
     is_function_of_step,
     own_parameters,
 )
@@ -136,13 +137,13 @@ class Algorithm(Engine):
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
         config = super().get_config()
-        config["row_variables"] = _encoded(self.row_variables)
+        config["row_variables"] = encoded(self.row_variables)
         config["master_weights"] = self.master_weights
         if self._no_decay_patterns:
             config["no_weight_decay"] = list(self._no_decay_patterns)
         for name, value in self.hyperparameters().items():
             check_savable(name, value)
-            config[name] = _encoded(value, name)
+            config[name] = encoded(value, name)
         return config
 
     @classmethod
@@ -150,7 +151,7 @@ class Algorithm(Engine):
         """The optimizer that `get_config` described."""
         own = own_parameters(cls)
         config = {
-            name: _decoded(value, custom_objects if name in own else None)
+            name: decoded(value, custom_objects if name in own else None)
             for name, value in config.items()
         }
         if isinstance(config.get("global_step"), dict):
@@ -167,8 +168,8 @@ class Algorithm(Engine):
         return optimizer
 
 
-def register(cls: type) -> type:
-    """Class decorator: lets `keras.saving` and `load_model` find the class by its name."""
+def register(cls: Any) -> Any:
+    """Decorator: lets `keras.saving` and `load_model` find a class or function by its name."""
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
 
 
@@ -274,27 +275,4 @@ def check_bool(name: str, value: Any) -> bool:
     """Returns `value`, or raises an error that names the argument."""
     if not isinstance(value, bool):
         raise TypeError(f"Argument `{name}` must be True or False. Received: {value!r}")
-    return value
-
-
-def _encoded(value: Any, name: str = "") -> Any:
-    """A hyperparameter as something that JSON can hold."""
-    if name == "global_step" and value is not None:
-        return {"global_step": value.path}
-    if isinstance(value, re.Pattern):
-        return {"regex": value.pattern, "flags": value.flags}
-    if isinstance(value, (list, tuple)):
-        return [_encoded(item) for item in value]
-    if isinstance(value, keras.Variable):
-        return float(value.numpy())
-    return keras.saving.serialize_keras_object(value) if callable(value) else value
-
-
-def _decoded(value: Any, custom_objects: dict | None = None) -> Any:
-    if isinstance(value, dict) and value.keys() == {"regex", "flags"}:
-        return re.compile(value["regex"], value["flags"])
-    if isinstance(value, list):
-        return [_decoded(item, custom_objects) for item in value]
-    if isinstance(value, dict) and "class_name" in value:
-        return keras.saving.deserialize_keras_object(value, custom_objects)
     return value

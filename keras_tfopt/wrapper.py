@@ -6,7 +6,15 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import Like, Slot, WrappingEngine, own_parameters
+from keras_tfopt.execution import (
+    Like,
+    Slot,
+    WrappingEngine,
+    check_savable,
+    decoded,
+    encoded,
+    own_parameters,
+)
 
 
 class Wrapper(WrappingEngine):
@@ -24,8 +32,10 @@ class Wrapper(WrappingEngine):
     ```
 
     Class attributes:
-        sparse: "dense": hooks see whole variables. "rows": where the inner optimizer updates only
-            touched rows, hooks see and change only these.
+        sparse: "dense": hooks see whole variables. "rows": hooks see and change touched rows only,
+            which are those that a `RowGradient` names, and those with a gradient that is not zero
+            in variables that match `row_variables` of the inner optimizer. It may move all rows
+            all the same.
 
     Args:
         inner_optimizer: A `keras.optimizers.Optimizer`, or its name or configuration. Options such
@@ -45,24 +55,42 @@ class Wrapper(WrappingEngine):
     # The hooks are documented here and live in the engine, which runs those that are overridden:
     # before(self, g, x, s, t) -> g, x             pure, per variable, before the inner step
     # after(self, g, x, s, t) -> x, {slot: value}  pure, per variable, after it
-    # accept(self, g, x, t) -> bool tensor         where False, the inner step changes nothing
+    # accept(self, g, x, t) -> bool tensor         where False, the inner step leaves the variable
+    #                                              and its slots alone; with accumulation, g is
+    #                                              the sum of the micro-steps so far
+    # average(self, x, s) -> value                 pure, per variable: what `averaged` puts in
     # before_step(self, grads, variables) -> grads
     # after_step(self, variables) -> new values of the variables, or None
+    # accept_step(self, grads, s) -> bool tensor, {counter: value}
+    #                                              pure, of the values of all gradients: where
+    #                                              False, only the counters change, found in `s`
+    #
+    # and what is static:
+    # check(self, likes)                           raises if arguments do not fit the variables
+    # facts(self, like) -> dict                    what hooks find in `t` of a variable, by name
+    # reach(self, like) -> "dense", "rows", None   `sparse` of a variable; None: hooks do not run
+    # counters(self) -> {name: Slot}               state of all variables together
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
         inner = keras.saving.serialize_keras_object(self.inner_optimizer)
-        config = {"name": self.name, "inner_optimizer": inner}
-        for name in own_parameters(type(self)):
-            if name not in config:
-                config[name] = getattr(self, name)
+        return {"name": self.name, "inner_optimizer": inner, **self.own_config()}
+
+    def own_arguments(self) -> list[str]:
+        """Names of the constructor's arguments that are the wrapper's own."""
+        names = own_parameters(type(self))
+        return [name for name in names if name not in ("name", "inner_optimizer")]
+
+    def own_config(self) -> dict[str, Any]:
+        """The arguments that are the wrapper's own, serializable."""
+        config = {}
+        for name in self.own_arguments():
+            value = getattr(self, name)
+            check_savable(name, value)
+            config[name] = encoded(value)
         return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Wrapper:
         """The optimizer that `get_config` described."""
-        config = dict(config)
-        config["inner_optimizer"] = keras.saving.deserialize_keras_object(
-            config["inner_optimizer"], custom_objects=custom_objects
-        )
-        return cls(**config)
+        return cls(**{name: decoded(value, custom_objects) for name, value in config.items()})

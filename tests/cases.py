@@ -7,6 +7,7 @@ the rule sees are facts of the class (`sparse`, `scope`); the reference has its 
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +23,11 @@ from tests.reference.adagrad import Adagrad
 from tests.reference.adagrad_da import AdagradDA
 from tests.reference.adam import Adam
 from tests.reference.adam_gs import AdamGS
+from tests.reference.adam_w import AdamW
 from tests.reference.adamax import AdaMax
 from tests.reference.add_sign import AddSign
 from tests.reference.amsgrad import AMSGrad
+from tests.reference.decoupled_weight_decay import DecoupledWeightDecay
 from tests.reference.ftrl import Ftrl
 from tests.reference.ggt import GGT
 from tests.reference.grad_variance_scaled import GradVarianceScaled
@@ -32,8 +35,11 @@ from tests.reference.gradient_descent import GradientDescent
 from tests.reference.lars import LARS
 from tests.reference.lazy_adam import LazyAdam
 from tests.reference.lazy_adam_gs import LazyAdamGS
+from tests.reference.lookahead import Lookahead
 from tests.reference.momentum import Momentum
+from tests.reference.momentum_w import MomentumW
 from tests.reference.moving_average import MovingAverage
+from tests.reference.multitask import Multitask
 from tests.reference.nadam import Nadam
 from tests.reference.neural_optimizer1 import NeuralOptimizer1
 from tests.reference.normalized_sgd import NormalizedSGD
@@ -43,6 +49,9 @@ from tests.reference.proximal_gradient_descent import ProximalGradientDescent
 from tests.reference.reg_adagrad import RegAdagrad
 from tests.reference.rmsprop import RMSProp
 from tests.reference.shampoo import Shampoo
+from tests.reference.skip_non_finite import SkipNonFinite
+from tests.reference.stochastic_weight_averaging import StochasticWeightAveraging
+from tests.reference.variable_clipping import VariableClipping
 from tests.stepping import BACKEND, Rows
 
 
@@ -67,9 +76,14 @@ class Case:
     # Slots that differ in rows without gradient from what a dense gradient of zeros makes of them.
     told_rows: tuple[str, ...] = ()
     # Of a wrapper: the class of the optimizer inside, which gets the arguments that are not the
-    # wrapper's own; and slots of the wrapper that move in rows without gradient too.
+    # wrapper's own (by way of the wrapper's constructor, if that makes the optimizer inside); and
+    # slots of the wrapper that move in rows without gradient too.
     inner: type | None = None
     moves_everywhere: tuple[str, ...] = ()
+    # Whether a wrapper acts in touched rows only, also where the optimizer inside moves all rows.
+    acts_in_rows: bool = False
+    # Arguments that have no default, where a test does not give them.
+    required: Mapping[str, Any] = field(default_factory=dict)
 
     def tolerance(self, dtype="float32", variant=None, mode=None):
         """Largest error of a step: of a variable relative to max(1, |x|), of a slot relative to the
@@ -100,9 +114,11 @@ class Case:
 
     def build(self, **arguments):
         """The optimizer with these arguments."""
-        if self.inner is None:
+        arguments = {**self.required, **arguments}
+        parameters = set(inspect.signature(self.cls.__init__).parameters)
+        if "inner_optimizer" not in parameters:
             return self.cls(**arguments)
-        own = set(inspect.signature(self.cls.__init__).parameters) & set(arguments)
+        own = parameters & set(arguments)
         outer = {name: arguments.pop(name) for name in own}
         return self.cls(self.inner(**arguments), **outer)
 
@@ -124,6 +140,31 @@ _FLAG = ("yes", 2, None)  # what a boolean refuses
 _STEP = (3, "global_step", [0])  # what a global step refuses
 _DECAY = (1.5, -0.1, "linear", True, [0.5])  # what a sign decay refuses
 _BETA = (1.0, 1.5)  # with beta = 1 the bias correction divides by zero
+
+
+@keras.saving.register_keras_serializable("tests")
+def first_dimension(variable):
+    """Dimensions to clip, of variables of any rank."""
+    return [0] if len(variable.shape) else []
+
+
+@keras.saving.register_keras_serializable("tests")
+def last_dimension(variable):
+    return [-1] if len(variable.shape) else None
+
+
+_CHOICE = (3, "(", [3], ["("])  # what a choice of variables refuses
+_PERIOD = (0, -1, 2.5, "3", None)
+_NEEDED = (None, "0.5", -0.1, math.nan, math.inf, True, [0.5])  # what a number without default does
+
+_ADAM = {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4}
+_AS_ADAM = {
+    "float32 defaults": (
+        100,
+        "averages of what started at zero are as far off as the first steps of Adam, whose bias "
+        "correction 1 - 0.999**t has an error of 6e-5 in float32",
+    )
+}
 
 CASES = (
     Case(
@@ -555,15 +596,181 @@ CASES = (
             "decay": {"average_decay": 0.8, "learning_rate": 0.05},
             "steps": {"average_decay": 0.3, "num_updates": True, "learning_rate": 0.05},
             "number": {"num_updates": 3, "sequential_update": False, "learning_rate": 0.05},
+            "dynamic": {
+                "average_decay": 0.4,
+                "start_step": 2,
+                "dynamic_decay": True,
+                "learning_rate": 0.05,
+            },
             "defaults": {},
         },
         refused={
             "average_decay": (1.5,),
             "num_updates": (-1, "3", False),
             "sequential_update": _FLAG,
+            "start_step": (-1, 2.5, "3", None),
+            "dynamic_decay": _FLAG,
             "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
         },
         moves_everywhere=("average",),
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+    Case(
+        cls=keras_tfopt.AdamW,
+        inner=keras_tfopt.Adam,
+        acts_in_rows=True,
+        reference=AdamW,
+        required={"weight_decay": 0.0},
+        variants={
+            "hyper": {
+                "weight_decay": 0.02,
+                "learning_rate": 0.03,
+                "beta_1": 0.8,
+                "beta_2": 0.95,
+                "epsilon": 1e-4,
+            },
+            "scaled": {
+                "weight_decay": 0.5,
+                "scale_by_learning_rate": True,
+                "decay_variables": keras_tfopt.no_vectors,
+                **_ADAM,
+            },
+            "defaults": {"weight_decay": 1e-3},
+        },
+        refused={
+            "weight_decay": _NEEDED,
+            "beta_1": _BETA,
+            "beta_2": _BETA,
+            "epsilon": (),
+        },
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.MomentumW,
+        inner=keras_tfopt.Momentum,
+        reference=MomentumW,
+        required={"weight_decay": 0.0},
+        variants={
+            "nesterov": {
+                "weight_decay": 0.02,
+                "learning_rate": 0.05,
+                "momentum": 0.7,
+                "nesterov": True,
+            },
+            "chosen": {"weight_decay": 0.1, "learning_rate": 0.05, "decay_variables": "e"},
+            "defaults": {"weight_decay": 1e-3},
+        },
+        refused={"weight_decay": _NEEDED, "momentum": (), "nesterov": _FLAG},
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+    Case(
+        cls=keras_tfopt.DecoupledWeightDecay,
+        inner=keras_tfopt.Momentum,
+        reference=DecoupledWeightDecay,
+        required={"weight_decay": 0.0},
+        variants={
+            "plain": {"weight_decay": 0.02, "learning_rate": 0.05},
+            "scaled": {
+                "weight_decay": 0.5,
+                "scale_by_learning_rate": True,
+                "learning_rate": 0.05,
+                "decay_variables": [".", "e"],
+            },
+        },
+        refused={
+            "weight_decay": _NEEDED,
+            "decay_variables": _CHOICE,
+            "scale_by_learning_rate": _FLAG,
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+    Case(
+        cls=keras_tfopt.VariableClipping,
+        inner=keras_tfopt.Momentum,
+        reference=VariableClipping,
+        required={"vars_to_clip_dims": {".": []}, "max_norm": 10.0},
+        variants={
+            "last": {
+                "vars_to_clip_dims": last_dimension,
+                "max_norm": 0.8,
+                "learning_rate": 0.05,
+            },
+            "first": {
+                "vars_to_clip_dims": first_dimension,
+                "max_norm": 0.8,
+                "learning_rate": 0.05,
+            },
+            "elements": {"vars_to_clip_dims": {".": []}, "max_norm": 0.5, "learning_rate": 0.05},
+        },
+        refused={
+            "vars_to_clip_dims": (None, {}, "kernel", {"kernel": 0}, {"kernel": [0.5]}, {"(": [0]}),
+            "max_norm": (*_NEEDED, 0, 0.0),
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+    Case(
+        cls=keras_tfopt.Multitask,
+        inner=keras_tfopt.Adam,
+        reference=Multitask,
+        variants={
+            "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "defaults": {},
+        },
+        refused={"inner_optimizer": (3, None, [keras_tfopt.Adam])},
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.Lookahead,
+        inner=keras_tfopt.Adam,
+        reference=Lookahead,
+        variants={
+            "often": {"sync_period": 2, "slow_step_size": 0.7, **_ADAM},
+            "defaults": {},
+        },
+        wider=_AS_ADAM,
+        refused={
+            "sync_period": _PERIOD,
+            "slow_step_size": (1.5,),
+            "inner_optimizer": (3, None, [keras_tfopt.Adam]),
+        },
+        quadratic=(_decay(0.6, 400), 400),
+        rosenbrock=(_decay(0.4, 2000, beta_2=0.99), 2000),
+    ),
+    Case(
+        cls=keras_tfopt.StochasticWeightAveraging,
+        inner=keras_tfopt.Adam,
+        reference=StochasticWeightAveraging,
+        variants={
+            "late": {"start_averaging": 1, "average_period": 2, **_ADAM},
+            "often": {"average_period": 1, **_ADAM},
+            "defaults": {},
+        },
+        wider=_AS_ADAM,
+        refused={
+            "start_averaging": (-1, 2.5, "3", None),
+            "average_period": _PERIOD,
+            "inner_optimizer": (3, None, [keras_tfopt.Adam]),
+        },
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+    ),
+    Case(
+        cls=keras_tfopt.SkipNonFinite,
+        inner=keras_tfopt.Momentum,
+        reference=SkipNonFinite,
+        variants={"limit": {"max_consecutive": 3, "learning_rate": 0.05}, "defaults": {}},
+        refused={
+            "max_consecutive": (-1, 2.5, "3"),
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
         quadratic=(lambda: {"learning_rate": 0.1}, 200),
         rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
     ),

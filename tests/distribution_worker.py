@@ -162,6 +162,24 @@ OPTIONS = {
     ),
     "MovingAverage_model": lambda: keras_tfopt.MovingAverage(_ggt(), 0.7),
     "MovingAverage_keras": lambda: keras_tfopt.MovingAverage(keras.optimizers.SGD(0.1), 0.7),
+    "VariableClipping": lambda: keras_tfopt.VariableClipping(
+        _lazy(), {"table": [1], "kernel": [0]}, 1.0
+    ),
+    "DecoupledWeightDecay": lambda: keras_tfopt.DecoupledWeightDecay(_lazy(), 0.02),
+    "DecoupledWeightDecay_keras": lambda: keras_tfopt.DecoupledWeightDecay(
+        keras.optimizers.Adam(0.05), 0.02, keras_tfopt.no_vectors
+    ),
+    "Multitask": lambda: keras_tfopt.Multitask(keras_tfopt.LARS(0.05)),
+    "Lookahead": lambda: keras_tfopt.Lookahead(_lazy(), 2),
+    "StochasticWeightAveraging": lambda: keras_tfopt.StochasticWeightAveraging(
+        keras.optimizers.Adam(0.05), 1, 2
+    ),
+    "SkipNonFinite": lambda: keras_tfopt.SkipNonFinite(_lazy()),
+    "SkipNonFinite_chain": lambda: keras_tfopt.SkipNonFinite(
+        keras_tfopt.Lookahead(
+            keras_tfopt.DecoupledWeightDecay(_lazy(gradient_accumulation_steps=2), 0.02), 2
+        )
+    ),
     "Picky": lambda: Picky(_lazy()),
     "Picky_keras": lambda: Picky(keras.optimizers.Adam(0.05)),
     "Normalized": lambda: Normalized(Picky(keras_tfopt.MovingAverage(keras_tfopt.Adam(0.05)))),

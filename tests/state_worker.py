@@ -37,6 +37,26 @@ MAKERS = {
     "average": lambda: keras_tfopt.MovingAverage(
         keras_tfopt.LARS(schedule(), eeta=0.05, skip_list=["bias"]), 0.8
     ),
+    "chain": lambda: keras_tfopt.SkipNonFinite(
+        keras_tfopt.Lookahead(
+            keras_tfopt.StochasticWeightAveraging(
+                keras_tfopt.DecoupledWeightDecay(
+                    keras_tfopt.VariableClipping(
+                        keras_tfopt.Multitask(
+                            keras_tfopt.LazyAdam(0.05, gradient_accumulation_steps=2)
+                        ),
+                        {".": []},
+                        1.0,
+                    ),
+                    schedule(),
+                ),
+                0,
+                2,
+            ),
+            2,
+        )
+    ),
+    "decay": lambda: keras_tfopt.AdamW(schedule(), 0.05, decay_variables=keras_tfopt.no_vectors),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(
         keras_tfopt.LazyAdam(0.05), initial_scale=64.0, dynamic_growth_steps=4
     ),

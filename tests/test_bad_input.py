@@ -52,7 +52,7 @@ def test_wrong_hyperparameters(case):
         for value in (*more, *((*NUMBERS, *signs) if is_number else ())):
             with pytest.raises(Refused) as error:
                 if name == "inner_optimizer":
-                    case.cls(value)
+                    case.cls(value, **case.required)
                 else:
                     case.make(**{name: value})
             # of a list it may show the one item that is wrong

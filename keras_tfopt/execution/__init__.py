@@ -1,10 +1,15 @@
 """How rules run: the only part that imports a backend or touches Keras-private names."""
 
+from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sync
+from keras_tfopt.execution.building import path_of
+from keras_tfopt.execution.configuration import decoded, encoded
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.gradients import clipped_by_global_norm
 from keras_tfopt.execution.loss_scaling import LossScalingEngine
 from keras_tfopt.execution.options import (
     changes,
     check_savable,
+    compile_patterns,
     is_function_of_step,
     own_parameters,
 )
@@ -19,6 +24,7 @@ conditional = backend.conditional
 eigh_is_slow = backend.eigh_is_slow
 
 __all__ = [
+    "AveragedFunction",
     "Engine",
     "Like",
     "LossScalingEngine",
@@ -26,12 +32,20 @@ __all__ = [
     "Rows",
     "Slot",
     "WrappingEngine",
+    "averaged",
     "changes",
     "combine_rows",
     "conditional",
     "eigh_is_slow",
     "check_savable",
     "is_function_of_step",
+    "clipped_by_global_norm",
+    "compile_patterns",
+    "decoded",
+    "encoded",
     "own_parameters",
+    "parts",
+    "path_of",
     "plain",
+    "sync",
 ]

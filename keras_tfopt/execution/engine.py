@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ import keras
 from keras import ops
 from keras.src.utils import tracking
 
-from keras_tfopt.execution import gradients, persistence
+from keras_tfopt.execution import averages, gradients, persistence
 from keras_tfopt.execution.binding import (
     HYPERPARAMETER,
     MASTER,
@@ -560,6 +561,15 @@ class Engine(keras.optimizers.Optimizer):
         for variable in var_list:
             average = self._model_variables_moving_average[self._get_variable_index(variable)]
             variable.assign(backend.copy_of(average, variable.dtype))
+
+    def averaged(
+        self, model: keras.Model, of: Any = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """A context in which the model has the averages of `use_ema` for weights.
+
+        See `keras_tfopt.averaged`.
+        """
+        return averages.averaged(model, self, of)
 
     def _raise_refused(self) -> None:
         refused = backend.limits(backend.read(self._refused_rows))

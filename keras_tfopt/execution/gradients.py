@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -72,6 +73,39 @@ def norm(grads: list[Any]) -> Any:
     values = [g.values if isinstance(g, Touched) else g for g in grads]
     dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
     return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
+
+
+def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
+    """Gradients as they come, None among them, scaled to a norm of at most `most`; and the norm."""
+    summed = []
+    for gradient in grads:
+        if gradient is None:
+            continue
+        rows = gradient
+        if not isinstance(gradient, RowGradient):
+            gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
+            rows = backend.from_native(gradient, tuple(gradient.shape))
+        if rows is None:
+            summed.append(ops.convert_to_tensor(gradient))
+        else:
+            touched = Touched(rows.values, rows.indices, rows.shape, named=False)
+            summed.append(sum_repeated(touched, None))
+    if not summed:
+        return list(grads), ops.zeros(())
+    total = norm(summed)
+    # Where the norm is not finite, gradients must not come out as if all were well.
+    scale = _shrinking(total, most) + (total - total)
+    return [None if g is None else _scaled_as_it_is(g, scale) for g in grads], total
+
+
+def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
+    if isinstance(gradient, RowGradient):
+        return gradient.map(lambda values: values * ops.cast(scale, values.dtype))
+    gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
+    if backend.from_native(gradient, tuple(gradient.shape)) is not None:
+        return backend.scale_native(gradient, scale)
+    gradient = ops.convert_to_tensor(gradient)
+    return gradient * ops.cast(scale, gradient.dtype)
 
 
 def check(gradient: Any, variable: Any, like: Like) -> Any:

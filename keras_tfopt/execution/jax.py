@@ -57,6 +57,18 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return jnp.array(variable.value, dtype=dtype, copy=True)
 
 
+def own(value: Any) -> Any:
+    """A value in a buffer that no variable has, which may be donated."""
+    return jnp.array(value, copy=True)
+
+
+def with_averages(function: Any, state: tuple, *args: Any) -> Any:
+    """Runs a batch on averages. Keras hands the weights over with the state and takes them back."""
+    weights, *rest = state
+    result, new = function.function((function.values(weights), *rest), *args)
+    return result, (weights, *new[1:])
+
+
 def norm(x: Any) -> Any:
     """Euclidean norm of all of `x`."""
     return jnp.sqrt(jnp.sum(jnp.square(x)))
@@ -64,6 +76,10 @@ def norm(x: Any) -> Any:
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return None
+
+
+def scale_native(gradient: Any, scale: Any) -> Any:
+    raise AssertionError("JAX has no row gradients of its own.")
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:

@@ -87,6 +87,16 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return tf.cast(tf.identity(_native(variable)), dtype)
 
 
+def own(value: Any) -> Any:
+    return value
+
+
+def with_averages(function: Any, *args: Any) -> Any:
+    """Runs a batch on averages."""
+    with function.swapped():
+        return function.function(*args)
+
+
 def norm(x: Any) -> Any:
     """Euclidean norm of all of `x`."""
     return tf.sqrt(2 * tf.nn.l2_loss(x))
@@ -100,6 +110,11 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
         known = tf.get_static_value(gradient.dense_shape)
     shape = shape if known is None else tuple(int(size) for size in known)
     return RowGradient._unchecked(gradient.values, tf.reshape(gradient.indices, [-1]), shape)
+
+
+def scale_native(gradient: Any, scale: Any) -> Any:
+    values = gradient.values * tf.cast(scale, gradient.values.dtype)
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:

@@ -38,6 +38,16 @@ def copy_of(variable: Any, dtype: str) -> Any:
     return variable.value.detach().clone().to(getattr(torch, dtype))
 
 
+def own(value: Any) -> Any:
+    return value
+
+
+def with_averages(function: Any, *args: Any) -> Any:
+    """Runs a batch on averages."""
+    with function.swapped():
+        return function.function(*args)
+
+
 def norm(x: Any) -> Any:
     """Euclidean norm of all of `x`."""
     return torch.linalg.vector_norm(x)
@@ -49,6 +59,10 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     if gradient.sparse_dim() != 1:
         gradient = gradient.to_dense().to_sparse(1)
     return RowGradient._unchecked(gradient._values(), gradient._indices()[0], gradient.shape)
+
+
+def scale_native(gradient: Any, scale: Any) -> Any:
+    return gradient * scale.to(gradient.dtype)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ import keras
 from keras import ops
 from keras.src.utils import tracking
 
-from keras_tfopt.execution import gradients, persistence
-from keras_tfopt.execution.binding import Cache, Scalars, scalar, write
+from keras_tfopt.execution import averages, gradients, persistence
+from keras_tfopt.execution.binding import HYPERPARAMETER, Cache, Scalars, scalar, widest, write
 from keras_tfopt.execution.building import add_slot, describe, pair, path_of
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -52,14 +54,58 @@ class WrappingEngine(keras.optimizers.Optimizer):
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         return x, {}
 
+    def average(self, x: Any, s: Any) -> Any:
+        return x
+
     def accept(self, g: Any, x: Any, t: Any) -> Any:
         return True
+
+    def accept_step(self, grads: list[Any], s: Any) -> tuple[Any, dict[str, Any]]:
+        return True, {}
 
     def before_step(self, grads: list[Any], variables: list[Any]) -> list[Any]:
         return grads
 
     def after_step(self, variables: list[Any]) -> list[Any] | None:
         return None
+
+    def check(self, likes: Sequence[Like]) -> None:
+        """Raises an error if the arguments do not fit the variables of the model."""
+
+    def facts(self, like: Like) -> dict[str, Any]:
+        return {"path": like.path}
+
+    def reach(self, like: Like) -> str | None:
+        return self.sparse
+
+    def counters(self) -> dict[str, Slot]:
+        return {}
+
+    def own_arguments(self) -> list[str]:
+        return []
+
+    def raise_excess(self) -> None:
+        """Raises what compiled steps could not."""
+
+    def count(self, name: str) -> int:
+        """A counter as a number, 0 before the optimizer is built."""
+        return self.known_count(name) or 0
+
+    def known_count(self, name: str) -> int | None:
+        """A counter as a number, or None where a step is being compiled."""
+        if not self.built:
+            return None
+        limits = backend.limits(backend.read(self._counters[name]))
+        return None if limits is None else limits[1]
+
+    def set_count(self, name: str, value: int) -> None:
+        self._counters[name].assign(value)
+
+    def now(self, value: Any) -> Any:
+        """What a hyperparameter (number, schedule, variable or callable) is in this step."""
+        if not changes(value):
+            return value
+        return current(value, backend.read(innermost(self)._iterations))
 
     def _has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(WrappingEngine, hook)
@@ -72,10 +118,15 @@ class WrappingEngine(keras.optimizers.Optimizer):
         if self.built:
             return
         variables = list(variables)
+        likes = [describe(variable, type(self).__name__) for variable in variables]
+        self.check(likes)
         with backend.build_scope(self, variables):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(variables)
-            self._likes = [describe(variable, type(self).__name__) for variable in variables]
+            check_accumulation(self)
+            self._likes = likes
+            self._facts = [self.facts(like) for like in likes]
+            self._reach = [self.reach(like) for like in likes]
             self._trainable_variables = variables
             for index, variable in enumerate(variables):
                 self._trainable_variables_indices[self._var_key(variable)] = index
@@ -83,6 +134,11 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 {n: add_slot(self, v, like, n, slot) for n, slot in self.slots(like).items()}
                 for v, like in zip(variables, self._likes, strict=True)
             ]
+            whole = Like((), widest([like.dtype for like in likes]), self.name)
+            self._counters = {
+                name: add_slot(self, None, whole, name, slot)
+                for name, slot in self.counters().items()
+            }
         self.built = True
         persistence.restore_waiting(self, self._variables)
 
@@ -111,8 +167,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
     @property
     def slot_names(self) -> tuple[str, ...]:
         """Names of the slots of the wrapper and of the inner optimizer, if that names them."""
-        own = tuple(self.slots(Like((1,), keras.backend.floatx(), "")))
-        return own + tuple(getattr(self.inner_optimizer, "slot_names", ()))
+        return self._own_slot_names() + tuple(getattr(self.inner_optimizer, "slot_names", ()))
 
     @property
     def variables(self) -> list[Any]:
@@ -124,12 +179,20 @@ class WrappingEngine(keras.optimizers.Optimizer):
         persistence.save(store, self._variables, self._roles(), self._waiting)
 
     def load_own_variables(self, store: Any) -> None:
-        names = tuple(self.slots(Like((1,), keras.backend.floatx(), "")))
+        names = (*self._own_slot_names(), *self.counters())
         self._waiting = persistence.load(store, self._variables, self._roles(), names, self)
 
     def _roles(self) -> list[str]:
-        slots = [name for own in self._slot_variables for name in own] if self.built else []
-        return ["iteration", *slots]
+        own = {id(self._iterations): "iteration"}
+        for name in self.own_arguments():
+            own[id(getattr(self, name))] = HYPERPARAMETER + name
+        if self.built:
+            for slots in [*self._slot_variables, self._counters]:
+                own.update({id(variable): name for name, variable in slots.items()})
+        return [own[id(variable)] for variable in self._variables]
+
+    def _own_slot_names(self) -> tuple[str, ...]:
+        return tuple(self.slots(Like((1,), keras.backend.floatx(), "")))
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Sets the state, own and inner, from arrays in the order of `variables`."""
@@ -151,6 +214,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
         grads, variables = pair(self, grads, trainable_variables)
         if not grads:
             return
+        self.raise_excess()
         with keras.name_scope(self.name), backend.no_gradients():
             grads, variables = self._filter_empty_gradients(grads, variables)
             indices = [self._get_variable_index(v) for v in variables]
@@ -163,31 +227,77 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 grads = backend.reduce_replicas(grads)
             refused = getattr(innermost(self), "_refused_rows", None)
             grads = [gradients.sum_repeated(g, refused) for g in grads]
-            last = self._is_last_micro_step()
-            scalars = self._scalars(indices)
-            grads = self.before_step(grads, variables)
-            if self._has("before"):
-                grads = self._run_before(grads, variables, scalars, last)
-            restore = self._snapshot(grads, variables, scalars) if self._has("accept") else []
-        apply_summed(self.inner_optimizer, grads, variables)
-        with keras.name_scope(self.name), backend.no_gradients():
-            for variable, accepted, old in restore:
-                value = ops.where(accepted, backend.read(variable), old)
-                backend.commit(self, [(variable, None, value)])
-            if self._has("after"):
-                self._run_after(grads, variables, scalars, last)
-            if self._has("after_step"):
-                self._run_after_step(variables)
+            if not self._has("accept_step"):
+                self._step(grads, variables)
+            else:
+                state = collections.namedtuple("State", self._counters)(  # type: ignore[misc]
+                    *[backend.read(counter) for counter in self._counters.values()]
+                )
+                accepted, new = self.accept_step([values_of(g) for g in grads], state)
+                backend.run_if(self, accepted, lambda: self._step(grads, variables))
+                backend.commit(self, [(self._counters[n], None, v) for n, v in new.items()])
         self._iterations.assign_add(1)
+
+    def _step(self, grads: list[Any], variables: list[Any]) -> None:
+        """The inner optimizer's step with the hooks around it."""
+        indices = [self._get_variable_index(v) for v in variables]
+        last = self._is_last_micro_step()
+        scalars = self._scalars(indices)
+        sums = None
+        if last is not None and (self._has("accept") or "rows" in self._reach):
+            # This gradient is but a part of that of the step to come.
+            sums = [self._summed(g, i) for g, i in zip(grads, indices, strict=True)]
+        grads = self.before_step(grads, variables)
+        if self._has("before"):
+            grads = self._run_before(grads, variables, scalars, last, sums)
+        restore = self._snapshot(grads, variables, scalars, sums) if self._has("accept") else []
+        done = self._steps_done()
+        apply_summed(self.inner_optimizer, grads, variables)
+        if done is not None:
+            moved = ops.not_equal(self._steps_done(), done)
+            last = moved if last is None else ops.logical_and(moved, last)
+        for variable, accepted, old in restore:
+            value = ops.where(accepted, backend.read(variable), old)
+            backend.commit(self, [(variable, None, value)])
+        if self._has("after"):
+            self._run_after(grads, variables, scalars, last, sums)
+        if self._has("after_step"):
+            self._run_after_step(variables)
+
+    def _steps_done(self) -> Any:
+        """Steps that the optimizers inside have made, if one of them may leave out some."""
+        inner = self.inner_optimizer
+        while isinstance(inner, WrappingEngine):
+            if inner._has("accept_step"):
+                return backend.read(innermost(self)._iterations)
+            inner = inner.inner_optimizer
+        return None
+
+    def _summed(self, gradient: Any, index: int) -> tuple[Any, Any]:
+        """The gradient with what was accumulated before, and which rows were named in that."""
+        total = backend.to_dense(gradient) if _is_rows(gradient) else gradient
+        if self.loss_scale_factor is not None:
+            total = total / self.loss_scale_factor
+        inner = innermost(self)
+        total = total + ops.cast(backend.read(inner._accumulated_gradients[index]), total.dtype)
+        if not (_is_rows(gradient) and gradient.named):
+            return total, None
+        named = backend.row_mask(gradient)
+        before = inner._touched_rows[index] if isinstance(inner, Engine) else None
+        if before is not None:
+            named = named | ops.reshape(backend.read(before), named.shape)
+        return total, named
 
     def _scalars(self, indices: list[int]) -> dict[str, dict[str, Any]]:
         micro_steps = self.gradient_accumulation_steps or 1
         step = backend.read(innermost(self)._iterations) // micro_steps + 1
         known = {}
         for dtype in sorted({self._likes[i].dtype for i in indices}):
-            lr, number = scalar(self.learning_rate, dtype), scalar(step, dtype)
+            # A MultiOptimizer has several and gives none.
+            lr = getattr(self, "learning_rate", None)
+            lr, number = None if lr is None else scalar(lr, dtype), scalar(step, dtype)
             values = {**self.scalars(lr, number), "step": number}
-            known[dtype] = {name: scalar(value, dtype) for name, value in values.items()}
+            known[dtype] = {n: scalar(v, dtype) for n, v in values.items() if v is not None}
         return known
 
     def _is_last_micro_step(self) -> Any:
@@ -197,32 +307,67 @@ class WrappingEngine(keras.optimizers.Optimizer):
             return None
         return ops.equal((backend.read(innermost(self)._iterations) + 1) % micro_steps, 0)
 
-    def _run_before(self, grads: list, variables: list, scalars: dict, last: Any) -> list[Any]:
+    def _run_before(
+        self, grads: list, variables: list, scalars: dict, last: Any, sums: list | None
+    ) -> list[Any]:
         def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
             g, x = self.before(g, x, s, t)
             return g, x, {}
 
-        return self._run("before", call, grads, variables, scalars, last)
+        return self._run("before", call, grads, variables, scalars, last, sums)
 
-    def _run_after(self, grads: list, variables: list, scalars: dict, last: Any) -> None:
+    def _run_after(
+        self, grads: list, variables: list, scalars: dict, last: Any, sums: list | None
+    ) -> None:
         def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
             x, new = self.after(g, x, s, t)
             return None, x, new
 
-        self._run("after", call, grads, variables, scalars, last)
+        self._run("after", call, grads, variables, scalars, last, sums)
 
     def _run(
-        self, hook: str, call: Callable, grads: list, variables: list, scalars: dict, last: Any
+        self,
+        hook: str,
+        call: Callable,
+        grads: list,
+        variables: list,
+        scalars: dict,
+        last: Any,
+        sums: list | None,
     ) -> list[Any]:
-        """Runs a hook over all variables and writes what it returns; gives the new gradients."""
+        """Runs a hook over the variables that it reaches and writes what it returns.
+
+        Gives the new gradients.
+        """
+        reached = [self._reach[self._get_variable_index(v)] is not None for v in variables]
+        everything, grads = grads, [g for g, r in zip(grads, reached, strict=True) if r]
+        if sums is not None:
+            sums = [total for total, r in zip(sums, reached, strict=True) if r]
+        variables = [v for v, r in zip(variables, reached, strict=True) if r]
+        new = iter(self._run_reached(hook, call, grads, variables, scalars, last, sums))
+        return [next(new) if r else g for g, r in zip(everything, reached, strict=True)]
+
+    def _run_reached(
+        self,
+        hook: str,
+        call: Callable,
+        grads: list,
+        variables: list,
+        scalars: dict,
+        last: Any,
+        sums: list | None,
+    ) -> list[Any]:
+        if not variables:
+            return []
         given, facts, in_rows, whole = [], [], [], []
-        for gradient, variable in zip(grads, variables, strict=True):
+        for number, (gradient, variable) in enumerate(zip(grads, variables, strict=True)):
             index = self._get_variable_index(variable)
             slots = self._slot_variables[index]
-            by_rows = self.sparse == "rows" and moves_by_rows(self, index)
-            is_rows = isinstance(gradient, gradients.Touched)
+            in_parts = self._reach[index] == "rows"
+            by_rows = in_parts and is_of_rows(self, index)
+            is_rows = _is_rows(gradient)
             named = is_rows and gradient.named
-            rows = is_rows and self.sparse == "rows" and (named or by_rows)
+            rows = is_rows and in_parts and (named or by_rows) and sums is None
             if rows:
                 g = gradient.values
                 mask = None if named else backend.nonzero_rows(g)
@@ -230,25 +375,31 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 in_rows.append((variable, slots, gradient.indices))
             else:
                 g = backend.to_dense(gradient) if is_rows else gradient
-                mask = backend.nonzero_rows(g) if by_rows else None
+                mask = None
+                if sums is not None and in_parts and (named or by_rows):
+                    total, before = sums[number]
+                    mask = backend.nonzero_rows(total)
+                    mask = mask if before is None else mask | before
+                elif by_rows:
+                    mask = backend.nonzero_rows(g)
                 parts = []
                 whole += [variable, *slots.values()]
             given.append((g, mask, parts))
-            facts.append((self._likes[index], rows, tuple(slots)))
+            facts.append((self._likes[index], rows, tuple(slots), index))
 
         def run(values: list, inputs: tuple) -> tuple[tuple, list[tuple]]:
             new_grads, new_parts, writes = [], [], []
             given, scalars, last = inputs
             start = 0
-            for (like, rows, names), (g, mask, parts) in zip(facts, given, strict=True):
+            for (like, rows, names, index), (g, mask, parts) in zip(facts, given, strict=True):
                 old, *kept = parts if rows else values[start : start + 1 + len(names)]
                 s = dict(zip(names, kept, strict=True))
-                t = Scalars(scalars[like.dtype], {"path": like.path}, rows, backend.norm)
+                t = Scalars(scalars[like.dtype], self._facts[index], rows, backend.norm)
                 slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
-                g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
+                new_g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
                 x = _where(last, _where(mask, ops.cast(x, old.dtype), old), old)
                 new = {n: _where(last, _where(mask, v, s[n]), s[n]) for n, v in new.items()}
-                new_grads.append(g)
+                new_grads.append(None if new_g is g else new_g)
                 if rows:
                     new_parts.append((x, new))
                     continue
@@ -265,8 +416,8 @@ class WrappingEngine(keras.optimizers.Optimizer):
             writes += [write(slots[name], value, indices) for name, value in new.items()]
         backend.commit(self, writes)
         return [
-            gradient.map(lambda _, g=g: g) if rows else g
-            for gradient, g, (_, rows, _) in zip(grads, new_grads, facts, strict=True)
+            gradient if g is None else gradient.map(lambda _, g=g: g) if rows else g
+            for gradient, g, (_, rows, _, _) in zip(grads, new_grads, facts, strict=True)
         ]
 
     def _run_after_step(self, variables: list[Any]) -> None:
@@ -275,19 +426,46 @@ class WrappingEngine(keras.optimizers.Optimizer):
             pairs = zip(variables, new, strict=True)
             backend.commit(self, [(v, None, ops.cast(x, v.dtype)) for v, x in pairs])
 
-    def _snapshot(self, grads: list, variables: list, scalars: dict) -> list[tuple]:
+    def _snapshot(
+        self, grads: list, variables: list, scalars: dict, sums: list | None
+    ) -> list[tuple]:
         """What to put back where the step is not accepted: `(variable, accepted, old value)`."""
         kept = []
-        for gradient, variable in zip(grads, variables, strict=True):
+        for number, (gradient, variable) in enumerate(zip(grads, variables, strict=True)):
             index = self._get_variable_index(variable)
             like = self._likes[index]
-            g = backend.to_dense(gradient) if hasattr(gradient, "named") else gradient
-            t = Scalars(scalars[like.dtype], {"path": like.path}, False, backend.norm)
+            g = backend.to_dense(gradient) if _is_rows(gradient) else gradient
+            if sums is not None:
+                g = sums[number][0]
+            t = Scalars(scalars[like.dtype], self._facts[index], False, backend.norm)
             accepted = self.accept(g, ops.cast(backend.read(variable), like.dtype), t)
             for owned in [variable, *state_of(self.inner_optimizer, index)]:
                 old = backend.copy_of(owned, keras.backend.standardize_dtype(owned.dtype))
                 kept.append((owned, accepted, old))
         return kept
+
+    # ---- Averages -------------------------------------------------------------------------------
+
+    def keeps_averages(self) -> bool:
+        """Whether this wrapper, not one inside of it, keeps averages of the variables."""
+        return self._has("average")
+
+    def averages_now(self, current: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
+        """`(variable, average)`, given how to read variables."""
+        found = []
+        kept = zip(self._trainable_variables, self._likes, self._slot_variables, strict=True)
+        for variable, like, slots in kept:
+            s = collections.namedtuple("Slots", slots)(  # type: ignore[misc]
+                *[backend.read(slot) for slot in slots.values()]
+            )
+            found.append((variable, self.average(ops.cast(current(variable), like.dtype), s)))
+        return found
+
+    def averaged(
+        self, model: keras.Model, of: Any = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """A context in which the model has averages for weights; see `keras_tfopt.averaged`."""
+        return averages.averaged(model, self, of)
 
     # ---- Delegation -----------------------------------------------------------------------------
 
@@ -328,14 +506,35 @@ class WrappingEngine(keras.optimizers.Optimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
 
+def check_accumulation(wrapper: WrappingEngine) -> None:
+    """Raises an error where a wrapper could not tell micro-steps from steps."""
+    inner = innermost(wrapper)
+    if not isinstance(inner, keras.optimizers.MultiOptimizer):
+        return
+    steps = [part.gradient_accumulation_steps for part in inner.optimizers]
+    if any(steps):
+        raise ValueError(
+            f"{type(wrapper).__name__} around a MultiOptimizer needs optimizers in it that do not "
+            f"accumulate gradients. Received: gradient_accumulation_steps={steps}. Put the "
+            "MultiOptimizer outside, and a wrapper around each of its optimizers"
+        )
+
+
 def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
     """`apply` of any optimizer, on gradients that are already summed over the replicas."""
     if isinstance(optimizer, (Engine, WrappingEngine)):
         optimizer._apply(grads, variables, summed=True)
         return
-    if backend.replicas() > 1:  # over which Keras is going to sum
+    if backend.replicas() > 1:
+        # Keras is going to sum over them once more, for rows by putting each in as often as there
+        # are replicas; and its optimizers do not sum rows that repeat.
+        grads = [backend.to_dense(g) if _is_rows(g) else g for g in grads]
         grads = [g / backend.replicas() for g in grads]
-    native = [backend.to_native(g) if isinstance(g, gradients.Touched) else g for g in grads]
+    native = [backend.to_native(g) if _is_rows(g) else g for g in grads]
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):  # which wants all of them
+        given = {optimizer._var_key(v): g for v, g in zip(variables, native, strict=True)}
+        variables = optimizer._trainable_variables
+        native = [given.get(optimizer._var_key(v)) for v in variables]
     optimizer.apply(native, variables)
 
 
@@ -345,10 +544,22 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def moves_by_rows(wrapper: WrappingEngine, index: int) -> bool:
-    """Whether the wrapped optimizer leaves rows without gradient alone in this variable."""
-    inner = innermost(wrapper)
-    return isinstance(inner, Engine) and inner.moves_by_rows(index)
+def is_of_rows(wrapper: WrappingEngine, index: int) -> bool:
+    """Whether the optimizer inside takes this for a variable of rows."""
+    inner, index = core_of(wrapper, index)
+    return isinstance(inner, Engine) and inner._is_row_variable[index]
+
+
+def core_of(optimizer: Any, index: int) -> tuple[Any, int]:
+    """What moves variable number `index` in the end, and its number there."""
+    if isinstance(optimizer, WrappingEngine):
+        return core_of(optimizer.inner_optimizer, index)
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        variable = optimizer._trainable_variables[index]
+        key = optimizer._var_key(variable)
+        part = optimizer.optimizers[optimizer._var_to_optimizer_idx[key]]
+        return core_of(part, part._get_variable_index(variable))
+    return optimizer, index
 
 
 def state_of(optimizer: Any, index: int) -> list[Any]:
@@ -358,15 +569,32 @@ def state_of(optimizer: Any, index: int) -> list[Any]:
         return own + state_of(optimizer.inner_optimizer, index)
     if isinstance(optimizer, Engine):
         return list(optimizer._slot_variables[index].values())
-    # Keras names state after the variable. No other tie between the two is the same in all of its
-    # optimizers.
     variable = optimizer._trainable_variables[index]
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        part = optimizer.optimizers[optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]]
+        return state_of(part, part._get_variable_index(variable))
+    # Keras names state after the variable. No other tie between the two is the same in all of its
+    # optimizers. Sums of micro-steps and averages are not state of the rule.
     prefix = path_of(variable).replace("/", "_") + "_"
+    others = [
+        *getattr(optimizer, "_accumulated_gradients", ()),
+        *getattr(optimizer, "_model_variables_moving_average", ()),
+    ]
     return [
         v
         for v in optimizer.variables
-        if v.name.startswith(prefix) and tuple(v.shape) == tuple(variable.shape)
+        if v.name.startswith(prefix)
+        and tuple(v.shape) == tuple(variable.shape)
+        and not any(v is other for other in others)
     ]
+
+
+def _is_rows(gradient: Any) -> bool:
+    return isinstance(gradient, gradients.Touched)
+
+
+def values_of(gradient: Any) -> Any:
+    return gradient.values if _is_rows(gradient) else gradient
 
 
 def _where(condition: Any, new: Any, old: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.algorithm import check_bool, check_number, register
+from keras_tfopt.algorithm import check_bool, check_integer, check_number, register
 from keras_tfopt.execution import Slot
 from keras_tfopt.wrapper import Wrapper
 
@@ -22,7 +22,8 @@ class MovingAverage(Wrapper):
     $$
 
     The averages start at the initial values of the variables and stay beside them; the variables
-    themselves are trained as if there were no wrapper.
+    themselves are trained as if there were no wrapper. Until `start_step`, $d = 0$: the averages
+    are the variables.
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration.
@@ -30,6 +31,9 @@ class MovingAverage(Wrapper):
         num_updates: $N$, which lets averages follow faster in the beginning: a number >= 0, a
             scalar variable that is read at each step, or True for the number of the inner
             optimizer's steps, 1 at the first. Defaults to None: always $d_0$.
+        start_step: Steps before the averages part from the variables, integer >= 0. Defaults to 0.
+        dynamic_decay: Whether $N$, if it is not given otherwise, is the number of steps since
+            `start_step`, 0 at the first. Defaults to False.
         sequential_update: Whether averages are taken of the updated variables. False allowed the
             original to read a variable before or after its update, as it happened; here both mean
             after. Defaults to True.
@@ -46,7 +50,9 @@ class MovingAverage(Wrapper):
     Reference: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992).
 
     Differences: none in the numbers from `tf.contrib.opt.MovingAverageOptimizer`, whose
-    `num_updates` took the global step, read after its increment. `use_ema=True` of
+    `num_updates` took the global step, read after its increment, nor from
+    `tensorflow_addons.optimizers.MovingAverage`, which has `start_step` and `dynamic_decay`, and
+    0.99 for a default of `average_decay`. `use_ema=True` of
     `keras.optimizers` starts at the first updated value, has no N, and overwrites the
     variables when training ends.
     """
@@ -57,6 +63,8 @@ class MovingAverage(Wrapper):
         average_decay: float = 0.9999,
         num_updates: Any = None,
         sequential_update: bool = True,
+        start_step: int = 0,
+        dynamic_decay: bool = False,
         name: str | None = None,
         **base: Any,
     ):
@@ -68,24 +76,26 @@ class MovingAverage(Wrapper):
             num_updates = check_number("num_updates", num_updates, 0)
         self.num_updates = num_updates
         self.sequential_update = check_bool("sequential_update", sequential_update)
+        self.start_step = check_integer("start_step", start_step, 0)
+        self.dynamic_decay = check_bool("dynamic_decay", dynamic_decay)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {"average": Slot(like.shape, "variable")}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         # The rate is 1 - d, computed as such: in float32, 1 - 0.9999 is off by 1 part in 6,000.
-        rate = 1 - self.average_decay
-        if self.num_updates is None:
-            return {"rate": rate}
-        n = step if self.num_updates is True else self.num_updates
-        early = 9 / (10 + ops.cast(n, step.dtype))
-        return {"rate": ops.where(early > rate, early, rate * ops.ones_like(early))}
+        rate = (1 - self.average_decay) * ops.ones_like(step)
+        since = step - 1 - self.start_step
+        counts = [since] * self.dynamic_decay
+        if self.num_updates is not None:
+            counts.append(step if self.num_updates is True else self.num_updates)
+        for n in counts:
+            early = 9 / (10 + ops.cast(n, step.dtype))
+            rate = ops.where(early > rate, early, rate)
+        return {"rate": ops.where(since < 0, ops.ones_like(rate), rate)}
+
+    def average(self, x: Any, s: Any) -> Any:
+        return s.average
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         return x, {"average": s.average - t.rate * (s.average - x)}
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        if isinstance(self.num_updates, keras.Variable):
-            config["num_updates"] = float(self.num_updates.numpy())
-        return config

@@ -4,38 +4,34 @@ The inner optimizer trains as if alone. A variable without gradient keeps its av
 variable of rows the whole average moves.
 """
 
-from tests.reference import Reference
-from tests.reference.momentum import Momentum
+from tests.reference.around import Around
 
 
-class MovingAverage(Reference):
+class MovingAverage(Around):
     def __init__(
         self,
         average_decay=0.9999,
         num_updates=None,
         sequential_update=True,
-        inner=Momentum,
+        start_step=0,
+        dynamic_decay=False,
         **arguments,
     ):
+        super().__init__(**arguments)
         self.average_decay, self.num_updates = average_decay, num_updates
-        self.inner = inner(**arguments)
+        self.start_step, self.dynamic_decay = start_step, dynamic_decay
 
-    sparse = property(lambda self: self.inner.sparse)
-    learning_rate = property(
-        lambda self: self.inner.learning_rate,
-        lambda self, value: setattr(self.inner, "learning_rate", value),
-    )
+    def own_slots(self, x):
+        return {"average": x.copy()}
 
-    def slots(self, x):
-        return {"average": x.copy(), **self.inner.slots(x)}
-
-    def step(self, gradient, x, s, step, path=""):
-        if gradient is None:
-            return x, s
-        of_inner = {name: slot for name, slot in s.items() if name != "average"}
-        x, inner = self.inner.step(gradient, x, of_inner, step, path)
+    def after(self, x, s, rows, step, path):
         d = self.average_decay
         if self.num_updates is not None:
             n = step if self.num_updates is True else self.num_updates
             d = min(d, (1 + n) / (10 + n))
-        return x, {**inner, "average": d * s["average"] + (1 - d) * x}
+        since = step - 1 - self.start_step
+        if self.dynamic_decay:
+            d = min(d, (1 + since) / (10 + since))
+        if since < 0:
+            d = 0
+        return x, {"average": d * s["average"] + (1 - d) * x}

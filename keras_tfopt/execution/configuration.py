@@ -1,0 +1,32 @@
+"""Arguments of constructors as something that JSON can hold, and back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import keras
+
+
+def encoded(value: Any, name: str = "") -> Any:
+    """An argument as something that JSON can hold."""
+    if name == "global_step" and value is not None:
+        return {"global_step": value.path}
+    if isinstance(value, re.Pattern):
+        return {"regex": value.pattern, "flags": value.flags}
+    if isinstance(value, (list, tuple)):
+        return [encoded(item) for item in value]
+    if isinstance(value, keras.Variable):
+        return float(value.numpy())
+    return keras.saving.serialize_keras_object(value) if callable(value) else value
+
+
+def decoded(value: Any, custom_objects: dict | None = None) -> Any:
+    """What `encoded` was given."""
+    if isinstance(value, dict) and value.keys() == {"regex", "flags"}:
+        return re.compile(value["regex"], value["flags"])
+    if isinstance(value, list):
+        return [decoded(item, custom_objects) for item in value]
+    if isinstance(value, dict) and "class_name" in value:
+        return keras.saving.deserialize_keras_object(value, custom_objects)
+    return value

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tfopt.algorithm import register
+from keras_tfopt.wrappers.decay import Decay
+
+
+@register
+class DecoupledWeightDecay(Decay):
+    r"""Shrinks variables before each step of another optimizer, whose slots never see it.
+
+    $$
+    x \leftarrow x - \lambda x, \quad
+    \text{or, scaled by the learning rate } \eta, \quad x \leftarrow x - \eta \lambda x
+    $$
+
+    Then the inner optimizer takes its step from there.
+
+    Args:
+        inner_optimizer: Any Keras optimizer, or its name or configuration.
+        weight_decay: $\lambda$: number >= 0, schedule, scalar variable, or callable without
+            arguments. A learning rate that falls needs a decay that falls with it, unless it is
+            scaled.
+        decay_variables: Which variables decay: variables or regular expressions that are searched
+            in their paths, one or a list; or a registered function that is given `path`, `shape`
+            and `dtype` of a variable as attributes and returns whether it does.
+            `keras_tfopt.no_vectors` is one. Defaults to None: all; an empty list, too.
+        scale_by_learning_rate: Whether the decay is multiplied by the learning rate. Defaults to
+            False, the convention of the paper, of TensorFlow 1 and TensorFlow Addons; True is that
+            of `keras.optimizers.AdamW` and of PyTorch.
+        name: Name of the optimizer.
+
+    Slots: none.
+
+    Row gradients: only touched rows decay, once each, also if the inner optimizer moves all.
+
+    Example:
+
+    >>> inner = keras_tfopt.LazyAdam(0.001)
+    >>> decayed = keras_tfopt.no_vectors
+    >>> optimizer = keras_tfopt.DecoupledWeightDecay(inner, 1e-4, decay_variables=decayed)
+
+    Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019).
+
+    Differences: `weight_decay` of `keras.optimizers` is scaled by the learning rate.
+    `tf.contrib.opt` and TensorFlow Addons choose variables in each call, and let row gradients of
+    plain gradient descent pass without decay; around LARS and Shampoo, the decay of the former is
+    that of LARS, or twice as large. A decay of less than one unit in the last place is lost in
+    half-precision variables, also if the inner optimizer keeps `master_weights`.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        weight_decay: Any,
+        decay_variables: Any = None,
+        scale_by_learning_rate: bool = False,
+        name: str | None = None,
+        **base: Any,
+    ):
+        super().__init__(
+            inner_optimizer, weight_decay, decay_variables, scale_by_learning_rate, name, **base
+        )

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.algorithm import check_integer, register
+from keras_tfopt.execution import Slot
+from keras_tfopt.wrapper import Wrapper
+
+
+@register
+class SkipNonFinite(Wrapper):
+    r"""Leaves out steps in which a gradient holds a NaN or an infinity, and counts them.
+
+    $$
+    \text{step} \leftarrow \begin{cases}
+    \text{the inner optimizer's} & \text{if all gradients are finite} \\
+    \text{none} & \text{else}
+    \end{cases}
+    $$
+
+    A step that is left out changes no variable, no slot, no sum of micro-steps, and does not count
+    as a step of the inner optimizer. Optimizers around this one see it too late for what they do
+    before the step: it belongs outermost, with only a `LossScaleOptimizer` around it, which leaves
+    out such steps by itself.
+
+    Args:
+        inner_optimizer: Any Keras optimizer, or its name or configuration.
+        max_consecutive: Integer >= 0: after more than this many steps in a row are left out, the
+            next step that is not compiled raises a `FloatingPointError`, as
+            `keras_tfopt.callbacks.RaiseSkipped` does. Defaults to None: no limit.
+        name: Name of the optimizer.
+
+    Slots: none. `optimizer.skipped` is the number of steps left out, `optimizer.skipped_in_a_row`
+    that of the last ones without a step between them. Both are saved.
+
+    Row gradients: passed on.
+
+    Example:
+
+    >>> optimizer = keras_tfopt.SkipNonFinite(keras_tfopt.Adam(0.001), max_consecutive=10)
+
+    Reference: Micikevicius et al., "Mixed Precision Training" (2018), which leaves out such steps.
+
+    Differences: `keras.optimizers` and TensorFlow 1 put the NaN into every weight; TensorFlow 1 had
+    a hook that stops training then.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        max_consecutive: int | None = None,
+        name: str | None = None,
+        **base: Any,
+    ):
+        super().__init__(inner_optimizer, name=name, **base)
+        if max_consecutive is not None:
+            max_consecutive = check_integer("max_consecutive", max_consecutive, 0)
+        self.max_consecutive = max_consecutive
+
+    def counters(self) -> dict[str, Slot]:
+        return {"skipped": Slot((), 0, "int32"), "skipped_in_a_row": Slot((), 0, "int32")}
+
+    def accept_step(self, grads: list[Any], s: Any) -> tuple[Any, dict[str, Any]]:
+        finite = ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in grads]))
+        missed = ops.cast(ops.logical_not(finite), "int32")
+        return finite, {
+            "skipped": s.skipped + missed,
+            "skipped_in_a_row": (s.skipped_in_a_row + 1) * missed,
+        }
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were left out."""
+        return self.count("skipped")
+
+    @property
+    def skipped_in_a_row(self) -> int:
+        """Steps that were left out since the last one that was made."""
+        return self.count("skipped_in_a_row")
+
+    def raise_excess(self) -> None:
+        """Raises an error if more steps in a row were left out than `max_consecutive`, once."""
+        in_a_row = self.known_count("skipped_in_a_row")
+        if self.max_consecutive is None or in_a_row is None or in_a_row <= self.max_consecutive:
+            return
+        self.set_count("skipped_in_a_row", 0)
+        raise FloatingPointError(
+            f"Gradients were not finite in {in_a_row} steps in a row, and `max_consecutive` is "
+            f"{self.max_consecutive}. Nothing was changed in these steps"
+        )

@@ -1,0 +1,302 @@
+"""Averages in the place of the weights: at evaluation, in a context, in a checkpoint."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.stepping import BACKEND, to_numpy
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(16, 4)).astype("float32")
+Y = RNG.normal(size=(16, 2)).astype("float32")
+
+
+def momentum(**base):
+    return keras_tfopt.Momentum(0.1, **base)
+
+
+EMA = {"use_ema": True, "ema_momentum": 0.9}
+SOURCES = {
+    "MovingAverage": lambda: keras_tfopt.MovingAverage(momentum(), 0.9),
+    "SWA": lambda: keras_tfopt.StochasticWeightAveraging(momentum(), 1, 2),
+    "Lookahead": lambda: keras_tfopt.Lookahead(momentum(), 4),
+    "use_ema": lambda: momentum(**EMA),
+    "stock use_ema": lambda: keras.optimizers.SGD(0.1, momentum=0.9, **EMA),
+    "inside": lambda: keras_tfopt.SkipNonFinite(
+        keras_tfopt.DecoupledWeightDecay(keras_tfopt.MovingAverage(keras.optimizers.SGD(0.1)), 0.01)
+    ),
+    "stock use_ema inside": lambda: keras_tfopt.Multitask(keras.optimizers.Adam(0.1, **EMA)),
+    "scaled": lambda: keras_tfopt.LossScaleOptimizer(keras_tfopt.MovingAverage(momentum(), 0.9)),
+    "of several": lambda: keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(
+            keras_tfopt.MovingAverage(momentum(), 0.9),
+            {".*bias": keras_tfopt.Lookahead(momentum(), 4)},
+        )
+    ),
+}
+every_source = pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+every_verb = pytest.mark.parametrize("verb", ("evaluate", "predict"))
+
+
+def make_model(optimizer, **options):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(2)]
+    )
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+def trained(make, steps=6, **options):
+    model = make_model(make(), **options)
+    for _ in range(steps):
+        model.train_on_batch(X, Y)
+    return model
+
+
+def everything(model):
+    return [to_numpy(v).copy() for v in (*model.variables, *model.optimizer.variables)]
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def expected_averages(make, steps=6):
+    """From the weights after each step, by the formulas of the papers."""
+    model = make_model(make())
+    path = [model.get_weights()]
+    for _ in range(steps):
+        model.train_on_batch(X, Y)
+        path.append(model.get_weights())
+    return path
+
+
+def mlp(weights, x=X):
+    return np.tanh(x @ weights[0] + weights[1]) @ weights[2] + weights[3]
+
+
+def averages(path, decay):
+    average = path[0]
+    for weights in path[1:]:
+        average = [decay * a + (1 - decay) * w for a, w in zip(average, weights, strict=True)]
+    return average
+
+
+FORMULAS = {
+    "MovingAverage": lambda path: averages(path, 0.9),
+    "SWA": lambda path: [np.mean(w, axis=0) for w in zip(path[2], path[4], path[6], strict=True)],
+    "use_ema": lambda path: averages(path[1:], 0.9),  # starts at the first new weights
+    "stock use_ema": lambda path: averages(path[1:], 0.9),
+    "scaled": lambda path: averages(path, 0.9),
+    "inside": lambda path: averages(path, 0.9999),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_context_has_the_averages(name):
+    path = expected_averages(SOURCES[name])
+    model = trained(SOURCES[name])
+    before = everything(model)
+    with keras_tfopt.averaged(model):
+        now = model.get_weights()
+    for got, want in zip(now, FORMULAS[name](path), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+    assert same(before, everything(model))
+    assert not same(now, model.get_weights())
+
+
+@every_source
+@every_verb
+def test_evaluation_sees_averages_and_leaves_no_trace(make, verb):
+    model = trained(make)
+    before = everything(model)
+    with keras_tfopt.averaged(model):
+        inside = model.get_weights()
+    raw = getattr(model, verb)(*((X,) if verb == "predict" else (X, Y)), verbose=0)
+    callback = keras_tfopt.callbacks.EvaluateWithAverages()
+    arguments = (X,) if verb == "predict" else (X, Y)
+    seen = getattr(model, verb)(*arguments, batch_size=8, verbose=0, callbacks=[callback])
+    want = mlp(inside) if verb == "predict" else np.mean((mlp(inside) - Y) ** 2)
+    np.testing.assert_allclose(seen, want, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(seen, raw, rtol=1e-6)
+    assert same(before, everything(model))
+    again = getattr(model, verb)(*arguments, verbose=0)
+    np.testing.assert_array_equal(again, raw)
+
+
+OPTIONS = ({}, {"run_eagerly": True}, {"steps_per_execution": 2})
+if BACKEND == "torch":
+    OPTIONS = OPTIONS[:2]  # Keras has no steps_per_execution there
+
+
+@every_source
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_training_goes_on_to_the_bit(make, options):
+    fit = {"epochs": 3, "batch_size": 4, "shuffle": False, "verbose": 0}
+    plain, watched = make_model(make(), **options), make_model(make(), **options)
+    plain.fit(X, Y, **fit)
+    callback = keras_tfopt.callbacks.EvaluateWithAverages()
+    history = watched.fit(X, Y, validation_data=(X, Y), callbacks=[callback], **fit)
+    assert same(plain.get_weights(), watched.get_weights())
+    state, twin = ([to_numpy(v) for v in m.optimizer.variables] for m in (plain, watched))
+    assert same(state, twin)
+    with keras_tfopt.averaged(watched):
+        last = np.mean((mlp(watched.get_weights()) - Y) ** 2)
+    np.testing.assert_allclose(history.history["val_loss"][-1], last, rtol=1e-4)
+
+
+class Interrupts(keras.callbacks.Callback):
+    def __init__(self, error, at):
+        super().__init__()
+        self.error, self.at = error, at
+
+    def on_test_batch_end(self, batch, logs=None):
+        if batch == self.at:
+            raise self.error
+
+    on_predict_batch_end = on_test_batch_end
+
+
+@every_verb
+@pytest.mark.parametrize("error", (KeyboardInterrupt(), RuntimeError("from a callback")), ids=repr)
+@pytest.mark.parametrize("at", (0, 1))
+def test_whatever_happens_the_model_keeps_its_weights(verb, error, at):
+    model = trained(SOURCES["MovingAverage"])
+    before = everything(model)
+    raw = model.predict(X, verbose=0)
+    arguments = (X,) if verb == "predict" else (X, Y)
+    callback = keras_tfopt.callbacks.EvaluateWithAverages()
+    with pytest.raises(type(error)):
+        getattr(model, verb)(
+            *arguments, batch_size=4, verbose=0, callbacks=[callback, Interrupts(error, at)]
+        )
+    if BACKEND == "jax":
+        model.jax_state_sync()  # Keras has the weights elsewhere while it evaluates
+    assert same(before[:4], everything(model)[:4])
+    np.testing.assert_array_equal(model.predict(X, verbose=0), raw)  # and nothing lingers
+    loss = model.evaluate(X, Y, verbose=0)
+    np.testing.assert_allclose(loss, np.mean((mlp(before[:4]) - Y) ** 2), rtol=1e-4)
+    assert model.evaluate(X, Y, verbose=0, callbacks=[callback]) != loss  # and works again
+
+
+@pytest.mark.parametrize("error", (KeyboardInterrupt, ValueError))
+def test_the_context_restores_after_an_exception(error):
+    model = trained(SOURCES["MovingAverage"])
+    before = everything(model)
+    with pytest.raises(error), model.optimizer.averaged(model):
+        model.layers[0].kernel.assign(np.zeros((4, 3)))
+        raise error
+    assert same(before, everything(model))
+
+
+def test_half_precision_weights_come_back_to_the_bit():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, dtype="bfloat16")])
+    model.compile(keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1), 0.7), "mse")
+    for _ in range(3):
+        model.train_on_batch(X, Y)
+    before = everything(model)
+    with keras_tfopt.averaged(model):
+        inside = [to_numpy(v) for v in model.trainable_variables]
+    assert same(before, everything(model))
+    for variable, got in zip(model.trainable_variables, inside, strict=True):
+        average = to_numpy(model.optimizer.slot(variable, "average"))
+        np.testing.assert_allclose(got, average, rtol=2**-8)
+
+
+@pytest.mark.parametrize("weights_only", (True, False))
+def test_checkpoints_hold_the_averages(tmp_path, weights_only):
+    model = make_model(SOURCES["MovingAverage"]())
+    path = tmp_path / ("last.weights.h5" if weights_only else "last.keras")
+    checkpoint = keras_tfopt.callbacks.AveragesCheckpoint(path, save_weights_only=weights_only)
+    plain = make_model(SOURCES["MovingAverage"]())
+    fit = {"epochs": 2, "batch_size": 4, "shuffle": False, "verbose": 0}
+    model.fit(X, Y, callbacks=[checkpoint], **fit)
+    plain.fit(X, Y, **fit)
+    assert same(everything(plain)[:4], everything(model)[:4])
+    if weights_only:
+        loaded = make_model("sgd")
+        loaded.load_weights(path, skip_mismatch=True)
+    else:
+        loaded = keras.saving.load_model(path, compile=False)
+    with keras_tfopt.averaged(model):
+        assert same(loaded.get_weights(), model.get_weights())
+    assert not same(loaded.get_weights(), model.get_weights())
+
+
+def test_the_best_by_averages_is_kept(tmp_path):
+    model = make_model(SOURCES["MovingAverage"]())
+    path = tmp_path / "best.weights.h5"
+    history = model.fit(
+        X,
+        Y,
+        validation_data=(X, Y),
+        epochs=4,
+        verbose=0,
+        callbacks=[
+            keras_tfopt.callbacks.EvaluateWithAverages(),
+            keras_tfopt.callbacks.AveragesCheckpoint(
+                path, save_weights_only=True, save_best_only=True
+            ),
+        ],
+    )
+    loaded = make_model("sgd")
+    loaded.load_weights(path, skip_mismatch=True)
+    best = min(history.history["val_loss"])
+    np.testing.assert_allclose(loaded.evaluate(X, Y, verbose=0), best, rtol=1e-5)
+
+
+# What is refused
+
+
+def refused(model, *words, of=None, callbacks=1):
+    before = everything(model)
+    evaluation = [keras_tfopt.callbacks.EvaluateWithAverages(of) for _ in range(callbacks)]
+    with pytest.raises(ValueError) as error:
+        model.evaluate(X, Y, verbose=0, callbacks=evaluation)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert same(before, everything(model))
+    model.evaluate(X, Y, verbose=0)
+
+
+def test_no_averages_before_the_first_step():
+    model = make_model(SOURCES["MovingAverage"]())
+    with pytest.raises(ValueError, match="before the first step"):
+        with keras_tfopt.averaged(model):
+            pass
+    model.optimizer.build(model.trainable_variables)
+    refused(model, "before the first step", "MovingAverage")
+
+
+def test_no_averages_at_all():
+    refused(trained(momentum), "no averages", "MovingAverage", "use_ema", "Momentum")
+
+
+def test_averages_of_two():
+    def make():
+        return keras_tfopt.MovingAverage(keras_tfopt.Lookahead(momentum(), 4), 0.5)
+
+    model = trained(make)
+    refused(model, "MovingAverage", "Lookahead", "of=")
+    outer, inner = model.optimizer, model.optimizer.inner_optimizer
+    for of, name in ((outer, "average"), (inner, "slow")):
+        with keras_tfopt.averaged(model, of=of):
+            kernel = to_numpy(model.layers[0].kernel)
+        assert np.array_equal(kernel, to_numpy(outer.slot(model.layers[0].kernel, name)))
+    refused(model, "of", of=momentum())
+
+
+def test_averages_are_put_in_once():
+    model = trained(SOURCES["MovingAverage"])
+    before = everything(model)
+    with keras_tfopt.averaged(model):
+        inside = everything(model)
+        refused(model, "already")
+        with pytest.raises(ValueError, match="already"):
+            with keras_tfopt.averaged(model):
+                pass
+        assert same(inside, everything(model))
+    assert same(before, everything(model))
+    refused(model, "one callback", callbacks=2)
