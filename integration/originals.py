@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import fnmatch
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,11 @@ class Original:
         if found is None:
             raise NotReplayable(f"there is no keras_tfopt.{self.ours}")
         return found
+
+    def does_without(self, slot: str) -> bool:
+        """Whether ours may have no slot for a recorded one that is never written."""
+        patterns = [*self.unused, *(original(self.extends).unused if self.extends else ())]
+        return any(fnmatch.fnmatch(slot, pattern) for pattern in patterns)
 
 
 def _slot(name: str) -> Callable[..., Any]:

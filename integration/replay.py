@@ -14,7 +14,6 @@ run with 64-bit types switched on, all others as JAX is set up, by default witho
 
 import argparse
 import contextlib
-import fnmatch
 import re
 import sys
 import warnings
@@ -79,7 +78,7 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
         found = {f"{variable}/{v.path}": _array(v) for v in variables}
         for v in variables:
             for name, shape in case.variables[v.path]["slots"].items():
-                if any(fnmatch.fnmatch(name, pattern) for pattern in original.unused):
+                if original.does_without(name):
                     found[f"{slot}/{v.path}/{name}"] = np.zeros(shape, str(v.dtype))
                 with contextlib.suppress(KeyError):  # comparing reports what is missing
                     here = original.slots.get(name, name).removeprefix("inner.")

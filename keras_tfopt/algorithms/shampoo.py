@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -17,8 +16,15 @@ from keras_tfopt.algorithm import (
     register,
     zeros,
 )
-from keras_tfopt.algorithms.matrix_roots import inverse_root, use_iteration
-from keras_tfopt.execution import Slot, conditional
+from keras_tfopt.algorithms.preconditioning import (
+    added,
+    check_interval,
+    check_iteration,
+    is_always,
+    root,
+    sum_of_products,
+)
+from keras_tfopt.execution import Slot
 
 _OF_STEP = (
     "gbar_decay",
@@ -136,8 +142,8 @@ class Shampoo(Algorithm):
         self.gbar_weight = check_function_of_step("gbar_weight", gbar_weight, 0)
         self.mat_gbar_decay = check_function_of_step("mat_gbar_decay", mat_gbar_decay, 0)
         self.mat_gbar_weight = check_function_of_step("mat_gbar_weight", mat_gbar_weight, 0)
-        self.svd_interval = _check_interval("svd_interval", svd_interval)
-        self.precond_update_interval = _check_interval(
+        self.svd_interval = check_interval("svd_interval", svd_interval)
+        self.precond_update_interval = check_interval(
             "precond_update_interval", precond_update_interval
         )
         self.epsilon = check_hyperparameter("epsilon", epsilon, 0, left_open=True)
@@ -145,35 +151,26 @@ class Shampoo(Algorithm):
         self.use_iterative_root = use_iterative_root
         if use_iterative_root is not None:
             check_bool("use_iterative_root", use_iterative_root)
-        if use_iterative_root and not isinstance(self.alpha, float):
-            raise ValueError(
-                "Argument `alpha` must be a number with `use_iterative_root=True`. "
-                f"Received: {alpha!r}"
-            )
 
     def takes_rows(self, like: Any) -> bool:
         large = bool(like.shape) and like.shape[0] > self.max_matrix_size
-        return large and _is(self.gbar_decay, 0) and _is(self.mat_gbar_decay, 1)
+        return large and is_always(self.gbar_decay, 0) and is_always(self.mat_gbar_decay, 1)
 
     def facts(self, path: str) -> dict[str, Any]:
         return {}
 
     def slots(self, like: Any) -> dict[str, Slot]:
         shape = like.shape or (1,)
-        if self.use_iterative_root and not _root_of(self.alpha / len(shape)).is_integer():
-            raise ValueError(
-                f"With `use_iterative_root=True`, {len(shape)} / alpha must be an integer for "
-                f"{like.path!r} of shape {like.shape}. Received: alpha={self.alpha}"
-            )
-        slots = {} if _is(self.gbar_decay, 0) else {"gbar": zeros(like)}
+        check_iteration(self, len(shape))
+        slots = {} if is_always(self.gbar_decay, 0) else {"gbar": zeros(like)}
         for i, d in enumerate(shape):
             matrix = d <= self.max_matrix_size
-            waits = matrix and not _is(self.precond_update_interval, 1)
-            if waits or not _is(self.mat_gbar_decay, 0):
+            waits = matrix and not is_always(self.precond_update_interval, 1)
+            if waits or not is_always(self.mat_gbar_decay, 0):
                 by_row = i == 0 and not matrix
-                slots[f"Gbar_{i}"] = Slot((d, d) if matrix else (d,), by_row=by_row)
-            if matrix and not _is(self.svd_interval, 1):
-                slots[f"H_{i}"] = Slot((d, d), "identity", by_row=False)
+                slots |= {f"Gbar_{i}": Slot((d, d) if matrix else (d,), by_row=by_row)}
+            if matrix and not is_always(self.svd_interval, 1):
+                slots |= {f"H_{i}": Slot((d, d), "identity", by_row=False)}
         return slots
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
@@ -182,83 +179,33 @@ class Shampoo(Algorithm):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if 0 in x.shape:
             return x, {}
-        new = {}
+        new: dict[str, Any] = {}
         direction = t.gbar_weight * g
         if hasattr(s, "gbar"):
-            direction = new["gbar"] = t.gbar_decay * s.gbar + direction
-        shape = list(x.shape) or [1]
-        if t.rows:
-            shape[0] = -1
+            direction = t.gbar_decay * s.gbar + direction
+            new |= {"gbar": direction}
+        shape = [-1 if t.rows else n for n in x.shape[:1]] + list(x.shape[1:]) or [1]
         exponent = self.alpha / len(shape)
         for i, d in enumerate(shape):
             # Dimension i comes first and goes last: after all of them, the order is as it was.
             others = -1 if d != -1 else math.prod(shape[1:])
             turned = [*shape[i + 1 :], *shape[: i + 1]]
-            matrix = ops.reshape(g, (d, others))
-            total = getattr(s, f"Gbar_{i}", None)
+            matrix, direction = ops.reshape(g, (d, others)), ops.reshape(direction, (d, others))
+            total, power = getattr(s, f"Gbar_{i}", None), getattr(s, f"H_{i}", None)
             if d == -1 or d > self.max_matrix_size:
                 size = 1 if d == -1 or len(shape) == 1 else d
                 squares = ops.sum(matrix * matrix, axis=1)
-                total = self._average(total, t, t.mat_gbar_weight / size, squares)
+                total = added(self, total, t, t.mat_gbar_weight / size, squares)
                 scale = ops.where(total > 0, total, ops.ones_like(total)) ** -exponent
-                scale = ops.where(total > 0, scale, ops.zeros_like(scale))[:, None]
-                direction = scale * ops.reshape(direction, (d, others))
+                direction = ops.where(total > 0, scale, ops.zeros_like(scale))[:, None] * direction
             else:
-                total = self._sum(total, t, matrix)
-                root = self._root(getattr(s, f"H_{i}", None), t, total, exponent)
-                if hasattr(s, f"H_{i}"):
-                    new[f"H_{i}"] = root
-                direction = root @ ops.reshape(direction, (d, others))
-            if hasattr(s, f"Gbar_{i}"):
-                new[f"Gbar_{i}"] = total
+                total = sum_of_products(self, total, t, matrix)
+                power = root(self, power, t, total, exponent)
+                direction = power @ direction
+            kept = {f"Gbar_{i}": total, f"H_{i}": power}
+            new |= {name: value for name, value in kept.items() if hasattr(s, name)}
             direction = ops.reshape(ops.transpose(direction), turned)
             g = ops.reshape(ops.transpose(matrix), turned)
         if not t.rows:
             direction = ops.reshape(direction, x.shape)
         return x - t.lr * direction, new
-
-    def _sum(self, old: Any, t: Any, matrix: Any) -> Any:
-        def updated() -> Any:
-            weight = t.mat_gbar_weight * t.precond_update_interval
-            return self._average(old, t, weight, matrix @ ops.transpose(matrix))
-
-        return _every(self.precond_update_interval, t.precond_update_interval, t, updated, old)
-
-    def _average(self, old: Any, t: Any, weight: Any, new: Any) -> Any:
-        if old is None:
-            return weight * new
-        # Passes over large matrices that change nothing take as long as others.
-        return (old if _is(self.mat_gbar_decay, 1) else t.mat_gbar_decay * old) + weight * new
-
-    def _root(self, old: Any, t: Any, total: Any, exponent: Any) -> Any:
-        def updated() -> Any:
-            size = total.shape[0]
-            ridge = self.epsilon * ops.eye(size, dtype=total.dtype)
-            number = isinstance(exponent, float)  # else it changes
-            iterative = number and use_iteration(self.use_iterative_root, _root_of(exponent))
-            return inverse_root(total / size + ridge, exponent, self.epsilon, iterative)
-
-        return _every(self.svd_interval, t.svd_interval, t, updated, old)
-
-
-def _every(fixed: Any, interval: Any, t: Any, updated: Callable[[], Any], old: Any) -> Any:
-    """`updated()` in every so many steps and `old` in the others, where it is not called."""
-    if _is(fixed, 1):
-        return updated()
-    return conditional(t.step % interval < 1, updated, lambda: old)
-
-
-def _is(value: Any, number: int) -> bool:
-    """Whether a hyperparameter is this number, in every step."""
-    return isinstance(value, (int, float)) and value == number
-
-
-def _root_of(exponent: float) -> float:
-    """The p of a power -1/p, an integer if it is one but for rounding."""
-    return round(1 / exponent, 9)
-
-
-def _check_interval(name: str, value: Any) -> Any:
-    if isinstance(value, (int, float)):
-        return check_integer(name, value, 1)
-    return check_function_of_step(name, value, 1)
