@@ -66,7 +66,7 @@ def check_iteration(rule: Any, rank: int) -> None:
         return
     if not isinstance(rule.alpha, float) or not whole_root(rule.alpha / rank).is_integer():
         raise ValueError(
-            f"With `use_iterative_root=True`, argument `alpha` must be a number, and {rank} / alpha "
+            f"With `use_iterative_root=True`, `alpha` must be a number, and {rank} / alpha "
             f"an integer for variables with {rank} dimensions. Received: alpha={rule.alpha!r}"
         )
 
