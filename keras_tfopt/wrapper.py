@@ -39,7 +39,8 @@ class Wrapper(WrappingEngine):
 
     Args:
         inner_optimizer: A `keras.optimizers.Optimizer`, or its name or configuration. Options such
-            as clipping or accumulation belong to it. A `keras.optimizers.LossScaleOptimizer` goes
+            as clipping or accumulation belong to it; its `use_ema` averages what itself leaves, not
+            what wrappers do after that. A `keras.optimizers.LossScaleOptimizer` goes
             around the wrapper, not inside.
         name: Name of the optimizer.
     """

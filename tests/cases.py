@@ -82,6 +82,8 @@ class Case:
     moves_everywhere: tuple[str, ...] = ()
     # Whether a wrapper acts in touched rows only, also where the optimizer inside moves all rows.
     acts_in_rows: bool = False
+    # Whether a wrapper moves the variable after the step of the optimizer inside.
+    moves_after: bool = False
     # Arguments that have no default, where a test does not give them.
     required: Mapping[str, Any] = field(default_factory=dict)
 
@@ -692,6 +694,7 @@ CASES = (
     Case(
         cls=keras_tfopt.VariableClipping,
         inner=keras_tfopt.Momentum,
+        moves_after=True,
         reference=VariableClipping,
         required={"vars_to_clip_dims": {".": []}, "max_norm": 10.0},
         variants={
@@ -730,6 +733,7 @@ CASES = (
     Case(
         cls=keras_tfopt.Lookahead,
         inner=keras_tfopt.Adam,
+        moves_after=True,
         reference=Lookahead,
         variants={
             "often": {"sync_period": 2, "slow_step_size": 0.7, **_ADAM},

@@ -1,5 +1,10 @@
 """Averages in the place of the weights: at evaluation, in a context, in a checkpoint."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -300,3 +305,61 @@ def test_averages_are_put_in_once():
         assert same(inside, everything(model))
     assert same(before, everything(model))
     refused(model, "one callback", callbacks=2)
+
+
+# Several devices
+
+PROGRAM = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import contextlib, keras, keras_tfopt, numpy as np
+scope = contextlib.nullcontext
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
+rng = np.random.default_rng(0)
+x, y = (rng.normal(size=(16, n)).astype("float32") for n in (4, 2))
+
+def train(average):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(keras_tfopt.MovingAverage(keras_tfopt.LazyAdam(0.1), 0.8), "mse")
+    averages = [keras_tfopt.callbacks.EvaluateWithAverages()] * average
+    fit = {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0}
+    history = model.fit(x, y, validation_data=(x, y), callbacks=averages, **fit).history
+    weights = model.get_weights()
+    with model.optimizer.averaged(model):
+        inside = model.get_weights()
+    assert all(map(np.array_equal, weights, model.get_weights()))
+    return history["val_loss"], weights, inside
+
+one = train(True)
+if keras.backend.backend() == "jax":
+    devices = keras.distribution.list_devices()
+    assert len(devices) == 2
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+with scope():
+    two, plain = train(True), train(False)
+for a, b in zip(one, two):
+    for v, w in zip(a, b):
+        np.testing.assert_allclose(v, w, rtol=1e-4, atol=1e-5)
+assert all(map(np.array_equal, two[1], plain[1])), "training was disturbed"
+assert two[0] != plain[0]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras spreads no training on PyTorch by itself")
+def test_averages_on_two_devices():
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**environment, "KERAS_BACKEND": BACKEND},
+        cwd=pathlib.Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
