@@ -84,7 +84,7 @@ def ratio(times: dict[str, list[float]], ours: str, other: str) -> dict[str, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds per row")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of rounds per row")
     options = parser.parse_args()
 
     shapes = [(PARAMETERS,)]
@@ -110,9 +110,7 @@ def main() -> None:
         name = "the same, not compiled"
         rows.append(("Shampoo, four of 512x512, tf.function", times, "Shampoo", "eager", name))
 
-    every, seldom = {"Shampoo": keras_tfopt.Shampoo, "svd_interval": INTERVAL}, []
-    del every
-    each = []
+    each, seldom = [], []
     for _ in range(5):
         each.append(seconds_of_an_interval(lambda: keras_tfopt.Shampoo(0.1)))
         seldom.append(
