@@ -31,6 +31,8 @@ class StochasticWeightAveraging(Wrapper):
     Slots: `average`, of the variable's shape, zero until $t_0$, float32 for half-precision
     variables; `count`, a scalar, the number $n$ of weights in it.
 
+    Before the first average, the weights themselves are evaluated and saved in its place.
+
     Row gradients: passed on; the whole average moves, also where the variable did not.
 
     Example:
