@@ -101,12 +101,23 @@ def defaults(cls: type) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
 
 
-def bytes_per_parameter(cls: type, size: int = 1000) -> float:
-    """Bytes of slots for each parameter of a float32 variable of `size` times `size`."""
-    like = Like((size, size), "float32", "kernel")
-    optimizer = cls()
-    slots = optimizer.slots([like] if cls.scope == "model" else like)
-    return sum(4 * math.prod(slot.shape) for slot in slots.values()) / size**2
+SIZE = 512
+
+
+def slots_of(cls: type) -> dict[str, Any]:
+    """The slots of a float32 variable of SIZE times SIZE."""
+    like = Like((SIZE, SIZE), "float32", "kernel")
+    return cls().slots([like] if cls.scope == "model" else like)
+
+
+def bytes_per_parameter(cls: type) -> float:
+    """Bytes of slots for each parameter of that variable."""
+    return sum(4 * math.prod(slot.shape) for slot in slots_of(cls).values()) / SIZE**2
+
+
+def rows_of(cls: type) -> str:
+    """What a row gradient does, in words."""
+    return ROWS[cls.sparse] + (", in some variables" if "takes_rows" in vars(cls) else "")
 
 
 def tf1_names(cls: type) -> list[str]:
@@ -139,9 +150,9 @@ def overview() -> str:
     ]
     for cls in algorithms():
         names = ", ".join(f"`{name}`" for name in tf1_names(cls))
-        slots = ", ".join(f"`{name}`" for name in cls().slot_names)
+        slots = ", ".join(f"`{name}`" for name in slots_of(cls))
         lines.append(
-            f"| [{cls.__name__}](#{cls.__name__.lower()}) | {names} | {ROWS[cls.sparse]} | "
+            f"| [{cls.__name__}](#{cls.__name__.lower()}) | {names} | {rows_of(cls)} | "
             f"{slots or 'none'} | {bytes_per_parameter(cls):.3g} |"
         )
     return "\n".join(lines)

@@ -43,7 +43,7 @@ class Original:
     unused: Sequence[str] = ()
     """Patterns of recorded slots that ours does without where the original never writes them."""
     other_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Defaults that are not ours, because another original of ours has others."""
+    """Defaults that are not ours: another original of ours has others, or ours are better."""
     slots: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Slots that have another name here."""
     selects: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -222,7 +222,11 @@ ORIGINALS: dict[str, Original] = {
     "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
     "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
     "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
-    "ShampooOptimizer": Original("Shampoo", unused=("gbar", "Gbar_*")),
+    "ShampooOptimizer": Original(
+        "Shampoo",
+        unused=("gbar", "Gbar_*"),
+        other_defaults={"use_iterative_root": False},  # ours chooses
+    ),
     "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
     "PowerSignOptimizer": Original("PowerSign", _DECAY),
     "RegAdagradOptimizer": Original("RegAdagrad"),

@@ -108,6 +108,9 @@ def test_defaults_are_those_of_the_original(optimizer):
                     continue
                 if name in originals.WITHOUT_EFFECT:
                     continue
+                if name in entry.other_defaults:
+                    assert value == entry.other_defaults[name]
+                    continue
                 if entry.arguments.get(name, name) is None:  # has no counterpart here
                     assert value is None
                     continue
