@@ -1,6 +1,7 @@
 """The guides run as a user runs them, on the backend of the test run, and draw their pictures."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,25 +9,24 @@ from pathlib import Path
 import keras
 import pytest
 
-ROOT = Path(__file__).parents[1]
-# What the guides share, and those with a test of their own.
-OTHERS = {"data.py", "report.py", "quickstart.py", "averages.py"}
-GUIDES = sorted({path.name for path in (ROOT / "guides").glob("*.py")} - OTHERS)
+GUIDES = Path(__file__).parents[1] / "guides"
+TOOLS = {"data", "report"}  # what the guides share
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("matplotlib")
 pytest.importorskip("mlxtend")
+pytest.importorskip("sklearn")
 
 
-@pytest.mark.parametrize("guide", GUIDES)
-def test_guide_runs_and_draws(guide, tmp_path):
-    out = tmp_path / "new folder" / "curves.png"
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+def printed_by(guide, folder, *arguments):
+    """What a guide prints; it has to end well, to draw its picture and to leave nothing else."""
+    out = folder / "new folder" / "curves.png"
+    path = os.pathsep.join(filter(None, [str(GUIDES.parent), os.environ.get("PYTHONPATH")]))
     # JAX as users have it: the test run itself has x64 on.
     backend = {"KERAS_BACKEND": keras.backend.backend(), "JAX_ENABLE_X64": "0"}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "guides" / guide), "--fast", "--out", str(out)],
-        cwd=tmp_path,
+        [sys.executable, str(GUIDES / f"{guide}.py"), *arguments, "--out", str(out)],
+        cwd=folder,
         env={**os.environ, **backend, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -39,5 +39,39 @@ def test_guide_runs_and_draws(guide, tmp_path):
     from matplotlib.image import imread
 
     height, width, _ = imread(out).shape
-    assert height > 400 and width > 400
-    assert list(tmp_path.iterdir()) == [out.parent]
+    assert height > 500 and width > 500
+    assert list(folder.iterdir()) == [out.parent]
+    return done.stdout
+
+
+def quickstart(folder):
+    text = printed_by("quickstart", folder, "--fast")
+    number = r"\s+\d+(?:\.\d+)?"
+    sides = ["keras SGD, momentum 0.9", "keras_tfopt LARS", "keras Adam", "keras_tfopt LazyAdam"]
+    for side in sides:  # rate, validation, test, milliseconds, ratio
+        assert re.search(rf"^  {re.escape(side)}{number * 5}$", text, re.MULTILINE), side
+    assert "Total time: " in text
+
+
+def averages(folder):
+    text = printed_by("averages", folder, "--epochs", "8")
+    means = re.search(r"^Mean .* weights (0\.\d+), averages (0\.\d+)$", text, re.MULTILINE)
+    best = re.search(r"^Best averages, .*: (0\.\d+)$", text, re.MULTILINE)
+    table = re.findall(r"^ +\d+ +0\.\d+ +(0\.\d+)$", text, re.MULTILINE)
+    assert len(table) == 8 and best[1] == max(table)
+    assert float(means[2]) > float(means[1]) > 0.8  # averages are better, on real data
+
+
+def second_order(folder):
+    text = printed_by("second_order", folder, "--fast")
+    number = r"\s+\d+(?:\.\d+)?"
+    for side in ("Momentum", "Adam", "GGT", "Shampoo"):  # rate, steps, seconds, ms/step, loss
+        assert re.search(rf"^{side}{number * 5}$", text, re.MULTILINE), side
+
+
+CHECKS = {check.__name__: check for check in (quickstart, averages, second_order)}
+
+
+@pytest.mark.parametrize("guide", sorted({p.stem for p in GUIDES.glob("*.py")} - TOOLS))
+def test_guide(guide, tmp_path):
+    CHECKS[guide](tmp_path)
