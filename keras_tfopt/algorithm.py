@@ -57,6 +57,11 @@ class Algorithm(Engine):
         sparse: What a row gradient does. "dense": the same as the dense gradient with zeros in the
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.
+            A rule for which that holds in some variables only defines `takes_rows(like)`.
+        fused: Whether compiling the rule as a whole makes it faster; False for rules that
+            decompose matrices, which XLA does slowly on a CPU.
+        needs_finite: Whether a gradient with NaN or infinity would spoil the state for good, so
+            that eager steps refuse it.
 
         flat: With scope "variable": the rule uses elementwise operations and `t.norm` only, so that
             it can run over many variables laid end to end.
