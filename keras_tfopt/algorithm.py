@@ -58,13 +58,13 @@ class Algorithm(Engine):
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.
             A rule for which that holds in some variables only defines `takes_rows(like)`.
+
+        flat: With scope "variable": the rule uses elementwise operations and `t.norm` only, so that
+            it can run over many variables laid end to end.
         fused: Whether compiling the rule as a whole makes it faster; False for rules that
             decompose matrices, which XLA does slowly on a CPU.
         needs_finite: Whether a gradient with NaN or infinity would spoil the state for good, so
             that eager steps refuse it.
-
-        flat: With scope "variable": the rule uses elementwise operations and `t.norm` only, so that
-            it can run over many variables laid end to end.
 
     Touched rows are those that a `RowGradient` names. Other gradients, whatever their form, touch
     the rows in which they are not zero, if the variable's path matches `row_variables`; other
