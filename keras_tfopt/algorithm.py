@@ -58,7 +58,6 @@ class Algorithm(Engine):
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.
             A rule for which that holds in some variables only defines `takes_rows(like)`.
-
         flat: With scope "variable": the rule uses elementwise operations and `t.norm` only, so that
             it can run over many variables laid end to end.
         fused: Whether compiling the rule as a whole makes it faster; False for rules that
