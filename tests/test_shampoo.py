@@ -123,6 +123,18 @@ def test_a_gradient_that_is_not_finite_is_refused(make, value, kind):
     assert all(np.all(np.isfinite(array)) for array in runner.snapshot())
 
 
+def test_nothing_decays_before_the_optimizer_inside_refuses():
+    inner = keras_tfopt.Shampoo(0.1)
+    runner = Runner(keras_tfopt.DecoupledWeightDecay(inner, 0.1), KERNEL, "eager")
+    bad = {"layer/kernel": np.full((4, 3), np.nan, "float32")}
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        runner.step(bad)
+    np.testing.assert_array_equal(runner.values["layer/kernel"], KERNEL["layer/kernel"])
+    skipping = Runner(keras_tfopt.SkipNonFinite(keras_tfopt.Shampoo(0.1)), KERNEL, "eager")
+    skipping.step(bad)
+    assert skipping.optimizer.skipped == 1
+
+
 def test_large_gradients_are_finite():
     """Their sum is not."""
     runner = Runner(keras_tfopt.GGT(0.1), KERNEL, "eager")

@@ -314,20 +314,22 @@ class Engine(keras.optimizers.Optimizer):
         grads, variables = pair(self, grads, trainable_variables)
         if not grads:
             return
-        self._raise_refused()
+        self.raise_refused()
         with keras.name_scope(self.name):
             grads, variables = self._filter_empty_gradients(grads, variables)
             grads = [
                 gradients.check(g, v, self._likes[self._position(v)])
                 for g, v in zip(grads, variables, strict=True)
             ]
-            if self.needs_finite:
-                self._refuse_unless_finite(grads, variables)
+            self.refuse_unless_finite(grads, variables)
             with backend.no_gradients():
                 self._apply_checked(grads, variables, summed)
         self._iterations.assign_add(1)
 
-    def _refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
+    def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
+        """Raises an error for gradients that would spoil the state; compiled steps cannot."""
+        if not self.needs_finite:
+            return
         for g, variable in zip(grads, variables, strict=True):
             values = g.values if isinstance(g, gradients.Touched) else g
             if backend.is_finite(values) is False:
@@ -571,7 +573,10 @@ class Engine(keras.optimizers.Optimizer):
         """
         return averages.averaged(model, self, of)
 
-    def _raise_refused(self) -> None:
+    def raise_refused(self) -> None:
+        """Raises an error for rows out of range in earlier steps, which could not."""
+        if not self.built:
+            return
         refused = backend.limits(backend.read(self._refused_rows))
         if refused is not None and refused[1] > 0:
             self._refused_rows.assign(0)

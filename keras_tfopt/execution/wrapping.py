@@ -215,6 +215,9 @@ class WrappingEngine(keras.optimizers.Optimizer):
         if not grads:
             return
         self.raise_excess()
+        engines = [p for p in averages.parts(self.inner_optimizer) if isinstance(p, Engine)]
+        for engine in engines:  # before a hook has changed anything
+            engine.raise_refused()
         with keras.name_scope(self.name), backend.no_gradients():
             grads, variables = self._filter_empty_gradients(grads, variables)
             indices = [self._get_variable_index(v) for v in variables]
@@ -222,6 +225,9 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 gradients.check(g, v, self._likes[i])
                 for g, v, i in zip(grads, variables, indices, strict=True)
             ]
+            if not any(_skips_steps(part) for part in averages.parts(self)):
+                for engine in engines:
+                    engine.refuse_unless_finite(grads, variables)
             if not summed:
                 # Hooks must see the same on all replicas, or these would drift apart.
                 grads = backend.reduce_replicas(grads)
@@ -536,6 +542,10 @@ def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None
         variables = optimizer._trainable_variables
         native = [given.get(optimizer._var_key(v)) for v in variables]
     optimizer.apply(native, variables)
+
+
+def _skips_steps(optimizer: Any) -> bool:
+    return isinstance(optimizer, WrappingEngine) and optimizer._has("accept_step")
 
 
 def innermost(optimizer: Any) -> Any:
