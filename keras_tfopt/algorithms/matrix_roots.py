@@ -37,8 +37,8 @@ def matrix_inverse_pth_root(
         p: Number > 0; with the iteration, an integer.
         epsilon: Number >= 0: smaller eigenvalues count as this; with the iteration it is not used.
         iterative: True for the iteration, False for eigenvalues. The default None takes the
-            iteration where XLA compiles TensorFlow for a CPU, which decomposes 256 x 256 in 100 ms
-            instead of 3, and p is an integer.
+            iteration where XLA compiles TensorFlow for a CPU and p is an integer: there, 256 x 256
+            takes 140 ms to decompose (5 without XLA, on two cores) and 30 by the iteration.
 
     Returns:
         Tensor of shape (n, n). Eigenvalues below about 1e-6 (float32) of the largest are lost in

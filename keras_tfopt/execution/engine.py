@@ -331,8 +331,7 @@ class Engine(keras.optimizers.Optimizer):
         if not self.needs_finite:
             return
         for g, variable in zip(grads, variables, strict=True):
-            values = g.values if isinstance(g, gradients.Touched) else g
-            if backend.is_finite(values) is False:
+            if backend.is_finite(gradients.values_of(g)) is False:
                 raise ValueError(
                     f"{type(self).__name__} keeps sums of gradients and needs finite ones. "
                     f"Received: NaN or infinity in the gradient of {path_of(variable)!r}; nothing "

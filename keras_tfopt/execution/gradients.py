@@ -49,6 +49,11 @@ def sum_repeated(gradient: Any, refused: Any) -> Any:
     return Touched(values, indices, gradient.shape, gradient.named, distinct=True)
 
 
+def values_of(gradient: Any) -> Any:
+    """The numbers of a gradient: all of it, or those of its rows."""
+    return gradient.values if isinstance(gradient, Touched) else gradient
+
+
 def _map(function: Any, gradient: Any) -> Any:
     return gradient.map(function) if isinstance(gradient, Touched) else function(gradient)
 
@@ -70,7 +75,7 @@ def _shrinking(norm: Any, most: float) -> Any:
 
 
 def norm(grads: list[Any]) -> Any:
-    values = [g.values if isinstance(g, Touched) else g for g in grads]
+    values = [values_of(g) for g in grads]
     dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
     return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
 

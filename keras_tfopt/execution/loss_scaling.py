@@ -13,7 +13,7 @@ from keras_tfopt.execution import gradients, persistence
 from keras_tfopt.execution.binding import Cache
 from keras_tfopt.execution.building import describe, pair
 from keras_tfopt.execution.select import backend
-from keras_tfopt.execution.wrapping import apply_summed, check_inner, values_of
+from keras_tfopt.execution.wrapping import apply_summed, check_inner
 
 
 class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
@@ -69,14 +69,16 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
             ]
             # Before the check, so that all replicas come to the same result.
             grads = backend.reduce_replicas(grads)
-            finite = ops.all(ops.stack([ops.all(ops.isfinite(values_of(g))) for g in grads]))
+            finite = ops.all(
+                ops.stack([ops.all(ops.isfinite(gradients.values_of(g))) for g in grads])
+            )
             scale, counter = backend.read(self.dynamic_scale), backend.read(self.step_counter)
 
             def step() -> None:
                 unscaled = [
                     g
                     if self._overwrite_variable_with_gradient(v)
-                    else g / ops.cast(scale, values_of(g).dtype)
+                    else g / ops.cast(scale, gradients.values_of(g).dtype)
                     for g, v in zip(grads, variables, strict=True)
                 ]
                 apply_summed(self.inner_optimizer, unscaled, variables)

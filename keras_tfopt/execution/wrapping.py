@@ -239,7 +239,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 state = collections.namedtuple("State", self._counters)(  # type: ignore[misc]
                     *[backend.read(counter) for counter in self._counters.values()]
                 )
-                accepted, new = self.accept_step([values_of(g) for g in grads], state)
+                accepted, new = self.accept_step([gradients.values_of(g) for g in grads], state)
                 backend.run_if(self, accepted, lambda: self._step(grads, variables))
                 backend.commit(self, [(self._counters[n], None, v) for n, v in new.items()])
         self._iterations.assign_add(1)
@@ -601,10 +601,6 @@ def state_of(optimizer: Any, index: int) -> list[Any]:
 
 def _is_rows(gradient: Any) -> bool:
     return isinstance(gradient, gradients.Touched)
-
-
-def values_of(gradient: Any) -> Any:
-    return gradient.values if _is_rows(gradient) else gradient
 
 
 def _where(condition: Any, new: Any, old: Any) -> Any:
