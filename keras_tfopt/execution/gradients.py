@@ -74,6 +74,12 @@ def _shrinking(norm: Any, most: float) -> Any:
     return ops.where(norm <= bound, ops.ones_like(norm), bound / norm)
 
 
+def _shrinking_all(total: Any, most: float) -> Any:
+    """`_shrinking` for gradients that share a norm, of which only some may be not finite."""
+    # The finite ones must not come out as if all were well.
+    return _shrinking(total, most) + (total - total)
+
+
 def norm(grads: list[Any]) -> Any:
     values = [values_of(g) for g in grads]
     dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
@@ -98,8 +104,7 @@ def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any]
     if not summed:
         return list(grads), ops.zeros(())
     total = norm(summed)
-    # Where the norm is not finite, gradients must not come out as if all were well.
-    scale = _shrinking(total, most) + (total - total)
+    scale = _shrinking_all(total, most)
     return [None if g is None else _scaled_as_it_is(g, scale) for g in grads], total
 
 
@@ -160,8 +165,6 @@ def clip(optimizer: Any, grads: list[Any]) -> list[Any]:
         return [_scaled(g, _shrinking(norm([g]), optimizer.clipnorm)) for g in grads]
     if optimizer.global_clipnorm is not None:
         total = norm(grads)
-        scale = _shrinking(total, optimizer.global_clipnorm)
-        # A norm that is not finite must not let the finite gradients pass as if all were well.
-        scale = scale + (total - total)
+        scale = _shrinking_all(total, optimizer.global_clipnorm)
         return [_scaled(g, scale) for g in grads]
     return grads
