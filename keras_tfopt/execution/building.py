@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,5 +83,11 @@ def pair(
     if variables and not optimizer.built:
         with keras.name_scope(optimizer.name):
             backend.once(lambda: optimizer.build(variables))
-    optimizer._check_variables_are_known(variables)
+    if not are_same(variables, optimizer._trainable_variables):
+        optimizer._check_variables_are_known(variables)
     return grads, variables
+
+
+def are_same(variables: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two lists hold the same objects in the same order."""
+    return len(variables) == len(others) and all(map(operator.is_, variables, others))

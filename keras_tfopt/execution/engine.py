@@ -26,7 +26,14 @@ from keras_tfopt.execution.binding import (
     with_values,
     write,
 )
-from keras_tfopt.execution.building import add_slot, constant, describe, pair, path_of
+from keras_tfopt.execution.building import (
+    add_slot,
+    are_same,
+    constant,
+    describe,
+    pair,
+    path_of,
+)
 from keras_tfopt.execution.options import (
     changes,
     check_base,
@@ -143,7 +150,6 @@ class Engine(keras.optimizers.Optimizer):
             self._trainable_variables = variables
             for index, variable in enumerate(variables):
                 self._trainable_variables_indices[self._var_key(variable)] = index
-            self._positions = Cache({id(v): index for index, v in enumerate(variables)})
             self._is_row_variable = [
                 bool(like.shape) and any(p.search(like.path) for p in self._row_patterns)
                 for like in likes
@@ -318,8 +324,8 @@ class Engine(keras.optimizers.Optimizer):
         with keras.name_scope(self.name):
             grads, variables = self._filter_empty_gradients(grads, variables)
             grads = [
-                gradients.check(g, v, self._likes[self._position(v)])
-                for g, v in zip(grads, variables, strict=True)
+                gradients.check(g, v, self._likes[i])
+                for g, v, i in zip(grads, variables, self._positions_of(variables), strict=True)
             ]
             self.refuse_unless_finite(grads, variables)
             with backend.no_gradients():
@@ -350,7 +356,7 @@ class Engine(keras.optimizers.Optimizer):
         if not self.gradient_accumulation_steps:
             self._step(grads, variables)
             return
-        places = [self._position(v) for v in variables]
+        places = self._positions_of(variables)
         accumulators = [self._accumulated_gradients[place] for place in places]
         touched = [
             self._touched_rows[place] if getattr(g, "named", False) else None
@@ -382,7 +388,9 @@ class Engine(keras.optimizers.Optimizer):
         if self.scope == "model":
             self._step_model(grads, variables, self._scalars(lr, step, self._model_dtype))
         else:
-            updates = [self._plan(*each) for each in zip(grads, variables, touched, strict=True)]
+            places = self._positions_of(variables)
+            plans = zip(grads, variables, places, touched, strict=True)
+            updates = [self._plan(*each) for each in plans]
             dtypes = sorted({u.kind.dtype for u in updates})
             backend.execute(self, updates, {d: self._scalars(lr, step, d) for d in dtypes})
         if self.use_ema:
@@ -435,37 +443,44 @@ class Engine(keras.optimizers.Optimizer):
         everything = [*self._trainable_variables, *masters, *self._model_slots.values()]
         backend.run_in_place(self, key, run, everything, (g, scalars))
 
-    def _plan(self, gradient: Any, variable: Any, touched: Any) -> Update:
+    def _plan(self, gradient: Any, variable: Any, index: int, touched: Any) -> Update:
         """Decides how the rule meets this gradient: as a whole or in rows.
 
         `touched` says which rows of a dense gradient were named when it was summed up, or is None.
         """
-        index = self._position(variable)
-        sparse, by_rows = self._sparse[index], self.moves_by_rows(index)
         rows = isinstance(gradient, gradients.Touched)
-        named = gradient.named if rows else touched is not None
-        mode, mask = "dense", None
-        if sparse == "rows" and (named or by_rows):
-            mode, mask = "rows" if rows else "touched", touched
-        elif sparse == "move_rows" and (named or by_rows):
-            mode, mask = "move", backend.row_mask(gradient)
-            if touched is not None:
-                mask = mask | ops.reshape(touched, mask.shape)
+        mode, named, mask = "dense", False, None
+        if self._sparse[index] != "dense":
+            mode, named, mask = self._row_mode(gradient, index, touched)
         if rows and mode != "rows":
             gradient = backend.to_dense(gradient)
-        kind, names, slots, cut = self._static(index, mode, named and mode in ("rows", "touched"))
+        kind, names, slots, cut = self._static(index, mode, named)
         like = self._likes[index]
         return Update(kind, index, like, variable, names, slots, cut, gradient, mask)
+
+    def _row_mode(self, gradient: Any, index: int, touched: Any) -> tuple[str, bool, Any]:
+        """Mode, whether rows are named, and mask of a variable whose rule may go by rows."""
+        rows = isinstance(gradient, gradients.Touched)
+        named = gradient.named if rows else touched is not None
+        if not (named or self._is_row_variable[index]):
+            return "dense", False, None
+        if self._sparse[index] == "rows":
+            return "rows" if rows else "touched", named, touched
+        mask = backend.row_mask(gradient)
+        if touched is not None:
+            mask = mask | ops.reshape(touched, mask.shape)
+        return "move", False, mask
 
     def moves_by_rows(self, index: int) -> bool:
         """Whether rows without gradient are left alone in this variable in ordinary training."""
         return self._sparse[index] != "dense" and self._is_row_variable[index]
 
-    def _position(self, variable: Any) -> int:
-        """Place of a variable in the order of building."""
-        # Keras's own way to look it up costs as much as the update of a small variable.
-        place = self._positions.get(id(variable))
-        return self._get_variable_index(variable) if place is None else place
+    def _positions_of(self, variables: Sequence[Any]) -> Sequence[int]:
+        """Places of variables in the order of building."""
+        # Keras's own way to look them up costs as much as the update of small variables.
+        if are_same(variables, self._trainable_variables):
+            return range(len(variables))
+        return [self._get_variable_index(variable) for variable in variables]
 
     def _static(self, index: int, mode: str, named: bool) -> tuple[Kind, tuple, list, tuple]:
         """The part of an update that is the same in every step: kind, names, slots and cut."""

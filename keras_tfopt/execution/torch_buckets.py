@@ -1,8 +1,8 @@
 """Elementwise rules on PyTorch over flat memory, compiled once per rule.
 
-Small variables of one kind are laid end to end, their slots for good, variables and gradients for
-the duration of a step; large ones are used where they are. One function, compiled for some flat
-tensors of any length, then runs the rule in a single pass over the memory of each.
+Small variables of one kind are laid end to end, as recurrent layers of PyTorch do with theirs, and
+so are their slots and, for the time of a step, their gradients; large ones are used where they are.
+One function, compiled for flat tensors of any length, then runs the rule in a single pass.
 """
 
 from __future__ import annotations
@@ -23,17 +23,24 @@ from keras_tfopt.execution.settings import is_plain
 if TYPE_CHECKING:
     from keras_tfopt.execution.engine import Engine
 
-LARGE = 1 << 14  # elements from which a variable is used where it is
-BUCKET = 1 << 18  # elements of a bucket: bounds the memory for copies of gradients
-# Flat tensors of one call of compiled code, which costs as much as some 20,000 elements. Each takes
-# a third of a second to compile.
-BATCH = 2
+LARGE = 1 << 16  # elements from which a variable is used where it is
+BUCKET = 1 << 19  # elements of a bucket: bounds the memory for copies of gradients
 BLOCK = 256  # elements summed together where a rule takes norms: in one pass, and exactly
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
+OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and who counts
 
 _compiled: dict[tuple, Callable] = {}
 _scratches: dict[tuple, torch.Tensor] = {}
 _compiler_works = True
+
+
+@dataclasses.dataclass
+class Laid:
+    """Tensors end to end: as a whole, and each as a view."""
+
+    whole: torch.Tensor
+    parts: list[torch.Tensor]
+    gaps: list[torch.Tensor]  # between them
 
 
 @dataclasses.dataclass
@@ -42,34 +49,38 @@ class Bucket:
 
     positions: list[int]  # in the list of updates
     flat: list[torch.Tensor]
-    slots: list[Any]  # slot variables
+    moved: list[Any]  # variables of Keras, of slots and others, whose values are views now
     addresses: list[int]  # at which they must be found
     # For rules with norms, memory is a matrix of whole blocks, each of one variable: the number of
     # each block's variable, and a zero for each variable.
     blocks: tuple[torch.Tensor, torch.Tensor] | None
-    # Gradient and variable laid out as the slots are, for the time of a step, and the parts of
-    # them that belong to each variable. None for a variable that is used where it is.
-    joined: tuple[torch.Tensor, torch.Tensor] | None = None
-    parts: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    # Gradients and variables laid out as the slots are; None where there is one, used as it is.
+    g: Laid | None = None
+    x: Laid | None = None
+    x_is_copy: bool = False  # for the time of a step
 
     def gather(self, g: list[torch.Tensor], x: list[torch.Tensor]) -> tuple:
         """Flat gradient, variable and slots, and the blocks: what the compiled step takes."""
-        if self.joined is None:
+        if self.x is None or self.g is None:
             return g[0].reshape(-1), x[0].detach().view(-1), self.flat, None
-        for whole, parts, tensors in zip(self.joined, self.parts, (g, x), strict=True):
-            if self.blocks is not None:
-                whole.zero_()  # what fills up blocks must not count in norms
-            torch._foreach_copy_(parts, tensors)
-        return *self.joined, self.flat, self.blocks
+        if self.g.gaps:
+            torch._foreach_zero_([*self.g.gaps, *self.x.gaps])  # which must not count in norms
+        torch._foreach_copy_(self.g.parts, g)
+        if self.x_is_copy:
+            torch._foreach_copy_(self.x.parts, x)
+        return self.g.whole, self.x.whole, self.flat, self.blocks
 
     def scatter(self, x: list[torch.Tensor]) -> None:
         """Writes the variables back."""
-        if self.joined is not None:
-            torch._foreach_copy_(x, self.parts[1])
+        if self.x is not None and self.x_is_copy:
+            torch._foreach_copy_(x, self.x.parts)
+        elif self.x is not None:
+            # Or a backward pass would not notice that values which it needs have changed.
+            torch.autograd.graph.increment_version(x)
 
     def is_intact(self) -> bool:
-        """Whether the slots are still views: moving or replacing them detaches them."""
-        return [slot._value.data_ptr() for slot in self.slots] == self.addresses
+        """Whether all that has been moved is still there: assigning tensors detaches it."""
+        return [variable._value.data_ptr() for variable in self.moved] == self.addresses
 
 
 def run_fused(
@@ -83,20 +94,14 @@ def run_fused(
         return updates
     key = ("plan", tuple([u.index for u in fused]))
     plan = engine._fast.get(key)
-    if plan is None or not all(bucket.is_intact() for group in plan for bucket in group):
+    if plan is None or not all(bucket.is_intact() for bucket in plan):
         plan = engine._fast[key] = _plan(fused, engine.scope)
-    for group in plan:
-        members = [[fused[position] for position in bucket.positions] for bucket in group]
-        first = members[0][0]
-        step = _step(engine, first, group[0].blocks is not None)
-        x = [[u.variable._value for u in one] for one in members]
-        gathered = [
-            bucket.gather([u.gradient for u in one], values)
-            for bucket, one, values in zip(group, members, x, strict=True)
-        ]
-        step(gathered, scalars[first.kind.dtype])
-        for bucket, values in zip(group, x, strict=True):
-            bucket.scatter(values)
+    for bucket in plan:
+        members = [fused[position] for position in bucket.positions]
+        step = _step(engine, members[0], bucket.blocks is not None)
+        x = [u.variable._value for u in members]
+        step(*bucket.gather([u.gradient for u in members], x), scalars[members[0].kind.dtype])
+        bucket.scatter(x)
     if len(fused) == len(updates):
         return []
     done = {id(update) for update in fused}
@@ -113,8 +118,8 @@ def _is_plain_update(update: Update) -> bool:
     )
 
 
-def _plan(updates: list[Update], scope: str) -> list[list[Bucket]]:
-    """All variables in buckets, and these in groups for one call of compiled code each."""
+def _plan(updates: list[Update], scope: str) -> list[Bucket]:
+    """All variables in buckets, one for a call of compiled code."""
     alike: dict[tuple, list[list[int]]] = {}
     filled: dict[tuple, int] = {}
     for position, update in enumerate(updates):
@@ -131,17 +136,15 @@ def _plan(updates: list[Update], scope: str) -> list[list[Bucket]]:
             filled[key] = size
         else:
             lists.append([position])
-    plan = []
-    for (blocks, *_), lists in alike.items():
-        lists = [positions for positions in lists if positions]
-        size = 1 if blocks else BATCH
-        for start in range(0, len(lists), size):
-            group = lists[start : start + size]
-            plan.append([_bucket(updates, p, blocks, number) for number, p in enumerate(group)])
-    return plan
+    return [
+        _bucket(updates, positions, blocks)
+        for (blocks, *_), lists in alike.items()
+        for positions in lists
+        if positions
+    ]
 
 
-def _bucket(updates: list[Update], positions: list[int], in_blocks: bool, number: int) -> Bucket:
+def _bucket(updates: list[Update], positions: list[int], in_blocks: bool) -> Bucket:
     members = [updates[position] for position in positions]
     values = [u.variable._value for u in members]
     sizes = [value.numel() for value in values]
@@ -153,37 +156,83 @@ def _bucket(updates: list[Update], positions: list[int], in_blocks: bool, number
         blocks = owner, members[0].gradient.new_zeros(len(sizes))
     bucket = Bucket(positions, [], [], [], blocks)
 
-    def split(whole: torch.Tensor) -> list[torch.Tensor]:
-        pieces = zip(whole.view(-1).split(rooms), sizes, values, strict=True)
-        return [piece[:size].view(value.shape) for piece, size, value in pieces]
+    def laid(whole: torch.Tensor) -> Laid:
+        pieces = list(zip(whole.split(rooms), sizes, values, strict=True))
+        return Laid(
+            whole.view(-1, BLOCK) if in_blocks else whole,
+            [piece[:size].view(value.shape) for piece, size, value in pieces],
+            [piece[size:] for piece, size, _ in pieces if size < piece.numel()],
+        )
 
     for slots in zip(*(u.slots for u in members), strict=True):
-        whole = slots[0]._value.new_zeros(sum(rooms))
-        for slot, view in zip(slots, split(whole), strict=True):
+        flat = laid(slots[0]._value.new_zeros(sum(rooms)))
+        for slot, view in zip(slots, flat.parts, strict=True):
             view.copy_(slot._value.detach())
             slot._value = torch.nn.Parameter(view, requires_grad=False)
-            bucket.slots.append(slot)
-            bucket.addresses.append(view.data_ptr())
-        bucket.flat.append(whole.view(-1, BLOCK) if in_blocks else whole)
+        bucket.flat.append(flat.whole)
+        bucket.moved += slots
     if len(members) > 1 or in_blocks or not values[0].is_contiguous():
         room = sum(rooms)
-        g = _scratch(("g", number), members[0].gradient, room)
-        x = _scratch(("x", number), values[0], room)
-        bucket.parts = split(g), split(x)
-        bucket.joined = (g.view(-1, BLOCK), x.view(-1, BLOCK)) if in_blocks else (g, x)
+        bucket.g = laid(_scratch("g", members[0].gradient, room))
+        whole = _laid_end_to_end(values, rooms)
+        bucket.x_is_copy = whole is None
+        if whole is None:
+            whole = _scratch("x", values[0], room)
+        else:
+            bucket.moved += [u.variable for u in members]
+        bucket.x = laid(whole)
+    bucket.addresses += [variable._value.data_ptr() for variable in bucket.moved]
     return bucket
 
 
-def _scratch(use: tuple[str, int], like: torch.Tensor, size: int) -> torch.Tensor:
+def _laid_end_to_end(values: list[torch.Tensor], rooms: list[int]) -> torch.Tensor | None:
+    """Memory that holds variables one after the other, where it is possible to have them so."""
+    if not all(v.is_contiguous() and type(v.data) is torch.Tensor for v in values):
+        return None
+    # Optimizers that come later find the variables like this, if without anything in between.
+    if rooms == [v.numel() for v in values] and _are_adjacent(values):
+        return values[0].detach().as_strided((sum(rooms),), (1,))
+    if not all(_is_movable(value) for value in values):
+        return None
+    whole = values[0].new_zeros(sum(rooms))
+    for value, part in zip(values, whole.split(rooms), strict=True):
+        part = part[: value.numel()].view(value.shape)
+        value.data = part.copy_(value.detach())
+    return whole
+
+
+def _are_adjacent(values: list[torch.Tensor]) -> bool:
+    first = values[0]
+    address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    for value in values:
+        if value.data_ptr() != address or value.untyped_storage().data_ptr() != storage:
+            return False
+        address += value.nbytes
+    return True
+
+
+def _is_movable(value: torch.Tensor) -> bool:
+    """Whether nobody would notice that a variable's values lie elsewhere from now on."""
+    storage = value.untyped_storage()
+    try:
+        # Other tensors and NumPy arrays may use the same memory, and other processes.
+        users = torch._C._storage_Use_Count(storage._cdata)
+        shared = value.device.type == "cpu" and value.is_shared()
+    except AttributeError:  # the count is no public interface
+        return False
+    return users == OWN_USERS and not shared and storage.nbytes() == value.nbytes
+
+
+def _scratch(use: str, like: torch.Tensor, size: int) -> torch.Tensor:
     """Memory for the time of a call of compiled code, the same for all calls."""
-    key = (*use, like.dtype, like.device)
+    key = (use, like.dtype, like.device)
     if key not in _scratches or _scratches[key].numel() < size:
         _scratches[key] = torch.empty(max(size, BUCKET), dtype=like.dtype, device=like.device)
     return _scratches[key][:size]
 
 
-def _step(engine: Engine, update: Update, in_blocks: bool) -> Callable[[list, dict], None]:
-    """The in-place step over some flat tensors: compiled where possible, else in pieces."""
+def _step(engine: Engine, update: Update, in_blocks: bool) -> Callable[..., None]:
+    """The in-place step over flat tensors: compiled where possible, else in pieces."""
     value, kind, names = update.variable._value, update.kind, update.names
     key = ("step", kind, names, value.dtype, value.device.type, in_blocks)
     if key not in engine._fast:
@@ -204,36 +253,33 @@ def _compile(
     changing: tuple[str, ...],
     in_blocks: bool,
     scope: str,
-) -> Callable[[list, dict], None]:
+) -> Callable[..., None]:
     call = bind_rule(rule, kind, names, torch.linalg.vector_norm, changing)
 
-    def step(members: list[tuple], scalars: dict[str, Any]) -> None:
-        for g, x, slots, blocks in members:
+    def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
+        def norm(values: Any) -> Any:
+            squares = values * values
+            if blocks is None:
+                whole = squares.shape[0] // BLOCK * BLOCK
+                sums = torch.sum(squares[:whole].view(-1, BLOCK), 1)
+                return torch.sqrt(torch.sum(sums) + torch.sum(squares[whole:]))
+            owner, zeros = blocks
+            sums = zeros.index_add(0, owner, torch.sum(squares, 1))
+            return torch.sqrt(sums)[owner].unsqueeze(1)
 
-            def norm(values: Any, blocks: Any = blocks) -> Any:
-                squares = values * values
-                if blocks is None:
-                    whole = squares.shape[0] // BLOCK * BLOCK
-                    sums = torch.sum(squares[:whole].view(-1, BLOCK), 1)
-                    return torch.sqrt(torch.sum(sums) + torch.sum(squares[whole:]))
-                owner, zeros = blocks
-                sums = zeros.index_add(0, owner, torch.sum(squares, 1))
-                return torch.sqrt(sums)[owner].unsqueeze(1)
+        y, changed = call(g, x, slots, scalars, None, norm)
+        x.copy_(y)
+        for slot, new in zip(slots, changed, strict=True):
+            if new is not None:
+                slot.copy_(new)
 
-            y, changed = call(g, x, slots, scalars, None, norm)
-            x.copy_(y)
-            for slot, new in zip(slots, changed, strict=True):
-                if new is not None:
-                    slot.copy_(new)
-
-    def uncompiled(members: list[tuple], scalars: dict[str, Any]) -> None:
+    def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         if scope != "element":
-            step(members, scalars)
+            step(g, x, slots, blocks, scalars)
             return
-        for g, x, slots, _ in members:
-            parts = [tensor.split(CHUNK) for tensor in (g, x, *slots)]
-            for g_part, x_part, *slot_parts in zip(*parts, strict=True):
-                step([(g_part, x_part, slot_parts, None)], scalars)
+        parts = [tensor.split(CHUNK) for tensor in (g, x, *slots)]
+        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+            step(g_part, x_part, slot_parts, None, scalars)
 
     # Recompilations are counted per code object, and past a limit code silently runs uncompiled.
     own = types.FunctionType(
@@ -249,36 +295,33 @@ def _compile(
         # All that could differ between calls is in the keys of this module: no call checks again.
         options["guard_filter_fn"] = lambda guards: [False] * len(guards)
     compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
-    fillers: list[tuple] = []
+    is_ready = False
 
-    def step_or_fall_back(members: list[tuple], scalars: dict[str, Any]) -> None:
+    def step_or_fall_back(
+        g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]
+    ) -> None:
+        nonlocal is_ready
         # Sizes 0 and 1 would be compiled apart, which is not worth it.
-        if not _compiler_works or any(x.numel() < 2 for _, x, *_ in members):
-            uncompiled(members, scalars)
+        if not _compiler_works or x.numel() < 2:
+            uncompiled(g, x, slots, blocks, scalars)
             return
         try:
             if in_blocks:
                 with _constant_hyperparameters(), _known_processor():
-                    compiled(members, scalars)
+                    compiled(g, x, slots, blocks, scalars)
                 return
-            if not fillers:
-                # Of distinct sizes, or the compiler would take some to be always the same.
-                fillers.extend(_filler(members[0], 5000 + 16 * n) for n in range(BATCH))
+            if not is_ready:
+                # A size like many: nothing is to be made for the first one that comes.
+                like = [tensor.new_ones(5000) for tensor in (g, x, *slots)]
                 with _constant_hyperparameters(), _known_processor():
-                    compiled(fillers, scalars)
-                fillers[:] = [_filler(members[0], 2) for _ in range(BATCH)]
-            compiled([*members, *fillers[len(members) :]], scalars)
+                    compiled(like[0], like[1], like[2:], None, scalars)
+                is_ready = True
+            compiled(g, x, slots, blocks, scalars)
         except Exception as error:  # whatever a missing or broken tool chain may raise
             _give_up_compiling(error)
-            uncompiled(members, scalars)
+            uncompiled(g, x, slots, blocks, scalars)
 
     return step_or_fall_back
-
-
-def _filler(member: tuple, size: int) -> tuple:
-    """Flat tensors of the same dtypes, to compile with and to fill up a call."""
-    g, x, slots, _ = member
-    return g.new_ones(size), x.new_ones(size), [slot.new_ones(size) for slot in slots], None
 
 
 def _constant_hyperparameters() -> contextlib.AbstractContextManager:
