@@ -98,13 +98,11 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
         with _lookups(model) as ids:
             grads = inspection.gradients(model, optimizer, x, y, *weight)
         facts = inspection.describe(optimizer, variables, grads)
-        dies = inspection.dies_of_rows(optimizer, facts)
         before = [_array(v) for v in variables]
-        if not dies:
-            optimizer.apply(grads, variables)
+        optimizer.apply(grads, variables)
         for fact, old, variable in zip(facts, before, variables, strict=True):
             new, array = _array(variable), fact.pop("array")
-            fact["lost"] = None if dies else _lost(array, old, new, fact["dtype"])
+            fact["lost"] = _lost(array, old, new, fact["dtype"])
             fact.update(_seen(ids.get(id(variable))))
         compiled = inspection.compilation(model, optimizer)
     inner = inspection.innermost(optimizer)
@@ -112,12 +110,6 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
     if inner is not optimizer:
         name += f"({type(inner).__name__})"
     warnings = _warnings(facts, optimizer, inner)
-    if dies:
-        warnings.append(
-            "Keras's LossScaleOptimizer, into which `compile` puts optimizers under mixed_float16, "
-            "fails on sparse gradients of torch: compile with "
-            "keras_tfopt.LossScaleOptimizer(optimizer)"
-        )
     found = Diagnosis(name, keras.backend.backend(), facts, compiled, warnings)
     print(found)
     return found

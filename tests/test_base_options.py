@@ -985,26 +985,60 @@ def test_sparse_tensors_of_torch(name):
 
 
 @only_torch
-def test_sparse_tensors_of_torch_with_a_dynamic_loss_scale(record_property):
+@pytest.mark.parametrize(
+    "scaling", ["ours", "stock", "by_compile", "around_a_wrapper", "around_a_built_one"]
+)
+def test_sparse_tensors_of_torch_with_a_dynamic_loss_scale(scaling):
+    """Also in Keras's own LossScaleOptimizer, into which `compile` puts any optimizer."""
     case = CASE["LazyAdam"]
+    inner = case.make()
+    if scaling == "around_a_wrapper":
+        inner = keras_tfopt.MovingAverage(inner)
+    scale = LOSS_SCALES.get(scaling, keras.optimizers.LossScaleOptimizer)
     with policy("mixed_float16"):
-        model, table = sparse_model(
-            keras_tfopt.LossScaleOptimizer(case.make(), initial_scale=1024.0)
-        )
+        optimizer = inner if scaling == "by_compile" else scale(inner, initial_scale=1024.0)
+        if scaling == "around_a_built_one":
+            model, table = sparse_model(inner)
+            inner.build(model.trainable_variables)
+            model.compile(optimizer, mean_of_outputs)
+        else:
+            model, table = sparse_model(optimizer)
         model.fit(SPARSE_IDS, np.zeros((4, 3)), batch_size=1, shuffle=False, verbose=0)
-        stock, before = sparse_model(case.make())
-        report = keras_tfopt.diagnose(stock, batch=(SPARSE_IDS, np.zeros((4, 3))))
-        assert "compile with keras_tfopt.LossScaleOptimizer(optimizer)" in report.warnings[-1]
-        assert np.array_equal(stock.get_weights()[0], before)
-        assert type(stock.optimizer) is keras.optimizers.LossScaleOptimizer
-        try:
-            stock.fit(SPARSE_IDS, np.zeros((4, 3)), batch_size=1, verbose=0)
-            record_property("stock LossScaleOptimizer", "takes sparse gradients")
-        except NotImplementedError as error:
-            record_property("stock LossScaleOptimizer", str(error).splitlines()[0])
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert isinstance(model.optimizer, keras_tfopt.LossScaleOptimizer) == (scaling == "ours")
     expected = Expected(case, {"embeddings": table})
     for row in SPARSE_IDS:
         expected.step({"embeddings": Rows(np.full((3, 2), 1 / 6), row)})
     # The gradient of the outputs is a sixth, rounded to float16.
     assert_close(model.get_weights()[0], expected.x["embeddings"], 1e-4, "table")
     assert np.array_equal(model.get_weights()[0][3], table[3])
+
+
+@only_torch
+def test_sparse_tensors_of_torch_that_overflow_change_nothing():
+    import torch
+
+    optimizer = keras.optimizers.LossScaleOptimizer(CASE["LazyAdam"].make(), initial_scale=8.0)
+    table = keras.Variable(np.ones((4, 2)), name="embeddings")
+    optimizer.build([table])
+    infinite = torch.sparse_coo_tensor([[1, 2]], [[1.0, np.inf], [1.0, 1.0]], (4, 2))
+    optimizer.apply([infinite], [table])
+    assert np.array_equal(keras.ops.convert_to_numpy(table), np.ones((4, 2)))
+    assert float(optimizer.dynamic_scale.value) == 4.0
+    assert int(optimizer.iterations.value) == 0
+
+
+@only_torch
+def test_stock_loss_scaling_of_stock_optimizers_is_left_alone(record_property):
+    import torch
+
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    table = keras.Variable(np.ones((4, 2)), name="embeddings")
+    optimizer.build([table])
+    assert "check_finite" not in vars(optimizer)
+    gradient = torch.sparse_coo_tensor([[1]], [[1.0, 1.0]], (4, 2))
+    try:
+        optimizer.apply([gradient], [table])
+        record_property("stock LossScaleOptimizer", "takes sparse gradients")
+    except NotImplementedError as error:
+        record_property("stock LossScaleOptimizer", str(error).splitlines()[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tfopt.execution.gradients import all_finite
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -86,6 +88,22 @@ def pair(
     if not are_same(variables, optimizer._trainable_variables):
         optimizer._check_variables_are_known(variables)
     return grads, variables
+
+
+def mend_loss_scaling() -> None:
+    """Makes Keras's loss scaling take sparse gradients; to be called by what it builds.
+
+    Under mixed_float16, `compile` puts any optimizer into a `LossScaleOptimizer`. On PyTorch its
+    check for finite gradients fails on sparse ones, before the optimizer inside is reached.
+    """
+    if keras.backend.backend() != "torch":
+        return
+    frame = inspect.currentframe()
+    while frame is not None:
+        outer = frame.f_locals.get("self") if frame.f_code.co_name == "build" else None
+        if outer is not None and type(outer) is keras.optimizers.LossScaleOptimizer:
+            outer.check_finite = all_finite
+        frame = frame.f_back
 
 
 def are_same(variables: Sequence[Any], others: Sequence[Any]) -> bool:

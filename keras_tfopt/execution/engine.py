@@ -31,6 +31,7 @@ from keras_tfopt.execution.building import (
     are_same,
     constant,
     describe,
+    mend_loss_scaling,
     pair,
     path_of,
 )
@@ -138,6 +139,7 @@ class Engine(keras.optimizers.Optimizer):
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the state for these variables; called by `fit` and by the first `apply`."""
+        mend_loss_scaling()
         if self.built:
             return
         variables = list(variables)

@@ -54,6 +54,19 @@ def values_of(gradient: Any) -> Any:
     return gradient.values if isinstance(gradient, Touched) else gradient
 
 
+def all_finite(grads: Sequence[Any]) -> Any:
+    """Whether all numbers of all gradients are finite, as a scalar; None among them does not count.
+
+    Takes gradients as they come to an optimizer, sparse tensors of the backend among them.
+    """
+    finite = []
+    for g in grads:
+        if g is not None:
+            rows = g if isinstance(g, RowGradient) else backend.from_native(g, tuple(g.shape))
+            finite.append(ops.all(ops.isfinite(g if rows is None else rows.values)))
+    return ops.all(ops.stack(finite))
+
+
 def _map(function: Any, gradient: Any) -> Any:
     return gradient.map(function) if isinstance(gradient, Touched) else function(gradient)
 

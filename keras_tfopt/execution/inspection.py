@@ -12,7 +12,6 @@ from keras import ops
 from keras_tfopt.execution import gradients as engine_gradients
 from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.engine import Engine
-from keras_tfopt.execution.loss_scaling import LossScalingEngine
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.wrapping import WrappingEngine, state_of
 from keras_tfopt.execution.wrapping import innermost as _innermost
@@ -79,16 +78,6 @@ def describe(
             }
         )
     return facts
-
-
-def dies_of_rows(optimizer: Any, facts: Sequence[dict[str, Any]]) -> bool:
-    """Whether Keras's check for finite gradients will not take these."""
-    return (
-        keras.backend.backend() == "torch"
-        and isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        and not isinstance(optimizer, LossScalingEngine)
-        and any(fact["gradient"] == "rows" for fact in facts)
-    )
 
 
 def compilation(model: keras.Model, optimizer: Any) -> str:

@@ -69,9 +69,7 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
             ]
             # Before the check, so that all replicas come to the same result.
             grads = backend.reduce_replicas(grads)
-            finite = ops.all(
-                ops.stack([ops.all(ops.isfinite(gradients.values_of(g))) for g in grads])
-            )
+            finite = gradients.all_finite(grads)
             scale, counter = backend.read(self.dynamic_scale), backend.read(self.step_counter)
 
             def step() -> None:

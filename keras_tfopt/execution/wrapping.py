@@ -13,7 +13,7 @@ from keras.src.utils import tracking
 
 from keras_tfopt.execution import averages, gradients, persistence
 from keras_tfopt.execution.binding import HYPERPARAMETER, Cache, Scalars, scalar, widest, write
-from keras_tfopt.execution.building import add_slot, describe, pair, path_of
+from keras_tfopt.execution.building import add_slot, describe, mend_loss_scaling, pair, path_of
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.select import backend
@@ -115,6 +115,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the state of the wrapper and of the inner optimizer."""
+        mend_loss_scaling()
         if self.built:
             return
         variables = list(variables)
