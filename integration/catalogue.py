@@ -112,7 +112,8 @@ def slots_of(cls: type) -> dict[str, Any]:
 
 def bytes_per_parameter(cls: type) -> float:
     """Bytes of slots for each parameter of that variable."""
-    return sum(4 * math.prod(slot.shape) for slot in slots_of(cls).values()) / SIZE**2
+    shapes = [slot.shape for slot in slots_of(cls).values()]
+    return sum(4 * math.prod(d or SIZE**2 for d in shape) for shape in shapes) / SIZE**2
 
 
 def rows_of(cls: type) -> str:

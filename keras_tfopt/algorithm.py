@@ -50,10 +50,12 @@ class Algorithm(Engine):
     Class attributes:
         scope: What one call of `update` must see. "element": any piece of variables, flattened, so
             the rule may use elementwise operations only. "variable": one variable in its shape.
-            "model": all variables at once; then `slots` gets a list of likes and describes state of
-            all variables together, `update` gets and returns lists in the order of `build`, a
-            variable without gradient takes part with zeros and stays as it is, and row gradients
-            are made dense.
+            "model": all variables at once, as vectors of all their entries in the order of
+            `build`. Then `slots` gets a list of likes and describes state of all variables
+            together, in which None stands for the number of entries; what must be known of all
+            entries comes from `sums` and `solve`, and `update` sees all entries or a piece of
+            them. A variable without gradient takes part with zeros and stays as it is, and row
+            gradients are made dense.
         sparse: What a row gradient does. "dense": the same as the dense gradient with zeros in the
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.
@@ -125,13 +127,34 @@ class Algorithm(Engine):
                 rows), `t.touched` (the mask of touched rows, to broadcast, where the call sees all
                 rows but only those move; else None), `t.norm` (function: the Euclidean norm of a
                 whole variable, to broadcast against it) and, with scope "variable", the `facts` of
-                the variable; with scope "model", `t.path`, a tuple of paths.
+                the variable; with scope "model", what `sums` and `solve` return.
 
         Returns:
             The new variable and a dictionary of new slots; slots left out stay as they are. A slot
             that changes in one row only may be given as `Rows(index, value)`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
+
+    def sums(self, g: Any, s: Any, t: Any) -> dict[str, Any]:
+        """With scope "model": what must be known of all entries, as small tensors by name.
+
+        Called with all entries or a piece of them (`g` and those slots that have entries); what it
+        returns for the pieces is added up. It must be a sum over entries, then.
+        """
+        return {}
+
+    def solve(self, s: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """With scope "model": called once per step, between `sums` and `update`.
+
+        Args:
+            s: The slots without entries, as attributes by name.
+            t: Scalars and sums, as attributes by name.
+
+        Returns:
+            Small tensors by name, for `update` to find in `t`, and new values of slots without
+            entries.
+        """
+        return {}, {}
 
     def hyperparameters(self) -> dict[str, Any]:
         """The algorithm's own arguments: everything that `update` may read from `self`."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from keras import ops
@@ -79,23 +78,22 @@ class GGT(Algorithm):
         self.sigma_epsilon = check_hyperparameter("sigma_epsilon", sigma_epsilon, 0, left_open=True)
 
     def slots(self, like: Any) -> dict[str, Slot]:
-        n, w = sum(math.prod(one.shape) for one in like), self.window
-        return {"moment1": Slot((n,)), "grad_buffer": Slot((w, n)), "gram": Slot((w, w))}
+        w = self.window
+        return {"moment1": Slot((None,)), "grad_buffer": Slot((w, None)), "gram": Slot((w, w))}
 
-    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        flat = [ops.reshape(part, (-1,)) for part in g]
-        flat = ops.concatenate(flat) if len(flat) > 1 else flat[0]
-        m = self.beta_1 * s.moment1 + (1 - self.beta_1) * flat
+    def sums(self, g: Any, s: Any, t: Any) -> dict[str, Any]:
+        m = self._moment(g, s)
+        return {"square": m[None] @ m[:, None], "products": s.grad_buffer @ m[:, None]}
+
+    def solve(self, s: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         index = (ops.cast(t.step, "int32") - 1) % self.window
         new = ops.equal(ops.arange(self.window), index)
-
         # The row that m replaces is put right in the small products, not in the large buffer.
-        square = (m[None] @ m[:, None])[0]
-        c = ops.where(new, square, (s.grad_buffer @ m[:, None])[:, 0])
+        c = ops.where(new, t.square[0], t.products[:, 0])
         gram = ops.where(new[:, None], c[None, :], ops.where(new[None, :], c[:, None], s.gram))
 
         k = ops.where(t.step < self.window, t.step, self.window * ops.ones_like(t.step))
-        identity = ops.eye(self.window, dtype=m.dtype)
+        identity = ops.eye(self.window, dtype=c.dtype)
         sigma, u = ops.eigh(gram / k + self.svd_epsilon * identity)
         sigma = ops.abs(sigma)
         root = ops.sqrt(sigma)
@@ -105,16 +103,15 @@ class GGT(Algorithm):
         smallest = ops.min(root)
         outside = ops.where(smallest > self.epsilon, 1 / smallest, ops.zeros_like(smallest))
         y = (u @ (weights - outside * p / sigma)[:, None])[:, 0] / ops.sqrt(k)
-        y_new = ops.sum(ops.where(new, y, ops.zeros_like(y)))
-        y_old = ops.where(new, ops.zeros_like(y), y)
         # The learning rate goes into the small numbers, not once more over the large ones.
-        move = combine_rows(-t.lr * y_old, s.grad_buffer) - t.lr * (y_new + outside) * m
+        rows = -t.lr * ops.where(new, ops.zeros_like(y), y)
+        moment = -t.lr * (ops.sum(ops.where(new, y, ops.zeros_like(y))) + outside)
+        return {"index": index, "rows_weights": rows, "moment_weight": moment}, {"gram": gram}
 
-        ends = [0]
-        for part in x:
-            ends.append(ends[-1] + math.prod(part.shape))
-        x = [
-            part + ops.reshape(move[start:end], part.shape)
-            for part, start, end in zip(x, ends[:-1], ends[1:], strict=True)
-        ]
-        return x, {"moment1": m, "grad_buffer": Rows(index, m), "gram": gram}
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        m = self._moment(g, s)
+        x = x + combine_rows(t.rows_weights, s.grad_buffer) + t.moment_weight * m
+        return x, {"moment1": m, "grad_buffer": Rows(t.index, m)}
+
+    def _moment(self, g: Any, s: Any) -> Any:
+        return self.beta_1 * s.moment1 + (1 - self.beta_1) * g

@@ -154,39 +154,105 @@ def bind_rule(
         x, new = rule_at(scalars).update(g, x, slots_of(*kept), t)
         if mask is not None:
             x = ops.where(mask, x, start)
-        _check_described(rule, new, names)
+        _check_described(type(rule).__name__, new, names)
         changed = [x if name == MASTER else new.get(name) for name in names]
         return ops.cast(x, old.dtype), changed
 
     return call
 
 
-def bind_model_rule(
-    rule: Any,
-    likes: list[Like],
-    decays: list[bool],
-    dtype: str,
-    norm: Callable[[Any], Any],
-    changing: tuple[str, ...] = (),
-) -> Callable[..., tuple[list[Any], list[Any], dict[str, Any]]]:
-    """`bind_rule` for a rule over all variables at once."""
-    facts = {"path": tuple(like.path for like in likes)}
-    rule_at = _rule_at(rule, changing)
+class ModelStep:
+    """One step of a rule over all variables at once: what it works on, and the rule's three parts.
 
-    def call(g: list, x: list, masters: list, slots: dict, scalars: dict) -> tuple:
-        old = x
-        x = [_current(value, master, dtype) for value, master in zip(old, masters, strict=True)]
-        if any(decays):
-            rate = scalars["weight_decay_rate"]
-            x = [v - rate * v if decay else v for v, decay in zip(x, decays, strict=True)]
-        t = Scalars(scalars, facts, False, norm)
-        s = collections.namedtuple("Slots", slots)(**slots)
-        x, new = rule_at(scalars).update([ops.cast(v, dtype) for v in g], x, s, t)
-        _check_described(rule, new, slots)
-        masters = [None if m is None else v for m, v in zip(masters, x, strict=True)]
-        return [ops.cast(v, o.dtype) for v, o in zip(x, old, strict=True)], masters, new
+    Pure functions of vectors with an entry for each number in the variables, laid end to end in the
+    order of building, or with a piece of them.
+    """
 
-    return call
+    def __init__(
+        self,
+        rule: Any,
+        changing: tuple[str, ...],
+        variables: Sequence[ModelVariable],
+        slots: dict[str, Any],
+        along: Sequence[str],
+        dtype: str,
+        norm: Callable[[Any], Any],
+    ):
+        self.variables, self.slots, self.along = variables, slots, along
+        self._rule_at, self._name = _rule_at(rule, changing), type(rule).__name__
+        self._dtype, self._norm = dtype, norm
+
+    def sums(self, g: Any, slots: dict[str, Any], scalars: dict[str, Any]) -> dict[str, Any]:
+        """What must be known of all entries, for a piece: to be added up."""
+        return self._rule_at(scalars).sums(g, self._as_attributes(slots), self._t(scalars, {}))
+
+    def solve(
+        self, sums: dict[str, Any], slots: dict[str, Any], scalars: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the update of all pieces is told, and new values of slots that have no entries."""
+        small = {name: value for name, value in slots.items() if name not in self.along}
+        t = self._t(scalars, sums)
+        found, new = self._rule_at(scalars).solve(self._as_attributes(small), t)
+        return self._checked({**sums, **found}, new)
+
+    def update(
+        self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any], known: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """A piece of the new variables, and of new slots."""
+        t = self._t(scalars, known)
+        return self._checked(*self._rule_at(scalars).update(g, x, self._as_attributes(slots), t))
+
+    def value(self, one: ModelVariable, x: Any, master: Any, scalars: dict[str, Any]) -> Any:
+        """A variable to compute with, flat."""
+        x = _current(x, master, self._dtype)
+        if one.decays:
+            x = x - scalars["weight_decay_rate"] * x
+        return ops.reshape(x, (-1,))
+
+    def gradient(self, g: Any) -> Any:
+        """A gradient to compute with, flat."""
+        return ops.reshape(ops.cast(g, self._dtype), (-1,))
+
+    def whole(self, x: list, masters: list, slots: dict, grads: list, scalars: dict) -> tuple:
+        """New values of variables, master copies and slots, all entries at once."""
+        values = zip(self.variables, x, masters, strict=True)
+        flat_x = _joined([self.value(*each, scalars) for each in values])
+        flat_g = _joined([self.gradient(g) for g in grads])
+        known, new = self.solve(self.sums(flat_g, slots, scalars), slots, scalars)
+        flat_x, more = self.update(flat_g, flat_x, slots, scalars, known)
+        parts = [ops.reshape(flat_x[one.start : one.end], one.like.shape) for one in self.variables]
+        masters = [None if m is None else v for m, v in zip(masters, parts, strict=True)]
+        return (
+            [ops.cast(v, o.dtype) for v, o in zip(parts, x, strict=True)],
+            masters,
+            {**new, **more},
+        )
+
+    def _t(self, scalars: dict[str, Any], known: dict[str, Any]) -> Scalars:
+        return Scalars({**scalars, **known}, {}, False, self._norm)
+
+    def _as_attributes(self, slots: dict[str, Any]) -> Any:
+        return collections.namedtuple("Slots", slots)(**slots)
+
+    def _checked(self, result: Any, new: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        _check_described(self._name, new, self.slots)
+        return result, new
+
+
+@dataclasses.dataclass
+class ModelVariable:
+    """A variable among all those that a rule sees at once."""
+
+    variable: Any
+    like: Like
+    start: int  # of its entries
+    end: int
+    decays: bool
+    master: Any  # the slot with its copy, or None
+
+
+def _joined(parts: list[Any]) -> Any:
+    return ops.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _current(variable: Any, master: Any, dtype: str) -> Any:
@@ -197,11 +263,11 @@ def _current(variable: Any, master: Any, dtype: str) -> Any:
     return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
-def _check_described(rule: Any, new: Any, described: Any) -> None:
+def _check_described(rule: str, new: Any, described: Any) -> None:
     for name in new:
         if name not in described:
             raise KeyError(
-                f"{type(rule).__name__}.update returned the slot {name!r}, which `slots` does not "
+                f"{rule} returned the slot {name!r}, which its `slots` does not "
                 f"describe. Described: {list(described)}"
             )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -18,8 +20,9 @@ from keras_tfopt.execution.binding import (
     MASTER,
     Cache,
     Kind,
+    ModelStep,
+    ModelVariable,
     Update,
-    bind_model_rule,
     bind_rule,
     scalar,
     widest,
@@ -106,6 +109,14 @@ class Engine(keras.optimizers.Optimizer):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         """The rule: from gradient, variable, slots and scalars to new variable and new slots."""
         raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
+
+    def sums(self, g: Any, s: Any, t: Any) -> dict[str, Any]:
+        """With scope "model": sums over entries, by name."""
+        return {}
+
+    def solve(self, s: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """With scope "model": what follows from the sums, and new values of small slots."""
+        return {}, {}
 
     def takes_rows(self, like: Any) -> bool:
         """Whether `sparse` holds for this variable; where not, row gradients are as if dense."""
@@ -240,10 +251,17 @@ class Engine(keras.optimizers.Optimizer):
 
     def _add_model_slots(self, likes: list[Like]) -> dict[str, Any]:
         all_variables = Like((), self._model_dtype, self.name)
-        return {
-            name: add_slot(self, None, all_variables, name, slot)
-            for name, slot in self.slots(likes).items()
-        }
+        entries = sum(math.prod(like.shape) for like in likes)
+        slots = {}
+        for name, slot in self.slots(likes).items():
+            if None in slot.shape[:-1]:
+                raise ValueError(
+                    f"In the shape of slot {name!r}, None must stand in the last place. "
+                    f"Received: {slot.shape}"
+                )
+            slot = dataclasses.replace(slot, shape=tuple(d or entries for d in slot.shape))
+            slots[name] = add_slot(self, None, all_variables, name, slot)
+        return slots
 
     def _widen_learning_rate(self, likes: list[Like]) -> None:
         # Keras keeps the learning rate in floatx, which would round it for float64 variables.
@@ -413,37 +431,53 @@ class Engine(keras.optimizers.Optimizer):
 
     def _step_model(self, grads: list[Any], variables: list[Any], scalars: dict[str, Any]) -> None:
         """One call for all variables; those without a gradient count with zeros and stay."""
-        dtype = self._model_dtype
-        given = {self._get_variable_index(v): g for v, g in zip(variables, grads, strict=True)}
-        g = []
-        for index, variable in enumerate(self._trainable_variables):
-            gradient = given.get(index)
-            if isinstance(gradient, gradients.Touched):
-                gradient = backend.to_dense(gradient)
-            g.append(ops.zeros(variable.shape, dtype) if gradient is None else gradient)
-        masters = [slots[MASTER] for slots in self._slot_variables if MASTER in slots]
-        owners = [i for i, slots in enumerate(self._slot_variables) if MASTER in slots]
-        count, names = len(g), tuple(self._model_slots)
-        call = bind_model_rule(
-            self, self._likes, self._decays, dtype, backend.norm, tuple(self._changing)
+        given = dict(zip(self._positions_of(variables), grads, strict=True))
+        members, end = [], 0
+        for index, (variable, like) in enumerate(
+            zip(self._trainable_variables, self._likes, strict=True)
+        ):
+            start, end = end, end + math.prod(like.shape)
+            master = self._slot_variables[index].get(MASTER)
+            members.append(ModelVariable(variable, like, start, end, self._decays[index], master))
+        along = [name for name, slot in self.slots(self._likes).items() if None in slot.shape]
+        step = ModelStep(
+            self,
+            tuple(self._changing),
+            members,
+            self._model_slots,
+            along,
+            self._model_dtype,
+            backend.norm,
         )
+        g = [given.get(index) for index in range(len(members))]
+        g = [backend.to_dense(one) if isinstance(one, gradients.Touched) else one for one in g]
+        if not backend.run_in_pieces(step, g, scalars):
+            self._run_whole(step, g, scalars)
+
+    def _run_whole(self, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> None:
+        members, names = step.variables, list(step.slots)
+        owners = [i for i, one in enumerate(members) if one.master is not None]
+        count, first = len(members), len(members) + len(owners)
+        given = [i for i, g in enumerate(grads) if g is not None]
 
         def run(values: list[Any], inputs: tuple) -> tuple[None, list[tuple]]:
-            x, rest = values[:count], values[count:]
-            copies = dict(zip(owners, rest, strict=False))
-            slots = dict(zip(names, rest[len(owners) :], strict=True))
-            x, kept, new = call(
-                inputs[0], x, [copies.get(i) for i in range(count)], slots, inputs[1]
+            copies = dict(zip(owners, values[count:first], strict=True))
+            slots = dict(zip(names, values[first:], strict=True))
+            x, masters, new = step.whole(
+                values[:count], [copies.get(i) for i in range(count)], slots, *inputs
             )
-            writes = [write(index, x[index]) for index in given]
-            writes += [write(count + n, kept[i]) for n, i in enumerate(owners) if i in given]
-            first = count + len(owners)
+            writes = [write(i, x[i]) for i in given]
+            writes += [write(count + n, masters[i]) for n, i in enumerate(owners) if i in given]
             writes += [write(first + names.index(name), value) for name, value in new.items()]
             return None, writes
 
-        key = ("model", tuple(sorted(given)))
-        everything = [*self._trainable_variables, *masters, *self._model_slots.values()]
-        backend.run_in_place(self, key, run, everything, (g, scalars))
+        zeros = functools.partial(ops.zeros, dtype=self._model_dtype)
+        grads = [
+            zeros(one.like.shape) if g is None else g for one, g in zip(members, grads, strict=True)
+        ]
+        everything = [one.variable for one in members]
+        everything += [members[i].master for i in owners] + list(step.slots.values())
+        backend.run_in_place(self, ("model", tuple(given)), run, everything, (grads, scalars))
 
     def _plan(self, gradient: Any, variable: Any, index: int, touched: Any) -> Update:
         """Decides how the rule meets this gradient: as a whole or in rows.

@@ -14,9 +14,11 @@ __all__ = [
     "read",
     "reduce_replicas",
     "replicas",
+    "run_in_pieces",
 ]
 
 if TYPE_CHECKING:
+    from keras_tfopt.execution.binding import ModelStep
     from keras_tfopt.execution.engine import Engine
 
 
@@ -42,6 +44,11 @@ def number(variable: Any) -> float:
 
 def replicas() -> int:
     return 1
+
+
+def run_in_pieces(step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
+    """Runs a step over all variables piece by piece, if that is of use here; else says no."""
+    return False
 
 
 def reduce_replicas(grads: list[Any]) -> list[Any]:

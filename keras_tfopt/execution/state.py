@@ -19,7 +19,8 @@ class Slot:
     """A piece of optimizer state that belongs to one variable.
 
     Args:
-        shape: Static shape. Rules of scope "element" need the variable's own shape.
+        shape: Static shape. Rules of scope "element" need the variable's own shape. In rules of
+            scope "model", None in the last place stands for the entries of all variables.
         initial: Number that fills the slot at the start, or "variable" for the variable's value, or
             "identity" for the identity matrix.
         dtype: Data type; None takes the one in which the variable's arithmetic runs.
@@ -27,7 +28,7 @@ class Slot:
             former if it has as many rows as the variable.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     initial: float | str = 0.0
     dtype: str | None = None
     by_row: bool | None = None

@@ -14,7 +14,7 @@ from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
-    from keras_tfopt.execution.binding import Update
+    from keras_tfopt.execution.binding import ModelStep, Update
     from keras_tfopt.execution.engine import Engine
     from keras_tfopt.execution.state import Like
 
@@ -256,6 +256,10 @@ def run_in_place(
     # Of a variable that is written in part, XLA would make a copy.
     commit(engine, [(variables[n], *write) for n, write in later.items()])
     return result
+
+
+def run_in_pieces(step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
+    return False  # XLA makes its own passes
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:

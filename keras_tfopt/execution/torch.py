@@ -11,6 +11,7 @@ import torch
 from keras_tfopt.execution import torch_buckets
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
+from keras_tfopt.execution.torch_pieces import run_in_pieces as run_in_pieces
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update
