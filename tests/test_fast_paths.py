@@ -51,23 +51,23 @@ def test_fast_equals_plain(name, dtype):
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is the fast path of torch only")
 class TestTorch:
     def test_a_rule_is_compiled_once_for_all_sizes(self):
-        from keras_tfopt.execution import torch_buckets
+        from keras_tfopt.execution import torch_compile
 
         train(keras_tfopt.Adam(0.01, beta_1=0.83), variables())
-        before = torch_buckets.compilations()
+        before = torch_compile.compilations()
         assert before > 0
         for size in (100, 999, 200_000, 300_001):
             values = [keras.Variable(np.ones(size, "float32"))]
             train(keras_tfopt.Adam(0.01, beta_1=0.83), values, shapes=[(size,)])
-        assert torch_buckets.compilations() == before
+        assert torch_compile.compilations() == before
 
     def test_other_hyperparameters_never_exhaust_the_recompilation_limit(self):
-        from keras_tfopt.execution import torch_buckets
+        from keras_tfopt.execution import torch_compile
 
         for number in range(10):  # the limit is eight per code object
-            before = torch_buckets.compilations()
+            before = torch_compile.compilations()
             train(keras_tfopt.Momentum(0.1, momentum=0.5 + number / 100), variables())
-            assert torch_buckets.compilations() > before
+            assert torch_compile.compilations() > before
 
     def test_slots_share_flat_memory(self):
         optimizer, values = keras_tfopt.Adam(0.01), variables()

@@ -161,38 +161,40 @@ def bind_rule(
     return call
 
 
-class ModelStep:
-    """One step of a rule over all variables at once: what it works on, and the rule's three parts.
+class ModelRule:
+    """A rule over all variables at once, in three parts: pure functions that can be compiled.
 
-    Pure functions of vectors with an entry for each number in the variables, laid end to end in the
-    order of building, or with a piece of them.
+    They are of vectors with an entry for each number in the variables, laid end to end in the order
+    of building, or with a piece of them.
     """
 
     def __init__(
         self,
         rule: Any,
         changing: tuple[str, ...],
-        variables: Sequence[ModelVariable],
-        slots: dict[str, Any],
+        names: Sequence[str],
         along: Sequence[str],
         dtype: str,
         norm: Callable[[Any], Any],
     ):
-        self.variables, self.slots, self.along = variables, slots, along
-        self._rule_at, self._name = _rule_at(rule, changing), type(rule).__name__
-        self._dtype, self._norm = dtype, norm
+        self.names, self.along, self.dtype = tuple(names), tuple(along), dtype
+        self._all_slots = collections.namedtuple("Slots", names)  # type: ignore[misc]
+        small = [name for name in names if name not in along]
+        self._small_slots = collections.namedtuple("SmallSlots", small)  # type: ignore[misc]
+        # Without the state, which compiled code would keep alive.
+        self.rule = with_values(rule, dict.fromkeys(changing))
+        self._rule_at, self._norm = _rule_at(self.rule, changing), norm
 
     def sums(self, g: Any, slots: dict[str, Any], scalars: dict[str, Any]) -> dict[str, Any]:
         """What must be known of all entries, for a piece: to be added up."""
-        return self._rule_at(scalars).sums(g, self._as_attributes(slots), self._t(scalars, {}))
+        return self._rule_at(scalars).sums(g, self._all_slots(**slots), self._t(scalars, {}))
 
     def solve(
         self, sums: dict[str, Any], slots: dict[str, Any], scalars: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the update of all pieces is told, and new values of slots that have no entries."""
-        small = {name: value for name, value in slots.items() if name not in self.along}
-        t = self._t(scalars, sums)
-        found, new = self._rule_at(scalars).solve(self._as_attributes(small), t)
+        small = self._small_slots(**{n: v for n, v in slots.items() if n not in self.along})
+        found, new = self._rule_at(scalars).solve(small, self._t(scalars, sums))
         return self._checked({**sums, **found}, new)
 
     def update(
@@ -200,42 +202,24 @@ class ModelStep:
     ) -> tuple[Any, dict[str, Any]]:
         """A piece of the new variables, and of new slots."""
         t = self._t(scalars, known)
-        return self._checked(*self._rule_at(scalars).update(g, x, self._as_attributes(slots), t))
+        return self._checked(*self._rule_at(scalars).update(g, x, self._all_slots(**slots), t))
 
     def value(self, one: ModelVariable, x: Any, master: Any, scalars: dict[str, Any]) -> Any:
         """A variable to compute with, flat."""
-        x = _current(x, master, self._dtype)
+        x = _current(x, master, self.dtype)
         if one.decays:
             x = x - scalars["weight_decay_rate"] * x
         return ops.reshape(x, (-1,))
 
     def gradient(self, g: Any) -> Any:
         """A gradient to compute with, flat."""
-        return ops.reshape(ops.cast(g, self._dtype), (-1,))
-
-    def whole(self, x: list, masters: list, slots: dict, grads: list, scalars: dict) -> tuple:
-        """New values of variables, master copies and slots, all entries at once."""
-        values = zip(self.variables, x, masters, strict=True)
-        flat_x = _joined([self.value(*each, scalars) for each in values])
-        flat_g = _joined([self.gradient(g) for g in grads])
-        known, new = self.solve(self.sums(flat_g, slots, scalars), slots, scalars)
-        flat_x, more = self.update(flat_g, flat_x, slots, scalars, known)
-        parts = [ops.reshape(flat_x[one.start : one.end], one.like.shape) for one in self.variables]
-        masters = [None if m is None else v for m, v in zip(masters, parts, strict=True)]
-        return (
-            [ops.cast(v, o.dtype) for v, o in zip(parts, x, strict=True)],
-            masters,
-            {**new, **more},
-        )
+        return ops.reshape(ops.cast(g, self.dtype), (-1,))
 
     def _t(self, scalars: dict[str, Any], known: dict[str, Any]) -> Scalars:
         return Scalars({**scalars, **known}, {}, False, self._norm)
 
-    def _as_attributes(self, slots: dict[str, Any]) -> Any:
-        return collections.namedtuple("Slots", slots)(**slots)
-
     def _checked(self, result: Any, new: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        _check_described(self._name, new, self.slots)
+        _check_described(type(self.rule).__name__, new, self.names)
         return result, new
 
 
@@ -249,6 +233,30 @@ class ModelVariable:
     end: int
     decays: bool
     master: Any  # the slot with its copy, or None
+
+
+@dataclasses.dataclass
+class ModelStep:
+    """What a step of such a rule works on."""
+
+    rule: ModelRule
+    variables: list[ModelVariable]
+    slots: dict[str, Any]
+
+    def new_values(
+        self, x: list[Any], masters: list[Any], slots: dict, grads: list[Any], scalars: dict
+    ) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """New values of variables, master copies and slots, all entries at once."""
+        rule = self.rule
+        values = zip(self.variables, x, masters, strict=True)
+        flat_x = _joined([rule.value(*each, scalars) for each in values])
+        flat_g = _joined([rule.gradient(g) for g in grads])
+        known, new = rule.solve(rule.sums(flat_g, slots, scalars), slots, scalars)
+        flat_x, more = rule.update(flat_g, flat_x, slots, scalars, known)
+        parts = [ops.reshape(flat_x[one.start : one.end], one.like.shape) for one in self.variables]
+        masters = [None if m is None else v for m, v in zip(masters, parts, strict=True)]
+        x = [ops.cast(v, old.dtype) for v, old in zip(parts, x, strict=True)]
+        return x, masters, {**new, **more}
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -20,6 +20,7 @@ from keras_tfopt.execution.binding import (
     MASTER,
     Cache,
     Kind,
+    ModelRule,
     ModelStep,
     ModelVariable,
     Update,
@@ -440,18 +441,12 @@ class Engine(keras.optimizers.Optimizer):
             master = self._slot_variables[index].get(MASTER)
             members.append(ModelVariable(variable, like, start, end, self._decays[index], master))
         along = [name for name, slot in self.slots(self._likes).items() if None in slot.shape]
-        step = ModelStep(
-            self,
-            tuple(self._changing),
-            members,
-            self._model_slots,
-            along,
-            self._model_dtype,
-            backend.norm,
-        )
+        changing, dtype = tuple(self._changing), self._model_dtype
+        rule = ModelRule(self, changing, list(self._model_slots), along, dtype, backend.norm)
+        step = ModelStep(rule, members, self._model_slots)
         g = [given.get(index) for index in range(len(members))]
         g = [backend.to_dense(one) if isinstance(one, gradients.Touched) else one for one in g]
-        if not backend.run_in_pieces(step, g, scalars):
+        if not backend.run_in_pieces(self, step, g, scalars):
             self._run_whole(step, g, scalars)
 
     def _run_whole(self, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> None:
@@ -463,7 +458,7 @@ class Engine(keras.optimizers.Optimizer):
         def run(values: list[Any], inputs: tuple) -> tuple[None, list[tuple]]:
             copies = dict(zip(owners, values[count:first], strict=True))
             slots = dict(zip(names, values[first:], strict=True))
-            x, masters, new = step.whole(
+            x, masters, new = step.new_values(
                 values[:count], [copies.get(i) for i in range(count)], slots, *inputs
             )
             writes = [write(i, x[i]) for i in given]

@@ -179,28 +179,41 @@ def run_in_place(
 ) -> Any:
     """Calls `function(values, inputs)`, which returns a result and writes; makes the writes."""
     result, writes = function([variable.value for variable in variables], inputs)
-    others = [value for _, indices, value in writes if indices is None]
-    for n, indices, value in writes:
-        if indices is not None:
-            indices = indices + _zero_after(others)
-        commit(engine, [(variables[n], indices, value)])
+    whole = [(n, value) for n, indices, value in writes if indices is None]
+    parts = [write for write in writes if write[1] is not None]
+    if parts:
+        values, zero = _first(parts[0][1], [value for _, value in whole])
+        whole = [(n, value) for (n, _), value in zip(whole, values, strict=True)]
+        parts = [(n, indices + zero, value) for n, indices, value in parts]
+    commit(engine, [(variables[n], None, value) for n, value in whole])
+    commit(engine, [(variables[n], indices, value) for n, indices, value in parts])
     return result
 
 
-def _zero_after(values: list[Any]) -> Any:
-    """A zero that is known only when all the values are.
+def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
+    """The values, and a zero that is known only when all of them are.
 
     A variable that is written in part is updated where it is only if all that reads it must come
-    first, and the compiler sees no order but that of results used. Of two consecutive integers one
-    is even, which it does not know.
+    first, and the compiler sees no order but that of results used. It would compute a single entry
+    apart, but does not look through a loop; this one makes no turn, because of two consecutive
+    integers one is even, which the compiler does not know.
     """
-    zero = jnp.int32(0)
+    zero = _zero(number)
+
+    def turn(state: tuple) -> tuple:
+        return state[0] + 1, [-value for value in state[1]]
+
+    _, values = jax.lax.while_loop(lambda state: state[0] < zero, turn, (jnp.int32(0), values))
     for value in values:
         if jnp.size(value):
-            first = jnp.ravel(value)[0].astype("float32")
-            number = jax.lax.bitcast_convert_type(first, "int32") + zero
-            zero = (number * (number + 1)) & 1
-    return zero
+            entry = jnp.ravel(value)[0].astype("float32")
+            zero = zero + _zero(jax.lax.bitcast_convert_type(entry, "int32"))
+    return values, zero
+
+
+def _zero(number: Any) -> Any:
+    number = jnp.int32(number)
+    return (number * (number + 1)) & 1
 
 
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:

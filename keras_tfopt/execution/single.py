@@ -46,7 +46,9 @@ def replicas() -> int:
     return 1
 
 
-def run_in_pieces(step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
+def run_in_pieces(
+    engine: Engine, step: ModelStep, grads: list[Any], scalars: dict[str, Any]
+) -> bool:
     """Runs a step over all variables piece by piece, if that is of use here; else says no."""
     return False
 

@@ -258,7 +258,9 @@ def run_in_place(
     return result
 
 
-def run_in_pieces(step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
+def run_in_pieces(
+    engine: Engine, step: ModelStep, grads: list[Any], scalars: dict[str, Any]
+) -> bool:
     return False  # XLA makes its own passes
 
 

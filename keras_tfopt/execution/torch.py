@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from keras_tfopt.execution import torch_buckets
+from keras_tfopt.execution import torch_buckets, torch_compile
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
 from keras_tfopt.execution.torch_pieces import run_in_pieces as run_in_pieces
@@ -98,6 +98,9 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
 
 def combine_rows(weights: Any, rows: Any) -> Any:
     """The sum of the rows of a matrix, each by its weight."""
+    if torch.compiler.is_compiling():
+        # One loop, with whatever follows; a product would be a call with a result in memory.
+        return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
     return rows.T @ weights
 
 
@@ -195,7 +198,7 @@ def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
 
 
 def compilation(engine: Any) -> str:
-    return torch_buckets.report(engine)
+    return torch_compile.report(engine)
 
 
 def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> None:

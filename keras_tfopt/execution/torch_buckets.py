@@ -7,16 +7,13 @@ One function, compiled for flat tensors of any length, then runs the rule in a s
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import platform
-import types
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keras_tfopt.execution import torch_compile
 from keras_tfopt.execution.binding import Kind, Update, bind_rule, with_values
 from keras_tfopt.execution.settings import is_plain
 
@@ -31,7 +28,6 @@ OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and
 
 _compiled: dict[tuple, Callable] = {}
 _scratches: dict[tuple, torch.Tensor] = {}
-_compiler_works = True
 
 
 @dataclasses.dataclass
@@ -281,115 +277,16 @@ def _compile(
         for g_part, x_part, *slot_parts in zip(*parts, strict=True):
             step(g_part, x_part, slot_parts, None, scalars)
 
-    # Recompilations are counted per code object, and past a limit code silently runs uncompiled.
-    own = types.FunctionType(
-        step.__code__.replace(co_name=f"{type(rule).__name__}_step"),
-        step.__globals__,
-        closure=step.__closure__,
-    )
-    # A half-precision variable is compared with its copy, so casts must round as they do eagerly.
-    options: dict[str, Any] = {"emulate_precision_casts": True}
-    # Rules have none of the patterns that these look for, such as attention.
-    options.update(use_pre_grad_passes=False, use_joint_graph_passes=False)
-    if not in_blocks:
-        # All that could differ between calls is in the keys of this module: no call checks again.
-        options["guard_filter_fn"] = lambda guards: [False] * len(guards)
-    compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
-    is_ready = False
+    def like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+        like = [tensor.new_ones(5000) for tensor in (g, x, *slots)]
+        return like[0], like[1], like[2:], None, scalars
 
-    def step_or_fall_back(
-        g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]
-    ) -> None:
-        nonlocal is_ready
+    compiled = torch_compile.Compiled(
+        step, f"{type(rule).__name__}_step", uncompiled, None if in_blocks else like_many
+    )
+
+    def run(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         # Sizes 0 and 1 would be compiled apart, which is not worth it.
-        if not _compiler_works or x.numel() < 2:
-            uncompiled(g, x, slots, blocks, scalars)
-            return
-        try:
-            if in_blocks:
-                with _constant_hyperparameters(), _known_processor():
-                    compiled(g, x, slots, blocks, scalars)
-                return
-            if not is_ready:
-                # A size like many: nothing is to be made for the first one that comes.
-                like = [tensor.new_ones(5000) for tensor in (g, x, *slots)]
-                with _constant_hyperparameters(), _known_processor():
-                    compiled(like[0], like[1], like[2:], None, scalars)
-                is_ready = True
-            compiled(g, x, slots, blocks, scalars)
-        except Exception as error:  # whatever a missing or broken tool chain may raise
-            _give_up_compiling(error)
-            uncompiled(g, x, slots, blocks, scalars)
+        (compiled if x.numel() > 1 else uncompiled)(g, x, slots, blocks, scalars)
 
-    return step_or_fall_back
-
-
-def _constant_hyperparameters() -> contextlib.AbstractContextManager:
-    # Or numbers become inputs, which the compiled loop would load again for each element.
-    import torch._dynamo.config
-
-    return torch._dynamo.config.patch(specialize_float=True)
-
-
-@contextlib.contextmanager
-def _known_processor() -> Iterator[None]:
-    """Believes what PyTorch says of an x86 processor.
-
-    The compiler would first build four programs to find out, in a second, where nothing is cached.
-    """
-    from torch._inductor import cpu_vec_isa
-
-    kind = None
-    with contextlib.suppress(AttributeError):  # nothing of this is a public interface
-        find = cpu_vec_isa.valid_vec_isa_list
-        if torch.cpu._is_avx512_supported():
-            kind = cpu_vec_isa.VecAVX512
-        elif torch.cpu._is_avx2_supported():
-            kind = cpu_vec_isa.VecAVX2
-    if kind is None or platform.system() != "Linux":
-        yield
-        return
-    known = type(kind.__name__, (kind,), {"__bool__": lambda self: True})()
-    cpu_vec_isa.valid_vec_isa_list = lambda: [known]
-    try:
-        yield
-    finally:
-        cpu_vec_isa.valid_vec_isa_list = find
-
-
-def _give_up_compiling(error: Exception) -> None:
-    global _compiler_works
-    if not _is_tool_chain_error(error):
-        raise error
-    _compiler_works = False
-    reason = str(error).strip().splitlines()[0]
-    warnings.warn(
-        "keras_tfopt: torch.compile does not work here, so optimizers run uncompiled and slower. "
-        f"It usually wants a C++ compiler. The error was: {type(error).__name__}: {reason}",
-        stacklevel=2,
-    )
-
-
-def _is_tool_chain_error(error: BaseException | None) -> bool:
-    names = ("InvalidCxxCompiler", "CppCompileError", "InductorError", "BackendCompilerFailed")
-    while error is not None:
-        if type(error).__name__ in names or isinstance(error, (OSError, ImportError)):
-            return True
-        error = error.__cause__ or getattr(error, "inner_exception", None)
-    return False
-
-
-def report(engine: Any) -> str:
-    """Whether an optimizer's last step ran compiled, in words."""
-    if not any(key[0] == "step" for key in getattr(engine, "_fast", ())):
-        return "not compiled: operation by operation"
-    if not _compiler_works:
-        return "not compiled: torch.compile found no working compiler"
-    return f"compiled by torch.compile ({compilations()} graphs in this process)"
-
-
-def compilations() -> int:
-    """How many graphs Dynamo has compiled in this process."""
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
+    return run

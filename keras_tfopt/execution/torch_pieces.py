@@ -1,23 +1,28 @@
 """Rules over all variables at once on PyTorch, in pieces that stay in the processor's cache.
 
-Each operation on a large vector would be given new memory, which takes longer than to fill it.
+Each operation on a large vector would be given new memory, which takes longer than to fill it. The
+rule's parts for a piece are compiled once per rule.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keras_tfopt.execution import torch_compile
 from keras_tfopt.execution.settings import is_plain
 from keras_tfopt.execution.state import Rows
 
 if TYPE_CHECKING:
-    from keras_tfopt.execution.binding import ModelStep, ModelVariable
+    from keras_tfopt.execution.binding import ModelRule, ModelStep, ModelVariable
+    from keras_tfopt.execution.engine import Engine
 
 PIECE = 1 << 18  # entries
+
+_compiled: dict[tuple, tuple[Callable, Callable]] = {}
 
 
 @dataclasses.dataclass
@@ -29,36 +34,90 @@ class Part:
     end: int
 
 
-def run_in_pieces(step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
+def run_in_pieces(
+    engine: Engine, step: ModelStep, grads: list[Any], scalars: dict[str, Any]
+) -> bool:
     """Runs a step over all variables piece by piece, if that is of use here; else says no."""
     values = [one.variable.value for one in step.variables]
     if is_plain() or not all(v.is_contiguous() and v.device.type == "cpu" for v in values):
         return False
     slots = {name: slot.value.detach() for name, slot in step.slots.items()}
     pieces = _pieces(step.variables)
+    sums_of, update = _compiled_parts(engine, step.rule)
     sums: dict[str, Any] = {}
     for piece in pieces:
-        found = step.sums(_gradient(step, piece, grads), _cut(step, slots, piece), scalars)
+        found = sums_of(_gradient(step, piece, grads), _cut(step, slots, piece), scalars)
         sums = {name: sums[name] + one for name, one in found.items()} if sums else found
-    known, new = step.solve(sums, slots, scalars)
+    known, new = step.rule.solve(sums, slots, scalars)
     for piece in pieces:
         cut = _cut(step, slots, piece)
-        g, x = _gradient(step, piece, grads), _value(step, piece, scalars)
-        x, changed = step.update(g, x, cut, scalars, known)
-        for part, part_of_x in zip(piece, x.split([p.end - p.start for p in piece]), strict=True):
-            one = step.variables[part.number]
-            if grads[part.number] is not None:
-                _flat(one.variable, part).copy_(part_of_x)
-                if one.master is not None:
-                    _flat(one.master, part).copy_(part_of_x)
-        for name, value in changed.items():
-            if isinstance(value, Rows):
-                cut[name].index_copy_(0, value.index.reshape(1).long(), value.value[None])
-            else:
-                cut[name].copy_(value)
+        x, is_copy = _value(step, piece, grads, scalars)
+        rows = update(_gradient(step, piece, grads), x, cut, scalars, known)
+        for name, (index, value) in rows.items():
+            cut[name][int(index)].copy_(value)
+        if is_copy:
+            _write(step, piece, grads, x)
     for name, value in new.items():
         slots[name].copy_(value)
     return True
+
+
+def _compiled_parts(engine: Engine, rule: ModelRule) -> tuple[Callable, Callable]:
+    """The parts of a rule that run for each piece."""
+    key = ("pieces", rule.names, rule.along, rule.dtype, tuple(engine._changing))
+    if key not in engine._fast:
+        shared = (type(engine), repr(sorted(vars(rule.rule).items())), *key)
+        if shared not in _compiled:
+            _compiled[shared] = _compile(rule)
+        engine._fast[key] = _compiled[shared]
+    return engine._fast[key]
+
+
+def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
+    name = type(rule.rule).__name__
+
+    def sums(g: Any, slots: dict, scalars: dict) -> Any:
+        return rule.sums(g, slots, scalars)
+
+    def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict) -> Any:
+        """In place, but for rows of slots, which are returned."""
+        y, changed = rule.update(g, x, slots, scalars, known)
+        x.copy_(y)
+        rows = {}
+        for slot, value in changed.items():
+            if isinstance(value, Rows):
+                rows[slot] = (value.index, value.value)
+            else:
+                slots[slot].copy_(value)
+        return rows
+
+    def like_many(slots: dict) -> dict:
+        return {
+            # With columns of something larger, as pieces of matrices are.
+            n: v.new_ones(*v.shape[:-1], 6000)[..., 500:5500] if n in rule.along else v.clone()
+            for n, v in slots.items()
+        }
+
+    return (
+        torch_compile.Compiled(
+            sums,
+            f"{name}_sums",
+            sums,
+            lambda g, slots, scalars: (g.new_ones(5000), like_many(slots), scalars),
+        ),
+        torch_compile.Compiled(
+            update,
+            f"{name}_update",
+            update,
+            lambda g, x, slots, scalars, known: (
+                g.new_ones(5000),
+                x.new_ones(5000),
+                like_many(slots),
+                scalars,
+                known,
+            ),
+        ),
+    )
 
 
 def _pieces(variables: Sequence[ModelVariable]) -> list[list[Part]]:
@@ -84,19 +143,33 @@ def _gradient(step: ModelStep, piece: list[Part], grads: list[Any]) -> Any:
         [
             like.new_zeros(part.end - part.start)
             if grads[part.number] is None
-            else step.gradient(grads[part.number])[part.start : part.end]
+            else step.rule.gradient(grads[part.number])[part.start : part.end]
             for part in piece
         ]
     )
 
 
-def _value(step: ModelStep, piece: list[Part], scalars: dict[str, Any]) -> Any:
-    values = []
+def _value(
+    step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any]
+) -> tuple[Any, bool]:
+    """The values of a piece to compute with, and whether they are a copy."""
+    values, is_own = [], len(piece) == 1
     for part in piece:
         one = step.variables[part.number]
+        x = _flat(one.variable, part)
         master = None if one.master is None else _flat(one.master, part)
-        values.append(step.value(one, _flat(one.variable, part), master, scalars))
-    return _joined(values)
+        values.append(step.rule.value(one, x, master, scalars))
+        is_own &= values[-1].data_ptr() == x.data_ptr() and grads[part.number] is not None
+    return (values[0], False) if is_own else (torch.cat(values), True)
+
+
+def _write(step: ModelStep, piece: list[Part], grads: list[Any], x: Any) -> None:
+    for part, value in zip(piece, x.split([p.end - p.start for p in piece]), strict=True):
+        one = step.variables[part.number]
+        if grads[part.number] is not None:
+            _flat(one.variable, part).copy_(value)
+            if one.master is not None:
+                _flat(one.master, part).copy_(value)
 
 
 def _cut(step: ModelStep, slots: dict[str, Any], piece: list[Part]) -> dict[str, Any]:
@@ -104,7 +177,7 @@ def _cut(step: ModelStep, slots: dict[str, Any], piece: list[Part]) -> dict[str,
     start = step.variables[piece[0].number].start + piece[0].start
     end = step.variables[piece[-1].number].start + piece[-1].end
     return {
-        name: value[..., start:end] if name in step.along else value
+        name: value[..., start:end] if name in step.rule.along else value
         for name, value in slots.items()
     }
 
