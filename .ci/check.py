@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
 BACKENDS = ("tensorflow", "jax", "torch")
+# A process can compile so much only: see --part in tests/conftest.py.
+EXHAUSTIVE_PARTS = 4
 LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
 
 
@@ -49,9 +51,15 @@ def run_lint():
 
 
 def run_backend(backend, options):
-    report = RESULTS / f"{backend}.xml"
-    report.unlink(missing_ok=True)
     print(f"\n== {backend}", flush=True)
+    parts = EXHAUSTIVE_PARTS if "--exhaustive" in options.pytest_arguments else 1
+    counts = [run_part(backend, number, parts, options) for number in range(1, parts + 1)]
+    return tuple(map(sum, zip(*counts, strict=True)))
+
+
+def run_part(backend, number, parts, options):
+    report = RESULTS / f"{backend}{f'-{number}' if parts > 1 else ''}.xml"
+    report.unlink(missing_ok=True)
     command = [
         "pytest",
         "-q",
@@ -59,6 +67,7 @@ def run_backend(backend, options):
         str(options.workers),
         "--dist=loadgroup",
         f"--junitxml={report.relative_to(ROOT)}",
+        f"--part={number}/{parts}",
     ]
     if options.fast:
         command += ["-m", "not slow"]

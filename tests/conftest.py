@@ -1,6 +1,7 @@
 """What has to be settled before Keras and its backend are imported."""
 
 import os
+import zlib
 
 # float64 exists on JAX only with x64 on. Here it is on for the whole run, so that the contract
 # can be checked at 1e-12; the tests say every dtype, so float32 stays float32. What users have,
@@ -16,6 +17,13 @@ def pytest_addoption(parser):
         help="every optimizer in every test; without, tests that do not depend on the formula of "
         "a rule take one optimizer of each kind that the engine tells apart",
     )
+    parser.addoption(
+        "--part",
+        default="1/1",
+        metavar="I/N",
+        help="one of N parts of the tests: a process that has compiled some thousand functions has "
+        "more pieces of memory than Linux allows",
+    )
 
 
 def pytest_configure(config):
@@ -28,6 +36,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    number, count = map(int, config.getoption("part").split("/"))
+    _leave_out(config, items, lambda item: zlib.crc32(item.nodeid.encode()) % count != number - 1)
     if config.getoption("exhaustive"):
         return
     from tests.cases import REPRESENTATIVES
@@ -37,10 +47,14 @@ def pytest_collection_modifyitems(config, items):
         name = getattr(case, "name", None)
         return name and name not in REPRESENTATIVES and not item.get_closest_marker("formula")
 
-    left_out = [item for item in items if is_left_out(item)]
+    _leave_out(config, items, is_left_out)
+
+
+def _leave_out(config, items, condition):
+    left_out = [item for item in items if condition(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not is_left_out(item)]
+        items[:] = [item for item in items if not condition(item)]
 
 
 def pytest_report_header(config):
