@@ -114,6 +114,31 @@ class TestTorch:
         optimizer.apply([np.ones(s, "float32") for s in SHAPES], values)
         np.testing.assert_allclose(keras.ops.convert_to_numpy(values[0]), 0.9, rtol=1e-6)
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_a_rule_over_all_variables_runs_in_compiled_pieces(self, monkeypatch, dtype):
+        from keras_tfopt.execution import torch_compile, torch_pieces
+
+        monkeypatch.setattr(torch_pieces, "PIECE", 50_000)
+
+        def trained():
+            values = variables(dtype)
+            optimizer = keras_tfopt.GGT(0.1, window=3, weight_decay=0.1, master_weights=True)
+            optimizer.build(values)
+            random = np.random.default_rng(1)
+            for step in range(5):
+                grads = [random.standard_normal(s).astype("float32") for s in SHAPES]
+                optimizer.apply(grads if step < 3 else [None, *grads[1:]], values)
+            state = [keras.ops.convert_to_numpy(v) for v in optimizer.variables[2:]]
+            return state, torch_compile.report(optimizer)
+
+        fast, report = trained()
+        assert report.startswith("compiled by torch.compile")
+        with execution.plain():
+            plain, report = trained()
+        assert report.startswith("not compiled")
+        for a, b in zip(fast, plain, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5 * np.max(np.abs(b), initial=0))
+
     def test_no_gradient_is_computed_through_variables_that_a_step_has_changed(self):
         import torch
 

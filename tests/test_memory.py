@@ -17,7 +17,7 @@ WORK = {
     "one": ({"cls": "Adam", "shapes": [[5000, 8000]]}, 60e6),
     "norms": ({"cls": "LARS", "shapes": [[5000, 8000]]}, 60e6),
     # Some vectors of the size of the model: momentum, direction, both flat; but never the window.
-    "window": ({"cls": "GGT", "shapes": [[5000, 1000]], "window": 24}, 8 * 4 * 5e6),
+    "window": ({"cls": "GGT", "shapes": [[5000, 500], [2500000]], "window": 24}, 8 * 4 * 5e6),
 }
 # Of that, what small variables may need in passing: gradients and variables laid into a bucket of
 # 4 MB each, and what else a process does.
