@@ -1,0 +1,48 @@
+"""What GGT promises beside the contract: products of the window that do not drift."""
+
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.reference.ggt import GGT as Reference
+from tests.stepping import Runner
+
+START = {"a/kernel": np.zeros((40, 3), "float32"), "b/bias": np.zeros(7, "float32")}
+
+
+def gradients_of(step):
+    """Of a size that changes by a factor of 10,000 now and then: what remains of it would show."""
+    rng = np.random.default_rng(step)
+    size = np.float32(10.0 ** (-4 + step // 50 % 5))
+    return {path: size * rng.normal(size=x.shape).astype("float32") for path, x in START.items()}
+
+
+@pytest.mark.slow
+def test_the_products_of_the_window_do_not_drift_in_a_thousand_steps():
+    runner = Runner(keras_tfopt.GGT(1e-3, window=10, svd_epsilon=1e-4), START, "compiled")
+    reference = Reference(1e-3, window=10, svd_epsilon=1e-4)
+    x = {path: value.astype("float64") for path, value in START.items()}
+    state = reference.start(x)
+    for step in range(1, 1001):
+        grads = gradients_of(step)
+        runner.step(grads)
+        before = x
+        x, state = reference.advance(
+            {path: g.astype("float64") for path, g in grads.items()}, x, state, step
+        )
+        if step % 97 and step < 990:
+            continue
+        slots, exact = runner.slots[None], state[None]
+        buffer = slots["grad_buffer"].astype("float64")
+        # Each product is of this window: rounded once, however many steps there have been.
+        lengths = np.linalg.norm(buffer, axis=1)
+        error = np.abs(slots["gram"] - buffer @ buffer.T) / np.outer(lengths, lengths)
+        assert np.max(error) < 1e-5, step
+        np.testing.assert_allclose(
+            buffer, exact["grad_buffer"], rtol=1e-3, atol=1e-6 * lengths.max()
+        )
+        for path, value in runner.values.items():
+            assert np.all(np.isfinite(value)), path
+    assert any(np.any(x[path] != before[path]) for path in x)
+    for path, value in runner.values.items():
+        np.testing.assert_allclose(value, x[path], rtol=1e-3, atol=1e-3 * np.abs(x[path]).max())
