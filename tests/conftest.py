@@ -27,6 +27,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if config.getoption("exhaustive"):
+        os.environ["TESTS_EXHAUSTIVE"] = "1"  # for processes that tests start
     config.addinivalue_line(
         "markers", "slow: more than a few seconds; left out of `make test-fast`"
     )

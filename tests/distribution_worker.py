@@ -29,6 +29,7 @@ from keras import ops
 
 import keras_tfopt
 from tests.cases import CASES
+from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND, to_numpy
 
 VOCABULARY, WIDTH, LENGTH, CLASSES = 12, 4, 6, 2
@@ -189,7 +190,7 @@ OPTIONS = {
     ),
     "LossScale_keras": lambda: keras.optimizers.LossScaleOptimizer(_lazy(), initial_scale=1024.0),
 }
-RUNS = {**PLAIN, **OPTIONS}
+RUNS = {**PLAIN, **OPTIONS, **IN_PROCESSES}
 CONTROL = "LazyAdam"  # is trained on half of each batch, too: what one device would do alone
 SOME = ("global_clipnorm", "accumulation", "accumulation_model", "ema_overwrite", "Picky")
 EAGER = ("LazyAdam", "MoveRows", "accumulation_model", "ema_overwrite", "Picky")

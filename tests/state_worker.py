@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
+from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND, to_numpy
 
 EVERYTHING = {
@@ -60,6 +61,7 @@ MAKERS = {
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(
         keras_tfopt.LazyAdam(0.05), initial_scale=64.0, dynamic_growth_steps=4
     ),
+    **IN_PROCESSES,
 }
 BEFORE, AFTER = 3, 3
 

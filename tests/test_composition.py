@@ -2,8 +2,8 @@
 
 A cell of the matrix is a wrapper, what is inside of it, and a check. Without `--exhaustive` a
 selection runs, in which each check meets each kind of optimizer or several wrappers, and each
-wrapper several checks; `test_the_size_of_the_matrix` prints both numbers. Several devices have a
-test of their own, test_distribution.py, because they need processes of their own.
+wrapper several checks; `test_the_size_of_the_matrix` prints both numbers. Two checks need processes
+of their own: several devices in test_distribution.py, a change of the backend in test_state.py.
 """
 
 import contextlib
@@ -16,31 +16,13 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.cases import first_dimension
+from tests.compositions import COMPOSITIONS, INNERS, WRAPPERS
 from tests.stepping import BACKEND, Rows, Runner, to_numpy
 
 IDS = np.random.default_rng(0).integers(0, 6, size=(12, 2))
 TARGETS = np.random.default_rng(1).normal(size=(12, 2)).astype("float32")
 START = [np.random.default_rng(2).normal(size=s).astype("float32") for s in [(8, 3), (6, 2), (2,)]]
 FIT = {"batch_size": 4, "shuffle": False, "verbose": 0}
-
-WRAPPERS = {
-    "MovingAverage": lambda inner: keras_tfopt.MovingAverage(inner, 0.7, num_updates=True),
-    "VariableClipping": lambda inner: keras_tfopt.VariableClipping(inner, first_dimension, 1.5),
-    "DecoupledWeightDecay": lambda inner: keras_tfopt.DecoupledWeightDecay(inner, 0.02),
-    "Multitask": keras_tfopt.Multitask,
-    "Lookahead": lambda inner: keras_tfopt.Lookahead(inner, 2, 0.6),
-    "StochasticWeightAveraging": lambda inner: keras_tfopt.StochasticWeightAveraging(inner, 1, 2),
-    "SkipNonFinite": lambda inner: keras_tfopt.SkipNonFinite(inner, max_consecutive=2),
-}
-INNERS = {
-    "stock Adam": lambda rate=0.05, **base: keras.optimizers.Adam(rate, epsilon=1e-3, **base),
-    "LazyAdam": lambda rate=0.05, **base: keras_tfopt.LazyAdam(rate, epsilon=1e-3, **base),
-    "LARS": lambda rate=0.05, **base: keras_tfopt.LARS(rate, eeta=0.5, **base),
-    "wrapper": lambda rate=0.05, **base: keras_tfopt.DecoupledWeightDecay(
-        keras_tfopt.MovingAverage(keras_tfopt.LazyAdam(rate, epsilon=1e-3, **base), 0.5), 0.01
-    ),
-}
 
 
 def make_model(optimizer, **options):
@@ -365,7 +347,9 @@ def test_the_size_of_the_matrix(capsys):
         print(
             f"\n{len(WRAPPERS)} wrappers x {len(INNERS)} optimizers x {len(CHECKS)} checks = "
             f"{len(MATRIX)} cells on {BACKEND}; selected: {len(selected)}; "
-            f"left out: {len(left_out)} {sorted(set(left_out))}"
+            f"left out: {len(left_out)} {sorted(set(left_out))}. In processes of their own, with "
+            f"--exhaustive: {len(COMPOSITIONS)} on two devices, and {len(COMPOSITIONS)} from each "
+            "backend to each other one"
         )
     assert {wrapper for wrapper, _, _ in selected} == set(WRAPPERS)
     assert {inner for _, inner, _ in selected} == set(INNERS)

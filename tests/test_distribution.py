@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests import distribution_worker as worker
+from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND
 
 pytestmark = [
@@ -38,7 +39,7 @@ def results(tmp_path_factory):
         cwd=pathlib.Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=7200 if IN_PROCESSES else 900,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = collections.defaultdict(dict)

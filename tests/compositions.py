@@ -1,0 +1,35 @@
+"""Every wrapper, and every kind of optimizer to put inside: the cells of several tests."""
+
+import os
+
+import keras
+
+import keras_tfopt
+from tests.cases import first_dimension
+
+WRAPPERS = {
+    "MovingAverage": lambda inner: keras_tfopt.MovingAverage(inner, 0.7, num_updates=True),
+    "VariableClipping": lambda inner: keras_tfopt.VariableClipping(inner, first_dimension, 1.5),
+    "DecoupledWeightDecay": lambda inner: keras_tfopt.DecoupledWeightDecay(inner, 0.02),
+    "Multitask": keras_tfopt.Multitask,
+    "Lookahead": lambda inner: keras_tfopt.Lookahead(inner, 2, 0.6),
+    "StochasticWeightAveraging": lambda inner: keras_tfopt.StochasticWeightAveraging(inner, 1, 2),
+    "SkipNonFinite": lambda inner: keras_tfopt.SkipNonFinite(inner, max_consecutive=2),
+}
+INNERS = {
+    "stock Adam": lambda rate=0.05, **base: keras.optimizers.Adam(rate, epsilon=1e-3, **base),
+    "LazyAdam": lambda rate=0.05, **base: keras_tfopt.LazyAdam(rate, epsilon=1e-3, **base),
+    "LARS": lambda rate=0.05, **base: keras_tfopt.LARS(rate, eeta=0.5, **base),
+    "wrapper": lambda rate=0.05, **base: keras_tfopt.DecoupledWeightDecay(
+        keras_tfopt.MovingAverage(keras_tfopt.LazyAdam(rate, epsilon=1e-3, **base), 0.5), 0.01
+    ),
+}
+
+
+COMPOSITIONS = {
+    f"{wrapper} of {inner}": (lambda outer=outer, make=make: outer(make()))
+    for wrapper, outer in WRAPPERS.items()
+    for inner, make in INNERS.items()
+}
+# What costs a training in another process for each; set by `--exhaustive` before tests are read.
+IN_PROCESSES = COMPOSITIONS if os.environ.get("TESTS_EXHAUSTIVE") else {}
