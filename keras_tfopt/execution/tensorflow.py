@@ -12,6 +12,12 @@ from tensorflow.python.ops import control_flow_util
 
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import is_plain
+from keras_tfopt.execution.tensorflow_loss import (  # noqa: F401
+    check_traceable,
+    concretely,
+    is_variable,
+    loss_and_gradients,
+)
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update

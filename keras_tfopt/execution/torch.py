@@ -11,6 +11,12 @@ import torch
 from keras_tfopt.execution import torch_buckets
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
+from keras_tfopt.execution.torch_loss import (  # noqa: F401
+    check_traceable,
+    concretely,
+    is_variable,
+    loss_and_gradients,
+)
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update
