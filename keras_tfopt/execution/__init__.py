@@ -35,6 +35,7 @@ conditional = backend.conditional
 eigh_is_slow = backend.eigh_is_slow
 is_variable = backend.is_variable
 outside_compiler = backend.outside_compiler
+run_step = backend.run_step
 
 __all__ = [
     "Imperative",
@@ -49,6 +50,7 @@ __all__ = [
     "slot_names_of",
     "slots_of",
     "state_variables",
+    "run_step",
     "take_rows",
     "variables_of",
     "AveragedFunction",

@@ -17,6 +17,13 @@ class Reads(keras.StatelessScope):
         super().__init__(collect_losses=True)
         self.read: dict[int, Any] = {}
 
+    def __exit__(self, *error: Any) -> None:
+        global_state.set_global_attribute("stateless_scope", self.original_scope)
+        if self.original_scope is None:
+            waiting = global_state.get_global_attribute("uninitialized_variables") or []
+            for variable in list(waiting):
+                _initialize(variable)
+
     def get_current_value(self, variable: Any) -> Any:
         self.read.setdefault(id(variable), variable)
         return self._around(variable)

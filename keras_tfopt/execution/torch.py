@@ -16,6 +16,7 @@ from keras_tfopt.execution.torch_loss import (  # noqa: F401
     concretely,
     is_variable,
     loss_and_gradients,
+    run_step,
 )
 
 if TYPE_CHECKING:

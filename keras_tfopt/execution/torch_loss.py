@@ -24,6 +24,11 @@ def check_traceable(verb: str, assigns: bool = True) -> None:
     """Nothing to refuse: compiled steps run the verbs outside of the compiler."""
 
 
+def run_step(cache: dict[Any, Any], step: Callable[..., Any], arguments: tuple) -> Any:
+    """`step(*arguments)`. Only on JAX are steps slow that are not compiled as a whole."""
+    return step(*arguments)
+
+
 def loss_and_gradients(
     loss: Callable[[], Any],
     variables: Sequence[Any] | None,

@@ -43,15 +43,16 @@ class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
 def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
     """The Keras optimizer for a name of the table and the arguments of its constructor."""
     ours: dict[str, Any] = {}
+    count = _count(name, given) if "global_step" in given else None
     for argument, value in given.items():
         if argument in WITHOUT_MEANING:
             check_bool(argument, value)
         elif argument == "name":
             ours["name"] = value
         elif argument == "global_step":
-            ours["global_step"] = _count(name, given)
+            ours["global_step"] = count
         elif argument == "learning_rate":
-            ours["learning_rate"] = rate_of(value, given.get("global_step"))
+            ours["learning_rate"] = rate_of(value, count)
         else:
             ours[row.renamed.get(argument, argument)] = _plain(value)
     cls = getattr(algorithms, row.ours, None) or getattr(wrappers, row.ours)
@@ -93,10 +94,10 @@ def rate_of(value: Any, global_step: Any = None) -> Any:
     if is_variable(value):
         return OfVariable(value)
     if is_function_of_step(value):
-        if not is_variable(global_step):
-            raise ValueError(
-                "Argument `learning_rate` is a function of the step, which needs a variable for "
-                f"the argument `global_step`. Received: global_step={global_step!r}"
+        if global_step is None:
+            raise TypeError(
+                "Argument `learning_rate` must be a number, a variable, a schedule or a function "
+                f"without arguments. Received: {value!r}"
             )
         return OfVariable(global_step, value)
     return _plain(value)

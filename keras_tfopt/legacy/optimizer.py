@@ -21,6 +21,7 @@ from keras_tfopt.execution import (
     outside_compiler,
     path_of,
     prepare,
+    run_step,
     slot_names_of,
     slots_of,
     state_variables,
@@ -85,7 +86,7 @@ class Optimizer:
         check_bool("use_locking", use_locking)
         self._name = check_name(optimizer.name if name is None else name)
         self._optimizer = optimizer
-        self._found: list[Any] = []
+        self._memory = _Memory()
 
     # ---- Verbs ----------------------------------------------------------------------------------
 
@@ -146,12 +147,19 @@ class Optimizer:
         check_counter(how["global_step"])
         check_traceable("minimize")
 
-        def step() -> Any:
-            pairs = self.compute_gradients(loss, var_list=var_list, **computing)
-            _check_any_gradient(pairs, f" and loss {loss!r}")
-            return self.apply_gradients(pairs, **how)
+        if not compiled:
+            return self._both(loss, var_list, how, computing)
+        arguments = (self._parts(), loss, var_list, how, computing)
+        return run_step(self._memory.steps, _take_step, arguments)
 
-        return step()
+    def _parts(self) -> list[Any]:
+        """Whatever decides what a step does: itself, and the Keras optimizer."""
+        return [self, self.keras]
+
+    def _both(self, loss: Any, var_list: Any, how: Any, computing: Any) -> Any:
+        pairs = self.compute_gradients(loss, var_list=var_list, **computing)
+        _check_any_gradient(pairs, f" and loss {loss!r}")
+        return self.apply_gradients(pairs, **how)
 
     @outside_compiler
     def compute_gradients(
@@ -200,9 +208,9 @@ class Optimizer:
         if var_list is not None:
             var_list = checked_variables(var_list, TypeError)
         check_traceable("compute_gradients", assigns=False)
-        found = gradients_of_loss(loss, var_list, grad_loss, self._found)
+        found = gradients_of_loss(loss, var_list, grad_loss, self._memory.found)
         if var_list is None:
-            self._found = found.variables
+            self._memory.found = found.variables
         return list(zip(found.gradients, found.variables, strict=True))
 
     @outside_compiler
@@ -274,6 +282,18 @@ class Optimizer:
         It is the same object in each access, and shares the state with the verbs.
         """
         return self._optimizer
+
+
+class _Memory:
+    """What is kept from one step to the next that makes no difference to its results."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []  # variables that the last loss read
+        self.steps: dict[Any, Any] = {}  # compiled
+
+
+def _take_step(parts: list[Any], *arguments: Any) -> Any:
+    return parts[0]._both(*arguments)
 
 
 def _check_loss(loss: Any) -> None:

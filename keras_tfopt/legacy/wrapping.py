@@ -66,6 +66,9 @@ class Wrapping(Optimizer):
     def _covered(self, pairs: Pairs) -> list[Any]:
         return self._opt._covered(pairs)
 
+    def _parts(self) -> list[Any]:
+        return [*super()._parts(), *self._opt._parts()]
+
 
 def step_around(
     wrapper: Any, verb: Callable[[Pairs], Any], pairs: Pairs, covered: list[Any]
