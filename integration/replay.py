@@ -10,6 +10,9 @@ Mode eager calls `optimizer.apply`; on TensorFlow and torch operation by operati
 also as it is. Mode compiled runs `tf.function` without and with `jit_compile`; `jax.jit` of
 `stateless_apply` with donated buffers; on torch, what the engine compiles. On JAX, cases in float64
 run with 64-bit types switched on, all others as JAX is set up, by default without.
+
+`--through legacy` makes the optimizers under their original names, with the arguments as recorded
+and the defaults of the legacy signatures, and takes the steps by `apply_gradients`.
 """
 
 import argparse
@@ -25,7 +28,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration import originals, recordings, stepping
+from integration import originals, recordings, stepping, through_legacy
 from integration.recordings import Arrays, Case, Gradient
 
 
@@ -50,27 +53,27 @@ def make_variable(name: str, value: np.ndarray) -> keras.Variable:
     return variable
 
 
-def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
+def trajectory(
+    case: Case, way: stepping.Way, native: bool = False, through: str = "keras"
+) -> Arrays:
     """Our own arrays for a recorded case, under the recorded names.
 
-    With `native`, row gradients come in the backend's own form instead of as RowGradient.
+    With `native`, row gradients come in the backend's own form instead of as RowGradient. Steps are
+    taken `through` the optimizer itself ("keras"), or the original names and verbs ("legacy").
     """
     entry, recorded = case.entry, case.arrays
     original = originals.original(case.optimizer)
-    # Arguments that were not given are passed too: a default of ours must not decide here.
-    defaults = {**original.defaults, **original.other_defaults, **entry["defaults"]}
-    arguments = {**defaults, **entry["kwargs"]}
-    arguments |= originals.selection(case.optimizer, entry["apply_kwargs"])
     clip_norm = _clip_norm(entry["gradient_transform"])
     order = sorted(case.variables) if original.by_name else list(case.variables)
     variables = [make_variable(name, recorded[f"init/{name}"]) for name in order]
-    if native:
-        # Without a RowGradient only these variables are updated by rows.
-        names = [v["name"] for v in entry["variables"] if v["gradient"] == "sparse"]
-        arguments["row_variables"] = [f"^{re.escape(name)}$" for name in names]
     start = entry["global_step_initial"]
     global_step = keras.Variable(start, trainable=False, dtype="int32", name="global_step")
-    optimizer = originals.build(case.optimizer, arguments, global_step)
+    if through == "legacy":
+        rates = list(case.learning_rates.values())
+        rate = keras.Variable(rates[0], trainable=False, name="rate") if rates else None
+        optimizer = through_legacy.build(case.optimizer, entry, variables, global_step, rate)
+    else:
+        optimizer = _optimizer(case, native, global_step)
     optimizer.build(variables)
     step = way(optimizer, variables, native)
 
@@ -102,9 +105,24 @@ def trajectory(case: Case, way: stepping.Way, native: bool = False) -> Arrays:
             gradients, ours[f"extra/{t}/global_norm"] = _clipped(gradients, clip_norm)
         with _phase(optimizer, entry["phases"][t] if entry["phases"] else "update"):
             step(gradients)
-        global_step.assign_add(1)
+        if through == "keras":
+            global_step.assign_add(1)
         ours |= state(f"var/{t}", f"slot/{t}", f"extra/{t}", gradients)
     return ours
+
+
+def _optimizer(case: Case, native: bool, global_step: Any) -> Any:
+    """Ours for a recorded case, with the arguments of the original."""
+    entry, original = case.entry, originals.original(case.optimizer)
+    # Arguments that were not given are passed too: a default of ours must not decide here.
+    defaults = {**original.defaults, **original.other_defaults, **entry["defaults"]}
+    arguments = {**defaults, **entry["kwargs"]}
+    arguments |= originals.selection(case.optimizer, entry["apply_kwargs"])
+    if native:
+        # Without a RowGradient only these variables are updated by rows.
+        names = [v["name"] for v in entry["variables"] if v["gradient"] == "sparse"]
+        arguments["row_variables"] = [f"^{re.escape(name)}$" for name in names]
+    return originals.build(case.optimizer, arguments, global_step)
 
 
 def _clip_norm(transform: Any) -> float | None:
@@ -139,7 +157,7 @@ def _array(value: Any) -> np.ndarray:
     return np.array(value)
 
 
-def replay(case: Case, mode: str) -> Outcome:
+def replay(case: Case, mode: str, through: str = "keras") -> Outcome:
     """Replays a case in all ways of a mode; reports what fails first, or the least accurate."""
     worst = Outcome(None, -1.0, "", None)
     ways = stepping.ways(mode)
@@ -147,7 +165,7 @@ def replay(case: Case, mode: str) -> Outcome:
         which = f" ({label})" if len(ways) > 1 else ""
         try:
             with stepping.precision(case.float64):
-                ours = trajectory(case, way)
+                ours = trajectory(case, way, through=through)
             comparison = case.compare(ours)
         except Exception as error:  # whatever goes wrong with a case, the others are still replayed
             return Outcome(_in_words(error) + which, np.inf, "", None)
@@ -185,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Gradients do not exist for variables")
     outcomes = {}
     for case in selection.cases:
-        outcome = replay(case, options.mode)
+        outcome = replay(case, options.mode, options.through)
         outcomes[case] = outcome
         if outcome.failure:
             print(f"FAILED {case.name}: {outcome.failure}", flush=True)
@@ -215,6 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder with manifest.json")
     parser.add_argument("--mode", choices=stepping.MODES, default="eager")
+    parser.add_argument("--through", choices=("keras", "legacy"), default="keras")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="e.g. 'Adam_*'")
     parser.add_argument("--quirks", action="store_true", help="also cases marked quirk")
     parser.add_argument("--dump", type=Path, metavar="OUT", help="write our trajectories there")

@@ -17,6 +17,7 @@ from keras_tfopt.execution import (
     decoded,
     encoded,
     is_function_of_step,
+    is_variable,
     own_parameters,
 )
 
@@ -281,10 +282,10 @@ def at_step(value: Any, step: Any) -> Any:
 
 def check_global_step(value: Any) -> Any:
     """Returns `value`, or raises an error if it is neither None nor a variable that counts."""
-    if value is not None and not (isinstance(value, keras.Variable) and tuple(value.shape) == ()):
+    if value is not None and not (is_variable(value) and tuple(value.shape) == ()):
         raise TypeError(
             "Argument `global_step` must be None (the optimizer's own count) or a scalar "
-            f"keras.Variable. Received: {value!r}"
+            f"keras.Variable or tf.Variable. Received: {value!r}"
         )
     return value
 

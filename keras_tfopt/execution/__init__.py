@@ -1,10 +1,20 @@
 """How rules run: the only part that imports a backend or touches Keras-private names."""
 
+from keras_tfopt.execution.access import (
+    apply_rows,
+    as_named_rows,
+    slot_names_of,
+    slots_of,
+    state_variables,
+    variables_of,
+)
 from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sync
-from keras_tfopt.execution.building import path_of
+from keras_tfopt.execution.building import path_of, prepare
 from keras_tfopt.execution.configuration import decoded, encoded
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.gradients import clipped_by_global_norm
+from keras_tfopt.execution.imperative import Imperative, assign_rows, take_rows
+from keras_tfopt.execution.loss_gradients import gradients_of_loss
 from keras_tfopt.execution.loss_scaling import LossScalingEngine
 from keras_tfopt.execution.options import (
     changes,
@@ -19,11 +29,30 @@ from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
 from keras_tfopt.execution.wrapping import WrappingEngine
 
+check_traceable = backend.check_traceable
 combine_rows = backend.combine_rows
 conditional = backend.conditional
 eigh_is_slow = backend.eigh_is_slow
+is_variable = backend.is_variable
+outside_compiler = backend.outside_compiler
+run_step = backend.run_step
 
 __all__ = [
+    "Imperative",
+    "apply_rows",
+    "as_named_rows",
+    "assign_rows",
+    "check_traceable",
+    "gradients_of_loss",
+    "is_variable",
+    "outside_compiler",
+    "prepare",
+    "slot_names_of",
+    "slots_of",
+    "state_variables",
+    "run_step",
+    "take_rows",
+    "variables_of",
     "AveragedFunction",
     "Engine",
     "Like",

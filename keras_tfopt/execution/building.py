@@ -90,6 +90,36 @@ def pair(
     return grads, variables
 
 
+def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Builds any optimizer for these variables, or extends it by those that it does not know.
+
+    Raises:
+        ValueError: if it does not know them, and cannot be extended.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        prepare(inner, variables)
+        variables = inner._trainable_variables  # wrappers count variables as those inside do
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            backend.once(lambda: optimizer.build(variables))
+        return
+    if are_same(variables, optimizer._trainable_variables):
+        return
+    known = optimizer._trainable_variables_indices
+    new = [variable for variable in variables if optimizer._var_key(variable) not in known]
+    if not new:
+        return
+    if not hasattr(optimizer, "extend"):
+        raise ValueError(
+            f"{type(optimizer).__name__} of Keras keeps to the variables of its first step. "
+            f"Received, beyond those: {[path_of(variable) for variable in new]}. Pass all of "
+            "them in the first step"
+        )
+    with keras.name_scope(optimizer.name):
+        backend.once(lambda: optimizer.extend(new))
+
+
 def mend_loss_scaling() -> None:
     """Makes Keras's loss scaling take sparse gradients; to be called by what it builds.
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import keras
 
+from keras_tfopt.execution.building import path_of
+
 
 def encoded(value: Any, name: str = "") -> Any:
     """An argument as something that JSON can hold."""
     if name == "global_step" and value is not None:
-        return {"global_step": value.path}
+        return {"global_step": path_of(value)}
     if isinstance(value, re.Pattern):
         return {"regex": value.pattern, "flags": value.flags}
     if isinstance(value, (list, tuple)):

@@ -69,6 +69,16 @@ class Engine(keras.optimizers.Optimizer):
     _own_weight_decay = False
     built: bool
     _learning_rate: Any
+    # Of each variable, in the order of building.
+    _likes: list[Like]
+    _trainable_variables: list[Any]
+    _is_row_variable: list[bool]
+    _sparse: list[str]
+    _decays: list[bool]
+    _slot_variables: list[dict[str, Any]]
+    _model_variables_moving_average: list[Any]
+    _accumulated_gradients: list[Any]
+    _touched_rows: list[Any]
 
     def __init__(
         self,
@@ -160,46 +170,68 @@ class Engine(keras.optimizers.Optimizer):
             self._widen_learning_rate(likes)
             # A variable among them is part of the state: Keras has tracked it as an attribute.
             self._changing = self._changing_hyperparameters()
-            self._likes = likes
-            self._trainable_variables = variables
-            for index, variable in enumerate(variables):
-                self._trainable_variables_indices[self._var_key(variable)] = index
-            self._is_row_variable = [
-                bool(like.shape) and any(p.search(like.path) for p in self._row_patterns)
-                for like in likes
-            ]
-            self._sparse = [self.sparse if self.takes_rows(l) else "dense" for l in likes]
-            self._decays = [self._decays_at(v, l) for v, l in zip(variables, likes, strict=True)]
             self._refused_rows = self.add_variable((), "zeros", "int32", name="refused_rows")
-            self._slot_variables = [
-                self._add_slots(v, like) for v, like in zip(variables, likes, strict=True)
-            ]
+            self._likes, self._trainable_variables = [], []
+            self._is_row_variable, self._sparse, self._decays = [], [], []
+            self._slot_variables = []
+            self._model_variables_moving_average = []
+            self._accumulated_gradients, self._touched_rows = [], []
+            self._add_variables(variables, likes)
             self._model_dtype = widest([like.dtype for like in likes])
             self._model_slots = self._add_model_slots(likes) if self.scope == "model" else {}
             names = dict.fromkeys(name for slots in self._slot_variables for name in slots)
             self._slot_names = (*self._model_slots, *names)
-            pairs = list(zip(variables, likes, strict=True))
-            # Averages start at the variables: training may end before there was a step.
-            self._model_variables_moving_average = (
-                [add_slot(self, v, l, "average", Slot(l.shape, "variable")) for v, l in pairs]
-                if self.use_ema
-                else []
-            )
-            self._accumulated_gradients = (
-                [add_slot(self, v, l, "accumulator", Slot(l.shape)) for v, l in pairs]
-                if self.gradient_accumulation_steps
-                else []
-            )
-            # A sum does not tell which rows were named: their gradient may be zero.
-            # No dictionary, which a tf.train.Checkpoint wants to have strings for keys.
-            self._touched_rows = [
-                add_slot(self, v, l, "touched_rows", Slot(l.shape[:1], 0, "bool"))
-                if self.gradient_accumulation_steps and sparse != "dense" and l.shape
-                else None
-                for (v, l), sparse in zip(pairs, self._sparse, strict=True)
-            ]
         self.built = True
         persistence.restore_waiting(self, self.variables)
+
+    @tracking.no_automatic_dependency_tracking
+    def extend(self, variables: Sequence[Any]) -> None:
+        """Creates the state for further variables, which the optimizer knows from then on.
+
+        Raises:
+            ValueError: with scope "model", where the state belongs to all variables together.
+        """
+        if self.scope == "model":
+            raise ValueError(
+                f"{type(self).__name__} keeps state of all variables together, so it must be built "
+                "for all that it is going to update. Received, beyond those: "
+                f"{[path_of(variable) for variable in variables]}"
+            )
+        likes = [describe(variable, type(self).__name__) for variable in variables]
+        with backend.build_scope(self, variables):
+            self._widen_learning_rate(likes)
+            self._add_variables(list(variables), likes)
+        names = [*(self._slot_names or ()), *(n for s in self._slot_variables for n in s)]
+        self._slot_names = tuple(dict.fromkeys(names))
+
+    def _add_variables(self, variables: list[Any], likes: list[Like]) -> None:
+        pairs = list(zip(variables, likes, strict=True))
+        for variable, like in pairs:
+            self._trainable_variables_indices[self._var_key(variable)] = len(self._likes)
+            self._likes.append(like)
+            self._trainable_variables.append(variable)
+            is_row_variable = any(p.search(like.path) for p in self._row_patterns)
+            self._is_row_variable.append(bool(like.shape) and is_row_variable)
+            self._sparse.append(self.sparse if self.takes_rows(like) else "dense")
+            self._decays.append(self._decays_at(variable, like))
+            self._slot_variables.append(self._add_slots(variable, like))
+        if self.use_ema:
+            # Averages start at the variables: training may end before there was a step.
+            self._model_variables_moving_average += [
+                add_slot(self, v, l, "average", Slot(l.shape, "variable")) for v, l in pairs
+            ]
+        if self.gradient_accumulation_steps:
+            self._accumulated_gradients += [
+                add_slot(self, v, l, "accumulator", Slot(l.shape)) for v, l in pairs
+            ]
+        # A sum does not tell which rows were named: their gradient may be zero.
+        # No dictionary, which a tf.train.Checkpoint wants to have strings for keys.
+        self._touched_rows += [
+            add_slot(self, v, l, "touched_rows", Slot(l.shape[:1], 0, "bool"))
+            if self.gradient_accumulation_steps and sparse != "dense" and l.shape
+            else None
+            for (v, l), sparse in zip(pairs, self._sparse[-len(pairs) :], strict=True)
+        ]
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """The state called `name` that belongs to `variable`.

@@ -11,6 +11,13 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tfopt.execution.jax_loss import (  # noqa: F401
+    check_traceable,
+    concretely,
+    is_variable,
+    loss_and_gradients,
+)
+from keras_tfopt.execution.jax_steps import run_step  # noqa: F401
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
 

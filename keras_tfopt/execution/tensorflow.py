@@ -12,6 +12,13 @@ from tensorflow.python.ops import control_flow_util
 
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import is_plain
+from keras_tfopt.execution.tensorflow_loss import (  # noqa: F401
+    check_traceable,
+    concretely,
+    is_variable,
+    loss_and_gradients,
+    run_step,
+)
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import ModelStep, Update

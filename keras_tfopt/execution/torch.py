@@ -11,6 +11,13 @@ import torch
 from keras_tfopt.execution import torch_buckets, torch_compile
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
+from keras_tfopt.execution.torch_loss import (  # noqa: F401
+    check_traceable,
+    concretely,
+    is_variable,
+    loss_and_gradients,
+    run_step,
+)
 from keras_tfopt.execution.torch_pieces import run_in_pieces as run_in_pieces
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,12 +20,20 @@ from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
+Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
+
 
 class WrappingEngine(keras.optimizers.Optimizer):
     """Runs a wrapper's hooks around `inner_optimizer.apply`. See `keras_tfopt.Wrapper`."""
 
     sparse = "dense"
     built: bool
+    # Of each variable, in the order of building.
+    _likes: list[Like]
+    _facts: list[dict[str, Any]]
+    _reach: list[str | None]
+    _trainable_variables: list[Any]
+    _slot_variables: list[dict[str, Any]]
 
     def __init__(self, inner_optimizer: Any, name: str | None = None, **base: Any):
         self._lock = False
@@ -125,16 +134,9 @@ class WrappingEngine(keras.optimizers.Optimizer):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(variables)
             check_accumulation(self)
-            self._likes = likes
-            self._facts = [self.facts(like) for like in likes]
-            self._reach = [self.reach(like) for like in likes]
-            self._trainable_variables = variables
-            for index, variable in enumerate(variables):
-                self._trainable_variables_indices[self._var_key(variable)] = index
-            self._slot_variables = [
-                {n: add_slot(self, v, like, n, slot) for n, slot in self.slots(like).items()}
-                for v, like in zip(variables, self._likes, strict=True)
-            ]
+            self._likes, self._facts, self._reach = [], [], []
+            self._trainable_variables, self._slot_variables = [], []
+            self._add_variables(variables, likes)
             whole = Like((), widest([like.dtype for like in likes]), self.name)
             self._counters = {
                 name: add_slot(self, None, whole, name, slot)
@@ -142,6 +144,29 @@ class WrappingEngine(keras.optimizers.Optimizer):
             }
         self.built = True
         persistence.restore_waiting(self, self._variables)
+
+    @tracking.no_automatic_dependency_tracking
+    def extend(self, variables: Sequence[Any]) -> None:
+        """Creates the state for further variables, which the optimizer inside knows already.
+
+        They come in the order in which that one knows them.
+        """
+        likes = [describe(variable, type(self).__name__) for variable in variables]
+        self.check([*self._likes, *likes])
+        with backend.build_scope(self, variables):
+            self._add_variables(list(variables), likes)
+
+    def _add_variables(self, variables: list[Any], likes: list[Like]) -> None:
+        for variable, like in zip(variables, likes, strict=True):
+            self._trainable_variables_indices[self._var_key(variable)] = len(self._likes)
+            self._likes.append(like)
+            self._facts.append(self.facts(like))
+            self._reach.append(self.reach(like))
+            self._trainable_variables.append(variable)
+            slots = self.slots(like).items()
+            self._slot_variables.append(
+                {name: add_slot(self, variable, like, name, slot) for name, slot in slots}
+            )
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """The state called `name` of this wrapper, or else of the inner optimizer.
@@ -208,10 +233,25 @@ class WrappingEngine(keras.optimizers.Optimizer):
         """Updates the variables by their gradients; see `keras_tfopt.Algorithm.apply`."""
         self._apply(grads, trainable_variables)
 
+    @backend.outside_compiler
+    def apply_around(
+        self, step: Step, grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> None:
+        """`apply`, with `step(grads, variables)` in the place of that of the inner optimizer.
+
+        It must take that step in the end. Gradients of rows come as `RowGradient`.
+        """
+        self._apply(grads, trainable_variables, step=step)
+
     def _apply(
-        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None, summed: bool = False
+        self,
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any] | None,
+        summed: bool = False,
+        step: Step | None = None,
     ) -> None:
         """`apply`, also of gradients that are already summed over the replicas."""
+        step = step or functools.partial(apply_summed, self.inner_optimizer)
         grads, variables = pair(self, grads, trainable_variables)
         if not grads:
             return
@@ -235,17 +275,17 @@ class WrappingEngine(keras.optimizers.Optimizer):
             refused = getattr(innermost(self), "_refused_rows", None)
             grads = [gradients.sum_repeated(g, refused) for g in grads]
             if not self._has("accept_step"):
-                self._step(grads, variables)
+                self._step(grads, variables, step)
             else:
                 state = collections.namedtuple("State", self._counters)(  # type: ignore[misc]
                     *[backend.read(counter) for counter in self._counters.values()]
                 )
                 accepted, new = self.accept_step([gradients.values_of(g) for g in grads], state)
-                backend.run_if(self, accepted, lambda: self._step(grads, variables))
+                backend.run_if(self, accepted, lambda: self._step(grads, variables, step))
                 backend.commit(self, [(self._counters[n], None, v) for n, v in new.items()])
         self._iterations.assign_add(1)
 
-    def _step(self, grads: list[Any], variables: list[Any]) -> None:
+    def _step(self, grads: list[Any], variables: list[Any], step: Step) -> None:
         """The inner optimizer's step with the hooks around it."""
         indices = [self._get_variable_index(v) for v in variables]
         last = self._is_last_micro_step()
@@ -259,7 +299,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             grads = self._run_before(grads, variables, scalars, last, sums)
         restore = self._snapshot(grads, variables, scalars, sums) if self._has("accept") else []
         done = self._steps_done()
-        apply_summed(self.inner_optimizer, grads, variables)
+        step(grads, variables)
         if done is not None:
             moved = ops.not_equal(self._steps_done(), done)
             last = moved if last is None else ops.logical_and(moved, last)

@@ -13,8 +13,8 @@ from keras_tfopt.execution import Like, check_savable, compile_patterns, path_of
 
 
 def pattern_of(variable: Any) -> str:
-    """The regular expression that matches the path of this variable and no other."""
-    return f"^{re.escape(path_of(variable))}$"
+    """The regular expression that matches the path of this variable, or this path, and no other."""
+    return f"^{re.escape(variable if isinstance(variable, str) else path_of(variable))}$"
 
 
 def check_choice(name: str, choice: Any) -> Any:

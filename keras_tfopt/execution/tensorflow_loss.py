@@ -1,0 +1,62 @@
+"""Gradients of a loss on TensorFlow, by a tape."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_tfopt.execution.scopes import Reads, is_trainable
+
+
+def concretely() -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def is_variable(value: Any) -> bool:
+    return isinstance(value, (keras.Variable, tf.Variable))
+
+
+def check_traceable(verb: str, assigns: bool = True) -> None:
+    """Raises an error where nothing of this module would work."""
+    if not tf.executing_eagerly() and not tf.inside_function():
+        raise RuntimeError(
+            f"`{verb}` was called in a tf.compat.v1 graph. It works under eager execution and "
+            "inside tf.function"
+        )
+
+
+def run_step(cache: dict[Any, Any], step: Callable[..., Any], arguments: tuple) -> Any:
+    """`step(*arguments)`. Only on JAX are steps slow that are not compiled as a whole."""
+    return step(*arguments)
+
+
+def loss_and_gradients(
+    loss: Callable[[], Any],
+    variables: Sequence[Any] | None,
+    seed: Callable[[Any], Any],
+    likely: Sequence[Any],
+) -> tuple[Any, list[Any], list[Any]]:
+    """What the loss gives, its gradients, and the variables, found if they are None."""
+    if variables is None:
+        with tf.GradientTape() as tape, Reads() as scope:
+            result = loss()
+        variables = [v for v in scope.read.values() if is_trainable(v)]
+        known = {id(_native(variable)) for variable in variables}
+        # TensorFlow's own variables, which no scope of Keras sees.
+        variables += [v for v in tape.watched_variables() if id(v) not in known]
+        values = [_native(variable) for variable in variables]
+    else:
+        values = [_native(variable) for variable in variables]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for value in values:
+                tape.watch(value)
+            result = loss()
+    return result, tape.gradient(result, values, output_gradients=seed(result)), list(variables)
+
+
+def _native(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable

@@ -1,0 +1,69 @@
+"""Gradients of a loss on PyTorch, by autograd."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from keras_tfopt.execution.scopes import Reads, is_trainable
+
+
+def concretely() -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def is_variable(value: Any) -> bool:
+    return isinstance(value, keras.Variable)
+
+
+def check_traceable(verb: str, assigns: bool = True) -> None:
+    """Nothing to refuse: compiled steps run the verbs outside of the compiler."""
+
+
+def run_step(cache: dict[Any, Any], step: Callable[..., Any], arguments: tuple) -> Any:
+    """`step(*arguments)`. Only on JAX are steps slow that are not compiled as a whole."""
+    return step(*arguments)
+
+
+def loss_and_gradients(
+    loss: Callable[[], Any],
+    variables: Sequence[Any] | None,
+    seed: Callable[[Any], Any],
+    likely: Sequence[Any],
+) -> tuple[Any, list[Any], list[Any]]:
+    """What the loss gives, its gradients, and the variables, found if they are None."""
+    with torch.enable_grad():
+        if variables is None:
+            with Reads() as scope:
+                result = loss()
+            variables = [v for v in scope.read.values() if is_trainable(v)]
+            values = [variable.value for variable in variables]
+        else:
+            values = [variable.value for variable in variables]
+            with _differentiable(values):
+                result = loss()
+        if not result.requires_grad or not values:
+            gradients: Sequence[Any] = [None] * len(values)
+        else:
+            with _differentiable(values):
+                gradients = torch.autograd.grad(
+                    result, values, seed(result.detach()), allow_unused=True
+                )
+    return result.detach(), list(gradients), list(variables)
+
+
+@contextlib.contextmanager
+def _differentiable(values: Sequence[Any]) -> Iterator[None]:
+    """Variables that are not trained have gradients all the same where they are asked for."""
+    frozen = [value for value in values if not value.requires_grad]
+    for value in frozen:
+        value.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for value in frozen:
+            value.requires_grad_(False)

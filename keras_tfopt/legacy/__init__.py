@@ -1,0 +1,47 @@
+"""Optimizers under their names and with their verbs of TensorFlow 1 and RETURNN.
+
+Code that was written for `tf.train`, `tf.contrib.opt` or RETURNN changes one import:
+
+```python
+import keras_tfopt.legacy as opt
+
+optimizer = opt.LARSOptimizer(0.1, skip_list=["bias"])
+optimizer.minimize(lambda: loss(model(x), y))
+model.compile(optimizer=optimizer.keras, loss="mse")  # or train as Keras does
+```
+
+Constructors, defaults and names of slots are the originals'. `names()` says of each what it maps to
+and what differs, `get("lars")` finds a class by its name in a configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tfopt.legacy import sign_decay
+from keras_tfopt.legacy.naming import CLASSES, OTHERS, Counterpart, get, names
+from keras_tfopt.legacy.optimizer import Optimizer
+
+__all__ = [
+    "Counterpart",
+    "Optimizer",
+    "get",
+    "names",
+    "sign_decay",
+    *CLASSES,
+    *OTHERS,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in CLASSES:
+        return CLASSES[name]
+    if name in OTHERS:
+        return OTHERS[name][0]
+    raise AttributeError(
+        f"keras_tfopt.legacy has no {name!r}. keras_tfopt.legacy.names() lists what it has"
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,130 @@
+"""From arguments of the originals to those of the optimizers here."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt import algorithms, wrappers
+from keras_tfopt.algorithm import check_bool
+from keras_tfopt.execution import is_function_of_step, is_variable
+from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
+
+# What Shampoo takes functions of the step for, and what only differs once the step does.
+_STEPWISE = ("svd_interval", "precond_update_interval")
+
+
+class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
+    """The value that a variable, or a function of a count of steps, has in each step."""
+
+    def __init__(self, variable: Any, function: Callable[[Any], Any] | None = None):
+        self.variable, self.function = variable, function
+
+    def __call__(self, step: Any) -> Any:
+        """The value; how many steps the optimizer has done makes no difference."""
+        value = ops.convert_to_tensor(self.variable)
+        if self.function is None:
+            return value
+        return self.function(ops.cast(value, "float32") + 1)
+
+    def get_config(self) -> dict[str, Any]:
+        """Nothing that could be saved."""
+        raise NotImplementedError(
+            "A learning rate that is a variable, or a function of the step, is not saved with a "
+            "model. Use a keras.optimizers.schedules.LearningRateSchedule for that"
+        )
+
+
+def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
+    """The Keras optimizer for a name of the table and the arguments of its constructor."""
+    ours: dict[str, Any] = {}
+    count = _count(name, given) if "global_step" in given else None
+    for argument, value in given.items():
+        if argument in WITHOUT_MEANING:
+            check_bool(argument, value)
+        elif argument == "name":
+            ours["name"] = value
+        elif argument == "global_step":
+            ours["global_step"] = count
+        elif argument == "learning_rate":
+            ours["learning_rate"] = rate_of(value, count)
+        else:
+            ours[row.renamed.get(argument, argument)] = _plain(value)
+    cls = getattr(algorithms, row.ours, None) or getattr(wrappers, row.ours)
+    try:
+        return cls(**ours)
+    except (TypeError, ValueError) as error:
+        raise type(error)(in_words_of(row, str(error))) from error
+
+
+def in_words_of(row: Row, message: str) -> str:
+    """A message with the names of arguments that the caller knows."""
+    for theirs, ours in row.renamed.items():
+        message = message.replace(f"`{ours}`", f"`{theirs}`")
+    return message
+
+
+def check_name(name: Any) -> str:
+    """The name of an optimizer, which must not be empty."""
+    if not name:
+        raise ValueError(f"Argument `name` must be a string that is not empty. Received: {name!r}")
+    if not isinstance(name, str):
+        raise TypeError(f"Argument `name` must be a string. Received: {name!r}")
+    return name
+
+
+def _plain(value: Any) -> Any:
+    """A hyperparameter in a form that is known here."""
+    if isinstance(value, keras.Variable) or isinstance(value, (numbers.Number, str)):
+        return value
+    if is_variable(value):
+        return lambda: ops.convert_to_tensor(value)
+    if ops.is_tensor(value) and tuple(value.shape) == ():
+        return value.item() if hasattr(value, "item") else float(value)
+    return value
+
+
+def rate_of(value: Any, global_step: Any = None) -> Any:
+    """A learning rate in a form that Keras optimizers take."""
+    if is_variable(value):
+        return OfVariable(value)
+    if is_function_of_step(value):
+        if global_step is None:
+            raise TypeError(
+                "Argument `learning_rate` must be a number, a variable, a schedule or a function "
+                f"without arguments. Received: {value!r}"
+            )
+        return OfVariable(global_step, value)
+    return _plain(value)
+
+
+def _count(name: str, given: Mapping[str, Any]) -> Any:
+    """The variable of steps; a number is one that nobody moves."""
+    value = given["global_step"]
+    if is_variable(value) or value is None:
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"Argument `global_step` must be a scalar variable or an integer. Received: {value!r}"
+        )
+    if _matters(name, given):
+        warnings.warn(
+            f"{name} takes the number of the step from `global_step`, and the constant "
+            f"{int(value)} never changes. Pass the variable that `minimize` counts up",
+            stacklevel=5,
+        )
+    return keras.Variable(int(value), dtype="int32", trainable=False, name="global_step")
+
+
+def _matters(name: str, given: Mapping[str, Any]) -> bool:
+    """Whether what the optimizer does depends on the number of the step."""
+    if "svd_interval" not in given:
+        return True
+    return any(is_function_of_step(v) for v in given.values()) or any(
+        given[argument] != 1 for argument in _STEPWISE
+    )

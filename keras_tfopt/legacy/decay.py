@@ -1,0 +1,162 @@
+"""Weight decay beside the gradient, added to a class of optimizers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from keras_tfopt.algorithm import check_bool
+from keras_tfopt.execution import outside_compiler
+from keras_tfopt.legacy.optimizer import (
+    Optimizer,
+    check_counter,
+    checked_pairs,
+    checked_variables,
+)
+from keras_tfopt.legacy.wrapping import step_around
+from keras_tfopt.wrappers import DecoupledWeightDecay
+from keras_tfopt.wrappers.choice import pattern_of
+
+# Which bases decay differently in the original, and how.
+_QUIRKS = {
+    "LARSOptimizer": (
+        "its own `weight_decay` keeps its default and acts as well; in the original the new one "
+        "takes its place"
+    ),
+    "ShampooOptimizer": "variables decay once a step; in the original twice",
+    "GradientDescentOptimizer": ("rows of sparse gradients decay; in the original they do not"),
+}
+
+
+class DecoupledWeightDecayExtension:
+    """To be put before a class of optimizers, whose variables then decay before each step.
+
+    ```python
+    class LazyAdamW(legacy.DecoupledWeightDecayExtension, legacy.LazyAdamOptimizer):
+        pass
+
+
+    optimizer = LazyAdamW(1e-4, learning_rate=0.001)
+    optimizer.minimize(loss, decay_var_list=[kernel])
+    ```
+
+    A variable shrinks by `weight_decay` times itself, not multiplied by the learning rate. Of a row
+    gradient, touched rows shrink, once each. The step itself is that of the class behind, with
+    whatever `compute_gradients` and `apply_gradients` it defines.
+
+    Args:
+        weight_decay: Number >= 0, variable, schedule or function without arguments.
+        **kwargs: Arguments of the class behind, by name.
+    """
+
+    def __init__(self, weight_decay: Any, **kwargs: Any):
+        super().__init__(**kwargs)
+        for cls in type(self).__mro__:
+            if cls.__name__ in _QUIRKS and cls.__module__.startswith("keras_tfopt."):
+                warnings.warn(
+                    f"Weight decay beside {cls.__name__}: {_QUIRKS[cls.__name__]}", stacklevel=3
+                )
+        self._weight_decay = weight_decay
+        # For each choice of variables, a wrapper around one and the same optimizer.
+        self._decaying: dict[Any, Any] = {}
+        self._wrapper(None)
+
+    @outside_compiler
+    def minimize(
+        self,
+        loss: Callable[[], Any],
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = Optimizer.GATE_OP,
+        aggregation_method: Any = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+        decay_var_list: Any = None,
+        compiled: bool = False,
+    ) -> Any:
+        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
+        check_bool("compiled", compiled)
+        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
+        return self._minimize(  # type: ignore[attr-defined]
+            loss, var_list, how, compiled,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
+        )  # fmt: skip
+
+    @outside_compiler
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        global_step: Any = None,
+        name: str | None = None,
+        decay_var_list: Any = None,
+    ) -> Any:
+        """As `Optimizer.apply_gradients`, with the variables that decay."""
+        pairs = checked_pairs(grads_and_vars)
+        check_counter(global_step)
+        apply = super().apply_gradients  # type: ignore[misc]
+        verb = functools.partial(apply, global_step=global_step, name=name)
+        chosen = self._chosen(decay_var_list)
+        if chosen is not None:
+            chosen &= {pattern_of(v) for gradient, v in pairs if gradient is not None}
+            if not chosen:
+                return verb(pairs)
+        covered = self._covered(pairs)  # type: ignore[attr-defined]
+        return step_around(self._wrapper(chosen), verb, pairs, covered)
+
+    def _chosen(self, decay_var_list: Any) -> set[str] | None:
+        """Patterns for the variables that decay, None for all."""
+        if decay_var_list is None:
+            return None
+        variables = checked_variables(decay_var_list, TypeError, "decay_var_list")
+        return {pattern_of(variable) for variable in variables} or None
+
+    def _wrapper(self, chosen: set[str] | None) -> Any:
+        key = None if chosen is None else frozenset(chosen)
+        if key not in self._decaying:
+            inner = self._optimizer  # type: ignore[attr-defined]
+            self._decaying[key] = DecoupledWeightDecay(
+                inner,
+                self._weight_decay,
+                decay_variables=None if chosen is None else sorted(chosen),
+                name=inner.name,
+            )
+        return self._decaying[key]
+
+    @property
+    def keras(self) -> Any:
+        """The Keras optimizer: `keras_tfopt.DecoupledWeightDecay`, which decays all variables."""
+        return self._decaying[None]
+
+
+def extend_with_decoupled_weight_decay(base_optimizer: Any) -> Any:
+    """A class that is `base_optimizer` with decoupled weight decay.
+
+    Its constructor takes `weight_decay` and, by name, the arguments of `base_optimizer`; see
+    `DecoupledWeightDecayExtension`.
+
+    Args:
+        base_optimizer: A class of this module, or a subclass of one.
+    """
+    if not (inspect.isclass(base_optimizer) and issubclass(base_optimizer, Optimizer)):
+        raise TypeError(
+            "Argument `base_optimizer` must be a class of optimizers of keras_tfopt.legacy. "
+            f"Received: {base_optimizer!r}"
+        )
+
+    class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
+        """A class of optimizers with decoupled weight decay."""
+
+        def __init__(self, weight_decay: Any, **kwargs: Any):
+            super().__init__(weight_decay, **kwargs)
+
+    return OptimizerWithDecoupledWeightDecay
+
+
+extend_with_weight_decay = extend_with_decoupled_weight_decay

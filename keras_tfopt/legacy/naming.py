@@ -1,0 +1,229 @@
+"""The classes under the names of the table, made from it."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_tfopt.legacy import custom, decay, functions, rules, sign_decay, wrapping
+from keras_tfopt.legacy.optimizer import Optimizer
+from keras_tfopt.legacy.table import CONTRIB, REQUIRED, RETURNN, TABLE, WITHOUT_MEANING, Row
+
+# What a class does besides applying a rule, by `Row.verbs`.
+VERBS: dict[str, type] = {
+    "all variables": rules.AllVariables,
+    "averages": wrapping.Averaging,
+    "avoided slots": rules.AvoidedSlots,
+    "clipping": wrapping.Clipping,
+    "decay": decay.DecoupledWeightDecayExtension,
+    "ftrl": rules.Named,
+    "given variables": rules.GivenVariables,
+    "layer rates": rules.LayerRates,
+    "rule": rules.Rule,
+    "sign decay": rules.SignDecayed,
+    "wrapper": wrapping.Multitasking,
+}
+
+# What there is besides the classes of the table: its module, what it maps to, what differs.
+OTHERS: dict[str, tuple[Any, str, str, str]] = {
+    "BaseCustomOptimizer": (
+        custom.BaseCustomOptimizer,
+        RETURNN,
+        "keras_tfopt.Algorithm",
+        "repeated rows are summed first; nothing returns operations",
+    ),
+    "DecoupledWeightDecayExtension": (
+        decay.DecoupledWeightDecayExtension,
+        CONTRIB,
+        "keras_tfopt.DecoupledWeightDecay",
+        "",
+    ),
+    "extend_with_decoupled_weight_decay": (
+        decay.extend_with_decoupled_weight_decay,
+        CONTRIB,
+        "keras_tfopt.extend_with_decoupled_weight_decay",
+        "",
+    ),
+    "extend_with_weight_decay": (
+        decay.extend_with_weight_decay,
+        CONTRIB,
+        "keras_tfopt.extend_with_decoupled_weight_decay",
+        "another name of `extend_with_decoupled_weight_decay`",
+    ),
+    "clip_gradients_by_global_norm": (
+        functions.clip_gradients_by_global_norm,
+        CONTRIB,
+        "keras_tfopt.clip_gradients_by_global_norm",
+        "takes row gradients too",
+    ),
+    "matrix_square_root": (
+        functions.matrix_square_root,
+        CONTRIB,
+        "keras_tfopt.matrix_square_root",
+        "right for matrices of a small norm",
+    ),
+    "matrix_inverse_pth_root": (
+        functions.matrix_inverse_pth_root,
+        CONTRIB,
+        "keras_tfopt.matrix_inverse_pth_root",
+        "right for matrices of a small norm",
+    ),
+    "get_linear_decay_fn": (
+        sign_decay.get_linear_decay_fn,
+        CONTRIB,
+        "keras_tfopt.schedules.LinearSignDecay",
+        "",
+    ),
+    "get_cosine_decay_fn": (
+        sign_decay.get_cosine_decay_fn,
+        CONTRIB,
+        "keras_tfopt.schedules.CosineSignDecay",
+        "",
+    ),
+    "get_restart_decay_fn": (
+        sign_decay.get_restart_decay_fn,
+        CONTRIB,
+        "keras_tfopt.schedules.RestartSignDecay",
+        "`zero_after` may be given with any `num_periods`",
+    ),
+}
+
+
+class Counterpart(NamedTuple):
+    """What a name of an original is here."""
+
+    source: str
+    maps_to: str
+    differs: str
+
+
+def names() -> dict[str, Counterpart]:
+    """Every name of the originals, with its module there, what it maps to, and what differs."""
+    found = {
+        name: Counterpart(row.source, f"keras_tfopt.{row.ours}", row.differs or "nothing")
+        for name, row in TABLE.items()
+    }
+    found |= {
+        name: Counterpart(source, maps_to, differs or "nothing")
+        for name, (_, source, maps_to, differs) in OTHERS.items()
+    }
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+_POSITIONAL, _KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+def _signature(row: Row) -> inspect.Signature:
+    parameters = [inspect.Parameter("self", _POSITIONAL)]
+    for name, default in row.arguments.items():
+        kind = _KEYWORD if name in row.keywords else _POSITIONAL
+        default = inspect.Parameter.empty if default is REQUIRED else default
+        parameters.append(inspect.Parameter(name, kind, default=default))
+    return inspect.Signature(parameters)
+
+
+def _documentation(name: str, row: Row) -> str:
+    lines = [f"`{row.source}.{name}`: `keras_tfopt.{row.ours}` with the verbs of `Optimizer`."]
+    for theirs, ours in row.renamed.items():
+        if theirs in row.arguments:
+            lines.append(f"`{theirs}` is `{ours}` there.")
+    unused = [f"`{argument}`" for argument in row.arguments if argument in WITHOUT_MEANING]
+    if unused:
+        verb = "has" if len(unused) == 1 else "have"
+        lines.append(f"{' and '.join(unused)} {verb} no meaning here.")
+    slots = ", ".join(f"`{slot}`" for slot in row.slots)
+    lines.append(f"Slots: {slots or 'none'}.")
+    lines.append(f"Differs from the original: {row.differs or 'in nothing'}.")
+    return f"{lines[0]}\n\n" + "\n".join(lines[1:])
+
+
+def _class(name: str, row: Row) -> type:
+    signature = _signature(row)
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        arguments = {key: value for key, value in given.arguments.items() if key != "self"}
+        if row.extends is None:
+            VERBS[row.verbs].__init__(self, name, row, arguments)  # type: ignore[misc]
+        else:
+            VERBS[row.verbs].__init__(self, **arguments)  # type: ignore[misc]
+
+    initialize.__signature__ = signature  # type: ignore[attr-defined]
+    initialize.__name__ = "__init__"
+    initialize.__qualname__ = f"{name}.__init__"
+    bases = (VERBS[row.verbs],) + (() if row.extends is None else (CLASSES[row.extends],))
+    members = {
+        "__init__": initialize,
+        "__doc__": _documentation(name, row),
+        "__module__": "keras_tfopt.legacy",
+    }
+    return type(name, bases, members)
+
+
+CLASSES: dict[str, type] = {}
+for _name, _row in sorted(TABLE.items(), key=lambda item: item[1].extends is not None):
+    CLASSES[_name] = _class(_name, _row)
+
+
+def get(name: Any) -> Any:
+    """The class for a name, as configurations have it; upper and lower case are the same.
+
+    "lars" and "LARSOptimizer" are `LARSOptimizer`. "keras.adamax" is the Keras optimizer of that
+    name with the verbs, whose constructor takes what that of Keras takes. A class is itself.
+    """
+    if inspect.isclass(name) and issubclass(name, Optimizer):
+        return name
+    if not isinstance(name, str):
+        raise TypeError(
+            "Argument `name` must be a string, or a class of optimizers of keras_tfopt.legacy. "
+            f"Received: {name!r}"
+        )
+    key = name.lower()
+    if key.startswith("keras."):
+        return _of_keras(key.removeprefix("keras."))
+    classes = {one.lower(): cls for one, cls in CLASSES.items()}
+    for one, cls in CLASSES.items():
+        classes.setdefault(one.removesuffix("Optimizer").lower(), cls)
+    if key in classes:
+        return classes[key]
+    close = difflib.get_close_matches(key, classes, n=3)
+    raise ValueError(
+        "Argument `name` must be that of an optimizer, such as 'lars' or 'LARSOptimizer' (see "
+        "keras_tfopt.legacy.names()), or 'keras.' and that of one of Keras. Received: "
+        f"{name!r}" + (f". Similar are {close}" if close else "")
+    )
+
+
+@functools.cache
+def _of_keras(name: str) -> type:
+    found = {
+        key.lower(): cls
+        for key, cls in vars(keras.optimizers).items()
+        if inspect.isclass(cls)
+        and issubclass(cls, keras.optimizers.Optimizer)
+        and cls is not keras.optimizers.Optimizer
+    }
+    if name not in found:
+        raise ValueError(
+            f"Argument `name` must be 'keras.' and one of {sorted(found)}. Received: "
+            f"{f'keras.{name}'!r}"
+        )
+    keras_class = found[name]
+
+    def initialize(self: Any, *args: Any, use_locking: bool = False, **kwargs: Any) -> None:
+        Optimizer.__init__(self, keras_class(*args, **kwargs), use_locking=use_locking)
+
+    return type(
+        keras_class.__name__,
+        (Optimizer,),
+        {
+            "__init__": initialize,
+            "__doc__": f"`keras.optimizers.{keras_class.__name__}` with the verbs of `Optimizer`.",
+            "__module__": __name__,
+        },
+    )

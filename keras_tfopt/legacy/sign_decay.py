@@ -1,0 +1,26 @@
+"""Functions of the global step for `AddSignOptimizer` and `PowerSignOptimizer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tfopt import schedules
+
+
+def get_linear_decay_fn(decay_steps: int) -> Any:
+    """A decay in a straight line: `keras_tfopt.schedules.LinearSignDecay`."""
+    return schedules.LinearSignDecay(decay_steps)
+
+
+def get_cosine_decay_fn(
+    decay_steps: int, num_periods: float = 0.5, zero_after: float | None = None
+) -> Any:
+    """A decay by a cosine: `keras_tfopt.schedules.CosineSignDecay`."""
+    return schedules.CosineSignDecay(decay_steps, num_periods, zero_after)
+
+
+def get_restart_decay_fn(
+    decay_steps: int, num_periods: float = 1, zero_after: float | None = None
+) -> Any:
+    """A decay by half cosines, over and over: `keras_tfopt.schedules.RestartSignDecay`."""
+    return schedules.RestartSignDecay(decay_steps, num_periods, zero_after)

@@ -1,0 +1,384 @@
+"""The names of the originals as data: what each maps to, its arguments, slots and differences."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+TRAIN, CONTRIB, RETURNN = "tf.train", "tf.contrib.opt", "returnn.tf.updater"
+
+
+class Required:
+    """In the place of a default, where an argument has none."""
+
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+REQUIRED = Required()
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One class of an original."""
+
+    source: str
+    """Module of the original."""
+    ours: str
+    """Public name in keras_tfopt."""
+    arguments: Mapping[str, Any]
+    """Constructor arguments with their defaults, in the original order."""
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Arguments that have another name here."""
+    slots: tuple[str, ...] = ()
+    """Names of the slots, in the order of creation; `*` stands for the number of a dimension."""
+    keywords: tuple[str, ...] = ()
+    """Arguments that can only be given by name."""
+    verbs: str = "rule"
+    """What the class does besides applying a rule: a key of `naming.VERBS`."""
+    extends: str | None = None
+    """The class that decoupled weight decay is added to."""
+    differs: str = ""
+    """Where the numbers or the interface are not those of the original."""
+
+
+# Accepted everywhere, and without meaning here: the steps of one optimizer never overlap, and state
+# is where its variable is.
+WITHOUT_MEANING = frozenset({"use_locking", "colocate_clip_ops_with_vars"})
+
+_BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
+_NESTEROV = {"use_nesterov": "nesterov"}
+_AROUND = {"opt": "inner_optimizer"}
+_SIGN_DECAY = {"sign_decay_fn": "sign_decay"}
+
+
+def _locked(name: str | None, **arguments: Any) -> dict[str, Any]:
+    """Arguments that end with the two that nearly all constructors end with."""
+    return {**arguments, "use_locking": False, "name": name}
+
+
+_ADAM = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+_STRENGTHS = {"l1_regularization_strength": 0.0, "l2_regularization_strength": 0.0}
+_SHAMPOO = {
+    "max_matrix_size": 768,
+    "gbar_decay": 0.0,
+    "gbar_weight": 1.0,
+    "mat_gbar_decay": 1.0,
+    "mat_gbar_weight": 1.0,
+    "learning_rate": 1.0,
+    "svd_interval": 1,
+    "precond_update_interval": 1,
+    "epsilon": 1e-4,
+    "alpha": 0.5,
+    "use_iterative_root": False,
+}
+# RETURNN passes on what belongs to its base class as keywords.
+_OF_CUSTOM = {"learning_rate": REQUIRED, "use_locking": False, "name": None}
+_CUSTOM = tuple(_OF_CUSTOM)
+
+_COUNTS = (
+    "without a variable for `global_step`, the step stays 1 as in the original, with a warning"
+)
+_SUMS = "repeated rows are summed first, the original updates once for each"
+_SHAMPOO_DIFFERS = (
+    "roots by eigenvalues in the place of singular values; no slots for what is never written; row "
+    "gradients of large tables have an effect; " + _COUNTS
+)
+_SIGN_DIFFERS = "row gradients are accepted; a `sign_decay_fn` needs `global_step` in every step"
+
+TABLE: dict[str, Row] = {
+    "AdadeltaOptimizer": Row(
+        TRAIN,
+        "Adadelta",
+        _locked("Adadelta", learning_rate=0.001, rho=0.95, epsilon=1e-8),
+        slots=("accum", "accum_update"),
+    ),
+    "AdagradDAOptimizer": Row(
+        TRAIN,
+        "AdagradDA",
+        _locked(
+            "AdagradDA",
+            learning_rate=REQUIRED,
+            global_step=REQUIRED,
+            initial_gradient_squared_accumulator_value=0.1,
+            **_STRENGTHS,
+        ),
+        slots=("gradient_accumulator", "gradient_squared_accumulator"),
+    ),
+    "AdagradOptimizer": Row(
+        TRAIN,
+        "Adagrad",
+        _locked("Adagrad", learning_rate=REQUIRED, initial_accumulator_value=0.1),
+        slots=("accumulator",),
+    ),
+    "AdamOptimizer": Row(TRAIN, "Adam", _locked("Adam", **_ADAM), _BETAS, ("m", "v")),
+    "FtrlOptimizer": Row(
+        TRAIN,
+        "Ftrl",
+        {
+            **_locked(
+                "Ftrl",
+                learning_rate=REQUIRED,
+                learning_rate_power=-0.5,
+                initial_accumulator_value=0.1,
+                **_STRENGTHS,
+            ),
+            "accum_name": None,
+            "linear_name": None,
+            "l2_shrinkage_regularization_strength": 0.0,
+        },
+        slots=("accum", "linear"),
+        verbs="ftrl",
+        differs="two divisions by zero (a rate of 0, no gradient yet) are not done",
+    ),
+    "GradientDescentOptimizer": Row(
+        TRAIN, "GradientDescent", _locked("GradientDescent", learning_rate=REQUIRED)
+    ),
+    "MomentumOptimizer": Row(
+        TRAIN,
+        "Momentum",
+        {**_locked("Momentum", learning_rate=REQUIRED, momentum=REQUIRED), "use_nesterov": False},
+        _NESTEROV,
+        ("momentum",),
+    ),
+    "ProximalAdagradOptimizer": Row(
+        TRAIN,
+        "ProximalAdagrad",
+        _locked(
+            "ProximalAdagrad",
+            learning_rate=REQUIRED,
+            initial_accumulator_value=0.1,
+            **_STRENGTHS,
+        ),
+        slots=("accumulator",),
+    ),
+    "ProximalGradientDescentOptimizer": Row(
+        TRAIN,
+        "ProximalGradientDescent",
+        _locked("ProximalGradientDescent", learning_rate=REQUIRED, **_STRENGTHS),
+    ),
+    "RMSPropOptimizer": Row(
+        TRAIN,
+        "RMSProp",
+        {
+            "learning_rate": REQUIRED,
+            "decay": 0.9,
+            "momentum": 0.0,
+            "epsilon": 1e-10,
+            "use_locking": False,
+            "centered": False,
+            "name": "RMSProp",
+        },
+        {"decay": "rho"},
+        ("rms", "mg", "momentum"),
+    ),
+    "AdaMaxOptimizer": Row(CONTRIB, "AdaMax", _locked("AdaMax", **_ADAM), _BETAS, ("m", "v")),
+    "AdamGSOptimizer": Row(
+        CONTRIB,
+        "AdamGS",
+        _locked("Adam", global_step=0, **_ADAM),
+        _BETAS,
+        ("m", "v"),
+        differs=_COUNTS,
+    ),
+    "AdamWOptimizer": Row(
+        CONTRIB,
+        "DecoupledWeightDecay",
+        _locked("AdamW", weight_decay=REQUIRED, **_ADAM),
+        slots=("m", "v"),
+        verbs="decay",
+        extends="AdamOptimizer",
+    ),
+    "AddSignOptimizer": Row(
+        CONTRIB,
+        "AddSign",
+        _locked("AddSignOptimizer", learning_rate=0.1, alpha=1.0, beta=0.9, sign_decay_fn=None),
+        _SIGN_DECAY,
+        ("m",),
+        verbs="sign decay",
+        differs=_SIGN_DIFFERS,
+    ),
+    "GGTOptimizer": Row(
+        CONTRIB,
+        "GGT",
+        {
+            **_locked("GGT", learning_rate=0.001, beta1=0.9),
+            "window": 10,
+            "eps": 1e-4,
+            "svd_eps": 1e-6,
+            "sigma_eps": 1e-2,
+        },
+        {
+            "beta1": "beta_1",
+            "eps": "epsilon",
+            "svd_eps": "svd_epsilon",
+            "sigma_eps": "sigma_epsilon",
+        },
+        verbs="all variables",
+        differs="scalars and row gradients are accepted",
+    ),
+    "LARSOptimizer": Row(
+        CONTRIB,
+        "LARS",
+        {
+            "learning_rate": REQUIRED,
+            "momentum": 0.9,
+            "weight_decay": 1e-4,
+            "eeta": 1e-3,
+            "epsilon": 0.0,
+            "name": "LARSOptimizer",
+            "skip_list": None,
+            "use_nesterov": False,
+        },
+        _NESTEROV,
+        ("momentum",),
+        verbs="layer rates",
+    ),
+    "LazyAdamGSOptimizer": Row(
+        CONTRIB,
+        "LazyAdamGS",
+        _locked("Adam", global_step=0, **_ADAM),
+        _BETAS,
+        ("m", "v"),
+        differs=_COUNTS,
+    ),
+    "LazyAdamOptimizer": Row(CONTRIB, "LazyAdam", _locked("Adam", **_ADAM), _BETAS, ("m", "v")),
+    "MomentumWOptimizer": Row(
+        CONTRIB,
+        "DecoupledWeightDecay",
+        {
+            **_locked(
+                "MomentumW", weight_decay=REQUIRED, learning_rate=REQUIRED, momentum=REQUIRED
+            ),
+            "use_nesterov": False,
+        },
+        slots=("momentum",),
+        verbs="decay",
+        extends="MomentumOptimizer",
+    ),
+    "MovingAverageOptimizer": Row(
+        CONTRIB,
+        "MovingAverage",
+        {"opt": REQUIRED, "average_decay": 0.9999, "num_updates": None, "sequential_update": True},
+        _AROUND,
+        slots=("average",),
+        verbs="averages",
+        differs=(
+            "`sequential_update=False`, a data race in the original, is the same as True; the "
+            "slots of `opt` are found"
+        ),
+    ),
+    "MultitaskOptimizerWrapper": Row(
+        CONTRIB,
+        "Multitask",
+        {"opt": REQUIRED},
+        _AROUND,
+        verbs="wrapper",
+        differs="it is an `Optimizer`",
+    ),
+    "NadamOptimizer": Row(CONTRIB, "Nadam", _locked("Adam", **_ADAM), _BETAS, ("m", "v")),
+    "PowerSignOptimizer": Row(
+        CONTRIB,
+        "PowerSign",
+        _locked("PowerSignOptimizer", learning_rate=0.1, base=math.e, beta=0.9, sign_decay_fn=None),
+        _SIGN_DECAY,
+        ("m",),
+        verbs="sign decay",
+        differs=_SIGN_DIFFERS,
+    ),
+    "RegAdagradOptimizer": Row(
+        CONTRIB,
+        "RegAdagrad",
+        _locked("RegAdagrad", learning_rate=REQUIRED, initial_accumulator_value=0.1),
+        slots=("accumulator",),
+        verbs="avoided slots",
+    ),
+    "ShampooOptimizer": Row(
+        CONTRIB,
+        "Shampoo",
+        _locked("Shampoo", global_step=0, **_SHAMPOO),
+        slots=("gbar", "H_*", "Gbar_*"),
+        differs=_SHAMPOO_DIFFERS,
+    ),
+    "ShampooWOptimizer": Row(
+        CONTRIB,
+        "DecoupledWeightDecay",
+        _locked("ShampooW", weight_decay=REQUIRED, global_step=REQUIRED, **_SHAMPOO),
+        slots=("gbar", "H_*", "Gbar_*"),
+        verbs="decay",
+        extends="ShampooOptimizer",
+        differs=(
+            "`mat_gbar_weight`, which the original takes for `mat_gbar_decay`, means what it says; "
+            "variables decay once a step, not twice; " + _SHAMPOO_DIFFERS
+        ),
+    ),
+    "VariableClippingOptimizer": Row(
+        CONTRIB,
+        "VariableClipping",
+        {
+            "opt": REQUIRED,
+            "vars_to_clip_dims": REQUIRED,
+            "max_norm": REQUIRED,
+            "use_locking": False,
+            "colocate_clip_ops_with_vars": False,
+            "name": "VariableClipping",
+        },
+        _AROUND,
+        verbs="clipping",
+        differs=(
+            "a row that a gradient names several times is clipped once, in the original as often, "
+            "so that its norm ends below the limit or grows; variables cannot be keys of a "
+            "dictionary, so `vars_to_clip_dims` is a list of pairs, or has names for keys"
+        ),
+    ),
+    "AMSGradOptimizer": Row(
+        RETURNN,
+        "AMSGrad",
+        {
+            "learning_rate": 0.001,
+            "decay": False,
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "epsilon": 0.0,
+            "var_list": (),
+        },
+        _BETAS,
+        ("m", "v", "v_hat"),
+        verbs="given variables",
+        differs=(
+            "with an epsilon of 0, elements whose gradient has been 0 since the start stay; they "
+            "are NaN in the original; row gradients are as if dense; `var_list` may be left out"
+        ),
+    ),
+    "CustomAdamOptimizer": Row(
+        RETURNN,
+        "LazyAdam",
+        {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, **_OF_CUSTOM},
+        _BETAS,
+        ("m", "v"),
+        _CUSTOM,
+        differs=_SUMS,
+    ),
+    "CustomGradientDescentOptimizer": Row(RETURNN, "GradientDescent", _OF_CUSTOM),
+    "GradVarianceScaledOptimizer": Row(
+        RETURNN,
+        "GradVarianceScaled",
+        {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, **_OF_CUSTOM},
+        _BETAS,
+        ("m", "v"),
+        _CUSTOM,
+        differs=_SUMS,
+    ),
+    "NeuralOptimizer1": Row(
+        RETURNN,
+        "NeuralOptimizer1",
+        {"beta1": 0.9, "decrease_factor": 0.1, **_OF_CUSTOM},
+        _BETAS,
+        ("m",),
+        _CUSTOM,
+        differs=_SUMS,
+    ),
+    "NormalizedSGD": Row(RETURNN, "NormalizedSGD", _OF_CUSTOM, differs=_SUMS),
+}

@@ -1,0 +1,200 @@
+"""Verbs of optimizers around another one, whose own verbs they call."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.execution import is_variable, path_of, prepare, slots_of, variables_of
+from keras_tfopt.legacy.arguments import build_optimizer
+from keras_tfopt.legacy.optimizer import Optimizer, Pairs, check_counter, checked_pairs
+from keras_tfopt.legacy.saver import SwappingSaver
+from keras_tfopt.legacy.table import Row
+from keras_tfopt.wrappers.choice import pattern_of
+
+# What `tf.train.Saver` takes besides variables.
+_OF_SAVER = frozenset(
+    "reshape sharded max_to_keep keep_checkpoint_every_n_hours restore_sequentially saver_def "
+    "builder defer_build allow_empty write_version pad_step_number save_relative_paths "
+    "filename".split()
+)
+
+
+class Wrapping(Optimizer):
+    """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls.
+
+    Gradients of rows come to them as `keras_tfopt.RowGradient`.
+    """
+
+    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
+        arguments = dict(arguments)
+        opt = arguments["opt"]
+        if isinstance(opt, keras.optimizers.Optimizer):
+            opt = Optimizer(opt)
+        if not isinstance(opt, Optimizer):
+            raise TypeError(
+                "Argument `opt` must be an optimizer of keras_tfopt.legacy or one of Keras. "
+                f"Received: {opt!r}"
+            )
+        self._opt = opt
+        arguments = self._changed({**arguments, "opt": opt.keras})
+        super().__init__(build_optimizer(kind, row, arguments), arguments.get("name", kind))
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments in a form that the Keras optimizer takes."""
+        return arguments
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
+        """Calls that of `opt`; see `Optimizer.compute_gradients`."""
+        return self._opt.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        """Calls that of `opt`, with what is to be done around it; see `Optimizer`."""
+        pairs = checked_pairs(grads_and_vars)
+        check_counter(global_step)
+        self._begin_step(global_step)
+        verb = functools.partial(self._opt.apply_gradients, global_step=global_step, name=name)
+        return step_around(self._optimizer, verb, pairs, self._covered(pairs))
+
+    def _covered(self, pairs: Pairs) -> list[Any]:
+        return self._opt._covered(pairs)
+
+    def _parts(self) -> list[Any]:
+        return [*super()._parts(), *self._opt._parts()]
+
+
+def step_around(
+    wrapper: Any, verb: Callable[[Pairs], Any], pairs: Pairs, covered: list[Any]
+) -> Any:
+    """A step of a Keras wrapper with a verb for the step inside; gives what the verb does."""
+    prepare(wrapper, covered)
+    results = []
+
+    def step(grads: list[Any], variables: list[Any]) -> None:
+        new = {id(variable): g for g, variable in zip(grads, variables, strict=True)}
+        results.append(verb([(new.get(id(variable)), variable) for _, variable in pairs]))
+
+    given = [pair for pair in pairs if pair[0] is not None]
+    wrapper.apply_around(step, [g for g, _ in given], [v for _, v in given])
+    return results[0]
+
+
+class Multitasking(Wrapping):
+    """`MultitaskOptimizerWrapper`, which has the name of the optimizer inside."""
+
+    def get_name(self) -> str:
+        """The name of the optimizer inside."""
+        return self._opt.get_name()
+
+
+class Clipping(Wrapping):
+    """`VariableClippingOptimizer`, whose dimensions are those of single variables."""
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        given = arguments["vars_to_clip_dims"]
+        pairs = list(given.items()) if isinstance(given, Mapping) else given
+        named: dict[str, Any] = {}
+        self._clipped = []
+        if not isinstance(pairs, (list, tuple)) or not all(map(_is_choice, pairs)):
+            raise TypeError(
+                "Argument `vars_to_clip_dims` must be a list of pairs of a variable and a list of "
+                "dimensions, or a dictionary to dimensions from names of variables or from "
+                f"`variable.ref()`. Received: {given!r}"
+            )
+        for key, dims in pairs:
+            variable = key.deref() if hasattr(key, "deref") else key
+            if not isinstance(variable, str):
+                self._clipped.append(variable)
+            pattern = pattern_of(variable)
+            if pattern in named:
+                raise ValueError(
+                    "Argument `vars_to_clip_dims` must have variables of distinct names. "
+                    f"Received, more than once: {pattern!r}"
+                )
+            named[pattern] = list(dims)
+        return {**arguments, "vars_to_clip_dims": named}
+
+    def _covered(self, pairs: Pairs) -> list[Any]:
+        covered = super()._covered(pairs)
+        known = {id(variable) for variable in covered}
+        return covered + [variable for variable in self._clipped if id(variable) not in known]
+
+
+def _is_choice(pair: Any) -> bool:
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        return False
+    key, dims = pair
+    is_key = isinstance(key, str) or is_variable(key) or hasattr(key, "deref")
+    return is_key and isinstance(dims, (list, tuple))
+
+
+class Averaging(Wrapping):
+    """`MovingAverageOptimizer`: averages of the variables, and files that hold them."""
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if arguments["sequential_update"] is False:
+            warnings.warn(
+                "MovingAverageOptimizer: `sequential_update=False` let the original read a "
+                "variable before or after its update, as it happened. Here it is always after",
+                stacklevel=4,
+            )
+        self._num_updates = arguments["num_updates"]
+        if is_variable(self._num_updates):
+            # Steps read it before they begin, the original after its count had gone up.
+            self._updates = keras.Variable(
+                ops.cast(ops.convert_to_tensor(self._num_updates), "float32"),
+                trainable=False,
+                name="num_updates",
+            )
+            arguments = {**arguments, "num_updates": self._updates}
+        return arguments
+
+    def _begin_step(self, global_step: Any) -> None:
+        if is_variable(self._num_updates):
+            done = ops.cast(ops.convert_to_tensor(self._num_updates), "float32")
+            self._updates.assign(done + (1.0 if global_step is self._num_updates else 0.0))
+
+    def swapping_saver(
+        self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
+    ) -> SwappingSaver:
+        """A saver that writes averages under the names of the variables.
+
+        Args:
+            var_list: Variables to save, a list or a dictionary of them by name. None is all that
+                have averages.
+            name: Name of the saver.
+            **kwargs: What `tf.train.Saver` takes, without meaning here.
+
+        Raises:
+            RuntimeError: before the first step.
+            ValueError: if a variable has no average.
+        """
+        unknown = sorted(set(kwargs) - _OF_SAVER)
+        if unknown:
+            raise TypeError(f"`swapping_saver` has no arguments {unknown}")
+        if not self.keras.built:
+            raise RuntimeError(
+                "There are no averages yet: call `apply_gradients` or `minimize` before "
+                "`swapping_saver`"
+            )
+        if var_list is None:
+            var_list = variables_of(self.keras)
+        if not isinstance(var_list, Mapping):
+            var_list = {path_of(variable): variable for variable in var_list}
+        swapped = {}
+        for key, variable in var_list.items():
+            average = slots_of(self.keras, variable).get("average")
+            if average is None:
+                raise ValueError(
+                    "Argument `var_list` must hold variables that have averages. Received: "
+                    f"{path_of(variable)!r}, which no step has moved"
+                )
+            swapped[key] = variable, average
+        return SwappingSaver(swapped, name)
