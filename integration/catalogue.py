@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,37 +81,10 @@ def algorithms() -> list[type]:
 # ---- One optimizer -------------------------------------------------------------------------------
 
 
-def section(text: str, title: str) -> str:
-    """The paragraph of a docstring that starts with `Title:`, on one line; or nothing."""
-    found = re.search(rf"^{title}:(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    return " ".join(found.group(1).split()) if found else ""
-
-
-def formula(text: str) -> str:
-    """The equations of a docstring, with what is said about them."""
-    start, end = text.index("$$"), text.index("\nArgs:")
-    return text[start:end].strip()
-
-
-def defaults(cls: type) -> dict[str, Any]:
-    """Arguments of the constructor, but the options that all have."""
-    parameters = list(inspect.signature(cls).parameters.values())
-    return {p.name: p.default for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
-
-
-SIZE = 512
-
-
-def slots_of(cls: type) -> dict[str, Any]:
-    """The slots of a float32 variable of SIZE times SIZE."""
-    like = Like((SIZE, SIZE), "float32", "kernel")
-    return cls().slots([like] if cls.scope == "model" else like)
-
-
-def bytes_per_parameter(cls: type) -> float:
-    """Bytes of slots for each parameter of that variable."""
-    shapes = [slot.shape for slot in slots_of(cls).values()]
-    return sum(4 * math.prod(d or SIZE**2 for d in shape) for shape in shapes) / SIZE**2
+def slots_of(cls: type) -> list[str]:
+    """Names of the slots of a matrix."""
+    like = Like((512, 512), "float32", "kernel")
+    return list(cls().slots([like] if cls.scope == "model" else like))
 
 
 def rows_of(cls: type) -> str:
@@ -127,21 +98,23 @@ def tf1_names(cls: type) -> list[str]:
 
 
 def page_of(cls: type) -> str:
-    text = inspect.getdoc(cls) or ""
-    arguments = ", ".join(f"{name}={value!r}" for name, value in defaults(cls).items())
-    paper = section(text, "Reference") or section(text, "References")
-    lines = [
-        f"## {cls.__name__}",
-        text.splitlines()[0],
-        f"```\nkeras_tfopt.{cls.__name__}({arguments})\n```",
-        formula(text),
-        f"- **Slots**: {section(text, 'Slots') or 'none.'} "
-        f"{bytes_per_parameter(cls):.3g} bytes a parameter.",
-        f"- **Row gradients**: {section(text, 'Row gradients')}",
-        f"- **Differences**: {section(text, 'Differences')}",
+    info = keras_tfopt.info(cls.__name__)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in info.defaults.items())
+    facts = [
+        f"- **Slots**: {info.slots or 'none.'} {info.bytes_per_parameter:.3g} bytes a parameter.",
+        f"- **Row gradients**: {info.row_gradients}",
+        f"- **Differences**: {info.differences}",
+        f"- **Paper**: {info.paper}",
     ]
-    lines[4:] = ["\n".join([*lines[4:], *([f"- **Paper**: {paper}"] if paper else [])])]
-    return "\n\n".join(lines)
+    return "\n\n".join(
+        [
+            f"## {cls.__name__}",
+            info.description,
+            f"```\nkeras_tfopt.{cls.__name__}({arguments})\n```",
+            info.formula,
+            "\n".join(facts),
+        ]
+    )
 
 
 def overview() -> str:
@@ -151,10 +124,11 @@ def overview() -> str:
     ]
     for cls in algorithms():
         names = ", ".join(f"`{name}`" for name in tf1_names(cls))
+        info = keras_tfopt.info(cls.__name__)
         slots = ", ".join(f"`{name}`" for name in slots_of(cls))
         lines.append(
             f"| [{cls.__name__}](#{cls.__name__.lower()}) | {names} | {rows_of(cls)} | "
-            f"{slots or 'none'} | {bytes_per_parameter(cls):.3g} |"
+            f"{slots or 'none'} | {info.bytes_per_parameter:.3g} |"
         )
     return "\n".join(lines)
 

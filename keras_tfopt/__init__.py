@@ -45,6 +45,7 @@ from keras_tfopt.algorithms import (
 from keras_tfopt.diagnosis import Diagnosis, diagnose
 from keras_tfopt.execution import RowGradient, Rows, Slot, averaged
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
+from keras_tfopt.registry import Info, get, info, list_optimizers
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers import (
     AdamW,
@@ -79,6 +80,7 @@ __all__ = [
     "Diagnosis",
     "Ftrl",
     "GradientDescent",
+    "Info",
     "GradVarianceScaled",
     "LazyAdam",
     "LazyAdamGS",
@@ -117,6 +119,9 @@ __all__ = [
     "extend_with_decoupled_weight_decay",
     "extend_with_weight_decay",
     "full",
+    "get",
+    "info",
+    "list_optimizers",
     "matrix_inverse_pth_root",
     "matrix_square_root",
     "no_vectors",

@@ -65,6 +65,8 @@ class Algorithm(Engine):
             it can run over many variables laid end to end.
         fused: Whether compiling the rule as a whole makes it faster; False for rules that
             decompose matrices, which XLA does slowly on a CPU.
+        second_order: Whether the rule multiplies gradients by more than a diagonal matrix, for
+            `keras_tfopt.list_optimizers`.
         needs_finite: Whether a gradient with NaN or infinity would spoil the state for good, so
             that eager steps refuse it.
 

@@ -38,8 +38,10 @@ FLOORS = (
     {"loss_scale_optimizer"},
     {"algorithms", "schedules"},
     {"wrappers", "distributed"},  # some come with an algorithm inside
-    {"layers", "callbacks", "registry", "legacy", "diagnosis"},
+    {"layers", "callbacks", "legacy", "diagnosis"},
+    {"registry"},
     {"__init__"},
+    {"__main__"},
 )
 FLOOR = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 

@@ -58,6 +58,7 @@ class GGT(Algorithm):
     """
 
     scope = "model"
+    second_order = True
     needs_finite = True
 
     def __init__(

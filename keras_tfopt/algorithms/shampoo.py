@@ -115,6 +115,7 @@ class Shampoo(Algorithm):
     """
 
     scope = "variable"
+    second_order = True
     sparse = "rows"
     fused = False
     needs_finite = True

@@ -64,6 +64,7 @@ class Engine(keras.optimizers.Optimizer):
     # Whether the rule as a whole is worth compiling. Where it decomposes matrices, XLA on a CPU is
     # slower by far than the backend's own routines.
     fused = True
+    second_order = False
     # Whether a gradient that is not finite would spoil the state for good.
     needs_finite = False
     _own_weight_decay = False

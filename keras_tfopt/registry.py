@@ -1,0 +1,376 @@
+"""Optimizers by name: which there are, what each does, and how to get one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import inspect
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+
+from keras_tfopt import algorithms, wrappers
+from keras_tfopt.algorithm import Algorithm
+from keras_tfopt.execution import Like
+from keras_tfopt.legacy.table import TABLE
+from keras_tfopt.wrapper import Wrapper
+
+SIDE = 512  # of the matrix for which bytes are counted
+SOURCES = (*dict.fromkeys(row.source for row in TABLE.values()), "tensorflow_addons", "keras")
+_ADDONS = {
+    "AdamW": "AdamW",
+    "Lookahead": "Lookahead",
+    "MovingAverage": "MovingAverage",
+    "StochasticWeightAveraging": "SWA",
+}
+# Options that all optimizers have. Keras's base class has no signature on every backend.
+_OPTIONS = frozenset(inspect.signature(keras.optimizers.SGD).parameters) - {
+    "learning_rate",
+    "momentum",
+    "nesterov",
+    "kwargs",
+}
+_ROWS = {
+    "dense": "as if dense",
+    "rows": "touched rows only",
+    "move_rows": "slots everywhere, the variable in touched rows",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """What is known of an optimizer. Printed, it is a page of text.
+
+    Attributes:
+        name: The name by which `get` makes it: `"lazy_adam"`, `"keras.adam"`.
+        optimizer_class: Its class.
+        description: One line.
+        formula: Its equations, in LaTeX; empty for optimizers of Keras.
+        defaults: Arguments of its constructor with their defaults, without the options that all
+            have; `inspect.Parameter.empty` where one must be given.
+        slots: What state it keeps, in words.
+        bytes_per_parameter: Of its own float32 state, for a large matrix; None if the constructor
+            has arguments that must be given.
+        scope: What a step of it looks at: "element", "variable" or "model"; None for wrappers and
+            optimizers of Keras.
+        row_gradients: What a row gradient does, in words.
+        lazy: Whether a row gradient leaves other rows alone.
+        second_order: Whether it multiplies gradients by more than a diagonal matrix.
+        paper: Where it comes from; may be empty.
+        originals: Names of what it stands for, with their modules.
+        differences: From these, and from the optimizer of Keras with a similar name.
+    """
+
+    name: str
+    optimizer_class: type
+    description: str
+    formula: str
+    defaults: Mapping[str, Any]
+    slots: str
+    bytes_per_parameter: float | None
+    scope: str | None
+    row_gradients: str
+    lazy: bool
+    second_order: bool
+    paper: str
+    originals: tuple[str, ...]
+    differences: str
+
+    def __str__(self) -> str:
+        arguments = ", ".join(
+            name if value is inspect.Parameter.empty else f"{name}={value!r}"
+            for name, value in self.defaults.items()
+        )
+        size = self.bytes_per_parameter
+        facts = {
+            "Slots": self.slots,
+            "State": "" if size is None else f"{size:.3g} bytes a parameter",
+            "Scope": self.scope or "",
+            "Row gradients": self.row_gradients,
+            "Stands for": ", ".join(self.originals),
+            "Paper": self.paper,
+            "Differences": self.differences,
+        }
+        lines = [f"{self.name}: {self.description}", f"{_path(self.optimizer_class)}({arguments})"]
+        lines += [self.formula] if self.formula else []
+        return "\n\n".join([*lines, "\n".join(f"{k}: {v}" for k, v in facts.items() if v)])
+
+
+def list_optimizers(
+    filter: str | Iterable[str] = "*",
+    *,
+    exclude: str | Iterable[str] = (),
+    with_description: bool = False,
+    row_gradients: bool | None = None,
+    second_order: bool | None = None,
+    source: str | None = None,
+) -> list[Any]:
+    """Names of optimizers: of this package, its wrappers, and Keras's own as `"keras.adam"`.
+
+    Args:
+        filter: A pattern with `*` and `?`, or several. `"ada*"` finds `"keras.adam"`, too.
+        exclude: Patterns of names to leave out.
+        with_description: Give pairs of a name and a line of description.
+        row_gradients: Only those for which a row gradient leaves other rows alone (True), or
+            does not (False). Wrappers, which pass rows on, are left out by either.
+        second_order: Only those that multiply gradients by more than a diagonal matrix, or less.
+        source: Only those that stand for something in this module: `"tf.train"`,
+            `"tf.contrib.opt"`, `"returnn.tf.updater"`, `"tensorflow_addons"`, `"keras"`.
+
+    Example:
+
+    >>> keras_tfopt.list_optimizers("ada*", source="tf.train")
+    ['adadelta', 'adagrad', 'adagrad_da', 'adam']
+    """
+    if source is not None and source not in SOURCES:
+        raise ValueError(f"Argument `source` must be one of {SOURCES}. Received: {source!r}")
+    found = []
+    for name, cls in _classes().items():
+        if not _matches(name, filter) or _matches(name, exclude):
+            continue
+        if row_gradients is not None and (
+            issubclass(cls, Wrapper) or _is_lazy(cls) != row_gradients
+        ):
+            continue
+        if second_order is not None and getattr(cls, "second_order", False) != second_order:
+            continue
+        if source is not None and not any(
+            original.startswith(source + ".") for original in _originals(name, cls)
+        ):
+            continue
+        found.append((name, _description(cls)) if with_description else name)
+    return found
+
+
+def info(name: str) -> Info:
+    """What is known of an optimizer.
+
+    Args:
+        name: As of `list_optimizers`, or the name of a class, or that of the original:
+            `"lars"`, `"LARS"` and `"LARSOptimizer"` are the same.
+
+    Raises:
+        ValueError: if there is no such optimizer; the message has similar names.
+    """
+    name = _known(name)
+    cls = _classes()[name]
+    text = inspect.getdoc(cls) or ""
+    parameters = inspect.signature(cls).parameters.values()
+    ours = issubclass(cls, (Algorithm, Wrapper))
+    return Info(
+        name=name,
+        optimizer_class=cls,
+        description=_description(cls),
+        formula=_formula(text) if ours else "",
+        defaults={
+            p.name: p.default
+            for p in parameters
+            if p.kind is not inspect.Parameter.VAR_KEYWORD
+            and p.name != "name"
+            and (ours or p.name not in _OPTIONS)
+        },
+        slots=_section(text, "Slots"),
+        bytes_per_parameter=_bytes_per_parameter(cls),
+        scope=getattr(cls, "scope", None),
+        row_gradients=_section(text, "Row gradients") or _ROWS["dense"],
+        lazy=_is_lazy(cls),
+        second_order=getattr(cls, "second_order", False),
+        paper=_section(text, "Reference") or _section(text, "References"),
+        originals=_originals(name, cls),
+        differences=_section(text, "Differences"),
+    )
+
+
+def get(identifier: Any, **arguments: Any) -> Any:
+    """An optimizer from its name, its configuration, or itself.
+
+    Args:
+        identifier: A name as of `info`, a wrapper around one as `"moving_average(lars)"`, nested as
+            deeply as you like; a configuration, as of `keras.optimizers.serialize`; or a
+            `keras.optimizers.Optimizer`, which is returned.
+        **arguments: Arguments of the constructors. With wrappers, each goes to the outermost that
+            has an argument of this name.
+
+    Raises:
+        ValueError: if there is no such optimizer.
+        TypeError: if no constructor takes an argument, or a wrapper lacks one.
+
+    Example:
+
+    >>> optimizer = keras_tfopt.get("moving_average(lars)", learning_rate=0.5, average_decay=0.99)
+    """
+    if not isinstance(identifier, str):
+        if arguments:
+            raise TypeError(
+                "Arguments can be given together with a name only. Received: "
+                f"{sorted(arguments)} for {identifier!r}"
+            )
+        if isinstance(identifier, keras.optimizers.Optimizer):
+            return identifier
+        if isinstance(identifier, Mapping):
+            # keras.optimizers.deserialize gives back the name where it does not know a class of its
+            # own, and takes names without a module, which this does not.
+            has_module = identifier.get("module") is not None
+            read = keras.saving.deserialize_keras_object if has_module else keras.optimizers.get
+            return read(dict(identifier))
+        raise TypeError(
+            "Argument `identifier` must be a name, a configuration or an optimizer. Received: "
+            f"{identifier!r}"
+        )
+    classes = [_classes()[_known(name)] for name in _parsed(identifier)]
+    for outer in classes[:-1]:
+        if not issubclass(outer, Wrapper):
+            raise ValueError(f"{outer.__name__} is no wrapper. Received: {identifier!r}")
+    given: list[dict[str, Any]] = [{} for _ in classes]
+    for name, value in arguments.items():
+        takers = [n for n, cls in enumerate(classes) if name in _parameters(cls)]
+        if not takers:
+            allowed = sorted({p for cls in classes for p in _parameters(cls)})
+            raise TypeError(f"{identifier!r} takes the arguments {allowed}. Received: {name!r}")
+        given[takers[0]][name] = value
+    made: list[Any] = []
+    for cls, own in zip(reversed(classes), reversed(given), strict=True):
+        try:
+            inspect.signature(cls).bind(*made, **own)
+        except TypeError as error:
+            raise TypeError(f"{_path(cls)}: {error}. Received: {identifier!r}, {own}") from None
+        made = [cls(*made, **own)]
+    return made[0]
+
+
+def _parsed(identifier: str) -> list[str]:
+    """From "a(b(c))" to a, b and c."""
+    opened = identifier.rstrip(")")
+    names = [name.strip() for name in opened.split("(")]
+    if len(identifier) - len(opened) != len(names) - 1 or not all(names):
+        raise ValueError(
+            "Argument `identifier` must be a name, or wrappers around one in the form "
+            f"'outer(inner)'. Received: {identifier!r}"
+        )
+    return names
+
+
+def _parameters(cls: type) -> list[str]:
+    """Arguments by name, options of the base among them, but not the optimizer inside."""
+    names = [
+        p.name
+        for p in inspect.signature(cls).parameters.values()
+        if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name != "inner_optimizer"
+    ]
+    if issubclass(cls, Algorithm):
+        names += ["row_variables", "master_weights", *_OPTIONS]
+    return names
+
+
+def _classes() -> dict[str, type]:
+    """Every optimizer by its name: that of the file of its rule, or of Keras."""
+    found = {}
+    for module in (algorithms, wrappers):
+        for name in module.__all__:
+            cls = getattr(module, name)
+            if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer):
+                found[cls.__module__.rsplit(".", 1)[-1]] = cls
+    for name, cls in vars(keras.optimizers).items():
+        is_optimizer = inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
+        if is_optimizer and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer"):
+            found[f"keras.{name.lower()}"] = cls
+    return dict(sorted(found.items()))
+
+
+def _known(name: str) -> str:
+    classes = _classes()
+    if not isinstance(name, str):
+        raise TypeError(f"Argument `name` must be a string. Received: {name!r}")
+    names = {cls.__name__: n for n, cls in classes.items() if "." not in n}
+    short = {_short(old): names[ours] for old, ours in _counterparts().items() if ours in names}
+    short.update({_short(cls): known for cls, known in names.items()})
+    short.update({_short(known): known for known in classes})
+    if _short(name) in short:
+        return short[_short(name)]
+    similar = difflib.get_close_matches(name.lower(), list(classes), 5, 0.5)
+    raise ValueError(
+        f"There is no optimizer {name!r}. "
+        + (f"Similar names: {similar}" if similar else "See keras_tfopt.list_optimizers()")
+    )
+
+
+def _short(name: str) -> str:
+    return re.sub(r"[_\-\s]", "", name.lower()).removesuffix("optimizer")
+
+
+def _matches(name: str, patterns: str | Iterable[str]) -> bool:
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    names = {name, name.removeprefix("keras.")}
+    return any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in patterns)
+
+
+def _is_lazy(cls: type) -> bool:
+    return getattr(cls, "sparse", "dense") != "dense"
+
+
+def _originals(name: str, cls: type) -> tuple[str, ...]:
+    if name.startswith("keras."):
+        return (f"keras.optimizers.{cls.__name__}",)
+    counterparts = _counterparts()
+    found = [
+        f"{row.source}.{old}" for old, row in TABLE.items() if counterparts[old] == cls.__name__
+    ]
+    if cls.__name__ in _ADDONS:
+        found.append(f"tensorflow_addons.optimizers.{_ADDONS[cls.__name__]}")
+    return tuple(found)
+
+
+def _counterparts() -> dict[str, str]:
+    """From the names of originals to those of classes: of the same name, if there is one."""
+    public = {*algorithms.__all__, *wrappers.__all__}
+    return {
+        old: plain if (plain := old.removesuffix("Optimizer")) in public else row.ours
+        for old, row in TABLE.items()
+    }
+
+
+def _bytes_per_parameter(cls: type) -> float | None:
+    try:
+        optimizer = cls("sgd") if "inner_optimizer" in _required(cls) else cls()
+    except TypeError:
+        return None  # there are more arguments that must be given
+    if issubclass(cls, Algorithm):
+        like = Like((SIDE, SIDE), "float32", "kernel")
+        slots = optimizer.slots([like] if cls.scope == "model" else like)
+        sizes = [math.prod(d or SIDE**2 for d in slot.shape) for slot in slots.values()]
+    else:
+        optimizer.build([keras.Variable(keras.ops.zeros((SIDE, SIDE)), name="kernel")])
+        sizes = [math.prod(v.shape) for v in optimizer.variables if v.shape]
+    return 4 * sum(sizes) / SIDE**2
+
+
+def _required(cls: type) -> list[str]:
+    parameters = inspect.signature(cls).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty]
+
+
+def _description(cls: type) -> str:
+    return (inspect.getdoc(cls) or "").split("\n", 1)[0].strip()
+
+
+def _path(cls: type) -> str:
+    package = "keras.optimizers" if cls.__module__.startswith("keras.") else "keras_tfopt"
+    return f"{package}.{cls.__name__}"
+
+
+def _section(text: str, title: str) -> str:
+    """The paragraph of a docstring that starts with `Title:`, on one line; or nothing."""
+    found = re.search(rf"^{title}:(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    return " ".join(found.group(1).split()) if found else ""
+
+
+def _formula(text: str) -> str:
+    """The equations of a docstring, with what is said about them."""
+    if "$$" not in text:
+        return ""
+    start, end = text.index("$$"), text.index("\nArgs:")
+    return text[start:end].strip()

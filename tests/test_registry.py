@@ -1,0 +1,198 @@
+"""Optimizers by name: that all are found, that what is said of them holds, and clear errors."""
+
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt.legacy.table import TABLE
+from tests.cases import CASES
+
+ROOT = pathlib.Path(__file__).parents[1]
+OURS = [name for name in keras_tfopt.list_optimizers() if not name.startswith("keras.")]
+EVERYTHING = keras_tfopt.list_optimizers()
+
+
+def test_every_public_optimizer_has_a_name():
+    listed = {keras_tfopt.info(name).optimizer_class for name in OURS}
+    base = {keras_tfopt.Algorithm, keras_tfopt.Wrapper, keras_tfopt.LossScaleOptimizer}
+    public = {getattr(keras_tfopt, name) for name in keras_tfopt.__all__}
+    optimizers = {
+        c for c in public if inspect.isclass(c) and issubclass(c, keras.optimizers.Optimizer)
+    }
+    assert listed == optimizers - base
+    # One rule, one file, one name.
+    files = (ROOT / "keras_tfopt").glob("*/*.py")
+    assert set(OURS) <= {path.stem for path in files}
+
+
+def test_every_optimizer_of_keras_has_a_name():
+    listed = {keras_tfopt.info(n).optimizer_class for n in EVERYTHING if n.startswith("keras.")}
+    assert {keras.optimizers.Adam, keras.optimizers.SGD, keras.optimizers.Lion} <= listed
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_info(name):
+    info = keras_tfopt.info(name)
+    assert info.name == name and info.description.endswith(".")
+    assert name in str(info).splitlines()[0]
+    if name in OURS:
+        assert info.formula.startswith("$$") and info.slots and info.differences and info.paper
+        assert info.row_gradients in str(info)
+    for argument, default in info.defaults.items():
+        parameter = inspect.signature(info.optimizer_class).parameters[argument]
+        assert parameter.default is default
+
+
+@pytest.mark.parametrize("name", [name for name in EVERYTHING if "keras.muon" not in name])
+def test_bytes_of_state(name):
+    """Those of an optimizer that is built: Muon of Keras needs to know the variables' layers."""
+    info = keras_tfopt.info(name)
+    if info.bytes_per_parameter is None:
+        assert inspect.Parameter.empty in info.defaults.values()
+        return
+    inner = ("sgd",) if "inner_optimizer" in info.defaults else ()
+    optimizer = info.optimizer_class(*inner)
+    optimizer.build([keras.Variable(np.zeros((512, 512)), name="kernel")])
+    size = sum(4 * np.prod(v.shape) for v in optimizer.variables if len(v.shape))
+    # What belongs to a dimension or to the window is little beside the matrix.
+    np.testing.assert_allclose(info.bytes_per_parameter, size / 512**2, rtol=0.01, atol=0.02)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_is_said_of_rows_is_what_is_tested(case):
+    info = keras_tfopt.info(case.cls.__name__)
+    if issubclass(case.cls, keras_tfopt.Algorithm):
+        assert info.lazy == (case.sparse != "dense")
+        assert info.scope == case.scope
+
+
+def test_filters():
+    names = keras_tfopt.list_optimizers
+    assert names("ada*", source="tf.train") == ["adadelta", "adagrad", "adagrad_da", "adam"]
+    assert "keras.adam" in names("ada*") and "lazy_adam" not in names("ada*")
+    assert set(names(["lars", "ggt"])) == {"lars", "ggt"}
+    assert set(names("*adam*", exclude="keras.*")) >= {"adam", "lazy_adam", "adam_gs", "adam_w"}
+    assert not [n for n in names("*", exclude=["keras.*", "a*"]) if n.startswith(("keras", "a"))]
+    assert names(second_order=True) == ["ggt", "shampoo"]
+    rows, others = names(row_gradients=True), names(row_gradients=False)
+    assert {"lazy_adam", "ftrl", "lars"} <= set(rows)
+    assert {"ggt", "keras.adam"} <= set(others) and not set(rows) & set(others)
+    assert set(names(source="keras")) == set(EVERYTHING) - set(OURS)
+    assert "stochastic_weight_averaging" in names(source="tensorflow_addons")
+    assert "normalized_sgd" in names(source="returnn.tf.updater")
+    assert dict(names("lars", with_description=True))["lars"].startswith("Layer-wise")
+    with pytest.raises(ValueError, match="`source` must be one of.*'tf.contrib.opt'.*'contrib'"):
+        names(source="contrib")
+
+
+def test_names_of_the_originals_lead_to_their_counterparts():
+    for original, row in TABLE.items():
+        ours = getattr(keras_tfopt, row.ours, None)
+        if inspect.isclass(ours):
+            found = keras_tfopt.info(original)
+            # AdamWOptimizer is the table's DecoupledWeightDecay of an Adam, and has a class here.
+            assert issubclass(found.optimizer_class, (ours, keras_tfopt.Wrapper)), original
+            assert f"{row.source}.{original}" in found.originals
+    assert keras_tfopt.info("AdamWOptimizer").optimizer_class is keras_tfopt.AdamW
+    assert keras_tfopt.info("LARSOptimizer").optimizer_class is keras_tfopt.LARS
+    for spelling in ("LazyAdam", "lazyadam", "LAZY_ADAM", "LazyAdamOptimizer", "lazy-adam"):
+        assert keras_tfopt.info(spelling).name == "lazy_adam"
+    assert keras_tfopt.info("keras.AdamW").optimizer_class is keras.optimizers.AdamW
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_get(name):
+    info = keras_tfopt.info(name)
+    required = [k for k, v in info.defaults.items() if v is inspect.Parameter.empty]
+    if required == ["inner_optimizer"]:
+        optimizer = keras_tfopt.get(f"{name}(lars)", learning_rate=0.25)
+        assert type(optimizer.inner_optimizer) is keras_tfopt.LARS
+    elif required:
+        with pytest.raises(
+            TypeError,
+            match=next(argument for argument in required if argument != "inner_optimizer"),
+        ):
+            keras_tfopt.get(f"{name}(lars)" if "inner_optimizer" in required else name)
+        return
+    else:
+        optimizer = keras_tfopt.get(name, learning_rate=0.25)
+    assert isinstance(optimizer, info.optimizer_class)
+    assert float(optimizer.learning_rate) == 0.25
+    again = keras_tfopt.get(keras.optimizers.serialize(optimizer))
+    assert type(again) is type(optimizer) and again.get_config() == optimizer.get_config()
+
+
+def test_arguments_go_to_the_outermost_that_has_them():
+    optimizer = keras_tfopt.get(
+        "skip_non_finite(decoupled_weight_decay(momentum))",
+        learning_rate=0.5,
+        weight_decay=0.1,
+        momentum=0.7,
+        max_consecutive=3,
+        clipnorm=1.0,
+    )
+    decay = optimizer.inner_optimizer
+    momentum = decay.inner_optimizer
+    assert (optimizer.max_consecutive, decay.weight_decay) == (3, 0.1)
+    assert (momentum.momentum, momentum.clipnorm, momentum.weight_decay) == (0.7, 1.0, None)
+    assert keras_tfopt.get(optimizer) is optimizer
+
+
+@pytest.mark.parametrize(
+    ("identifier", "arguments", "error", "says"),
+    [
+        ("lazzy_adam", {}, ValueError, "Similar names: .*'lazy_adam'"),
+        ("lars(adam)", {}, ValueError, "LARS is no wrapper"),
+        ("moving_average(lars", {}, ValueError, "outer\\(inner\\)"),
+        ("moving_average()", {}, ValueError, "outer\\(inner\\)"),
+        ("moving_average", {}, TypeError, "inner_optimizer"),
+        ("lars", {"beta_1": 0.9}, TypeError, "eeta.*Received: 'beta_1'"),
+        ("lars", {"momentum": 2.0}, ValueError, "`momentum` must be"),
+        (3, {}, TypeError, "`identifier` must be"),
+        ({"class_name": "SGD", "config": {}}, {"momentum": 0.9}, TypeError, "with a name only"),
+    ],
+)
+def test_bad_input(identifier, arguments, error, says):
+    with pytest.raises(error, match=says):
+        keras_tfopt.get(identifier, **arguments)
+
+
+def test_saved_models_are_loaded_without_custom_objects(tmp_path):
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras_tfopt.get("moving_average(lars)"), "mse")
+    model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
+    model.save(tmp_path / "model.keras")
+    code = (
+        "import keras, keras_tfopt; m = keras.models.load_model('model.keras'); "
+        "print(type(m.optimizer).__name__, type(m.optimizer.inner_optimizer).__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["MovingAverage", "LARS"]
+
+
+def test_from_a_shell(capsys):
+    from keras_tfopt.__main__ import main
+
+    assert main(["list", "*adam*", "--source", "tf.contrib.opt"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == keras_tfopt.list_optimizers("*adam*", source="tf.contrib.opt")
+    assert main(["list", "--second-order"]) == 0
+    assert capsys.readouterr().out.startswith("ggt ")
+    assert main(["info", "LARSOptimizer"]) == 0
+    assert capsys.readouterr().out.strip() == str(keras_tfopt.info("lars")).strip()
+    assert main(["info", "larz"]) == 2
+    assert "Similar names: ['lars'" in capsys.readouterr().err
