@@ -2,6 +2,7 @@
 
 import fnmatch
 import inspect
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 
 import keras_tfopt
 from integration import originals, recordings, replay, stepping
+from keras_tfopt import legacy
 
 pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 
@@ -49,6 +51,35 @@ def test_recording(name, mode):
     outcome = replay.replay(CASES[name], mode)
     assert outcome.failure is None
     assert 0 <= outcome.error <= 1
+
+
+def pytest_generate_tests(metafunc):
+    """Through the original names, op by op; in compiled steps, and fully, only if asked for."""
+    if "legacy_mode" not in metafunc.fixturenames:
+        return
+    everything = metafunc.config.getoption("exhaustive")
+    names = [name for name in CASES if CASES[name].folder != ADDONS]
+    if not everything:  # one of each class, with row gradients and several options where there are
+        best = sorted(names, key=lambda n: (CASES[n].sparse, len(CASES[n].entry["kwargs"])))
+        names = list({CASES[name].optimizer: name for name in best}.values())
+    modes = stepping.MODES if everything else ("eager",)
+    metafunc.parametrize(("name", "legacy_mode"), itertools.product(names, modes))
+
+
+def test_recording_through_the_original_names(name, legacy_mode):
+    outcome = replay.replay(CASES[name], legacy_mode, through="legacy")
+    assert outcome.failure is None
+    assert 0 <= outcome.error <= 1
+
+
+def test_every_original_is_replayed_under_its_name(capsys):
+    classes = {case.optimizer for case in CASES.values() if case.folder != ADDONS}
+    extended = "extend_with_decoupled_weight_decay("
+    assert set(legacy.names()) >= {name for name in classes if not name.startswith(extended)}
+    folder = [str(TF1), "--only", "Momentum__plain"]
+    assert run(capsys, *folder, "--through", "legacy")[0] == 0
+    status, lines = run(capsys, str(ADDONS), "--only", "*Lookahead*", "--through", "legacy")
+    assert status == 1 and "keras_tfopt.legacy has no" in lines[0]
 
 
 @pytest.mark.parametrize("name", DEVIATING)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from keras import ops
+
 from keras_tfopt.execution import gradients
 from keras_tfopt.execution.binding import HYPERPARAMETER
 from keras_tfopt.execution.building import path_of
@@ -79,7 +81,7 @@ def apply_rows(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -
 
 def _in_form_of_keras(gradient: Any) -> Any:
     if not isinstance(gradient, RowGradient):
-        return gradient
+        return ops.convert_to_tensor(gradient)
     rows = gradients.Touched(gradient.values, gradient.indices, gradient.shape, named=True)
     return backend.to_native(gradients.sum_repeated(rows, None))
 

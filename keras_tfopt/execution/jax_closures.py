@@ -97,6 +97,8 @@ class Captured:
             self._unmoved(self._walk(value.__func__, where, strict), where)
             self._unmoved(self._walk(value.__self__, f"`self` of {where}", strict), where)
             return None
+        if isinstance(value, types.BuiltinFunctionType) and not _is_method(value):
+            return self._same(value)
         if isinstance(value, type):
             return self._class(value)
         if isinstance(value, types.ModuleType):
@@ -265,6 +267,12 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
             names |= more[0]
             attributes |= more[1]
     return frozenset(names), frozenset(attributes)
+
+
+def _is_method(function: Any) -> bool:
+    """Whether a function that is written in C belongs to an object, which it may change."""
+    owner = getattr(function, "__self__", None)
+    return owner is not None and not isinstance(owner, types.ModuleType)
 
 
 def _root(value: Any) -> str:

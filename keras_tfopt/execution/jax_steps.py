@@ -45,7 +45,7 @@ def run_step(cache: dict[Any, Any], step: Callable[..., Any], arguments: tuple) 
             warnings.warn(
                 f"`compiled=True` has compiled {MANY} steps, as the loss reads other numbers, "
                 "objects or shapes each time. Let it read arrays or variables instead",
-                stacklevel=5,
+                stacklevel=4,
             )
     traced = found.traced
     leaves = found.run(*captured.arrays, *[variable.value for variable in traced.inputs])

@@ -45,8 +45,9 @@ def loss_and_gradients(
         with tf.GradientTape() as tape, Reads() as scope:
             result = loss()
         variables = [v for v in scope.read.values() if is_trainable(v)]
-        known = {id(_native(variable)) for variable in variables}
-        # TensorFlow's own variables, which no scope of Keras sees.
+        # TensorFlow's own variables, which no scope of Keras sees. It also watches those of Keras
+        # that are no longer to be trained.
+        known = {id(_native(variable)) for variable in scope.read.values()}
         variables += [v for v in tape.watched_variables() if id(v) not in known]
         values = [_native(variable) for variable in variables]
     else:

@@ -58,7 +58,8 @@ class Bucket:
     def gather(self, g: list[torch.Tensor], x: list[torch.Tensor]) -> tuple:
         """Flat gradient, variable and slots, and the blocks: what the compiled step takes."""
         if self.x is None or self.g is None:
-            return g[0].reshape(-1), x[0].detach().view(-1), self.flat, None
+            # An expanded gradient, as that of a sum, has strides that compiled code does not take.
+            return g[0].contiguous().view(-1), x[0].detach().view(-1), self.flat, None
         if self.g.gaps:
             torch._foreach_zero_([*self.g.gaps, *self.x.gaps])  # which must not count in norms
         torch._foreach_copy_(self.g.parts, g)

@@ -42,7 +42,6 @@ class BaseCustomOptimizer(Optimizer):
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str | None = None):
         check_bool("use_locking", use_locking)
         name = check_name(type(self).__name__ if name is None else name)
-        self._learning_rate = learning_rate
         self._learning_rate_tensor: Any = None
         self._rate: Any = None
         rule = Imperative(

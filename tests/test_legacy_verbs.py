@@ -1,0 +1,413 @@
+"""minimize, compute_gradients, apply_gradients and what surrounds them, on every backend."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tfopt
+from keras_tfopt import legacy
+from tests.stepping import BACKEND, make_variable, to_numpy
+
+
+def counter(value=0):
+    return keras.Variable(value, dtype="int32", trainable=False, name="global_step")
+
+
+def variable(values, name="x"):
+    return make_variable(name, np.asarray(values, "f"))
+
+
+# ---- What code of TensorFlow 1 is made of --------------------------------------------------------
+
+
+def test_one_line():
+    w, b = variable([1.0, -2.0], "w"), variable(0.5, "b")
+    x, y = np.array([[1.0, 2.0], [3.0, 4.0]], "f"), np.array([1.0, 0.0], "f")
+    step = counter()
+    optimizer = legacy.GradientDescentOptimizer(0.1)
+
+    def loss():
+        return ops.mean(ops.square(ops.subtract(ops.matmul(x, w) + b, y)))
+
+    new = optimizer.minimize(loss, global_step=step)
+
+    error = x @ [1.0, -2.0] + 0.5 - y
+    np.testing.assert_allclose(to_numpy(w), [1.0, -2.0] - 0.1 * x.T @ error, rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(b), 0.5 - 0.1 * 2 * error.mean(), rtol=1e-5)
+    assert int(new) == int(step) == 1
+    assert optimizer.minimize(loss) is None
+    assert int(new) == 1, "what was returned does not go on counting"
+
+
+def test_compute_cap_apply():
+    x, y = variable([3.0, -0.5]), variable([1.0], "y")
+    optimizer = legacy.MomentumOptimizer(0.5, 0.9)
+    pairs = optimizer.compute_gradients(lambda: ops.sum(ops.square(x)), [x, y])
+    assert pairs[0][1] is x and pairs[1] == (None, y)
+    capped = [(None if g is None else ops.clip(g, -2.0, 2.0), v) for g, v in pairs]
+    assert optimizer.apply_gradients(capped) is None
+    np.testing.assert_allclose(to_numpy(x), [2.0, 0.0])
+    assert optimizer.get_slot(y, "momentum") is None, "no gradient, no state"
+
+
+def test_slots_for_logging():
+    x = variable([1.0, 2.0])
+    optimizer = legacy.AdamOptimizer(0.1, beta1=0.5)
+    assert optimizer.get_slot_names() == []
+    assert optimizer.get_slot(x, "m") is None
+    assert optimizer.variables() == []
+    optimizer.minimize(lambda: ops.sum(ops.square(x)))
+    assert optimizer.get_slot_names() == ["m", "v"]
+    np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "m")), [1.0, 2.0])
+    np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "v")), [0.004, 0.016], rtol=1e-4)
+    assert optimizer.get_slot(x, "momentum") is None
+    assert optimizer.get_slot(variable(1.0, "z"), "m") is None
+    state = optimizer.variables()
+    assert [tuple(v.shape) for v in state] == [(), (2,), (2,)]
+    assert int(state[0]) == 1
+    assert optimizer.get_name() == "Adam"
+    assert legacy.AdamOptimizer(name="mine").get_name() == "mine"
+
+
+def test_two_losses_of_reg_adagrad():
+    x = variable([1.0, 2.0])
+    optimizer = legacy.RegAdagradOptimizer(0.5, initial_accumulator_value=1.0)
+    optimizer.minimize(lambda: ops.sum(ops.square(x)))
+    a = 1 + np.array([2.0, 4.0]) ** 2
+    expected = [1.0, 2.0] - 0.5 * np.array([2.0, 4.0]) / np.sqrt(a)
+    np.testing.assert_allclose(to_numpy(x), expected, rtol=1e-5)
+    with optimizer.avoid_updating_slots():
+        optimizer.minimize(lambda: 3 * ops.sum(x))
+    np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "accumulator")), a, rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(x), expected - 0.5 * 3 / np.sqrt(a), rtol=1e-5)
+
+
+def test_shampoo_with_functions_of_the_step():
+    x, step = variable([3.0, 4.0]), counter(2)
+    optimizer = legacy.ShampooOptimizer(
+        step,
+        gbar_decay=lambda t: t / (t + 1),
+        gbar_weight=lambda t: 1 / (t + 1),
+        learning_rate=lambda t: 0.2 / t**0.5,
+        svd_interval=lambda t: t * 0 + 1,
+        epsilon=1e-3,
+    )
+    expected, gbar, total = np.array([3.0, 4.0]), np.zeros(2), np.zeros((2, 2))
+    for t in (3.0, 4.0, 5.0):
+        optimizer.minimize(lambda: ops.sum(ops.square(x)), global_step=step)
+        g = 2 * expected
+        gbar = t / (t + 1) * gbar + 1 / (t + 1) * g
+        total += np.outer(g, g)
+        power, directions = np.linalg.eigh(total / 2 + 1e-3 * np.eye(2))
+        root = directions @ np.diag(power**-0.5) @ directions.T
+        expected = expected - 0.2 / t**0.5 * root @ gbar
+        np.testing.assert_allclose(to_numpy(x), expected, rtol=1e-4)
+    assert int(step) == 5
+
+
+def test_learning_rates_of_lars():
+    kernel, bias = variable([3.0, 4.0], "kernel"), variable([1.0], "bias")
+    optimizer = legacy.LARSOptimizer(2.0, weight_decay=0.1, eeta=0.01, skip_list=["bias"])
+    rate, gradient = optimizer.compute_lr(np.array([0.6, 0.8], "f"), kernel)
+    np.testing.assert_allclose(float(rate), 2.0 * 0.01 * 5 / (1 + 0.1 * 5), rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(gradient), [0.9, 1.2], rtol=1e-5)
+    rate, gradient = optimizer.compute_lr(np.array([7.0], "f"), bias)
+    assert (float(rate), to_numpy(gradient).tolist()) == (2.0, [7.0])
+
+
+def test_rates_that_change():
+    x, rate = variable([0.0]), keras.Variable(1.0, trainable=False, name="rate")
+    numbers = iter([100.0, 200.0])
+    following = legacy.GradientDescentOptimizer(rate)
+    called = legacy.GradientDescentOptimizer(lambda: next(numbers))
+    for optimizer in (following, called):
+        optimizer.apply_gradients([(np.ones(1, "f"), x)])
+        rate.assign(10.0)
+        optimizer.apply_gradients([(np.ones(1, "f"), x)])
+    np.testing.assert_allclose(to_numpy(x), [-311.0])
+
+
+def test_sign_decay_is_of_the_global_step():
+    x, step = variable([0.0]), counter(5)
+    optimizer = legacy.AddSignOptimizer(1.0, sign_decay_fn=legacy.get_linear_decay_fn(10))
+    expected = 0.0
+    for done in (5, 6):
+        optimizer.apply_gradients([(np.ones(1, "f"), x)], global_step=step)
+        expected -= 1 + (10 - done) / 10
+        np.testing.assert_allclose(to_numpy(x), [expected], rtol=1e-5)
+    step.assign(0)  # as after restoring: the optimizer's own count does not matter
+    optimizer.apply_gradients([(np.ones(1, "f"), x)], global_step=step)
+    np.testing.assert_allclose(to_numpy(x), [expected - 2], rtol=1e-5)
+    with pytest.raises(ValueError, match="`global_step` is required"):
+        optimizer.apply_gradients([(np.ones(1, "f"), x)])
+    np.testing.assert_allclose(to_numpy(x), [expected - 2], rtol=1e-5)
+
+
+# ---- Variables that are found --------------------------------------------------------------------
+
+
+def test_variables_are_those_that_the_loss_read():
+    read, unread, frozen = variable([1.0], "read"), variable([1.0], "unread"), variable([2.0], "f")
+    frozen.trainable = False
+    optimizer = legacy.GradientDescentOptimizer(0.1)
+    pairs = optimizer.compute_gradients(lambda: ops.sum(read * frozen))
+    assert [v for _, v in pairs] == [read]
+    pairs = optimizer.compute_gradients(lambda: ops.sum(read), [unread, frozen, read])
+    assert [None if g is None else to_numpy(g).tolist() for g, _ in pairs] == [None, None, [1.0]]
+    pairs = optimizer.compute_gradients(lambda: ops.sum(read * frozen), frozen)
+    assert to_numpy(pairs[0][0]).tolist() == [1.0]
+
+
+def test_read_is_not_used():
+    """As of a second output of a model that the loss does not look at."""
+    used, looked_at, stopped = variable([1.0], "a"), variable([5.0], "b"), variable(7.0, "c")
+    optimizer = legacy.MomentumOptimizer(0.1, 0.9)
+
+    def loss():
+        _ = ops.sum(looked_at)
+        return ops.sum(used * used) + 0 * ops.sum(used) + ops.stop_gradient(stopped + 0)
+
+    found = {v.path: g for g, v in optimizer.compute_gradients(loss)}
+    assert found["b"] is None and found["c"] is None
+    assert to_numpy(found["a"]).tolist() == [2.0]
+    zero = optimizer.compute_gradients(lambda: ops.sum(looked_at * ops.zeros(1)))
+    assert to_numpy(zero[0][0]).tolist() == [0.0], "computed zeros are a gradient"
+
+
+def test_another_loss_has_other_variables():
+    a, b = variable([1.0], "a"), variable([2.0], "b")
+    optimizer = legacy.AdamOptimizer(0.1)
+    for loss, names in [
+        (lambda: ops.sum(b), ["b"]),
+        (lambda: ops.sum(a) + ops.sum(b), ["a", "b"]),
+        (lambda: ops.sum(a), ["a"]),
+    ]:
+        pairs = optimizer.compute_gradients(loss)
+        assert sorted(v.path for _, v in pairs) == names
+        optimizer.apply_gradients(pairs)
+    # Of the second variable, the state begins with the second step; the count is one for all.
+    assert int(optimizer.variables()[0]) == 3
+    np.testing.assert_allclose(to_numpy(optimizer.get_slot(a, "m")), [1 - 0.9**2], rtol=1e-5)
+
+
+def model_with_state():
+    keras.utils.set_random_seed(1)
+    normalization = keras.layers.BatchNormalization(momentum=0.5)
+    dropout = keras.layers.Dropout(0.5, seed=3)
+    layers = [keras.layers.Dense(4), normalization, dropout, keras.layers.Dense(1)]
+    return keras.Sequential(layers), normalization, dropout
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_statistics_and_random_seeds_advance_once_a_step(given):
+    model, normalization, dropout = model_with_state()  # not built: the first loss builds it
+    x = np.random.RandomState(0).randn(8, 3).astype("f")
+    outputs = []
+
+    def loss():
+        outputs.append(model(x, training=True))
+        return ops.mean(ops.square(outputs[-1] - 1.0))
+
+    if given:
+        model.build((8, 3))
+    optimizer = legacy.GradientDescentOptimizer(0.0)
+    seed = 1
+    for step in (1, 2):
+        optimizer.minimize(loss, var_list=model.trainable_variables if given else None)
+        assert to_numpy(dropout.seed_generator.state)[-1] == seed * step
+        hidden = x @ to_numpy(model.layers[0].kernel)
+        expected = hidden.mean(0) * (1 - 0.5**step)
+        np.testing.assert_allclose(to_numpy(normalization.moving_mean), expected, atol=1e-5)
+    found = {v.path for _, v in optimizer.compute_gradients(loss)}
+    assert found == {v.path for v in model.trainable_variables}
+
+
+def test_grad_loss():
+    x = variable([1.0, 2.0])
+    optimizer = legacy.GradientDescentOptimizer(1.0)
+    pairs = optimizer.compute_gradients(lambda: ops.square(x), grad_loss=np.array([10.0, 100.0]))
+    assert to_numpy(pairs[0][0]).tolist() == [20.0, 400.0]
+    pairs = optimizer.compute_gradients(lambda: ops.square(x))
+    assert to_numpy(pairs[0][0]).tolist() == [2.0, 4.0], "of a loss that is no scalar, of the sum"
+    optimizer.minimize(lambda: ops.sum(x), grad_loss=0.5)
+    assert to_numpy(x).tolist() == [0.5, 1.5]
+    with pytest.raises(ValueError, match="`grad_loss`"):
+        optimizer.minimize(lambda: ops.sum(x), grad_loss=np.ones(3))
+
+
+# ---- Row gradients -------------------------------------------------------------------------------
+
+
+def test_rows_among_gradients_touch_what_they_name():
+    table = variable(np.ones((4, 2)), "table")
+    optimizer = legacy.LazyAdamOptimizer(0.1, beta1=0.5)
+    every = keras_tfopt.RowGradient(np.ones((4, 2), "f"), [0, 1, 2, 3], (4, 2))
+    optimizer.apply_gradients([(every, table)])
+    before = to_numpy(table)
+    rows = keras_tfopt.RowGradient(np.array([[1, 1], [0, 0], [1, 1]], "f"), [2, 1, 2], (4, 2))
+    halved = rows.map(lambda values: values / 2)  # processed between compute and apply
+    optimizer.apply_gradients([(halved, table)])
+    moved = np.abs(to_numpy(table) - before).max(1) > 1e-6
+    assert moved.tolist() == [False, True, True, False]
+    m = to_numpy(optimizer.get_slot(table, "m"))[:, 0]
+    np.testing.assert_allclose(m, [0.5, 0.25, 0.75, 0.5])
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="IndexedSlices are TensorFlow's")
+def test_indexed_slices_are_computed_and_applied():
+    import tensorflow as tf
+
+    table = variable(np.ones((4, 2)), "table")
+    optimizer = legacy.LazyAdamOptimizer(0.1)
+    pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(tf.gather(table.value, [1, 1, 2])))
+    assert isinstance(pairs[0][0], tf.IndexedSlices)
+    assert optimizer.apply_gradients(pairs) is None
+    np.testing.assert_allclose(to_numpy(optimizer.get_slot(table, "m"))[:, 0], [0, 0.2, 0.1, 0])
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="variables of TensorFlow")
+def test_variables_of_tensorflow():
+    import tensorflow as tf
+
+    x, step = tf.Variable([1.0, 2.0], name="x"), tf.Variable(0, dtype=tf.int64, name="step")
+    rate = tf.Variable(0.5, trainable=False)
+    optimizer = legacy.AdamGSOptimizer(step, rate, beta1=0.0)
+    for _ in range(2):
+        new = optimizer.minimize(lambda: tf.reduce_sum(x), global_step=step)
+    assert int(new) == int(step) == 2
+    np.testing.assert_allclose(x.numpy(), [0.0, 1.0], atol=1e-4)
+    np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "m")), [1.0, 1.0])
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "error", "match"),
+    [
+        (lambda o, x: o.minimize(3.0), RuntimeError, "`loss`"),
+        (lambda o, x: o.compute_gradients(ops.ones(())), RuntimeError, "`loss`"),
+        (lambda o, x: o.minimize(lambda: None), TypeError, "`loss`.*None"),
+        (lambda o, x: o.minimize(lambda: ops.ones((), "int32")), ValueError, "`loss`.*int32"),
+        (lambda o, x: o.minimize(lambda: ops.sum(x), var_list=[3.0]), ValueError, "`var_list`"),
+        (lambda o, x: o.minimize(lambda: ops.sum(x), var_list=3.0), ValueError, "`var_list`"),
+        (lambda o, x: o.compute_gradients(lambda: ops.sum(x), [3.0]), TypeError, "`var_list`"),
+        (lambda o, x: o.minimize(lambda: ops.ones(())), ValueError, "No gradients provided"),
+        (lambda o, x: o.minimize(lambda: ops.ones(()), var_list=[x]), ValueError, "No gradients"),
+        (lambda o, x: o.minimize(lambda: ops.sum(x), gate_gradients=7), ValueError, "`gate_grad"),
+        (
+            lambda o, x: o.minimize(lambda: ops.sum(x), aggregation_method=7),
+            ValueError,
+            "`aggregation_method`",
+        ),
+        (
+            lambda o, x: o.minimize(lambda: ops.sum(x), colocate_gradients_with_ops=7),
+            TypeError,
+            "`colocate_gradients_with_ops`",
+        ),
+        (lambda o, x: o.minimize(lambda: ops.sum(x), global_step=3), TypeError, "`global_step`"),
+        (lambda o, x: o.minimize(lambda: ops.sum(x), compiled=3), TypeError, "`compiled`"),
+        (lambda o, x: o.apply_gradients([]), ValueError, "at least one"),
+        (lambda o, x: o.apply_gradients([(None, x)]), ValueError, "No gradients provided"),
+        (lambda o, x: o.apply_gradients(3), TypeError, "`grads_and_vars`"),
+        (lambda o, x: o.apply_gradients([3]), TypeError, "`grads_and_vars`"),
+        (lambda o, x: o.apply_gradients([(1.0, x, 2)]), TypeError, "`grads_and_vars`"),
+        (lambda o, x: o.apply_gradients([(np.ones(2), 3.0)]), TypeError, "`grads_and_vars`"),
+        (lambda o, x: o.apply_gradients([("g", x)]), TypeError, "'g' for 'x'"),
+        (lambda o, x: o.apply_gradients([(object(), x)]), TypeError, "`grads_and_vars`"),
+        (lambda o, x: o.apply_gradients([(np.ones(3, "f"), x)]), ValueError, "shape"),
+        (
+            lambda o, x: o.apply_gradients([(np.ones(2, "f"), x)], global_step=variable(1.0)),
+            TypeError,
+            "`global_step`",
+        ),
+        (lambda o, x: o.get_slot(3, "m"), TypeError, "`var`"),
+    ],
+)
+@pytest.mark.parametrize("around", [lambda o: o, legacy.MovingAverageOptimizer])
+def test_refused_and_nothing_changed(verb, error, match, around):
+    x = variable([1.0, 2.0])
+    optimizer = around(legacy.MomentumOptimizer(0.5, 0.9))
+    optimizer.minimize(lambda: ops.sum(x))
+    before, state = to_numpy(x), [to_numpy(v) for v in optimizer.variables()]
+    with pytest.raises(error, match=match):
+        verb(optimizer, x)
+    np.testing.assert_array_equal(to_numpy(x), before)
+    for old, new in zip(state, optimizer.variables(), strict=True):
+        np.testing.assert_array_equal(to_numpy(new), old)
+
+
+# ---- Inside compiled steps of the user ----------------------------------------------------------
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.function is TensorFlow's")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_inside_tf_function(jit_compile):
+    import tensorflow as tf
+
+    x, step = variable([1.0, 2.0]), counter()
+    twin = variable([1.0, 2.0], "twin")
+    compiled, plain = legacy.AdamOptimizer(0.1), legacy.AdamOptimizer(0.1)
+
+    @tf.function(jit_compile=jit_compile)
+    def train():
+        return compiled.minimize(lambda: ops.sum(ops.square(x)), global_step=step)
+
+    for count in (1, 2, 3):
+        assert int(train()) == count
+        plain.minimize(lambda: ops.sum(ops.square(twin)))
+    np.testing.assert_allclose(to_numpy(x), to_numpy(twin), rtol=1e-6)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
+def test_graphs_are_refused():
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="tf.function"):
+        legacy.AdamOptimizer().minimize(lambda: 1.0, var_list=[tf.Variable(1.0)])
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="jax.jit is JAX's")
+def test_inside_jax_jit():
+    import jax
+
+    x, step, twin = variable([1.0, 2.0]), counter(), variable([1.0, 2.0], "twin")
+    optimizer, plain = legacy.AdamOptimizer(0.1), legacy.AdamOptimizer(0.1)
+
+    def minimize():
+        return optimizer.minimize(lambda: ops.sum(ops.square(x)), global_step=step)
+
+    with pytest.raises(RuntimeError, match="compiled=True"):
+        jax.jit(minimize)()
+    with pytest.raises(RuntimeError, match="StatelessScope"):
+        jax.jit(lambda: optimizer.apply_gradients([(np.ones(2, "f"), x)]))()
+    assert to_numpy(x).tolist() == [1.0, 2.0] and int(step) == 0
+
+    optimizer.keras.build([x])
+    state = [x, step, *optimizer.keras.variables]
+
+    @jax.jit
+    def train(values):
+        with keras.StatelessScope(list(zip(state, values, strict=True))) as scope:
+            minimize()
+        return [scope.get_current_value(v) for v in state]
+
+    values = [v.value for v in state]
+    for _ in range(3):
+        values = train(values)
+        plain.minimize(lambda: ops.sum(ops.square(twin)))
+    np.testing.assert_allclose(values[0], to_numpy(twin), rtol=1e-6)
+    assert int(values[1]) == 3
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is PyTorch's")
+def test_inside_torch_compile():
+    import torch
+
+    x = variable([1.0, 2.0])
+    optimizer = legacy.GradientDescentOptimizer(0.25)
+    train = torch.compile(lambda: optimizer.minimize(lambda: ops.sum(ops.square(x))))
+    train()
+    train()
+    np.testing.assert_allclose(to_numpy(x), [0.25, 0.5])
