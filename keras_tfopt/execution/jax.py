@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tfopt.execution import jax_lookup
+from keras_tfopt.execution.jax_lookup import look_up  # noqa: F401
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
 
@@ -75,11 +77,18 @@ def norm(x: Any) -> Any:
 
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
-    return None
+    return jax_lookup.rows_of(gradient)
 
 
 def scale_native(gradient: Any, scale: Any) -> Any:
-    raise AssertionError("JAX has no row gradients of its own.")
+    rows = jax_lookup.rows_of(gradient)
+    assert rows is not None, "JAX has no other row gradients of its own."
+    return rows.map(lambda values: values * scale.astype(values.dtype))
+
+
+def is_dense(ids: Any) -> bool:
+    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
+    return isinstance(ids, jax.Array)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:

@@ -112,9 +112,21 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return RowGradient._unchecked(gradient.values, tf.reshape(gradient.indices, [-1]), shape)
 
 
+def look_up(table: Any, ids: Any) -> Any:
+    """Rows of a table; see `keras_tfopt.execution.lookup`."""
+    ids = tf.where(ids < 0, ids + table.shape[0], ids)
+    # From the variable itself: to take its value first may copy the table when rows are written.
+    return tf.gather(_native(table), ids)
+
+
 def scale_native(gradient: Any, scale: Any) -> Any:
     values = gradient.values * tf.cast(scale, gradient.values.dtype)
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
+def is_dense(ids: Any) -> bool:
+    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
+    return isinstance(ids, tf.Tensor)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:

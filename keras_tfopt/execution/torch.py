@@ -11,6 +11,7 @@ import torch
 from keras_tfopt.execution import torch_buckets
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
+from keras_tfopt.execution.torch_lookup import LookupGradient, look_up  # noqa: F401
 
 if TYPE_CHECKING:
     from keras_tfopt.execution.binding import Update
@@ -54,6 +55,8 @@ def norm(x: Any) -> Any:
 
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
+    if isinstance(gradient, LookupGradient):
+        return gradient.rows()
     if not isinstance(gradient, torch.Tensor) or gradient.layout != torch.sparse_coo:
         return None
     if gradient.sparse_dim() != 1:
@@ -65,11 +68,17 @@ def scale_native(gradient: Any, scale: Any) -> Any:
     return gradient * scale.to(gradient.dtype)
 
 
+def is_dense(ids: Any) -> bool:
+    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
+    return ids.layout is torch.strided
+
+
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     """Whether a gradient is one that needs neither check nor conversion."""
     # The checks that this spares cost more than the update of a small variable.
     return (
         isinstance(gradient, torch.Tensor)
+        and not isinstance(gradient, LookupGradient)
         and gradient.layout is torch.strided
         and gradient.dtype is DTYPES[like.dtype]
         and gradient.shape == like.shape
@@ -78,7 +87,7 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 
 
 def limits(tensor: Any) -> tuple[int, int] | None:
-    if tensor.numel() == 0:
+    if tensor.numel() == 0 or tensor.device.type == "meta" or torch.compiler.is_compiling():
         return None
     low, high = torch.aminmax(tensor)
     return int(low), int(high)
