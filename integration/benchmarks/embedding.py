@@ -1,8 +1,8 @@
 """Training steps with large embedding tables: `python -m integration.benchmarks.embedding`.
 
-Times are of whole steps of `fit`, data and callbacks included: from the end of a batch to the end of
-the next. Trainings that are compared take turns, some steps each. The tables of our layer are there
-all at once, up to 10^7 rows, for which the machine has to have 8 GB of memory to spare.
+Times are of whole steps of `fit`, data and callbacks included: from the end of a batch to the end
+of the next. Trainings that are compared take turns, some steps each. The tables of our layer are
+there all at once, up to 10^7 rows, for which the machine needs 8 GB of memory to spare.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Intervals(keras.callbacks.Callback):
 
 
 def draw(rng: np.random.Generator, kind: str, rows: int, count: int) -> np.ndarray:
-    """Ids, of which "zipf" has few that are frequent and many that are rare, spread over a table."""
+    """Ids; "zipf": few that are frequent and many that are rare, spread over the table."""
     if kind == "uniform":
         return rng.integers(0, rows, count, dtype="int32")
     ranks = np.minimum(rng.zipf(1.2, count) - 1, rows - 1)
@@ -92,7 +92,7 @@ class Training:
 
 
 def measure(trainings: dict[Any, Training], turns: int) -> dict[Any, list[float]]:
-    """Medians of turns, in ms, of trainings that take turns; the first, which compiles, is left out."""
+    """Medians of turns, in ms, of trainings that take turns; the first turn compiles."""
     times: dict[Any, list[float]] = {key: [] for key in trainings}
     for number in range(turns + 1):
         for key, training in trainings.items():
@@ -178,8 +178,9 @@ def text(results: dict) -> str:
         layer = found["stock layer"]
         lines += [
             "",
-            f"With `keras.layers.Embedding` at 10^6 x 64: LazyAdam {layer['stock layer']['median']:.0f} "
-            f"ms, Keras's Adam {layer['stock']['median']:.0f} ms, "
+            "With `keras.layers.Embedding` at 10^6 x 64: "
+            f"LazyAdam {layer['stock layer']['median']:.0f} ms, "
+            f"Keras's Adam {layer['stock']['median']:.0f} ms, "
             f"ratio {layer['stock / stock layer']['median']:.1f}",
             "",
         ]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
 
 from keras_tfopt.execution import jax_lookup
 from keras_tfopt.execution.jax_lookup import look_up  # noqa: F401
@@ -265,7 +266,9 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
         commit(engine, update.writes(new))
 
 
-def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
     """Gradients of a loss without arguments; what it assigns is dropped."""
 
     def of_values(values: list[Any]) -> Any:
@@ -274,6 +277,11 @@ def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
             return loss()
 
     return jax.grad(of_values)([variable.value for variable in variables])
+
+
+def place() -> Any:
+    """Equal for code that is traced together; the body of a loop has a place of its own."""
+    return get_opaque_trace_state()
 
 
 def compilation(engine: Any) -> str:

@@ -366,14 +366,26 @@ def _norm_or(known: dict[int, Any]) -> Callable[[Any], Any]:
     return lambda x: known[id(x)] if id(x) in known else norm(x)
 
 
-def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
     """Gradients of a loss without arguments."""
     values = [_native(variable) for variable in variables]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        for value in values:
-            tape.watch(value)
-        result = loss()
-    return tape.gradient(result, values)
+
+    def run() -> list[Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for value in values:
+                tape.watch(value)
+            result = loss()
+        return tape.gradient(result, values)
+
+    # A loop that is run eagerly hands over rows, one that is traced does not.
+    return run() if eagerly else tf.function(run, autograph=False)()
+
+
+def place() -> Any:
+    """Equal for code that is traced together; the body of a loop has a place of its own."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def compilation(engine: Any) -> str:

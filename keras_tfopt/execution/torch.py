@@ -195,11 +195,18 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
         commit(engine, update.writes([x, *slots]))
 
 
-def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
     """Gradients of a loss without arguments."""
     with torch.enable_grad():
         values = [variable.value for variable in variables]
         return list(torch.autograd.grad(loss(), values, allow_unused=True))
+
+
+def place() -> None:
+    """Equal for code that is traced together, which all of it is."""
+    return None
 
 
 def compilation(engine: Any) -> str:

@@ -130,10 +130,14 @@ def _lazily(function: Any, args: tuple, kwargs: dict) -> LookupGradient | None:
         return None
     if function in (aten.detach.default, aten.alias.default):
         return first._with(first.pieces)
-    if function is aten.add.Tensor and not kwargs:
+    if function in (aten.add.Tensor, aten.add_.Tensor) and not kwargs:
         other = args[1]
         if isinstance(other, LookupGradient) and other.pieces is not None:
-            return first._with([*first.pieces, *other.pieces])
+            both = [*first.pieces, *other.pieces]
+            if function is aten.add.Tensor:
+                return first._with(both)
+            first.pieces, first.dense = both, None
+            return first
     if function in (aten.mul.Tensor, aten.div.Tensor):
         factor = args[1]
         if not isinstance(factor, torch.Tensor) or factor.ndim == 0:
