@@ -729,3 +729,43 @@ def test_lazy_gradient_is_an_ordinary_tensor_to_others():
     optimizer.step()
     moved = np.flatnonzero(to_numpy(table).any(axis=1))
     assert moved.tolist() == [1, 3]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="what XLA says of a step compiled by jax.jit")
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_memory_of_a_compiled_step(policy):
+    """In proportion to the rows touched, whatever the table; writing is done in place."""
+    import jax
+
+    keras.config.set_dtype_policy(policy)
+    rows, width, count = 200_000, 32, 256
+    table = 4 * rows * width
+
+    def analysis(layer, ids):
+        model = keras.Sequential(
+            [
+                keras.Input((8,), dtype="int32"),
+                layer(rows, width),
+                layers.Flatten(),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(keras_tfopt.LazyAdam(RATE), "mse")
+        model.optimizer.build(model.trainable_variables)
+        groups = (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
+        state = tuple([v.value for v in group] for group in groups)
+        batch = np.zeros((ids // 8, 8), "int32"), np.zeros((ids // 8, 1), "float32")
+        step = jax.jit(model.train_step, donate_argnums=0)
+        return step.lower(state, batch).compile().memory_analysis()
+
+    few, many = (analysis(keras_tfopt.layers.Embedding, n) for n in (count, 4 * count))
+    assert few.alias_size_in_bytes >= 3 * table
+    assert few.temp_size_in_bytes < 32 * 4 * count * width
+    assert many.temp_size_in_bytes < 32 * 4 * 4 * count * width < table / 4
+    if policy == "float32":
+        assert analysis(layers.Embedding, count).temp_size_in_bytes >= table  # the dense gradient
