@@ -68,10 +68,10 @@ def test_a_step_needs_no_second_copy(name):
     ],
 )
 def test_a_step_of_rows_needs_no_table(layer, cls, policy):
-    """1,024 rows of 32 numbers are 128 KB; the rest is what a process does besides."""
+    """1,024 rows of 32 numbers are 128 KB; the rest is what compilers keep of another model."""
     used = measured({"layer": layer, "cls": cls, "table": [ROWS, WIDTH], "policy": policy})
     assert used["state"] > 2 * TABLE
     if layer == "ours":
-        assert used["kept"] + used["passing"] < TABLE / 6, used
+        assert used["kept"] < TABLE / 3 and used["passing"] < TABLE / 16, used
     else:  # the gradient alone: what is measured shows it
         assert used["kept"] + used["passing"] > TABLE / 2, used

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.state import Like
 
 
+# Numbers of a variable in rows that are updated at once: they and what the rule makes of them stay
+# in the cache.
+PIECE = 1 << 17
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -228,9 +232,13 @@ def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> Non
     if indices.numel() == 0:
         return
     values = [update.variable.value, *(slot.value for slot in update.slots)]
-    old = [v.index_select(0, indices) if c else v for v, c in zip(values, update.cut, strict=True)]
-    x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
-    commit(engine, update.writes([x, *slots], [indices if c else None for c in update.cut]))
+    rule, most = engine.rule_call(update), indices.numel()
+    if engine.scope == "element" and g.device.type == "cpu":
+        most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
+    for rows, part in zip(indices.split(most), g.split(most), strict=True):
+        old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
+        x, slots = rule(part, old[0], old[1:], scalars)
+        commit(engine, update.writes([x, *slots], [rows if c else None for c in update.cut]))
 
 
 def _nonzero(values: Any) -> Any:

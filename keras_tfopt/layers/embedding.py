@@ -33,9 +33,9 @@ class Embedding(keras.layers.Embedding):
 
     **Dense**, and still right, is the gradient where the table takes part in something else than
     lookups: tied weights, an `embeddings_regularizer`, on JAX and TensorFlow also a lookup inside
-    of a loop (a cell of `keras.layers.RNN`) or of a larger part that is rematerialized. Touched are
-    then the rows in which it is not zero. `keras_tfopt.diagnose` says for each table which it is,
-    and why.
+    of a loop (a cell of `keras.layers.RNN`) or of a larger part that is rematerialized, and where
+    torch's `DistributedDataParallel` exchanges gradients. Touched are then the rows in which it is
+    not zero. `keras_tfopt.diagnose` says for each table which it is, and why.
 
     Args:
         input_dim: Integer > 0, the number of rows.
