@@ -1,6 +1,6 @@
 """Every optimizer of TensorFlow's past on every backend of Keras 3."""
 
-from keras_tfopt import callbacks, schedules
+from keras_tfopt import callbacks, layers, schedules
 from keras_tfopt._version import __version__
 from keras_tfopt.algorithm import (
     Algorithm,
@@ -122,6 +122,7 @@ __all__ = [
     "get",
     "info",
     "list_optimizers",
+    "layers",
     "matrix_inverse_pth_root",
     "matrix_square_root",
     "no_vectors",

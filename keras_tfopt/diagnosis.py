@@ -34,8 +34,10 @@ class Diagnosis:
 
     Attributes:
         rows: For each trainable variable: `variable` (path), `dtype`, `shape`, `gradient` ("dense",
-            "rows" or "none": what the backend hands over), `update` ("dense" or "rows": what the
-            optimizer makes of it), `touched` (rows with a gradient that is not zero, or None),
+            "rows" or "none": what the backend hands over), `why_dense` (for a table that was looked
+            up in and has a dense gradient, the reason, else None), `update` ("dense" or "rows":
+            what the optimizer makes of it), `touched` (rows with a gradient that is not zero, for
+            `keras_tfopt.layers.Embedding` rows in the batch; or None),
             `repeated` and `masked` (ids in the batch that occur before, and that the layer masks;
             None where no embedding was looked up), `lost` (share of elements that should have moved
             and did not, because the update is below one unit in the last place), `decay` (bool),
@@ -95,15 +97,15 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
     if not optimizer.built:
         optimizer.build(variables)
     with _restored([*model.variables, *optimizer.variables]):
-        with _lookups(model) as ids:
-            grads = inspection.gradients(model, optimizer, x, y, *weight)
-        facts = inspection.describe(optimizer, variables, grads)
+        looked_up = inspection.lookups(model, x)
+        grads = inspection.gradients(model, optimizer, (x, y, *weight), looked_up)
+        facts = inspection.describe(optimizer, variables, grads, looked_up)
         before = [_array(v) for v in variables]
         optimizer.apply(grads, variables)
         for fact, old, variable in zip(facts, before, variables, strict=True):
             new, array = _array(variable), fact.pop("array")
             fact["lost"] = _lost(array, old, new, fact["dtype"])
-            fact.update(_seen(ids.get(id(variable))))
+            fact.update(_seen(looked_up.ids.get(id(variable))))
         compiled = inspection.compilation(model, optimizer)
     inner = inspection.innermost(optimizer)
     name = type(optimizer).__name__
@@ -125,31 +127,11 @@ def _restored(variables: list[Any]) -> Iterator[None]:
             variable.assign(value)
 
 
-@contextlib.contextmanager
-def _lookups(model: keras.Model) -> Iterator[dict[int, list]]:
-    """Records the ids that embedding layers look up, by the identity of their tables."""
-    seen: dict[int, list] = {}
-    layers = [v for v in model._flatten_layers() if isinstance(v, keras.layers.Embedding)]
-    for layer in layers:
-
-        def call(inputs: Any, _layer: Any = layer, _call: Any = layer.call, **kwargs: Any) -> Any:
-            seen.setdefault(id(_layer._embeddings), []).append((_layer, inputs))
-            return _call(inputs, **kwargs)
-
-        layer.__dict__["call"] = call
-    try:
-        yield seen
-    finally:
-        for layer in layers:
-            del layer.__dict__["call"]
-
-
 def _seen(lookups: list | None) -> dict[str, int | None]:
     if not lookups:
         return {"repeated": None, "masked": None}
-    arrays = [(layer, np.ravel(_array(inputs))) for layer, inputs in lookups]
-    ids = np.concatenate([array for _, array in arrays])
-    masked = sum(int((array == 0).sum()) for layer, array in arrays if layer.mask_zero)
+    ids = np.concatenate([array for _, array in lookups])
+    masked = sum(int((array == 0).sum()) for layer, array in lookups if layer.mask_zero)
     return {"repeated": int(ids.size - np.unique(ids).size), "masked": masked}
 
 
@@ -166,6 +148,8 @@ def _warnings(facts: list[dict[str, Any]], optimizer: Any, inner: Any) -> list[s
     notes = []
     for fact in facts:
         path = fact["variable"]
+        if fact["why_dense"] and fact["gradient"] == "dense" and fact["update"] == "rows":
+            notes.append(f"{path}: the gradient is dense: {fact['why_dense']}")
         if fact["gradient"] == "none":
             notes.append(f"{path}: no gradient; the loss does not depend on it")
         if fact["lost"] and fact["lost"] > 0.05:

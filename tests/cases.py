@@ -197,9 +197,10 @@ CASES = (
         reference=LazyAdam,
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
+            "catch_up": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "catch_up": True},
             "defaults": {},
         },
-        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": ()},
+        refused={"beta_1": _BETA, "beta_2": _BETA, "epsilon": (), "catch_up": (1,)},
         quadratic=(_decay(0.3, 200), 200),
         rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
     ),

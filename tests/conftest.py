@@ -14,8 +14,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--exhaustive",
         action="store_true",
-        help="every optimizer in every test; without, tests that do not depend on the formula of "
-        "a rule take one optimizer of each kind that the engine tells apart",
+        help="every optimizer in every test, and the tests marked exhaustive; without, tests that "
+        "do not depend on the formula of a rule take one optimizer of each kind that the engine "
+        "tells apart",
     )
     parser.addoption(
         "--part",
@@ -35,6 +36,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "formula: depends on the formula of a rule, so no optimizer is left out"
     )
+    config.addinivalue_line("markers", "exhaustive: left out unless the run is exhaustive")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -45,6 +47,8 @@ def pytest_collection_modifyitems(config, items):
     from tests.cases import REPRESENTATIVES
 
     def is_left_out(item):
+        if item.get_closest_marker("exhaustive"):
+            return True
         case = getattr(item, "callspec", None) and item.callspec.params.get("case")
         name = getattr(case, "name", None)
         return name and name not in REPRESENTATIVES and not item.get_closest_marker("formula")

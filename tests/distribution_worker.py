@@ -194,22 +194,55 @@ RUNS = {**PLAIN, **OPTIONS, **IN_PROCESSES}
 CONTROL = "LazyAdam"  # is trained on half of each batch, too: what one device would do alone
 SOME = ("global_clipnorm", "accumulation", "accumulation_model", "ema_overwrite", "Picky")
 EAGER = ("LazyAdam", "MoveRows", "accumulation_model", "ema_overwrite", "Picky")
+# With `keras_tfopt.layers.Embedding` for a layer
+LOOKUPS = (
+    *PLAIN,
+    "clipvalue",
+    "global_clipnorm",
+    "weight_decay",
+    "accumulation",
+    "ema_overwrite",
+    "MovingAverage",
+    "LossScale",
+    "LossScale_keras",
+)
 
 # {spread: {steps: runs}} of this backend
 SPREADS = {
     "tensorflow": {
-        "mirrored": {"fit": RUNS, "loop": PLAIN, "rows": PLAIN, "eager": EAGER, "direct": EAGER},
+        "mirrored": {
+            "fit": RUNS,
+            "lookups": LOOKUPS,
+            "loop": PLAIN,
+            "rows": PLAIN,
+            "eager": EAGER,
+            "direct": EAGER,
+        },
         # Collectives of CPUs fail in loops and conditions of a graph, also for the optimizers of
         # Keras: this strategy copies instead.
         "copying": {"several": EAGER, "resumed": EAGER},
     },
     "jax": {
-        "data_parallel": {"fit": RUNS, "rows": PLAIN},
-        "table_rows": {"fit": (*PLAIN, *SOME), "rows": PLAIN, "eager": EAGER[:2]},
-        "table_columns": {"fit": PLAIN},
+        "data_parallel": {"fit": RUNS, "lookups": LOOKUPS, "rows": PLAIN},
+        "table_rows": {
+            "fit": (*PLAIN, *SOME),
+            "lookups": LOOKUPS,
+            "rows": PLAIN,
+            "eager": EAGER[:2],
+        },
+        "table_columns": {"fit": PLAIN, "lookups": LOOKUPS},
         "wide_patterns": {"fit": PLAIN},
     },
-    "torch": {"processes": {"loop": RUNS, "sparse": PLAIN, "rows": PLAIN}},
+    "torch": {
+        "processes": {
+            "loop": RUNS,
+            # DistributedDataParallel exchanges dense gradients, which do not tell that a masked row
+            # was looked up, and has to decay.
+            "lookups": [run for run in LOOKUPS if run != "weight_decay"],
+            "sparse": PLAIN,
+            "rows": PLAIN,
+        }
+    },
 }[BACKEND]
 
 
@@ -281,8 +314,8 @@ def make_model(run, embedding=keras.layers.Embedding):
     return model
 
 
-def fit(run, parts=1, **compile_arguments):
-    model, optimizer = make_model(run), RUNS[run]()
+def fit(run, parts=1, embedding=keras.layers.Embedding, **compile_arguments):
+    model, optimizer = make_model(run, embedding), RUNS[run]()
     model.compile(optimizer=optimizer, loss="mse", **compile_arguments)
     ids, targets = data(parts)
     model.fit(ids, targets, batch_size=BATCH // parts, epochs=EPOCHS, shuffle=False, verbose=0)
@@ -406,6 +439,9 @@ def on_tensorflow(results):
 
     ways = {
         "fit": functools.partial(fit_in, jit_compile=False),
+        "lookups": functools.partial(
+            fit_in, jit_compile=False, embedding=keras_tfopt.layers.Embedding
+        ),
         "several": functools.partial(fit_in, jit_compile=False, steps_per_execution=2),
         "loop": loop,
         "eager": functools.partial(loop, compiled=False),
@@ -508,6 +544,7 @@ def on_jax(results):
 
     ways = {
         "fit": functools.partial(fit, jit_compile=True),
+        "lookups": functools.partial(fit, jit_compile=True, embedding=keras_tfopt.layers.Embedding),
         "eager": functools.partial(fit, jit_compile=False),
         "rows": rows,
     }
@@ -620,6 +657,7 @@ def on_torch(results, port=None):
 
     ways = {
         "loop": loop,
+        "lookups": functools.partial(loop, embedding=keras_tfopt.layers.Embedding),
         "rows": rows,
         "sparse": functools.partial(loop, embedding=RowEmbedding, exchange="by hand"),
     }

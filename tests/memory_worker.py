@@ -3,7 +3,8 @@
     KERAS_BACKEND=torch python -m tests.memory_worker '{"cls": "GGT", "shapes": [[1000, 1000]]}'
 
 Prints, as JSON, bytes: of the optimizer's state; what the process has grown by after two steps,
-beyond weights, gradients and state; and by how much it grows while it makes more steps.
+beyond weights, gradients and state; and by how much it grows while it makes more steps. With
+`{"layer": ..., "table": [rows, width]}`, these are of a model with an embedding layer.
 """
 
 import gc
@@ -13,6 +14,7 @@ import pathlib
 import sys
 
 import keras
+import numpy as np
 
 import keras_tfopt
 from tests.stepping import BACKEND
@@ -25,9 +27,48 @@ def status(name):
     raise KeyError(name)
 
 
-def main(cls, shapes, **arguments):
+def main(cls, shapes=None, layer=None, **arguments):
+    if layer is not None:
+        look_up(cls, layer, [5, 2], arguments["policy"])
+        print(json.dumps(look_up(cls, layer, **arguments)))
+        return
     train(cls, [(3, 2)] * min(2, len(shapes)), arguments)  # what compilers need stays with them
     print(json.dumps(train(cls, shapes, arguments)))
+
+
+def look_up(cls, layer, table, policy):
+    before = status("VmRSS")
+    keras.config.set_dtype_policy(policy)
+    ids = np.random.default_rng(0).integers(0, table[0], (128, 8))
+    model = keras.Sequential(
+        [
+            keras.Input((8,), dtype="int32"),
+            {"ours": keras_tfopt.layers.Embedding, "stock": keras.layers.Embedding}[layer](*table),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(getattr(keras_tfopt, cls)(), "mse")
+
+    def step():
+        model.train_on_batch(ids, np.ones((128, 1)))
+
+    for _ in range(3):
+        step()
+    state = 4 * sum(math.prod(v.shape) for v in model.optimizer.variables)
+    gc.collect()
+    kept = status("VmRSS") - before - state - 4 * math.prod(table)
+    return {"state": state, "kept": kept, "passing": growth_of(step)}
+
+
+def growth_of(step):
+    """By how many bytes the process grows while it makes some steps."""
+    gc.collect()
+    after = status("VmRSS")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
+    for _ in range(4):
+        step()
+    return status("VmHWM") - after
 
 
 def train(cls, shapes, arguments):
@@ -42,13 +83,10 @@ def train(cls, shapes, arguments):
     step()
     gc.collect()
     after = status("VmRSS")
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
-    for _ in range(4):
-        step()
     return {
         "state": state,
         "kept": after - before - state - 2 * weights,
-        "passing": status("VmHWM") - after,
+        "passing": growth_of(step),
     }
 
 

@@ -69,7 +69,16 @@ def second_order(folder):
         assert re.search(rf"^{side}{number * 5}$", text, re.MULTILINE), side
 
 
-CHECKS = {check.__name__: check for check in (quickstart, averages, second_order)}
+def embeddings(folder):
+    text = printed_by("embeddings", folder, "--fast")
+    count = re.search(r"([\d,]+) rows of 32 numbers", text)
+    assert int(count[1].replace(",", "")) >= 100_000
+    number = r"\s+\d+(?:\.\d+)?"
+    for side in ("keras Adam", "LazyAdam", "LazyAdam, catch_up"):  # rate, ms, s, loss, MB
+        assert re.search(rf"^{re.escape(side)}{number * 4}\s+(\d+|-)$", text, re.MULTILINE), side
+
+
+CHECKS = {check.__name__: check for check in (quickstart, averages, second_order, embeddings)}
 
 
 @pytest.mark.parametrize("guide", sorted({p.stem for p in GUIDES.glob("*.py")} - TOOLS))

@@ -4,8 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import Algorithm, check_hyperparameter, register, zeros
+from keras_tfopt.algorithm import Algorithm, check_bool, check_hyperparameter, register, zeros
 from keras_tfopt.algorithms.moments import corrected_rate, moments, quotient
+from keras_tfopt.execution import Slot
 
 
 @register
@@ -27,13 +28,19 @@ class LazyAdam(Algorithm):
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999.
         epsilon: Number >= 0 that keeps the denominator from zero. Defaults to 1e-8.
+        catch_up: Whether the moments of a row that comes back decay for the steps that it missed,
+            $m \leftarrow \beta_1^k m$ and $v \leftarrow \beta_2^k v$ for $k$ steps, before its
+            gradient is added. They are then those of Adam with zero gradients in between, and
+            only the row itself rested. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
 
-    Slots: `m` and `v`, the moments, of the variable's shape.
+    Slots: `m` and `v`, the moments, of the variable's shape. With `catch_up` also `last`, the step
+    in which a row was touched last, int32 of shape `(rows,)`.
 
     Row gradients: only touched rows of variable and moments change, so the cost of the rule is that
     of the rows in the batch. Rare rows keep their moments instead of losing them between two
-    occurrences; what is learned differs from Adam for this reason, often for the better.
+    occurrences; what is learned differs from Adam for this reason, often for the better. With
+    `catch_up` they lose them when they come back, at the cost of these rows only.
     Variables with dense gradients get plain Adam.
 
     Example:
@@ -54,19 +61,35 @@ class LazyAdam(Algorithm):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
+        catch_up: bool = False,
         **base: Any,
     ):
         super().__init__(learning_rate, **base)
+        self.catch_up = check_bool("catch_up", catch_up)
+        # A slot with one number a row is for rules that see variables in their shape.
+        self.scope = "variable" if catch_up else "element"
         self.beta_1 = check_hyperparameter("beta_1", beta_1, 0, 1, right_open=True)
         self.beta_2 = check_hyperparameter("beta_2", beta_2, 0, 1, right_open=True)
         self.epsilon = check_hyperparameter("epsilon", epsilon, 0)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like)}
+        slots = {"m": zeros(like), "v": zeros(like)}
+        if self.catch_up and like.shape:
+            slots["last"] = Slot(like.shape[:1], 0, "int32")
+        return slots
+
+    def facts(self, path: str) -> dict[str, Any]:
+        return {}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"rate": corrected_rate(self, lr, step)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        m, v = moments(self, g, s)
-        return x - t.rate * quotient(m, ops.sqrt(v) + self.epsilon), {"m": m, "v": v}
+        new = {}
+        if self.catch_up and len(g.shape):
+            missed = ops.cast(t.step - 1, g.dtype) - ops.cast(s.last, g.dtype)
+            missed = ops.reshape(missed, (-1, *[1] * (len(g.shape) - 1)))
+            s = s._replace(m=self.beta_1**missed * s.m, v=self.beta_2**missed * s.v)
+            new["last"] = ops.zeros_like(s.last) + ops.cast(t.step, "int32")
+        new["m"], new["v"] = m, v = moments(self, g, s)
+        return x - t.rate * quotient(m, ops.sqrt(v) + self.epsilon), new

@@ -14,6 +14,14 @@ from keras_tfopt.execution.configuration import decoded, encoded
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.gradients import clipped_by_global_norm
 from keras_tfopt.execution.imperative import Imperative, assign_rows, take_rows
+from keras_tfopt.execution.lookup import (
+    exempt_from_rematerialization,
+    forget_compiled,
+    is_dense,
+    layers_of,
+    look_up,
+    share_rows,
+)
 from keras_tfopt.execution.loss_gradients import gradients_of_loss
 from keras_tfopt.execution.loss_scaling import LossScalingEngine
 from keras_tfopt.execution.options import (
@@ -72,6 +80,12 @@ __all__ = [
     "compile_patterns",
     "decoded",
     "encoded",
+    "exempt_from_rematerialization",
+    "forget_compiled",
+    "is_dense",
+    "layers_of",
+    "look_up",
+    "share_rows",
     "own_parameters",
     "parts",
     "path_of",

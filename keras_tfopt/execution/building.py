@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_tfopt.execution.gradients import all_finite
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -120,19 +120,23 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
         backend.once(lambda: optimizer.extend(new))
 
 
-def mend_loss_scaling() -> None:
-    """Makes Keras's loss scaling take sparse gradients; to be called by what it builds.
+def mend_loss_scaling(likes: list[Like]) -> None:
+    """Gives Keras's loss scaling the step of ours; to be called by what it builds.
 
-    Under mixed_float16, `compile` puts any optimizer into a `LossScaleOptimizer`. On PyTorch its
-    check for finite gradients fails on sparse ones, before the optimizer inside is reached.
+    Under mixed_float16, `compile` puts any optimizer into a `LossScaleOptimizer`. Keras's step
+    reads all gradients as dense tensors, before the optimizer inside could see which rows there
+    are; on PyTorch it fails on sparse ones, and on TensorFlow it asks one replica only.
     """
-    if keras.backend.backend() != "torch":
-        return
+    # What builds upon this module cannot be imported before it.
+    from keras_tfopt.execution.loss_scaling import LossScalingEngine
+
     frame = inspect.currentframe()
     while frame is not None:
         outer = frame.f_locals.get("self") if frame.f_code.co_name == "build" else None
         if outer is not None and type(outer) is keras.optimizers.LossScaleOptimizer:
-            outer.check_finite = all_finite
+            outer._likes = likes
+            outer.apply = types.MethodType(LossScalingEngine.apply, outer)
+            outer.stateless_apply = types.MethodType(LossScalingEngine.stateless_apply, outer)
         frame = frame.f_back
 
 

@@ -162,11 +162,11 @@ class Engine(keras.optimizers.Optimizer):
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the state for these variables; called by `fit` and by the first `apply`."""
-        mend_loss_scaling()
-        if self.built:
-            return
         variables = list(variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
+        mend_loss_scaling(likes)
+        if self.built:
+            return
         with backend.build_scope(self, variables):
             self._widen_learning_rate(likes)
             # A variable among them is part of the state: Keras has tracked it as an attribute.

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.execution.binding import scalar, widest
-from keras_tfopt.execution.rows import RowGradient, fits
+from keras_tfopt.execution.rows import RowGradient, fits, is_looked_up
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like
 
@@ -167,7 +167,9 @@ def check(gradient: Any, variable: Any, like: Like) -> Any:
     values = ops.cast(rows.values, like.dtype)
     if isinstance(gradient, Touched):
         return gradient.map(lambda _: values)
-    return Touched(values, rows.indices, like.shape, isinstance(gradient, RowGradient))
+    # What is looked up in such a table is in the batch, be its gradient zero or not.
+    named = isinstance(gradient, RowGradient) or is_looked_up(variable)
+    return Touched(values, rows.indices, like.shape, named)
 
 
 def clip(optimizer: Any, grads: list[Any]) -> list[Any]:

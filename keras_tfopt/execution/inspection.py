@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +14,7 @@ from keras import ops
 from keras_tfopt.execution import gradients as engine_gradients
 from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.rows import is_looked_up
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.wrapping import WrappingEngine, state_of
 from keras_tfopt.execution.wrapping import innermost as _innermost
@@ -28,21 +31,92 @@ def is_ours(optimizer: Any) -> bool:
     return isinstance(optimizer, Engine)
 
 
-def gradients(
-    model: keras.Model, optimizer: Any, x: Any, y: Any, sample_weight: Any = None
-) -> list[Any]:
+class Lookups:
+    """What the embedding layers of a model look up while they are watched.
+
+    Attributes:
+        ids: For each table, by its identity, the `(layer, ids)` that were known as numbers.
+        nested: Tables in which something is looked up inside of a loop or a rematerialized part.
+    """
+
+    def __init__(self, model: keras.Model):
+        self.ids: dict[int, list[tuple[Any, np.ndarray]]] = {}
+        self.nested: set[int] = set()
+        self.layer_of: dict[int, Any] = {}
+        self._layers = [v for v in model._flatten_layers() if isinstance(v, keras.layers.Embedding)]
+        self._place: Any = None
+
+    def begin(self) -> None:
+        """Says that what is called from here on is the outside of all loops."""
+        self._place = backend.place()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        for layer in self._layers:
+            layer.__dict__["call"] = functools.partial(self._call, layer, layer.call)
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                del layer.__dict__["call"]
+
+    def _call(self, layer: Any, call: Any, inputs: Any, **kwargs: Any) -> Any:
+        table = id(layer._embeddings)
+        self.layer_of[table] = layer
+        if backend.place() != self._place:
+            self.nested.add(table)
+        known = backend.limits(inputs)
+        if known is not None:
+            ids = np.ravel(ops.convert_to_numpy(inputs))
+            self.ids.setdefault(table, []).append((layer, ids))
+        return call(inputs, **kwargs)
+
+
+def lookups(model: keras.Model, x: Any) -> Lookups:
+    """What a forward pass looks up."""
+    found = Lookups(model)
+    found.begin()
+    with found.watched():
+        model(x, training=True)
+    return found
+
+
+def gradients(model: keras.Model, optimizer: Any, batch: tuple, looked_up: Lookups) -> list[Any]:
     """Gradients of the compiled loss, in the form in which the backend hands them to optimizers."""
+    x, y, sample_weight = batch if len(batch) == 3 else (*batch, None)
 
     def loss() -> Any:
+        looked_up.begin()
         predicted = model(x, training=True)
         loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight)
         return optimizer.scale_loss(loss)
 
-    return backend.gradients(loss, model.trainable_variables)
+    ids, looked_up.ids = looked_up.ids, {}  # they are known already
+    with looked_up.watched():
+        found = backend.gradients(loss, model.trainable_variables, eagerly=model.run_eagerly)
+    looked_up.ids = ids
+    return found
+
+
+def why_dense(variable: Any, looked_up: Lookups) -> str | None:
+    """Why the gradient of a table is dense although it was looked up in; None for other variables.
+
+    `variable` has a dense gradient.
+    """
+    layer = looked_up.layer_of.get(id(variable))
+    if layer is None:
+        return None
+    if not is_looked_up(variable):
+        return "it belongs to keras.layers.Embedding; keras_tfopt.layers.swap_embeddings mends that"
+    if variable.regularizer is not None:
+        return "its regularizer has a gradient in every row"
+    if id(variable) in looked_up.nested:
+        return "it is looked up inside of a loop or of a part that is rematerialized"
+    return "it is used for more than lookups, as tied weights are, or rematerialized"
 
 
 def describe(
-    optimizer: Any, variables: Sequence[Any], grads: Sequence[Any]
+    optimizer: Any, variables: Sequence[Any], grads: Sequence[Any], looked_up: Lookups
 ) -> list[dict[str, Any]]:
     """What is known of each variable and its gradient before a step."""
     inner = innermost(optimizer)
@@ -61,7 +135,9 @@ def describe(
                 decays = not inner.facts(inner._likes[index].path).get("is_skipped", False)
             rules = _rules(inner, index)
         touched = None
-        if array is not None and array.ndim > 1 and (rows or by_rows):
+        if rows and is_looked_up(variable):
+            touched = _count(backend.from_native(gradient, tuple(variable.shape)).indices)
+        elif array is not None and array.ndim > 1 and (rows or by_rows):
             touched = int(array.reshape(len(array), -1).any(1).sum())
         facts.append(
             {
@@ -69,6 +145,7 @@ def describe(
                 "dtype": keras.backend.standardize_dtype(variable.dtype),
                 "shape": tuple(variable.shape),
                 "gradient": "none" if gradient is None else "rows" if rows else "dense",
+                "why_dense": None if rows else why_dense(variable, looked_up),
                 "update": "rows" if by_rows else "dense",
                 "touched": touched,
                 "decay": bool(decays),
@@ -102,6 +179,10 @@ def _dense(gradient: Any, variable: Any) -> np.ndarray:
         touched = engine_gradients.Touched(rows.values, rows.indices, tuple(variable.shape), False)
         gradient = backend.to_dense(engine_gradients.sum_repeated(touched, None))
     return ops.convert_to_numpy(ops.cast(gradient, "float32"))
+
+
+def _count(indices: Any) -> int:
+    return np.unique(ops.convert_to_numpy(indices)).size
 
 
 def _bytes(state: Any) -> int:

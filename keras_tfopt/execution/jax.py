@@ -10,7 +10,10 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
 
+from keras_tfopt.execution import jax_lookup
+from keras_tfopt.execution.jax_lookup import look_up  # noqa: F401
 from keras_tfopt.execution.jax_loss import (  # noqa: F401
     check_traceable,
     concretely,
@@ -82,11 +85,18 @@ def norm(x: Any) -> Any:
 
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
-    return None
+    return jax_lookup.rows_of(gradient)
 
 
 def scale_native(gradient: Any, scale: Any) -> Any:
-    raise AssertionError("JAX has no row gradients of its own.")
+    rows = jax_lookup.rows_of(gradient)
+    assert rows is not None, "JAX has no other row gradients of its own."
+    return rows.map(lambda values: values * scale.astype(values.dtype))
+
+
+def is_dense(ids: Any) -> bool:
+    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
+    return isinstance(ids, jax.Array)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
@@ -276,7 +286,9 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
         commit(engine, update.writes(new))
 
 
-def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
     """Gradients of a loss without arguments; what it assigns is dropped."""
 
     def of_values(values: list[Any]) -> Any:
@@ -285,6 +297,11 @@ def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
             return loss()
 
     return jax.grad(of_values)([variable.value for variable in variables])
+
+
+def place() -> Any:
+    """Equal for code that is traced together; the body of a loop has a place of its own."""
+    return get_opaque_trace_state()
 
 
 def compilation(engine: Any) -> str:

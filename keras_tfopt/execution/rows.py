@@ -90,3 +90,13 @@ def fits(shape: Any, expected: tuple[Any, ...]) -> bool:
         have is None or want is None or have == want
         for have, want in zip(shape, expected, strict=True)
     )
+
+
+def deliver_rows(table: Any) -> None:
+    """Says of a variable that rows in its gradient are those that were looked up."""
+    table.is_looked_up = True
+
+
+def is_looked_up(variable: Any) -> bool:
+    """Whether `deliver_rows` was called for this variable."""
+    return getattr(variable, "is_looked_up", False)

@@ -119,9 +119,21 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return RowGradient._unchecked(gradient.values, tf.reshape(gradient.indices, [-1]), shape)
 
 
+def look_up(table: Any, ids: Any) -> Any:
+    """Rows of a table; see `keras_tfopt.execution.lookup`."""
+    ids = tf.where(ids < 0, ids + table.shape[0], ids)
+    # From the variable itself: to take its value first may copy the table when rows are written.
+    return tf.gather(_native(table), ids)
+
+
 def scale_native(gradient: Any, scale: Any) -> Any:
     values = gradient.values * tf.cast(scale, gradient.values.dtype)
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
+def is_dense(ids: Any) -> bool:
+    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
+    return isinstance(ids, tf.Tensor)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
@@ -367,14 +379,26 @@ def _norm_or(known: dict[int, Any]) -> Callable[[Any], Any]:
     return lambda x: known[id(x)] if id(x) in known else norm(x)
 
 
-def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
     """Gradients of a loss without arguments."""
     values = [_native(variable) for variable in variables]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        for value in values:
-            tape.watch(value)
-        result = loss()
-    return tape.gradient(result, values)
+
+    def run() -> list[Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for value in values:
+                tape.watch(value)
+            result = loss()
+        return tape.gradient(result, values)
+
+    # A loop that is run eagerly hands over rows, one that is traced does not.
+    return run() if eagerly else tf.function(run, autograph=False)()
+
+
+def place() -> Any:
+    """Equal for code that is traced together; the body of a loop has a place of its own."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def compilation(engine: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 from keras_tfopt.execution import torch_buckets, torch_compile
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.single import *  # noqa: F403
+from keras_tfopt.execution.torch_lookup import LookupGradient, look_up  # noqa: F401
 from keras_tfopt.execution.torch_loss import (  # noqa: F401
     check_traceable,
     concretely,
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.state import Like
 
 
+# Numbers of a variable in rows that are updated at once: they and what the rule makes of them stay
+# in the cache.
+PIECE = 1 << 17
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -62,6 +67,8 @@ def norm(x: Any) -> Any:
 
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
+    if isinstance(gradient, LookupGradient):
+        return gradient.rows()
     if not isinstance(gradient, torch.Tensor) or gradient.layout != torch.sparse_coo:
         return None
     if gradient.sparse_dim() != 1:
@@ -73,11 +80,17 @@ def scale_native(gradient: Any, scale: Any) -> Any:
     return gradient * scale.to(gradient.dtype)
 
 
+def is_dense(ids: Any) -> bool:
+    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
+    return ids.layout is torch.strided
+
+
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     """Whether a gradient is one that needs neither check nor conversion."""
     # The checks that this spares cost more than the update of a small variable.
     return (
         isinstance(gradient, torch.Tensor)
+        and not isinstance(gradient, LookupGradient)
         and gradient.layout is torch.strided
         and gradient.dtype is DTYPES[like.dtype]
         and gradient.shape == like.shape
@@ -86,7 +99,7 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 
 
 def limits(tensor: Any) -> tuple[int, int] | None:
-    if tensor.numel() == 0:
+    if tensor.numel() == 0 or tensor.device.type == "meta" or torch.compiler.is_compiling():
         return None
     low, high = torch.aminmax(tensor)
     return int(low), int(high)
@@ -197,11 +210,18 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
         commit(engine, update.writes([x, *slots]))
 
 
-def gradients(loss: Callable[[], Any], variables: Sequence[Any]) -> list[Any]:
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
     """Gradients of a loss without arguments."""
     with torch.enable_grad():
         values = [variable.value for variable in variables]
         return list(torch.autograd.grad(loss(), values, allow_unused=True))
+
+
+def place() -> None:
+    """Equal for code that is traced together, which all of it is."""
+    return None
 
 
 def compilation(engine: Any) -> str:
@@ -223,9 +243,13 @@ def _update_rows(engine: Engine, update: Update, scalars: dict[str, Any]) -> Non
     if indices.numel() == 0:
         return
     values = [update.variable.value, *(slot.value for slot in update.slots)]
-    old = [v.index_select(0, indices) if c else v for v, c in zip(values, update.cut, strict=True)]
-    x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
-    commit(engine, update.writes([x, *slots], [indices if c else None for c in update.cut]))
+    rule, most = engine.rule_call(update), indices.numel()
+    if engine.scope == "element" and g.device.type == "cpu":
+        most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
+    for rows, part in zip(indices.split(most), g.split(most), strict=True):
+        old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
+        x, slots = rule(part, old[0], old[1:], scalars)
+        commit(engine, update.writes([x, *slots], [rows if c else None for c in update.cut]))
 
 
 def _nonzero(values: Any) -> Any:

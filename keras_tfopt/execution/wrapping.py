@@ -124,11 +124,11 @@ class WrappingEngine(keras.optimizers.Optimizer):
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the state of the wrapper and of the inner optimizer."""
-        mend_loss_scaling()
-        if self.built:
-            return
         variables = list(variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
+        mend_loss_scaling(likes)
+        if self.built:
+            return
         self.check(likes)
         with backend.build_scope(self, variables):
             if not self.inner_optimizer.built:

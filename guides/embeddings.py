@@ -1,0 +1,259 @@
+"""# Embedding tables whose size costs nothing
+
+A batch looks up some thousand rows of a table that may have millions. Keras's layer makes a
+gradient of the size of the whole table from that, and Adam reads and writes all of the table and of
+its moments. `keras_tfopt.layers.Embedding` hands over the rows that were looked up and nothing
+else, and `keras_tfopt.LazyAdam` changes these. The model, the call of `fit` and the files stay as
+they are.
+
+Here a language model reads the source of the Python standard library. Its table has a row for
+every distinct token and for every distinct pair of neighboring tokens, hundreds of thousands of
+rows. Three sides train it, with the same learning rates, batches and initial weights: Keras's layer
+with Keras's Adam; our layer with LazyAdam; and our layer with LazyAdam that catches up, where the
+moments of a row that comes back are what Adam's would be by then. What is printed is what was
+measured, whoever wins: validation loss, time and memory.
+
+    KERAS_BACKEND=jax python guides/embeddings.py
+"""
+
+import argparse
+import gc
+import os
+import time
+from pathlib import Path
+
+# Threads of torch that spin while they wait take a busy machine's time from those they wait for.
+# Read once, when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import keras
+import numpy as np
+from data import split_by_file, stdlib_tokens, vocabulary
+from keras import layers
+from matplotlib.figure import Figure
+from report import StepTimer, backend_name
+
+import keras_tfopt
+
+parser = argparse.ArgumentParser(description="Large embedding tables with Keras and keras_tfopt")
+out = Path(__file__).parent / "output" / "embeddings.png"
+parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
+parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the batches")
+parser.add_argument("--fast", action="store_true", help="one rate, few steps")
+args = parser.parse_args()
+started = time.perf_counter()
+print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}, {os.cpu_count()} CPU cores")
+
+# ## The data
+#
+# From eight tokens, and the seven pairs in them, the model tells the ninth: one of the 499 most
+# frequent, or "a rarer one". Files are split, not windows, and only the training files make the
+# vocabulary: row 0 is for what they do not have.
+
+width, classes, dimension = 8, 500, 32
+
+
+def with_pairs(tokens):
+    return tokens + [f"{a} {b}" for a, b in zip(tokens, tokens[1:])]
+
+
+files = stdlib_tokens()
+parts = split_by_file(files)
+rows = vocabulary(map(with_pairs, parts[0]), min_count=1)
+targets = vocabulary(parts[0])
+
+
+def examples(token_lists):
+    x, y = [], []
+    for tokens in token_lists:
+        single = np.array([rows.get(token, 0) for token in tokens], "int32")
+        paired = np.array([rows.get(f"{a} {b}", 0) for a, b in zip(tokens, tokens[1:])], "int32")
+        last = np.array([targets.get(token, 0) for token in tokens], "int32")
+        for start in range(0, len(tokens) - width, width):
+            stop = start + width
+            x.append(np.concatenate([single[start:stop], paired[start : stop - 1]]))
+            y.append(last[stop])
+    y = np.array(y)
+    return np.stack(x), np.where(y < classes, y, 0)
+
+
+train, validation, _ = (examples(part) for part in parts)
+validation = tuple(array[:8192] for array in validation)
+batch, epochs, steps = (512, 6, 40) if not args.fast else (512, 2, 5)
+order = np.random.default_rng(args.seed).permutation(len(train[0]))[: epochs * steps * batch]
+train = tuple(array[np.resize(order, epochs * steps * batch)] for array in train)
+touched = np.mean([len(np.unique(x)) for x in np.split(train[0], epochs * steps)])
+print(f"{len(files)} files, {len(rows) + 1:,} rows of {dimension} numbers in the table,")
+print(f"of which a batch of {batch} windows touches {touched:,.0f} on average")
+
+# ## The model
+#
+# An ordinary model with Keras's layer. To train it by rows, the layer is exchanged: in place, and
+# whether or not the model was trained before. A new model would have `keras_tfopt.layers.Embedding`
+# from the start.
+
+
+def language_model():
+    return keras.Sequential(
+        [
+            keras.Input((2 * width - 1,), dtype="int32"),
+            layers.Embedding(len(rows) + 1, dimension),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(classes),
+        ]
+    )
+
+
+def by_rows(model):
+    return keras_tfopt.layers.swap_embeddings(model)
+
+
+sides = {
+    "keras Adam": (lambda model: model, keras.optimizers.Adam),
+    "LazyAdam": (by_rows, keras_tfopt.LazyAdam),
+    "LazyAdam, catch_up": (by_rows, lambda rate: keras_tfopt.LazyAdam(rate, catch_up=True)),
+}
+rates = (0.008, 0.016) if not args.fast else (0.004,)
+
+# ## Memory
+#
+# What a step needs beside weights and state shows in the largest size that the process had. Linux
+# tells it, and starts anew when asked; elsewhere it is left out.
+
+
+def peak(reset=False):
+    """Largest size of the process in bytes since it was last reset, or None."""
+    status, refs = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not refs.exists():
+        return None
+    if reset:
+        gc.collect()
+        refs.write_text("5")
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
+
+
+class StepMemory(keras.callbacks.Callback):
+    """By how much steps exceed what there is between them; the first two compile."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.before, self.bytes = 0, None, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        float(logs["loss"])
+        self.steps += 1
+        if self.steps == 3:
+            peak(reset=True)
+            self.before = peak()
+        elif self.steps == 5 and self.before is not None:
+            self.bytes = peak() - self.before
+
+
+# ## Training
+
+
+class Training:
+    """One side with one rate."""
+
+    def __init__(self, side, rate):
+        self.rate = rate
+        prepare, optimizer = sides[side]
+        keras.utils.set_random_seed(args.seed)
+        model = prepare(language_model())
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=optimizer(rate), loss=loss)
+        timer, memory = StepTimer(), StepMemory()
+        history = model.fit(
+            *train,
+            batch_size=batch,
+            epochs=epochs,
+            steps_per_epoch=steps,
+            shuffle=False,
+            validation_data=validation,
+            validation_batch_size=2048,
+            callbacks=[timer, memory],
+            verbose=0,
+        )
+        self.losses = history.history["val_loss"]
+        self.milliseconds = 1000 * float(np.median(timer.seconds[3:]))
+        self.memory = memory.bytes
+        print(f"{side:18} rate {rate:<6g} validation loss {self.losses[-1]:.4f}", flush=True)
+
+
+trainings = {side: [] for side in sides}
+for rate in rates:  # the sides take turns, so that a slow minute of the machine hits all
+    for side in sides:
+        trainings[side].append(Training(side, rate))
+        keras.backend.clear_session()
+        gc.collect()
+best = {side: min(runs, key=lambda run: run.losses[-1]) for side, runs in trainings.items()}
+
+# ## Results
+
+print(f"\nThe best rate of each, after {epochs * steps} steps:")
+print(f"{'':18} {'rate':>6} {'ms/step':>8} {'seconds':>8} {'loss':>8} {'MB a step':>10}")
+for side, run in best.items():
+    megabytes = "-" if run.memory is None else f"{run.memory / 1e6:.0f}"
+    seconds = epochs * steps * run.milliseconds / 1000
+    print(
+        f"{side:18} {run.rate:>6g} {run.milliseconds:>8.1f} {seconds:>8.1f} "
+        f"{run.losses[-1]:>8.4f} {megabytes:>10}"
+    )
+print("Seconds are of training, without compilation and validation; MB a step are what steps need")
+print("beside weights, state and the rest of the process.")
+
+figure = Figure(figsize=(12, 5), layout="constrained")
+figure.suptitle(
+    f"A table of {len(rows) + 1:,} x {dimension}, best learning rate of each. {backend_name()}"
+)
+by_steps, by_time = figure.subplots(1, 2, sharey=True)
+for side, run in best.items():
+    done = steps * np.arange(1, epochs + 1)
+    by_steps.plot(done, run.losses, ".-", label=f"{side}, rate {run.rate:g}")
+    by_time.plot(done * run.milliseconds / 1000, run.losses, ".-")
+by_time.set_xscale("log")
+for panel, label in ((by_steps, "steps"), (by_time, "seconds of training (logarithmic)")):
+    panel.set_xlabel(label)
+    panel.grid(alpha=0.3)
+by_steps.set_ylabel("validation cross-entropy (nats)")
+figure.legend(loc="outside lower center", ncols=len(best))
+args.out.parent.mkdir(parents=True, exist_ok=True)
+figure.savefig(args.out, dpi=110)
+print(f"\nCurves: {args.out.resolve()}")
+print(f"Total time: {time.perf_counter() - started:.0f} s")
+
+# ## A table of 10^9 rows
+#
+# What a step moves does not depend on the number of rows; what must be stored does.
+#
+# **Storage.** 10^9 rows of 64 float32 numbers are 256 GB. LazyAdam has two more numbers for each,
+# 768 GB together; Adagrad one, 512 GB. `catch_up` adds 4 GB. Sixteen hosts with 64 GB each hold
+# LazyAdam's with 48 GB on each. On JAX:
+#
+#     mesh = keras.distribution.DeviceMesh((1, 16), ("batch", "model"), devices)
+#     layout = keras.distribution.LayoutMap(mesh)
+#     layout[".*embeddings"] = ("model", None)
+#     keras.distribution.set_distribution(
+#         keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
+#
+# puts rows 0 to 62.5 * 10^6 - 1 on the first host, and so on. State of the shape of the table is
+# laid out as the table is. Row numbers fit into int32 up to 2.1 * 10^9.
+#
+# **A step** of 65,536 ids, all different, reads and writes 65,536 rows of 3 * 64 numbers: 50 MB are
+# read and 50 MB written, on all hosts together; 6 MB on each of 16. Between hosts go the ids
+# (0.26 MB), the rows that are looked up (16.8 MB) and their gradients (16.8 MB). With ids known on
+# all hosts, each host fills in the rows it has, and a sum over the hosts completes them: a ring
+# moves 2 * 15/16 of 16.8 MB through each link, 31 MB, which take 2.5 ms at 100 Gbit/s; the
+# gradients are known everywhere then, and each host takes those of its rows. Dense training would
+# move no more between hosts, but read and write 7 * 16 GB on each in every step: seconds.
+#
+# **What is missing.** The compiler decides how rows travel: for a table divided by rows it sends,
+# as here, sums of the length of all ids, where an exchange of each id with the host that has it
+# (all-to-all) would send a sixteenth. Columns divided instead (`(None, "model")`) need no exchange
+# of rows but of activations. The initial values are made on the hosts that keep them only if the
+# initializer is traced, and a checkpoint of 768 GB has to be written by all hosts, each its part:
+# Keras's files are written by one. On torch and TensorFlow, Keras divides no tables; there
+# `DistributedDataParallel` and `MirroredStrategy` copy them to every device. Rows that are never
+# looked up again keep their memory: nothing is evicted, and ids are not hashed.

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.algorithm import register
+from keras_tfopt.execution import (
+    exempt_from_rematerialization,
+    forget_compiled,
+    is_dense,
+    layers_of,
+    look_up,
+    share_rows,
+)
+
+
+# Files of weights know a layer by the name of its class: another name would not load into a model
+# with Keras's layer, nor the other way round.
+@register
+class Embedding(keras.layers.Embedding):
+    """`keras.layers.Embedding` whose training step costs what the rows in the batch cost.
+
+    Its gradient consists of the rows that were looked up. With an optimizer of this package for
+    which a row gradient touches rows only, or a wrapper around one, a step of `fit` neither makes
+    a gradient of the table's size nor reads or writes another row. For any other optimizer,
+    Keras's own included, the gradient is the ordinary dense one.
+
+    **Touched** are the rows in the batch, be their gradient zero or not; a row whose output the
+    loss does not depend on is not. With Keras's layer it is the rows with a gradient that is not
+    zero. The difference shows where ids are masked or weights of samples are zero.
+
+    **Dense**, and still right, is the gradient where the table takes part in something else than
+    lookups: tied weights, an `embeddings_regularizer`, on JAX and TensorFlow also a lookup inside
+    of a loop (a cell of `keras.layers.RNN`) or of a larger part that is rematerialized, and where
+    torch's `DistributedDataParallel` exchanges gradients. Touched are then the rows in which it is
+    not zero. `keras_tfopt.diagnose` says for each table which it is, and why.
+
+    Args:
+        input_dim: Integer > 0, the number of rows.
+        output_dim: Integer > 0, the width of a row.
+        *args: All further arguments are those of `keras.layers.Embedding`.
+        **kwargs: Likewise.
+
+    Input shape: integers, `(batch, ...)`. Output shape: `(batch, ..., output_dim)`.
+
+    Ids count from 0 to `input_dim - 1`, or from the end, from -1 to `-input_dim`.
+
+    Raises:
+        ValueError: for an id out of range, in eager calls (torch: always). In compiled code it is
+            as the backend has it: TensorFlow raises an error on a CPU, and gives zeros on a GPU;
+            XLA (`jit_compile=True`) gives the last row, JAX gives NaN. No row is touched then, and
+            the next eager call of the optimizer, or `keras_tfopt.callbacks.RaiseSkipped`, says how
+            many ids there were.
+
+    Half precision: under a mixed policy the rows are cast, not the table.
+
+    Files: the same weights under the same names as Keras's layer, so that `load_weights` takes a
+    file of either into a model with the other. A whole saved model has the layer that it was saved
+    with; `swap_embeddings` converts it.
+
+    Example:
+
+    >>> model = keras.Sequential(
+    ...     [
+    ...         keras.Input((8,), dtype="int32"),
+    ...         keras_tfopt.layers.Embedding(1_000_000, 64),
+    ...         keras.layers.GlobalAveragePooling1D(),
+    ...         keras.layers.Dense(1),
+    ...     ]
+    ... )
+    >>> model.compile(optimizer=keras_tfopt.LazyAdam(1e-3), loss="mse")
+
+    Differences from Keras: on JAX, forward-mode differentiation (`jax.jvp`, `jax.jacfwd`) of the
+    layer is an error.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        exempt_from_rematerialization(self)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the table."""
+        if self.built:
+            return
+        super().build(input_shape)
+        if self.quantization_mode is None:
+            share_rows(self)
+
+    def call(self, inputs: Any) -> Any:
+        """Rows of the table by ids."""
+        if self.lora_enabled or self.quantization_mode or not is_dense(inputs):
+            return super().call(inputs)
+        return ops.cast(look_up(self.embeddings, inputs), self.compute_dtype)
+
+
+def swap_embeddings(model: keras.Model) -> keras.Model:
+    """Makes each `keras.layers.Embedding` in a model a `keras_tfopt.layers.Embedding`.
+
+    It is done in place: layers keep their weights, names and connections, and a compiled model its
+    optimizer with all state. Layers of classes derived from Keras's stay as they are.
+
+    Args:
+        model: Any `keras.Model` or layer, built or not.
+
+    Returns:
+        The same model.
+
+    Example:
+
+    >>> model = keras_tfopt.layers.swap_embeddings(keras.saving.load_model("model.keras"))
+    """
+    if not isinstance(model, keras.layers.Layer):
+        raise TypeError(f"Argument `model` must be a keras.Model or a layer. Received: {model!r}")
+    for layer in layers_of(model):
+        if type(layer) is keras.layers.Embedding:
+            layer.__class__ = Embedding
+            exempt_from_rematerialization(layer)
+            if layer.built and layer.quantization_mode is None:
+                share_rows(layer)
+    forget_compiled(model)
+    return model
