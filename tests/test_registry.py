@@ -65,6 +65,7 @@ def test_bytes_of_state(name):
     np.testing.assert_allclose(info.bytes_per_parameter, size / 512**2, rtol=0.01, atol=0.02)
 
 
+@pytest.mark.formula
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_said_of_rows_is_what_is_tested(case):
     info = keras_tfopt.info(case.cls.__name__)
