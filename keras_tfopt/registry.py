@@ -34,11 +34,6 @@ _OPTIONS = frozenset(inspect.signature(keras.optimizers.SGD).parameters) - {
     "nesterov",
     "kwargs",
 }
-_ROWS = {
-    "dense": "as if dense",
-    "rows": "touched rows only",
-    "move_rows": "slots everywhere, the variable in touched rows",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +171,7 @@ def info(name: str) -> Info:
         slots=_section(text, "Slots"),
         bytes_per_parameter=_bytes_per_parameter(cls),
         scope=getattr(cls, "scope", None),
-        row_gradients=_section(text, "Row gradients") or _ROWS["dense"],
+        row_gradients=_section(text, "Row gradients") or "as if dense",
         lazy=_is_lazy(cls),
         second_order=getattr(cls, "second_order", False),
         paper=_section(text, "Reference") or _section(text, "References"),
