@@ -85,6 +85,18 @@ def in_scope() -> bool:
     return scope is not None
 
 
+def check_creatable(what: str) -> None:
+    """Raises an error in a scope of Keras's, where new variables would get no values in time."""
+    scope = keras.src.backend.common.stateless_scope.get_stateless_scope()
+    while isinstance(scope, Reads):
+        scope = scope.original_scope
+    if scope is not None:
+        raise RuntimeError(
+            f"{what} has no state yet for all variables of this step, and cannot create it inside "
+            "of keras.StatelessScope. Call its `build` with the variables before"
+        )
+
+
 @contextlib.contextmanager
 def _outside() -> Iterator[None]:
     scope = global_state.get_global_attribute("stateless_scope")
