@@ -114,7 +114,7 @@ class Optimizer:
             aggregation_method: Without meaning; None or one of TensorFlow's, 0 to 2.
             colocate_gradients_with_ops: Without meaning.
             name: Without meaning.
-            grad_loss: Tensor that the gradient of the loss is multiplied by.
+            grad_loss: Tensor of the loss's shape, or number, that its gradient is multiplied by.
             compiled: On JAX, compile the step and keep it: hundreds of times faster for small
                 models. What `loss` closes over is looked up in every call: other arrays are
                 arguments of the same compiled step, other numbers, objects and shapes compile
