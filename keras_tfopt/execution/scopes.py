@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -74,7 +75,12 @@ def is_trainable(variable: Any) -> bool:
 
 def is_real(variable: Any) -> bool:
     """Whether there are gradients for a variable of this data type."""
-    return keras.backend.standardize_dtype(variable.dtype).startswith(("float", "bfloat"))
+    return _is_real(variable.dtype)
+
+
+@functools.cache  # as every step asks for every variable
+def _is_real(dtype: Any) -> bool:
+    return keras.backend.standardize_dtype(dtype).startswith(("float", "bfloat"))
 
 
 def in_scope() -> bool:
