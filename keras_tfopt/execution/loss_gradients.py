@@ -65,7 +65,8 @@ def gradients_of_loss(
 
     if variables is None:
         return Found(*backend.loss_and_gradients(checked, None, seed, likely))
-    real = [variable for variable in variables if is_real(variable)]
-    result, gradients, _ = backend.loss_and_gradients(checked, real, seed, ())
+    real = [is_real(variable) for variable in variables]
+    differentiable = [variable for variable, r in zip(variables, real, strict=True) if r]
+    result, gradients, _ = backend.loss_and_gradients(checked, differentiable, seed, ())
     known = iter(gradients)
-    return Found(result, [next(known) if is_real(v) else None for v in variables], list(variables))
+    return Found(result, [next(known) if r else None for r in real], list(variables))
