@@ -14,6 +14,7 @@ import numpy as np
 import keras_tfopt
 from integration import keras2
 from integration.recordings import BadRecording, Case, Gradient
+from keras_tfopt.legacy.table import TABLE, WITHOUT_MEANING
 
 
 class NotReplayable(Exception):
@@ -90,11 +91,8 @@ def _repeats_rows(case: Case) -> bool:
 
 # Repeated rows are no deviation of a rule that is linear in the gradient.
 _SUMS_ROWS = {"the original does not sum repeated rows, ours does": _repeats_rows}
-# The steps of one optimizer never overlap here; slots and clipping are where the variable is.
-WITHOUT_EFFECT = {"use_locking", "colocate_clip_ops_with_vars"}
 
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
-_DECAY = {"sign_decay_fn": "sign_decay"}
 _POWERS = {"beta1_power": _power("beta_1"), "beta2_power": _power("beta_2")}
 
 
@@ -152,15 +150,14 @@ ORIGINALS: dict[str, Original] = {
     "AdadeltaOptimizer": Original("Adadelta"),
     "AdagradDAOptimizer": Original("AdagradDA"),
     "AdagradOptimizer": Original("Adagrad"),
-    "AdamOptimizer": Original("Adam", _BETAS, extras=_POWERS),
+    "AdamOptimizer": Original("Adam", extras=_POWERS),
     "FtrlOptimizer": Original("Ftrl", {"accum_name": None, "linear_name": None}),
-    "AdaMaxOptimizer": Original("AdaMax", _BETAS, extras={"beta1_power": _power("beta_1")}),
-    "AddSignOptimizer": Original("AddSign", _DECAY),
-    "AdamGSOptimizer": Original("AdamGS", _BETAS),
+    "AdaMaxOptimizer": Original("AdaMax", extras={"beta1_power": _power("beta_1")}),
+    "AddSignOptimizer": Original("AddSign"),
+    "AdamGSOptimizer": Original("AdamGS"),
     "AdamWOptimizer": Original("AdamW", _BETAS, extras=_inside(_POWERS), selects=_DECAYED),
     "AMSGradOptimizer": Original(
         "AMSGrad",
-        _BETAS,
         extras={"t": lambda optimizer, _: float(optimizer.iterations)},
         defaults={
             "learning_rate": 0.001,
@@ -178,7 +175,6 @@ ORIGINALS: dict[str, Original] = {
     # LazyAdam once more, down to where epsilon stands.
     "CustomAdamOptimizer": Original(
         "LazyAdam",
-        _BETAS,
         extras=_POWERS,
         defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
         deviations=_SUMS_ROWS,
@@ -187,12 +183,6 @@ ORIGINALS: dict[str, Original] = {
     "CustomGradientDescentOptimizer": Original("GradientDescent"),
     "GGTOptimizer": Original(
         "GGT",
-        {
-            "beta1": "beta_1",
-            "eps": "epsilon",
-            "svd_eps": "svd_epsilon",
-            "sigma_eps": "sigma_epsilon",
-        },
         extras={
             "moment1": _slot("moment1"),
             "grad_buffer": _slot("grad_buffer"),
@@ -206,34 +196,30 @@ ORIGINALS: dict[str, Original] = {
     "GradientDescentOptimizer": Original("GradientDescent"),
     "GradVarianceScaledOptimizer": Original(
         "GradVarianceScaled",
-        _BETAS,
         defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
         deviations=_SUMS_ROWS,
     ),
-    "LARSOptimizer": Original("LARS", {"use_nesterov": "nesterov"}),
-    "LazyAdamGSOptimizer": Original("LazyAdamGS", _BETAS),
-    "LazyAdamOptimizer": Original("LazyAdam", _BETAS, extras=_POWERS),
-    "MomentumOptimizer": Original("Momentum", {"use_nesterov": "nesterov"}),
+    "LARSOptimizer": Original("LARS"),
+    "LazyAdamGSOptimizer": Original("LazyAdamGS"),
+    "LazyAdamOptimizer": Original("LazyAdam", extras=_POWERS),
+    "MomentumOptimizer": Original("Momentum"),
     "MomentumWOptimizer": Original("MomentumW", {"use_nesterov": "nesterov"}, selects=_DECAYED),
-    "MovingAverageOptimizer": Original(
-        "MovingAverage", {"opt": "inner_optimizer"}, step_argument=True
-    ),
-    "MultitaskOptimizerWrapper": Original("Multitask", {"opt": "inner_optimizer"}),
+    "MovingAverageOptimizer": Original("MovingAverage", step_argument=True),
+    "MultitaskOptimizerWrapper": Original("Multitask"),
     "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
     "ProximalGradientDescentOptimizer": Original("ProximalGradientDescent"),
-    "RMSPropOptimizer": Original("RMSProp", {"decay": "rho"}),
+    "RMSPropOptimizer": Original("RMSProp"),
     "ShampooOptimizer": Original(
         "Shampoo",
         unused=("gbar", "Gbar_*"),
         other_defaults={"use_iterative_root": False},  # ours chooses
     ),
-    "NadamOptimizer": Original("Nadam", _BETAS, extras=_POWERS),
-    "PowerSignOptimizer": Original("PowerSign", _DECAY),
+    "NadamOptimizer": Original("Nadam", extras=_POWERS),
+    "PowerSignOptimizer": Original("PowerSign"),
     "RegAdagradOptimizer": Original("RegAdagrad"),
-    "VariableClippingOptimizer": Original("VariableClipping", {"opt": "inner_optimizer"}),
+    "VariableClippingOptimizer": Original("VariableClipping"),
     "NeuralOptimizer1": Original(
         "NeuralOptimizer1",
-        _BETAS,
         defaults={"beta1": 0.9, "decrease_factor": 0.1},
         deviations=_SUMS_ROWS,
     ),
@@ -255,6 +241,10 @@ ORIGINALS: dict[str, Original] = {
     ),
     "SWA": Original("StochasticWeightAveraging", _AROUND, **_ADDONS),
 }
+# The package itself says how arguments of these are called here.
+for _name in ORIGINALS.keys() & TABLE.keys():
+    _renamed = {**TABLE[_name].renamed, **ORIGINALS[_name].arguments}
+    ORIGINALS[_name] = dataclasses.replace(ORIGINALS[_name], arguments=_renamed)
 _EXTENDED = re.compile(r"extend_with_decoupled_weight_decay\((\w+)\)")
 
 
@@ -307,7 +297,7 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
     entry = original(name)
     ours: dict[str, Any] = {}
     for key, value in arguments.items():
-        if key in WITHOUT_EFFECT:
+        if key in WITHOUT_MEANING:
             continue
         new = entry.arguments.get(key, key)
         if new is None:

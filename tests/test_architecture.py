@@ -109,6 +109,20 @@ def test_only_execution_imports_a_backend(path):
         assert not name.startswith("keras.src"), name
 
 
+@every_file
+def test_only_the_originals_names_know_of_the_originals_names(path):
+    known = any(name.startswith("keras_tfopt.legacy") for name in imports(path))
+    assert not known or part_of(path) == "legacy"
+
+
+def test_the_table_of_names_is_data():
+    """Whatever will run graphs reads the same table, so it must not bring the verbs along."""
+    path = PACKAGE / "legacy" / "table.py"
+    assert not [name for name in imports(path) if name.startswith(("keras", "keras_tfopt"))]
+    functions = [n.name for n in ast.walk(tree_of(path)) if isinstance(n, ast.FunctionDef)]
+    assert len(functions) <= 2
+
+
 @functools.cache
 def private_names():
     """Underscore names of Keras's own optimizers, methods and attributes."""

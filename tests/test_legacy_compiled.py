@@ -123,7 +123,7 @@ def of_a_dictionary(x):
     def set_to(new):
         data["batch"] = (new, data["batch"][1])
 
-    return (lambda: ops.sum(x * data["batch"][0] + data["batch"][1][0])), set_to
+    return (lambda: ops.sum(ops.add(x * data["batch"][0], data["batch"][1][0]))), set_to
 
 
 def of_a_function_inside(x):

@@ -384,6 +384,11 @@ def test_inside_jax_jit():
         jax.jit(lambda: optimizer.apply_gradients([(np.ones(2, "f"), x)]))()
     assert to_numpy(x).tolist() == [1.0, 2.0] and int(step) == 0
 
+    with keras.StatelessScope(), pytest.raises(RuntimeError, match="`build`"):
+        minimize()
+    with pytest.raises(RuntimeError, match="compiled=True"):
+        jax.jit(lambda: legacy.MovingAverageOptimizer(plain).minimize(lambda: ops.sum(x)))()
+
     optimizer.keras.build([x])
     state = [x, step, *optimizer.keras.variables]
 

@@ -66,7 +66,9 @@ def test_extension_calls_the_class_behind():
         pass
 
     x = variable([1.0])
-    Extended(0.5, learning_rate=1.0).minimize(lambda: ops.sum(x * 10.0))
+    with pytest.warns(UserWarning, match="rows of sparse gradients decay"):
+        optimizer = Extended(0.5, learning_rate=1.0)
+    optimizer.minimize(lambda: ops.sum(x * 10.0))
     np.testing.assert_allclose(to_numpy(x), [0.5 - 3.0])
 
 
@@ -183,6 +185,8 @@ def test_decay_of_some_variables():
     optimizer = cls(0.5, learning_rate=1.0, momentum=0.0)
     pairs = [(np.zeros(1, "f"), x), (np.zeros(1, "f"), y)]
     optimizer.apply_gradients(pairs, decay_var_list=[y])
+    assert optimizer.get_slot_names() == ["momentum"]
+    assert to_numpy(optimizer.get_slot(x, "momentum")).tolist() == [0.0]
     assert (float(to_numpy(x)[0]), float(to_numpy(y)[0])) == (1.0, 0.5)
     optimizer.minimize(lambda: 0 * ops.sum(x) + 0 * ops.sum(y), decay_var_list=x)
     assert (float(to_numpy(x)[0]), float(to_numpy(y)[0])) == (0.5, 0.5)

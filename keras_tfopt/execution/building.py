@@ -11,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tfopt.execution.scopes import check_creatable
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -101,6 +102,7 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
         prepare(inner, variables)
         variables = inner._trainable_variables  # wrappers count variables as those inside do
     if not optimizer.built:
+        check_creatable(type(optimizer).__name__)
         with keras.name_scope(optimizer.name):
             backend.once(lambda: optimizer.build(variables))
         return
@@ -116,6 +118,7 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
             f"Received, beyond those: {[path_of(variable) for variable in new]}. Pass all of "
             "them in the first step"
         )
+    check_creatable(type(optimizer).__name__)
     with keras.name_scope(optimizer.name):
         backend.once(lambda: optimizer.extend(new))
 

@@ -38,12 +38,15 @@ class Captured:
     def __init__(self, arguments: Any):
         self.arrays: list[Any] = []
         self._key: list[Any] = []
-        self.kept: list[Any] = []  # alive, so that no other object gets their identity
+        # What the key knows by identity: as long as it lives, no other object gets that.
+        self.kept: list[Any] = []
+        self._alive: list[Any] = []  # the same for all that this walk has seen
         self._seen: dict[int, tuple[int, Build | None]] = {}
         self._places: list[tuple[Callable[[Any], None], Any, Build]] = []
         self._arguments = arguments
         self._build = self._walk(arguments, "the arguments", True)
         self.key = tuple(self._key)
+        self._alive.clear()
 
     @contextlib.contextmanager
     def exchanged(self, arrays: list[Any]) -> Iterator[Any]:
@@ -67,7 +70,7 @@ class Captured:
             self._key.append(("again", number))
             return build
         self._seen[id(value)] = len(self._seen), None
-        self.kept.append(value)
+        self._alive.append(value)
         build = self._look_into(value, where, strict)
         self._seen[id(value)] = self._seen[id(value)][0], build
         return build
@@ -107,6 +110,7 @@ class Captured:
 
     def _same(self, value: Any) -> Build | None:
         self._key.append((type(value).__name__, id(value)))
+        self.kept.append(value)
         return None
 
     def _unmoved(self, build: Build | None, where: str) -> None:
@@ -215,7 +219,8 @@ class Captured:
             raise _refusal(where, "random numbers of NumPy; those of keras.random advance")
         if _is_known(cls) and _root(cls) not in _LIBRARIES and strict:
             raise _refusal(where, f"an object of class {cls.__name__}")
-        self._key.append(("object", id(value) if _is_known(cls) else id(cls)))
+        # Those of a user's class are alike if all that they hold is.
+        self._same(value if _is_known(cls) else cls)
         self._walk(cls, where, True)
         if isinstance(value, keras.optimizers.Optimizer):
             members = {name: getattr(value, name, None) for name in _options(cls)}  # type: ignore[arg-type]

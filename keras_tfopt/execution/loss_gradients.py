@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_tfopt.execution.scopes import is_real, is_trainable
+from keras_tfopt.execution.scopes import is_real
 from keras_tfopt.execution.select import backend
 
 
@@ -65,12 +65,8 @@ def gradients_of_loss(
 
     if variables is None:
         return Found(*backend.loss_and_gradients(checked, None, seed, likely))
-    real = [variable for variable in variables if is_real(variable)]
-    result, gradients, _ = backend.loss_and_gradients(checked, real, seed, ())
+    real = [is_real(variable) for variable in variables]
+    differentiable = [variable for variable, r in zip(variables, real, strict=True) if r]
+    result, gradients, _ = backend.loss_and_gradients(checked, differentiable, seed, ())
     known = iter(gradients)
-    return Found(result, [next(known) if is_real(v) else None for v in variables], list(variables))
-
-
-def found_among(read: Sequence[Any]) -> list[Any]:
-    """Those of the variables that were read that are to be trained."""
-    return [variable for variable in read if is_trainable(variable)]
+    return Found(result, [next(known) if r else None for r in real], list(variables))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -74,7 +75,12 @@ def is_trainable(variable: Any) -> bool:
 
 def is_real(variable: Any) -> bool:
     """Whether there are gradients for a variable of this data type."""
-    return keras.backend.standardize_dtype(variable.dtype).startswith(("float", "bfloat"))
+    return _is_real(variable.dtype)
+
+
+@functools.cache  # as every step asks for every variable
+def _is_real(dtype: Any) -> bool:
+    return keras.backend.standardize_dtype(dtype).startswith(("float", "bfloat"))
 
 
 def in_scope() -> bool:
@@ -83,6 +89,18 @@ def in_scope() -> bool:
     while isinstance(scope, Reads) and not isinstance(scope, Given):
         scope = scope.original_scope
     return scope is not None
+
+
+def check_creatable(what: str) -> None:
+    """Raises an error in a scope of Keras's, where new variables would get no values in time."""
+    scope = keras.src.backend.common.stateless_scope.get_stateless_scope()
+    while isinstance(scope, Reads):
+        scope = scope.original_scope
+    if scope is not None:
+        raise RuntimeError(
+            f"{what} has no state yet for all variables of this step, and cannot create it inside "
+            "of keras.StatelessScope. Call its `build` with the variables before"
+        )
 
 
 @contextlib.contextmanager

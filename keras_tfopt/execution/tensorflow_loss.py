@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_tfopt.execution.eager import concretely, run_step  # noqa: F401
 from keras_tfopt.execution.scopes import Reads, is_trainable
-
-
-def concretely() -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext()
 
 
 def is_variable(value: Any) -> bool:
@@ -27,11 +23,6 @@ def check_traceable(verb: str, assigns: bool = True) -> None:
             f"`{verb}` was called in a tf.compat.v1 graph. It works under eager execution and "
             "inside tf.function"
         )
-
-
-def run_step(cache: dict[Any, Any], step: Callable[..., Any], arguments: tuple) -> Any:
-    """`step(*arguments)`. Only on JAX are steps slow that are not compiled as a whole."""
-    return step(*arguments)
 
 
 def loss_and_gradients(

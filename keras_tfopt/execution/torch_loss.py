@@ -9,11 +9,8 @@ from typing import Any
 import keras
 import torch
 
+from keras_tfopt.execution.eager import concretely, run_step  # noqa: F401
 from keras_tfopt.execution.scopes import Reads, is_trainable
-
-
-def concretely() -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext()
 
 
 def is_variable(value: Any) -> bool:
@@ -22,11 +19,6 @@ def is_variable(value: Any) -> bool:
 
 def check_traceable(verb: str, assigns: bool = True) -> None:
     """Nothing to refuse: compiled steps run the verbs outside of the compiler."""
-
-
-def run_step(cache: dict[Any, Any], step: Callable[..., Any], arguments: tuple) -> Any:
-    """`step(*arguments)`. Only on JAX are steps slow that are not compiled as a whole."""
-    return step(*arguments)
 
 
 def loss_and_gradients(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.algorithm import check_bool
-from keras_tfopt.execution import outside_compiler
+from keras_tfopt.execution import check_traceable, outside_compiler
 from keras_tfopt.legacy.optimizer import (
     Optimizer,
     check_counter,
@@ -100,6 +100,7 @@ class DecoupledWeightDecayExtension:
         """As `Optimizer.apply_gradients`, with the variables that decay."""
         pairs = checked_pairs(grads_and_vars)
         check_counter(global_step)
+        check_traceable("apply_gradients")
         apply = super().apply_gradients  # type: ignore[misc]
         verb = functools.partial(apply, global_step=global_step, name=name)
         chosen = self._chosen(decay_var_list)

@@ -114,7 +114,7 @@ class Optimizer:
             aggregation_method: Without meaning; None or one of TensorFlow's, 0 to 2.
             colocate_gradients_with_ops: Without meaning.
             name: Without meaning.
-            grad_loss: Tensor that the gradient of the loss is multiplied by.
+            grad_loss: Tensor of the loss's shape, or number, that its gradient is multiplied by.
             compiled: On JAX, compile the step and keep it: hundreds of times faster for small
                 models. What `loss` closes over is looked up in every call: other arrays are
                 arguments of the same compiled step, other numbers, objects and shapes compile
@@ -258,18 +258,18 @@ class Optimizer:
         """The state called `name` of a variable; None if there is none, or not yet."""
         if not is_variable(var):
             raise TypeError(f"Argument `var` must be a variable. Received: {var!r}")
-        return slots_of(self.keras, var).get(name)
+        return slots_of(self._optimizer, var).get(name)
 
     def get_slot_names(self) -> list[str]:
         """The names of the slots there are, in alphabetical order; none before the first step."""
-        return slot_names_of(self.keras)
+        return slot_names_of(self._optimizer)
 
     def variables(self) -> list[Any]:
         """The variables that hold the state: count of steps and slots; none before the first step.
 
         The originals keep powers of decay rates in the place of the count.
         """
-        return state_variables(self.keras)
+        return state_variables(self._optimizer)
 
     def get_name(self) -> str:
         """The name of the optimizer."""

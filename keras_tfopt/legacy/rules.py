@@ -80,7 +80,7 @@ class LayerRates(Rule):
         Both are as they were given for a variable that `skip_list` names.
         """
         rule = self.keras
-        x = ops.convert_to_tensor(var)
+        x = ops.stop_gradient(ops.convert_to_tensor(var))
         g = ops.cast(ops.convert_to_tensor(grad), x.dtype)
         if is_skipped(path_of(var), rule.skip_list):
             return ops.cast(rule.learning_rate, x.dtype), g

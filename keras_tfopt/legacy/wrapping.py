@@ -10,7 +10,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.execution import is_variable, path_of, prepare, slots_of, variables_of
+from keras_tfopt.execution import (
+    check_traceable,
+    is_variable,
+    outside_compiler,
+    path_of,
+    prepare,
+    slots_of,
+    variables_of,
+)
 from keras_tfopt.legacy.arguments import build_optimizer
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, check_counter, checked_pairs
 from keras_tfopt.legacy.saver import SwappingSaver
@@ -49,16 +57,19 @@ class Wrapping(Optimizer):
         """The arguments in a form that the Keras optimizer takes."""
         return arguments
 
+    @outside_compiler
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
         """Calls that of `opt`; see `Optimizer.compute_gradients`."""
         return self._opt.compute_gradients(*args, **kwargs)
 
+    @outside_compiler
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
         """Calls that of `opt`, with what is to be done around it; see `Optimizer`."""
         pairs = checked_pairs(grads_and_vars)
         check_counter(global_step)
+        check_traceable("apply_gradients")
         self._begin_step(global_step)
         verb = functools.partial(self._opt.apply_gradients, global_step=global_step, name=name)
         return step_around(self._optimizer, verb, pairs, self._covered(pairs))
@@ -179,18 +190,18 @@ class Averaging(Wrapping):
         unknown = sorted(set(kwargs) - _OF_SAVER)
         if unknown:
             raise TypeError(f"`swapping_saver` has no arguments {unknown}")
-        if not self.keras.built:
+        if not self._optimizer.built:
             raise RuntimeError(
                 "There are no averages yet: call `apply_gradients` or `minimize` before "
                 "`swapping_saver`"
             )
         if var_list is None:
-            var_list = variables_of(self.keras)
+            var_list = variables_of(self._optimizer)
         if not isinstance(var_list, Mapping):
             var_list = {path_of(variable): variable for variable in var_list}
         swapped = {}
         for key, variable in var_list.items():
-            average = slots_of(self.keras, variable).get("average")
+            average = slots_of(self._optimizer, variable).get("average")
             if average is None:
                 raise ValueError(
                     "Argument `var_list` must hold variables that have averages. Received: "
