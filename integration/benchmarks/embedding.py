@@ -21,10 +21,10 @@ from typing import Any
 # Threads of torch that spin while they wait take a busy machine's time from those they wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+import keras
+import numpy as np
 
-import keras_tfopt  # noqa: E402
+import keras_tfopt
 
 BACKEND = keras.backend.backend()
 LENGTH = 8  # ids in a sample
