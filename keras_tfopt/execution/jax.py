@@ -296,7 +296,8 @@ def _update_rows(
     sorted_rows = {"indices_are_sorted": True, "unique_indices": True}
 
     def take(value: Any) -> Any:
-        return value.at[indices].get(mode="fill", fill_value=0, **sorted_rows)
+        # What padding gets is not written back; to fill it with zeros would be a pass of its own.
+        return value.at[indices].get(mode="clip", **sorted_rows)
 
     old = [take(value) if by_row else value for value, by_row in zip(values, cut, strict=True)]
     x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
