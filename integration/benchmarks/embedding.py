@@ -205,14 +205,17 @@ def plot(results: dict, path: Path) -> None:
     for number, (mode, found) in enumerate(results.items()):
         color = f"C{number}"
         for key, style, name in (("ours", "o-", "keras_tfopt"), ("stock", "s--", "stock Keras")):
-            rows = [row for row in found["tables"] if key in row]
-            tables.plot(
-                [row["table"][0] * row["table"][1] for row in rows],
-                [row[key]["median"] for row in rows],
-                style,
-                color=color,
-                label=f"{name}, {mode}",
-            )
+            widths = sorted({table[1] for table in TABLES})
+            for width in widths:  # a line for each
+                rows = [r for r in found["tables"] if key in r and r["table"][1] == width]
+                tables.plot(
+                    [row["table"][0] * width for row in rows],
+                    [row[key]["median"] for row in rows],
+                    style,
+                    color=color,
+                    alpha=1 if width == USUAL[1] else 0.5,
+                    label=f"{name}, {mode}, width {width}",
+                )
         ids.plot(
             [row["ids"] for row in found["ids"]],
             [row["ours"]["median"] for row in found["ids"]],
