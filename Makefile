@@ -52,6 +52,7 @@ test-fast: setup ## The tests not marked slow, on one BACKEND
 bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes)
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.dense $(ARGS)
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.second_order
+	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.embedding
 
 defects: setup ## What stock Keras gets wrong on each backend, and what becomes of it here
 	@$(PY) -m integration.stock_defects --all $(ARGS)

@@ -79,7 +79,7 @@ def examples(token_lists):
 
 train, validation, _ = (examples(part) for part in parts)
 validation = tuple(array[:8192] for array in validation)
-batch, epochs, steps = (512, 6, 40) if not args.fast else (512, 2, 5)
+batch, epochs, steps = (512, 6, 30) if not args.fast else (512, 2, 5)
 order = np.random.default_rng(args.seed).permutation(len(train[0]))[: epochs * steps * batch]
 train = tuple(array[np.resize(order, epochs * steps * batch)] for array in train)
 touched = np.mean([len(np.unique(x)) for x in np.split(train[0], epochs * steps)])

@@ -70,9 +70,10 @@ class Algorithm(Engine):
         needs_finite: Whether a gradient with NaN or infinity would spoil the state for good, so
             that eager steps refuse it.
 
-    Touched rows are those that a `RowGradient` names. Other gradients, whatever their form, touch
-    the rows in which they are not zero, if the variable's path matches `row_variables`; other
-    variables get dense updates.
+    Touched rows are those that a `RowGradient` names, or that were looked up in a
+    `keras_tfopt.layers.Embedding`. Other gradients, whatever their form, touch the rows in which
+    they are not zero, if the variable's path matches `row_variables`; other variables get dense
+    updates.
 
     Args:
         learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, or callable

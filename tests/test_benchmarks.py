@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from integration.benchmarks import contenders, costs, dense
+from integration.benchmarks import contenders, costs, dense, embedding
 from integration.benchmarks.shapes import WORK
 
 SMALL = [(8, 8), (8,)]
@@ -49,3 +49,36 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     )
     assert count["one of 20M"] == 20_000_000
     assert count["200 of 64x64"] == 200 * 64 * 64
+
+
+def test_embedding_benchmark(monkeypatch, tmp_path):
+    monkeypatch.setattr(embedding, "TABLES", [(50, 4), (100, 4)])
+    monkeypatch.setattr(embedding, "IDS", [16, 32])
+    monkeypatch.setattr(embedding, "USUAL", (50, 4))
+    monkeypatch.setattr(embedding, "FEW", 16)
+    found = {
+        "tables": embedding.growth_over_tables("auto", 1),
+        "ids": embedding.growth_over_ids("auto", 1),
+        "stock layer": embedding.stock_layer("auto", 1),
+    }
+    assert [row["table"] for row in found["tables"]] == [(50, 4), (100, 4)]
+    assert all(row["ours"]["median"] > 0 and row["stock"]["median"] > 0 for row in found["tables"])
+    assert found["tables"][0]["growth"] == 1
+    text = embedding.text({"here": found})
+    assert "| 100 x 4 | 16 zipf |" in text and "| 50 x 4 | 32 uniform |" in text
+    embedding.plot({"here": found}, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").stat().st_size > 10_000
+
+
+def test_sides_of_the_embedding_benchmark_learn_the_same():
+    """Steps of two sides would not be comparable if one of them did less."""
+    tables = []
+    for side in embedding.SIDES:
+        keras.utils.set_random_seed(0)
+        training = embedding.Training(side, (200, 4), 64, "zipf")
+        training.turn()
+        tables.append(keras.ops.convert_to_numpy(training.model.weights[0]).copy())
+    ids = np.unique(training.x)
+    for table in tables:
+        assert np.all(np.any(table[ids] != 0, axis=1))
+        assert not np.any(np.delete(table, ids, axis=0))

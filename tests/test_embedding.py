@@ -21,7 +21,7 @@ import pytest
 from keras import layers, ops
 
 import keras_tfopt
-from keras_tfopt.execution import Like, look_up
+from keras_tfopt.execution import Like, look_up, select
 from keras_tfopt.execution import engine as engine_module
 from keras_tfopt.execution.rows import deliver_rows
 from tests.cases import every_rule
@@ -473,6 +473,17 @@ def test_equals_the_dense_computation(name, way, modes, tmp_path):
         for variable in tables_of(ours):
             index = [v.path for v in ours.weights].index(variable.path)
             np.testing.assert_array_equal(to_numpy(variable)[resting], start[index][resting])
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="has no pieces")
+def test_many_rows_are_updated_in_pieces(monkeypatch, tmp_path):
+    """Pieces of three rows, the last one shorter."""
+    constant = {"jax": "NUMBERS", "torch": "PIECE"}[BACKEND]
+    monkeypatch.setattr(select.backend, constant, 3 * WIDTH)
+    job = JOBS["three_lookups"]
+    ours, dense = train(job, USUAL, tmp_path), train_densely(job)
+    for a, b in zip(ours.weights, dense.weights, strict=True):
+        np.testing.assert_allclose(to_numpy(a), to_numpy(b), rtol=0, atol=job.tolerance)
 
 
 def why(model, x, y):

@@ -73,10 +73,8 @@ class LazyAdam(Algorithm):
         self.epsilon = check_hyperparameter("epsilon", epsilon, 0)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        slots = {"m": zeros(like), "v": zeros(like)}
-        if self.catch_up and like.shape:
-            slots["last"] = Slot(like.shape[:1], 0, "int32")
-        return slots
+        last = {"last": Slot(like.shape[:1], 0, "int32")} if self.catch_up and like.shape else {}
+        return {"m": zeros(like), "v": zeros(like), **last}
 
     def facts(self, path: str) -> dict[str, Any]:
         return {}
@@ -85,11 +83,11 @@ class LazyAdam(Algorithm):
         return {"rate": corrected_rate(self, lr, step)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        new = {}
+        last = {}
         if self.catch_up and len(g.shape):
             missed = ops.cast(t.step - 1, g.dtype) - ops.cast(s.last, g.dtype)
             missed = ops.reshape(missed, (-1, *[1] * (len(g.shape) - 1)))
             s = s._replace(m=self.beta_1**missed * s.m, v=self.beta_2**missed * s.v)
-            new["last"] = ops.zeros_like(s.last) + ops.cast(t.step, "int32")
-        new["m"], new["v"] = m, v = moments(self, g, s)
-        return x - t.rate * quotient(m, ops.sqrt(v) + self.epsilon), new
+            last = {"last": ops.zeros_like(s.last) + ops.cast(t.step, "int32")}
+        m, v = moments(self, g, s)
+        return x - t.rate * quotient(m, ops.sqrt(v) + self.epsilon), {"m": m, "v": v, **last}

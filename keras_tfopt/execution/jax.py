@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 # Rows of a dense gradient are found and updated in pieces of this many: a static shape that keeps
 # the cost in proportion to the rows touched.
 PIECE = 1024
+# Many rows that are known are updated in pieces of this many numbers of a variable, which stay in
+# the cache with what the rule makes of them.
+NUMBERS = 1 << 18
 
 jax.tree_util.register_pytree_node(
     RowGradient,
@@ -275,7 +279,10 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
             if update.gradient.indices.shape[0] == 0:
                 continue
             rows = update.gradient
-            new = _update_rows(engine, update, rows.indices, rows.values, values, known)
+            step = _update_rows
+            if engine.scope == "element" and isinstance(rows.values, jax.core.Tracer):
+                step = _update_rows_in_pieces
+            new = step(engine, update, rows.indices, rows.values, values, known)
         elif update.kind.mode == "touched":
             new = _update_touched(engine, update, values, known)
         else:
@@ -316,7 +323,8 @@ def _update_rows(
     sorted_rows = {"indices_are_sorted": True, "unique_indices": True}
 
     def take(value: Any) -> Any:
-        return value.at[indices].get(mode="fill", fill_value=0, **sorted_rows)
+        # What padding gets is not written back; to fill it with zeros would be a pass of its own.
+        return value.at[indices].get(mode="clip", **sorted_rows)
 
     old = [take(value) if by_row else value for value, by_row in zip(values, cut, strict=True)]
     x, slots = engine.rule_call(update)(g, old[0], old[1:], scalars)
@@ -329,6 +337,30 @@ def _update_rows(
             part = value.at[indices].set(part.astype(value.dtype), mode="drop", **sorted_rows)
         new.append(part)
     return new
+
+
+def _update_rows_in_pieces(
+    engine: Engine, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """`_update_rows` for a rule to which each row is its own concern."""
+    rows, count = values[0].shape[0], indices.shape[0]
+    piece = max(1, NUMBERS // max(1, math.prod(g.shape[1:])))
+    pieces = -(-count // piece)
+    if pieces == 1:
+        return _update_rows(engine, update, indices, g, values, scalars)
+    padding = pieces * piece - count
+    indices = jnp.concatenate([indices, jnp.full(padding, rows, indices.dtype)])
+    indices = _pad(indices, rows)
+    g = jnp.pad(g, [(0, padding), *[(0, 0)] * (g.ndim - 1)])
+
+    def turn(number: Any, values: list[Any]) -> list[Any]:
+        part, part_g = (
+            jax.lax.dynamic_slice_in_dim(x, number * piece, piece) for x in (indices, g)
+        )
+        new = _update_rows(engine, update, part, part_g, values, scalars)
+        return [old if value is None else value for old, value in zip(values, new, strict=True)]
+
+    return jax.lax.fori_loop(0, pieces, turn, values)
 
 
 def _update_touched(

@@ -199,17 +199,36 @@ def reduce_replicas(grads: list[Any]) -> list[Any]:
 def sum_repeated(
     indices: Any, values: Any, shape: tuple[int, ...], refused: Any
 ) -> tuple[Any, Any]:
-    values = tf.reshape(values, [-1, *shape[1:]])
-    if refused is not None and not tf.executing_eagerly():
-        outside = (indices < 0) | (indices >= shape[0])
-        if replicas() == 1:
-            refused.assign(refused.value + tf.reduce_sum(tf.cast(outside, "int32")))
-        if not _in_xla():
-            # XLA leaves such rows out when they are written, and would get `unique` of a result
-            # of unknown length wrong. Outside of XLA they are an error in the middle of a step.
-            indices, values = indices[~outside], values[~outside]
-    distinct, where = tf.unique(tf.reshape(indices, [-1]))
+    indices, values = tf.reshape(indices, [-1]), tf.reshape(values, [-1, *shape[1:]])
+    compiled = not tf.executing_eagerly()
+    outside = (indices < 0) | (indices >= shape[0])
+    if refused is not None and compiled and replicas() == 1:
+        refused.assign(refused.value + tf.reduce_sum(tf.cast(outside, "int32")))
+    if _in_xla() and indices.shape[0]:
+        return _sum_repeated_in_xla(indices, values, shape[0], outside)
+    if refused is not None and compiled and not _in_xla():
+        # XLA leaves such rows out when they are written; here they are an error amid a step.
+        indices, values = indices[~outside], values[~outside]
+    distinct, where = tf.unique(indices)
     return distinct, tf.math.unsorted_segment_sum(values, where, tf.shape(distinct)[0])
+
+
+def _sum_repeated_in_xla(indices: Any, values: Any, rows: int, outside: Any) -> tuple[Any, Any]:
+    """Distinct rows, ascending, padded to the length of `indices` with rows out of range.
+
+    `unique`, whose result has no length that XLA knows, takes several times as long there.
+    """
+    count = indices.shape[0]
+    indices = tf.where(outside, rows, indices)
+    values = tf.where(_column(outside, values), tf.zeros_like(values), values)
+    order = tf.argsort(indices)
+    ordered = tf.gather(indices, order)
+    starts = tf.concat([[0], tf.cast(ordered[1:] != ordered[:-1], "int32")], 0)
+    place = tf.cumsum(starts)
+    total = tf.math.unsorted_segment_sum(tf.gather(values, order), place, count)
+    distinct = tf.math.unsorted_segment_min(ordered, place, count)
+    beyond = rows + tf.range(count, dtype=indices.dtype)
+    return tf.where(distinct >= rows, beyond, distinct), total
 
 
 def row_mask(gradient: Any) -> Any:

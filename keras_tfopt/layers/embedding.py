@@ -24,8 +24,10 @@ class Embedding(keras.layers.Embedding):
 
     Its gradient consists of the rows that were looked up. With an optimizer of this package for
     which a row gradient touches rows only, or a wrapper around one, a step of `fit` neither makes
-    a gradient of the table's size nor reads or writes another row. For any other optimizer,
-    Keras's own included, the gradient is the ordinary dense one.
+    a gradient of the table's size nor reads or writes another row. For any other optimizer, Keras's
+    own included, the gradient is what it is with Keras's layer: on JAX and torch the dense one, on
+    TensorFlow `tf.IndexedSlices` (in which Keras's optimizers do not sum the gradients of repeated
+    ids, and ours do).
 
     **Touched** are the rows in the batch, be their gradient zero or not; a row whose output the
     loss does not depend on is not. With Keras's layer it is the rows with a gradient that is not
