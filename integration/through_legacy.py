@@ -34,6 +34,8 @@ class Verbs:
     def variables(self) -> list[Any]:
         """All that a step may assign besides the variables that are trained."""
         found = [*self.optimizer.keras.variables, self.global_step, *_own(self.optimizer)]
+        if self.rate is not None:  # which the optimizer reads, but does not own
+            found.append(self.rate)
         return list({id(variable): variable for variable in found}.values())
 
     def stateless_apply(
