@@ -390,8 +390,10 @@ def train(job, way, tmp_path, table=None, optimizer=None):
     return model
 
 
-def train_densely(job):
+def train_densely(job, way=USUAL):
     """The same with Keras's layer, batch by batch, by `Dense`."""
+    # XLA rounds half precision at other places and draws other random numbers.
+    jit = BACKEND != "torch" and way == "compiled"
     model = make(job, job.reference)
     masked = job.rows or job.model is in_a_loop
     weight = job.fit.get("sample_weight")
@@ -400,7 +402,7 @@ def train_densely(job):
     def run(epochs):
         tables = sum(map(is_table, model.trainable_variables))
         optimizer = Dense(**{"tables": tables, "masked": masked, **job.options})
-        model.compile(optimizer, loss=job.loss, jit_compile=BACKEND == "jax")
+        model.compile(optimizer, loss=job.loss, jit_compile=jit)
         trained = [n for n, v in enumerate(tables_of(model)) if v.trainable]
         since = [[] for _ in trained]  # ids since the last step
         for number in range(epochs * -(-len(job.y) // BATCH)):
@@ -459,7 +461,7 @@ def modes(monkeypatch):
 def test_equals_the_dense_computation(name, way, modes, tmp_path):
     job = JOBS[name]
     ours = train(job, way, tmp_path)
-    dense = train_densely(job)
+    dense = train_densely(job, way)
     start = [to_numpy(v) for v in make(job, layers.Embedding).weights]
     assert any(
         np.abs(to_numpy(v) - s).max() > 100 * job.tolerance for v, s in zip(ours.weights, start)
