@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
 BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
-EXHAUSTIVE_PARTS = 4
+PARTS = {"tensorflow": 2, "jax": 2}
+EXHAUSTIVE_PARTS = 6
 LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
 
 
@@ -52,7 +53,8 @@ def run_lint():
 
 def run_backend(backend, options):
     print(f"\n== {backend}", flush=True)
-    parts = EXHAUSTIVE_PARTS if "--exhaustive" in options.pytest_arguments else 1
+    exhaustive = "--exhaustive" in options.pytest_arguments
+    parts = EXHAUSTIVE_PARTS if exhaustive else PARTS.get(backend, 1)
     counts = [run_part(backend, number, parts, options) for number in range(1, parts + 1)]
     return tuple(map(sum, zip(*counts, strict=True)))
 

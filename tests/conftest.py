@@ -1,7 +1,7 @@
 """What has to be settled before Keras and its backend are imported."""
 
+import collections
 import os
-import zlib
 
 # float64 exists on JAX only with x64 on. Here it is on for the whole run, so that the contract
 # can be checked at 1e-12; the tests say every dtype, so float32 stays float32. What users have,
@@ -22,8 +22,8 @@ def pytest_addoption(parser):
         "--part",
         default="1/1",
         metavar="I/N",
-        help="one of N parts of the tests: a process that has compiled some thousand functions has "
-        "more pieces of memory than Linux allows",
+        help="one of N parts of the test files: a process that has compiled some thousands of "
+        "functions has more pieces of memory than Linux allows",
     )
 
 
@@ -41,7 +41,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     number, count = map(int, config.getoption("part").split("/"))
-    _leave_out(config, items, lambda item: zlib.crc32(item.nodeid.encode()) % count != number - 1)
+    part_of = _parts(items, count)
+    _leave_out(config, items, lambda item: part_of[item.path] != number - 1)
     if config.getoption("exhaustive"):
         return
     from tests.cases import REPRESENTATIVES
@@ -54,6 +55,16 @@ def pytest_collection_modifyitems(config, items):
         return name and name not in REPRESENTATIVES and not item.get_closest_marker("formula")
 
     _leave_out(config, items, is_left_out)
+
+
+def _parts(items, count):
+    """Files with their part, of about as many tests each: costly fixtures belong to files."""
+    tests, parts = collections.Counter(item.path for item in items), {}
+    loads = [0] * count
+    for path, number in sorted(tests.items(), key=lambda pair: (-pair[1], str(pair[0]))):
+        parts[path] = loads.index(min(loads))
+        loads[parts[path]] += number
+    return parts
 
 
 def _leave_out(config, items, condition):

@@ -219,7 +219,7 @@ def _sum_repeated_in_xla(indices: Any, values: Any, rows: int, outside: Any) -> 
     `unique`, whose result has no length that XLA knows, takes several times as long there.
     """
     count = indices.shape[0]
-    indices = tf.where(outside, rows, indices)
+    indices = tf.where(outside, tf.constant(rows, indices.dtype), indices)
     values = tf.where(_column(outside, values), tf.zeros_like(values), values)
     order = tf.argsort(indices)
     ordered = tf.gather(indices, order)
