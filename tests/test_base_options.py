@@ -1035,7 +1035,7 @@ def test_stock_loss_scaling_of_stock_optimizers_is_left_alone(record_property):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     table = keras.Variable(np.ones((4, 2)), name="embeddings")
     optimizer.build([table])
-    assert "check_finite" not in vars(optimizer)
+    assert not {"apply", "stateless_apply", "check_finite"} & set(vars(optimizer))
     gradient = torch.sparse_coo_tensor([[1]], [[1.0, 1.0]], (4, 2))
     try:
         optimizer.apply([gradient], [table])

@@ -55,16 +55,8 @@ def values_of(gradient: Any) -> Any:
 
 
 def all_finite(grads: Sequence[Any]) -> Any:
-    """Whether all numbers of all gradients are finite, as a scalar; None among them does not count.
-
-    Takes gradients as they come to an optimizer, sparse tensors of the backend among them.
-    """
-    finite = []
-    for g in grads:
-        if g is not None:
-            rows = g if isinstance(g, RowGradient) else backend.from_native(g, tuple(g.shape))
-            finite.append(ops.all(ops.isfinite(g if rows is None else rows.values)))
-    return ops.all(ops.stack(finite))
+    """Whether all numbers of gradients that have been checked are finite, as a scalar."""
+    return ops.all(ops.stack([ops.all(ops.isfinite(values_of(g))) for g in grads]))
 
 
 def _map(function: Any, gradient: Any) -> Any:
