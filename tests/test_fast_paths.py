@@ -48,6 +48,27 @@ def test_fast_equals_plain(name, dtype):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("width", [(1,), (3,), (64,), (2, 2)], ids=str)
+def test_rows_of_a_dense_gradient_are_touched_where_any_number_is_not_zero(dtype, width):
+    random = np.random.default_rng(0)
+    gradient = np.zeros((40, int(np.prod(width))))
+    gradient[:10] = random.standard_normal((10, gradient.shape[1]))
+    gradient[10:15] = -np.abs(gradient[:5])  # nothing positive
+    gradient[15:20, -1] = [1e-6, -1e-6, np.inf, -np.inf, np.nan]
+    gradient[20:22] = -0.0
+    gradient[22, 0] = -0.0
+    gradient[23, -1] = -np.nan
+    gradient[24] = [(-1) ** i for i in range(gradient.shape[1])]  # the sum may be zero
+    table = keras.Variable(np.ones((40, *width)), dtype=dtype, name="table")
+    optimizer = keras_tfopt.LazyAdam(0.5, row_variables=["table"])
+    given = keras.ops.convert_to_tensor(gradient.reshape(table.shape), dtype)
+    expected = np.flatnonzero((gradient != 0).any(axis=1))
+    optimizer.apply([given], [table])
+    after = keras.ops.convert_to_numpy(keras.ops.cast(table, "float64")).reshape(40, -1)
+    np.testing.assert_array_equal(np.flatnonzero((after != 1).any(axis=1)), expected)
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is the fast path of torch only")
 class TestTorch:
     def test_a_rule_is_compiled_once_for_all_sizes(self):

@@ -18,9 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Threads of torch that spin while they wait take a busy machine's time from those they wait for.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 import keras
 import numpy as np
 
