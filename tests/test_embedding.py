@@ -535,6 +535,7 @@ def compiled(table, optimizer=None):
     return model
 
 
+LAYER = keras_tfopt.layers.Embedding
 OPTIMIZERS = {
     "keras SGD": lambda: keras.optimizers.SGD(0.1, momentum=0.5),
     "keras Adam": lambda: keras.optimizers.Adam(RATE),
@@ -545,15 +546,66 @@ OPTIMIZERS = {
 }
 
 
+class Product(keras.layers.Embedding):
+    """Looks up by a product with ones and zeros: whatever the backend, the gradient is dense."""
+
+    def call(self, ids):
+        return ops.matmul(ops.one_hot(ids, self.input_dim), ops.convert_to_tensor(self.embeddings))
+
+
+def assert_same_weights(models):
+    for a, b in zip(*(model.weights for model in models), strict=True):
+        np.testing.assert_allclose(to_numpy(a), to_numpy(b), rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_other_optimizers_get_what_keras_layer_gives_them(name):
-    trained = []
-    for table in (keras_tfopt.layers.Embedding, layers.Embedding):
-        model = compiled(table, OPTIMIZERS[name]())
+def test_other_optimizers_get_dense_gradients(name):
+    models = [compiled(table, OPTIMIZERS[name]()) for table in (LAYER, Product)]
+    for model in models:
         model.fit(IDS[0], TARGETS, BATCH, epochs=1, shuffle=False, verbose=0)
-        trained.append([to_numpy(v) for v in model.weights])
-    for a, b in zip(*trained, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+    assert_same_weights(models)
+
+
+def test_other_optimizers_after_ours_get_dense_gradients():
+    models = [compiled(table) for table in (LAYER, Product)]
+    earlier = []
+    for model in models:
+        model.fit(IDS[0], TARGETS, BATCH, epochs=1, shuffle=False, verbose=0)
+        earlier.append(model.optimizer)
+        model.compile(keras.optimizers.Adam(RATE), "mse")
+        model.fit(IDS[0], TARGETS, BATCH, epochs=1, shuffle=False, verbose=0)
+    assert_same_weights(models)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="about the tape of TensorFlow")
+@pytest.mark.parametrize("name", ["keras Adam", "LazyAdam"])
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_loop_of_ones_own(name, compiles):
+    import tensorflow as tf
+
+    def train_in_a_loop(model):
+        optimizer, kinds = (
+            {"LazyAdam": lambda: keras_tfopt.LazyAdam(RATE), **OPTIMIZERS}[name](),
+            [],
+        )
+
+        def step():
+            with tf.GradientTape() as tape:
+                loss = ops.mean((model(IDS[0]) - TARGETS) ** 2)
+            gradients = tape.gradient(loss, model.trainable_weights)
+            kinds.append(type(gradients[0]))
+            optimizer.apply(gradients, model.trainable_weights)
+
+        run = tf.function(step) if compiles else step
+        for _ in range(3):
+            run()
+        return kinds[-1]
+
+    models = [make(Job(), table) for table in (LAYER, Product)]
+    kinds = [train_in_a_loop(model) for model in models]
+    assert (kinds[0] is tf.IndexedSlices) == (name == "LazyAdam")
+    assert kinds[1] is not tf.IndexedSlices
+    assert_same_weights(models)
 
 
 @every_rule

@@ -47,6 +47,7 @@ from keras_tfopt.execution.options import (
     compile_patterns,
     current,
 )
+from keras_tfopt.execution.rows import take_rows
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -211,6 +212,7 @@ class Engine(keras.optimizers.Optimizer):
             self._trainable_variables_indices[self._var_key(variable)] = len(self._likes)
             self._likes.append(like)
             self._trainable_variables.append(variable)
+            take_rows(variable)
             is_row_variable = any(p.search(like.path) for p in self._row_patterns)
             self._is_row_variable.append(bool(like.shape) and is_row_variable)
             self._sparse.append(self.sparse if self.takes_rows(like) else "dense")

@@ -12,6 +12,7 @@ from tensorflow.python.ops import control_flow_util
 
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import is_plain
+from keras_tfopt.execution.tensorflow_lookup import look_up  # noqa: F401
 from keras_tfopt.execution.tensorflow_loss import (  # noqa: F401
     check_traceable,
     concretely,
@@ -117,13 +118,6 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
         known = tf.get_static_value(gradient.dense_shape)
     shape = shape if known is None else tuple(int(size) for size in known)
     return RowGradient._unchecked(gradient.values, tf.reshape(gradient.indices, [-1]), shape)
-
-
-def look_up(table: Any, ids: Any) -> Any:
-    """Rows of a table; see `keras_tfopt.execution.lookup`."""
-    ids = tf.where(ids < 0, ids + table.shape[0], ids)
-    # From the variable itself: to take its value first may copy the table when rows are written.
-    return tf.gather(_native(table), ids)
 
 
 def scale_native(gradient: Any, scale: Any) -> Any:

@@ -24,10 +24,11 @@ class Embedding(keras.layers.Embedding):
 
     Its gradient consists of the rows that were looked up. With an optimizer of this package for
     which a row gradient touches rows only, or a wrapper around one, a step of `fit` neither makes
-    a gradient of the table's size nor reads or writes another row. For any other optimizer, Keras's
-    own included, the gradient is what it is with Keras's layer: on JAX and torch the dense one, on
-    TensorFlow `tf.IndexedSlices` (in which Keras's optimizers do not sum the gradients of repeated
-    ids, and ours do).
+    a gradient of the table's size nor reads or writes another row. Any other optimizer, Keras's
+    own included, gets the dense gradient, in which repeated ids are summed. (On TensorFlow, with
+    Keras's layer, its own optimizers do not sum them.) In a training loop of one's own on
+    TensorFlow, the gradient has rows as soon as an optimizer of this package was built for the
+    table: call `optimizer.build(model.trainable_variables)` before the first step.
 
     **Touched** are the rows in the batch, be their gradient zero or not; a row whose output the
     loss does not depend on is not. With Keras's layer it is the rows with a gradient that is not
