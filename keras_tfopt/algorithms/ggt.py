@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.algorithm import Algorithm, check_hyperparameter, check_integer, register
-from keras_tfopt.execution import Rows, Slot, combine_rows
+from keras_tfopt.execution import Rows, Slot, combine_rows, row_products
 
 
 @register
@@ -84,13 +84,13 @@ class GGT(Algorithm):
 
     def sums(self, g: Any, s: Any, t: Any) -> dict[str, Any]:
         m = self._moment(g, s)
-        return {"square": m[None] @ m[:, None], "products": s.grad_buffer @ m[:, None]}
+        return {"square": row_products(m[None], m), "products": row_products(s.grad_buffer, m)}
 
     def solve(self, s: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         index = (ops.cast(t.step, "int32") - 1) % self.window
         new = ops.equal(ops.arange(self.window), index)
         # The row that m replaces is put right in the small products, not in the large buffer.
-        c = ops.where(new, t.square[0], t.products[:, 0])
+        c = ops.where(new, t.square, t.products)
         gram = ops.where(new[:, None], c[None, :], ops.where(new[None, :], c[:, None], s.gram))
 
         k = ops.where(t.step < self.window, t.step, self.window * ops.ones_like(t.step))

@@ -39,6 +39,7 @@ from keras_tfopt.execution.wrapping import WrappingEngine
 
 check_traceable = backend.check_traceable
 combine_rows = backend.combine_rows
+row_products = backend.row_products
 conditional = backend.conditional
 eigh_is_slow = backend.eigh_is_slow
 is_variable = backend.is_variable
@@ -72,6 +73,7 @@ __all__ = [
     "averaged",
     "changes",
     "combine_rows",
+    "row_products",
     "conditional",
     "eigh_is_slow",
     "check_savable",

@@ -47,7 +47,7 @@ from keras_tfopt.execution.options import (
     compile_patterns,
     current,
 )
-from keras_tfopt.execution.rows import take_rows
+from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -212,7 +212,7 @@ class Engine(keras.optimizers.Optimizer):
             self._trainable_variables_indices[self._var_key(variable)] = len(self._likes)
             self._likes.append(like)
             self._trainable_variables.append(variable)
-            take_rows(variable)
+            mark_as_taken(variable)
             is_row_variable = any(p.search(like.path) for p in self._row_patterns)
             self._is_row_variable.append(bool(like.shape) and is_row_variable)
             self._sparse.append(self.sparse if self.takes_rows(like) else "dense")
@@ -475,14 +475,21 @@ class Engine(keras.optimizers.Optimizer):
             start, end = end, end + math.prod(like.shape)
             master = self._slot_variables[index].get(MASTER)
             members.append(ModelVariable(variable, like, start, end, self._decays[index], master))
-        along = [name for name, slot in self.slots(self._likes).items() if None in slot.shape]
-        changing, dtype = tuple(self._changing), self._model_dtype
-        rule = ModelRule(self, changing, list(self._model_slots), along, dtype, backend.norm)
-        step = ModelStep(rule, members, self._model_slots)
+        step = ModelStep(self._model_rule(), members, self._model_slots)
         g = [given.get(index) for index in range(len(members))]
         g = [backend.to_dense(one) if isinstance(one, gradients.Touched) else one for one in g]
         if not backend.run_in_pieces(self, step, g, scalars):
             self._run_whole(step, g, scalars)
+
+    def _model_rule(self) -> ModelRule:
+        key = "model rule"
+        if key not in self._fast:
+            along = [name for name, slot in self.slots(self._likes).items() if None in slot.shape]
+            changing, names = tuple(self._changing), list(self._model_slots)
+            self._fast[key] = ModelRule(
+                self, changing, names, along, self._model_dtype, backend.norm
+            )
+        return self._fast[key]
 
     def _run_whole(self, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> None:
         members, names = step.variables, list(step.slots)

@@ -133,6 +133,11 @@ def combine_rows(weights: Any, rows: Any) -> Any:
     return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
 
 
+def row_products(rows: Any, vector: Any) -> Any:
+    """The scalar product of each of some long rows with a vector."""
+    return rows @ vector
+
+
 def eigh_is_slow() -> bool:
     """Whether decomposing a matrix takes much longer here than some dozens of products."""
     return False

@@ -102,12 +102,12 @@ def is_looked_up(variable: Any) -> bool:
     return getattr(variable, "is_looked_up", False)
 
 
-def take_rows(variable: Any) -> None:
+def mark_as_taken(variable: Any) -> None:
     """Says of a variable that an optimizer which takes row gradients was built for it."""
     if is_looked_up(variable):
         variable.is_taken = True
 
 
 def is_taken(variable: Any) -> bool:
-    """Whether `take_rows` was called for this variable."""
+    """Whether `mark_as_taken` was called for this variable."""
     return getattr(variable, "is_taken", False)

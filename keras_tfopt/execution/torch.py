@@ -126,6 +126,14 @@ def combine_rows(weights: Any, rows: Any) -> Any:
     return rows.T @ weights
 
 
+def row_products(rows: Any, vector: Any) -> Any:
+    """The scalar product of each of some long rows with a vector."""
+    if torch.compiler.is_compiling():
+        # One loop that reads the vector once, and makes it on the way.
+        return torch.stack([(rows[i] * vector).sum() for i in range(rows.shape[0])])
+    return rows @ vector
+
+
 def eigh_is_slow() -> bool:
     """Whether decomposing a matrix takes much longer here than some dozens of products."""
     return False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.binding import ModelRule, ModelStep, ModelVariable
     from keras_tfopt.execution.engine import Engine
 
-PIECE = 1 << 18  # entries
+PIECE = 1 << 20  # entries
 
 _compiled: dict[tuple, tuple[Callable, Callable]] = {}
 
@@ -42,6 +42,7 @@ def run_in_pieces(
     if is_plain() or not all(v.is_contiguous() and v.device.type == "cpu" for v in values):
         return False
     slots = {name: slot.value.detach() for name, slot in step.slots.items()}
+    grads = [None if g is None else g.reshape(-1) for g in grads]
     pieces = _pieces(step.variables)
     sums_of, update = _compiled_parts(engine, step.rule)
     sums: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from keras_tfopt.execution.binding import HYPERPARAMETER, Cache, Scalars, scalar
 from keras_tfopt.execution.building import add_slot, describe, mend_loss_scaling, pair, path_of
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.options import changes, current
-from keras_tfopt.execution.rows import take_rows
+from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 
@@ -164,7 +164,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             self._facts.append(self.facts(like))
             self._reach.append(self.reach(like))
             self._trainable_variables.append(variable)
-            take_rows(variable)
+            mark_as_taken(variable)
             slots = self.slots(like).items()
             self._slot_variables.append(
                 {name: add_slot(self, variable, like, name, slot) for name, slot in slots}
