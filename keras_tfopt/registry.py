@@ -15,7 +15,7 @@ import keras
 
 from keras_tfopt import algorithms, wrappers
 from keras_tfopt.algorithm import Algorithm
-from keras_tfopt.execution import Like
+from keras_tfopt.execution import Like, portable
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.wrapper import Wrapper
 
@@ -211,7 +211,7 @@ def get(identifier: Any, **arguments: Any) -> Any:
             # own, and takes names without a module, which this does not.
             has_module = identifier.get("module") is not None
             read = keras.saving.deserialize_keras_object if has_module else keras.optimizers.get
-            return read(dict(identifier))
+            return read(portable(dict(identifier)))
         raise TypeError(
             "Argument `identifier` must be a name, a configuration or an optimizer. Received: "
             f"{identifier!r}"

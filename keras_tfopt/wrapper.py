@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
 from keras_tfopt.execution import (
     Like,
     Slot,
@@ -74,7 +72,7 @@ class Wrapper(WrappingEngine):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
-        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
+        inner = encoded(self.inner_optimizer)
         return {"name": self.name, "inner_optimizer": inner, **self.own_config()}
 
     def own_arguments(self) -> list[str]:

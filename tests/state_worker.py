@@ -61,6 +61,9 @@ MAKERS = {
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(
         keras_tfopt.LazyAdam(0.05), initial_scale=64.0, dynamic_growth_steps=4
     ),
+    "of_keras": lambda: keras_tfopt.LossScaleOptimizer(
+        keras_tfopt.MovingAverage(keras.optimizers.Adam(0.05), 0.8), initial_scale=64.0
+    ),
     **IN_PROCESSES,
 }
 BEFORE, AFTER = 3, 3

@@ -10,7 +10,7 @@ from keras_tfopt.execution.access import (
 )
 from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sync
 from keras_tfopt.execution.building import path_of, prepare
-from keras_tfopt.execution.configuration import decoded, encoded
+from keras_tfopt.execution.configuration import decoded, encoded, portable
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.gradients import clipped_by_global_norm
 from keras_tfopt.execution.imperative import Imperative, assign_rows, take_rows
@@ -92,5 +92,6 @@ __all__ = [
     "parts",
     "path_of",
     "plain",
+    "portable",
     "sync",
 ]

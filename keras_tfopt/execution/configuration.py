@@ -20,7 +20,9 @@ def encoded(value: Any, name: str = "") -> Any:
         return [encoded(item) for item in value]
     if isinstance(value, keras.Variable):
         return float(value.numpy())
-    return keras.saving.serialize_keras_object(value) if callable(value) else value
+    if callable(value) or isinstance(value, keras.optimizers.Optimizer):
+        return portable(keras.saving.serialize_keras_object(value))
+    return value
 
 
 def decoded(value: Any, custom_objects: dict | None = None) -> Any:
@@ -30,5 +32,21 @@ def decoded(value: Any, custom_objects: dict | None = None) -> Any:
     if isinstance(value, list):
         return [decoded(item, custom_objects) for item in value]
     if isinstance(value, dict) and "class_name" in value:
-        return keras.saving.deserialize_keras_object(value, custom_objects)
+        return keras.saving.deserialize_keras_object(portable(value), custom_objects)
     return value
+
+
+def portable(config: Any) -> Any:
+    """A configuration in which Keras's optimizers have the names that they have on every backend.
+
+    On PyTorch, Keras gives the configuration of an optimizer the name of a class that works there
+    only. `keras.optimizers.deserialize` knows better, but does not look into wrappers.
+    """
+    if isinstance(config, list):
+        return [portable(item) for item in config]
+    if not isinstance(config, dict):
+        return config
+    config = {key: portable(value) for key, value in config.items()}
+    if str(config.get("module")).startswith("keras.src.backend.") and "class_name" in config:
+        config.update(module="keras.optimizers", registered_name=None)
+    return config

@@ -12,6 +12,7 @@ from keras.src.utils import tracking
 from keras_tfopt.execution import gradients, persistence
 from keras_tfopt.execution.binding import Cache
 from keras_tfopt.execution.building import describe, pair
+from keras_tfopt.execution.configuration import portable
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.wrapping import apply_summed, check_inner
 
@@ -31,6 +32,15 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
         super().__init__(inner, *args, **kwargs)
         self._waiting: persistence.Saved | None = None
         self._fast = Cache()
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, serializable."""
+        return portable(super().get_config())
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The optimizer that `get_config` described."""
+        return super().from_config(portable(config), custom_objects)
 
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:
