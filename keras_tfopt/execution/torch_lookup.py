@@ -35,6 +35,7 @@ class _Lookup(torch.autograd.Function):
         return torch.nn.functional.embedding(ids, table)
 
     @staticmethod
+    @torch.compiler.disable  # Dynamo would trace it while it runs, and read what it may read once
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, values: Any) -> tuple:
         (ids,) = ctx.saved_tensors
