@@ -1,0 +1,275 @@
+"""Checkpoints of TensorFlow 1: going on from recorded ones, and writing such."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tfopt
+from integration import originals, through_legacy
+from keras_tfopt import legacy
+
+pytest.importorskip("tensorflow")
+
+ROOT = Path(__file__).parents[1]
+RECORDED = ROOT / "tests" / "golden" / "tf1" / "checkpoints"
+BACKEND = keras.backend.backend()
+KINDS = sorted(p.name for p in RECORDED.iterdir())
+CASES = [
+    (kind, saved["prefix"])
+    for kind in KINDS
+    for saved in json.loads((RECORDED / kind / "manifest.json").read_text())["checkpoints"]
+]
+every_case = pytest.mark.parametrize(
+    ("kind", "prefix"), CASES, ids=[f"{k}-{p.split('/')[0]}" for k, p in CASES]
+)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def test_there_are_all_recordings():
+    assert len(KINDS) == 13 and len(CASES) == 14
+
+
+def to_numpy(value):
+    return np.array(ops.convert_to_numpy(value))
+
+
+def manifest(kind):
+    return json.loads((RECORDED / kind / "manifest.json").read_text())
+
+
+def prefix_of(kind):
+    return str(RECORDED / kind / manifest(kind)["checkpoints"][0]["prefix"])
+
+
+class Network(keras.Model):
+    """x, or x plus a row for each id, through `dense` and `dense_1`."""
+
+    def __init__(self, embedding=False, name="network", **layers):
+        super().__init__(name=name)
+        self.embedding = None
+        if embedding:
+            self.embedding = keras_tfopt.layers.Embedding(7, 5, name="embedding")
+        self.dense = keras.layers.Dense(4, activation="tanh", name=layers.get("first", "dense"))
+        self.dense_1 = keras.layers.Dense(3, name=layers.get("second", "dense_1"))
+
+    def call(self, inputs):
+        x, ids = inputs
+        x = x if self.embedding is None else x + self.embedding(ids)
+        return self.dense_1(self.dense(x))
+
+
+def network(kind, seed=0, **names):
+    keras.utils.set_random_seed(seed)
+    model = Network("embedding" in kind, **names)
+    model((np.zeros((1, 5), "float32"), np.zeros(1, "int32")))
+    return model
+
+
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def batch(arrays, step):
+    x, y = arrays[f"batch/{step}/x"], arrays[f"batch/{step}/y"]
+    ids = arrays[f"batch/{step}/ids"] if f"batch/{step}/ids" in arrays else np.zeros(len(x))
+    return (x, ids.astype("int32")), y.astype("int32")
+
+
+def public(kind, step=None):
+    entry = manifest(kind)
+    return originals.build(entry["optimizer"], entry["kwargs"], step)
+
+
+def by_verbs(kind, step):
+    entry = {**manifest(kind), "apply_kwargs": {}}
+    return through_legacy.build(entry["optimizer"], entry, [], step).optimizer
+
+
+def counter():
+    return keras.Variable(0, dtype="int32", trainable=False, name="steps")
+
+
+def named(model):
+    """Variables of a model by their names in the recordings."""
+    return {v.path.split("network/")[-1]: v for v in model.weights}
+
+
+def assert_close(ours, theirs, tolerance, what):
+    np.testing.assert_allclose(ours, theirs, **tolerance, err_msg=what)
+
+
+def assert_state(kind, model, optimizer, step, arrays):
+    """Variables and slots, as recorded after a step."""
+    tolerance = manifest(kind)["tolerance"]
+    variables = named(model)
+    for name in arrays:
+        if name.startswith(f"var/{step}/"):
+            path = name.removeprefix(f"var/{step}/")
+            assert_close(to_numpy(variables[path]), arrays[name], tolerance["var"], name)
+        if name.startswith(f"slot/{step}/"):
+            path, slot = name.removeprefix(f"slot/{step}/").rsplit("/", 1)
+            value = to_numpy(optimizer.slot(variables[path], slot))
+            assert_close(value, arrays[name], tolerance["slots"][slot], name)
+
+
+# ---- Going on ------------------------------------------------------------------------------------
+
+
+@every_case
+def test_training_goes_on_as_recorded(kind, prefix):
+    arrays = np.load(RECORDED / kind / "continuation.npz")
+    step = counter()
+    model, optimizer = network(kind), public(kind, step)
+    swapped = prefix.startswith("swapping")
+    report = legacy.load_checkpoint(RECORDED / kind / prefix, model, optimizer, swapped=swapped)
+    assert not report.problems and report.iterations == int(optimizer.iterations) == 5
+    assert report.global_step == 5 and set(report.steps.values()) == {5}
+    assert_state(kind, model, optimizer, 4, arrays)
+    assert getattr(optimizer, "global_step", None) is (step if kind == "Shampoo" else None)
+    assert int(step) == (5 if kind == "Shampoo" else 0)
+    go_on(kind, model, optimizer, step, arrays)
+
+
+def go_on(kind, model, optimizer, step, arrays):
+    """Steps 5 to 9 in Keras's own training, compared after each."""
+    # What is compiled is tested elsewhere, with these rules and others.
+    model.compile(optimizer=optimizer, loss=LOSS, run_eagerly=BACKEND == "tensorflow")
+    with keras_tfopt.execution.plain():
+        for t in range(5, 10):
+            x, y = batch(arrays, t)
+            loss = model.train_on_batch(x, y)
+            step.assign_add(1)
+            assert_close(loss, arrays[f"loss/{t}"], {"rtol": 1e-4, "atol": 1e-5}, f"loss {t}")
+            assert_state(kind, model, optimizer, t, arrays)
+
+
+@every_kind
+def test_verbs_go_on_as_recorded(kind):
+    arrays = np.load(RECORDED / kind / "continuation.npz")
+    step = counter()
+    model, optimizer = network(kind, seed=1), by_verbs(kind, step)
+    report = legacy.load_checkpoint(prefix_of(kind), model, optimizer)
+    step.assign(report.global_step)
+    end = 7 if BACKEND == "jax" else 10  # where single operations take their time
+    with keras_tfopt.execution.plain():
+        for t in range(5, end):
+            x, y = batch(arrays, t)
+            optimizer.minimize(lambda x=x, y=y: LOSS(y, model(x)), step, model.trainable_variables)
+            assert_state(kind, model, optimizer.keras, t, arrays)
+    assert int(step) == end
+
+
+# ---- Writing -------------------------------------------------------------------------------------
+
+
+def contents(prefix):
+    """Everything in a checkpoint, read without this package."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@every_case
+def test_round_trip_is_exact(kind, prefix, tmp_path):
+    """What is loaded and written again is the same file, to the bit, name by name."""
+    swapped = prefix.startswith("swapping")
+    model, optimizer = network(kind), public(kind, counter())
+    legacy.load_checkpoint(RECORDED / kind / prefix, model, optimizer, swapped=swapped)
+    path = legacy.save_checkpoint(tmp_path / "new" / "model", model, optimizer, swapped=swapped)
+    assert path == str(tmp_path / "new" / "model")
+    ours, theirs = contents(path), contents(RECORDED / kind / prefix)
+    assert set(ours) == set(theirs)
+    for name, array in theirs.items():
+        assert ours[name].dtype == array.dtype and ours[name].shape == array.shape, name
+        if name != "flat_grad":  # of GGT, which writes it before it reads it
+            np.testing.assert_array_equal(ours[name], array, err_msg=name)
+
+    again, optimizer = network(kind, seed=3, name="again"), public(kind, counter())
+    # A folder is its latest checkpoint.
+    legacy.load_checkpoint(tmp_path / "new", again, optimizer, swapped=swapped)
+    for a, b in zip(model.weights, again.weights):
+        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
+
+
+def tensorflow_1():
+    """The interpreter with TensorFlow 1.15: $TF1_PYTHON, or `python3.7` if it has it."""
+    candidates = [os.environ.get("TF1_PYTHON"), shutil.which("python3.7")]
+    for python in filter(None, candidates):
+        done = subprocess.run(
+            [python, "-c", "import tensorflow as tf; print(tf.__version__)"],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode == 0 and done.stdout.split(".")[:2] == ["1", "15"]:
+            return python
+    return None
+
+
+def restored_by(python, kind, prefix, out):
+    """What `integration/tf1/restore.py` makes of a checkpoint; None if it lacks the optimizer."""
+    batches = RECORDED / kind / "continuation.npz"
+    program = ROOT / "integration" / "tf1" / "restore.py"
+    arguments = [RECORDED / kind / "manifest.json", prefix, batches, out]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, str(program), *map(str, arguments)],
+        env=environment,
+        cwd=out.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode == 3:
+        return None
+    assert done.returncode == 0, done.stderr[-3000:]
+    return np.load(out)
+
+
+def assert_restored(kind, prefix, done):
+    """That TensorFlow 1 restored what was written, and went on as it did when it was recorded."""
+    arrays, tolerance = np.load(RECORDED / kind / "continuation.npz"), manifest(kind)["tolerance"]
+    ours = contents(prefix)
+    for name in done:
+        if name.startswith("restored/"):
+            np.testing.assert_array_equal(done[name], ours[name.removeprefix("restored/")], name)
+    for name in arrays:
+        kind_of, step, *rest = name.split("/")
+        if kind_of == "var" and int(step) >= 5:
+            assert_close(done[name], arrays[name], tolerance["var"], name)
+
+
+def write_loaded(kind, folder):
+    model, optimizer = network(kind), public(kind, counter())
+    legacy.load_checkpoint(prefix_of(kind), model, optimizer)
+    return legacy.save_checkpoint(folder / "written", model, optimizer)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "RMSProp_centered"])
+def test_saver_in_graph_mode_restores_it(kind, tmp_path):
+    prefix = write_loaded(kind, tmp_path)
+    done = restored_by(sys.executable, kind, prefix, tmp_path / "done.npz")
+    assert_restored(kind, prefix, done)
+
+
+@pytest.mark.slow
+@every_kind
+def test_tensorflow_1_restores_it(kind, tmp_path):
+    python = tensorflow_1()
+    if python is None:
+        pytest.skip("no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it")
+    prefix = write_loaded(kind, tmp_path)
+    done = restored_by(python, kind, prefix, tmp_path / "done.npz")
+    assert done is not None
+    assert_restored(kind, prefix, done)
+    if kind.startswith("MovingAverage"):
+        model, optimizer = network(kind), public(kind, counter())
+        legacy.load_checkpoint(prefix, model, optimizer)
+        swapped = legacy.save_checkpoint(tmp_path / "swapped", model, optimizer, swapped=True)
+        done = restored_by(python, kind, f"{swapped}+swapping", tmp_path / "swapped.npz")
+        np.testing.assert_array_equal(
+            done["restored/dense/kernel"], contents(prefix)["dense/kernel"]
+        )
