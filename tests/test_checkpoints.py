@@ -1,6 +1,10 @@
 """Checkpoints of TensorFlow 1: going on from recorded ones, and writing such."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import keras

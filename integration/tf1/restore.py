@@ -2,10 +2,12 @@
 
     python integration/tf1/restore.py MANIFEST PREFIX BATCHES OUT
 
-For TensorFlow 1.15.5 on Python 3.7; optimizers of `tf.train` also run with TensorFlow 2. MANIFEST is
-the description of a recorded checkpoint, of which the network and the optimizer are made; BATCHES an
-archive with `batch/<step>/x`, `y` and `ids`, of which the steps after the checkpoint are fed; OUT gets
-an archive with every variable right after the restoration, `restored/<name>`, and after each step,
+For TensorFlow 1.15.5 on Python 3.7; optimizers of `tf.train` also run with TensorFlow 2.
+
+MANIFEST describes a recorded checkpoint; the network and the optimizer are made from it. PREFIX is
+what to restore; with `+swapping` behind it, by `swapping_saver()`. BATCHES is an archive with
+`batch/<step>/x`, `y` and `ids`, of which the steps after the checkpoint are fed. OUT gets an
+archive with every variable right after the restoration, `restored/<name>`, and after each step,
 `var/<step>/<name>`, and the losses, `loss/<step>`.
 
 It exits with status 3 where this TensorFlow has no such optimizer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import uuid
@@ -139,9 +140,15 @@ def tensorflow() -> Any:
 def _note_latest(tf: Any, folder: str, prefix: str) -> None:
     """Puts a checkpoint into the list from which `tf.train.latest_checkpoint` takes the last."""
     state = tf.train.get_checkpoint_state(folder)
-    earlier = [] if state is None else list(state.all_model_checkpoint_paths)
-    known = [path for path in earlier if os.path.abspath(path) != os.path.abspath(prefix)]
-    tf.compat.v1.train.update_checkpoint_state(folder, prefix, [*known, prefix])
+    paths = [] if state is None else list(state.all_model_checkpoint_paths)
+    known = [path for path in paths if os.path.abspath(path) != os.path.abspath(prefix)]
+    name = json.dumps(os.path.basename(prefix), ensure_ascii=False)
+    lines = [f"model_checkpoint_path: {name}"]
+    for path in known:
+        lines.append(f"all_model_checkpoint_paths: {json.dumps(path, ensure_ascii=False)}")
+    lines.append(f"all_model_checkpoint_paths: {name}")
+    with tf.io.gfile.GFile(os.path.join(folder, "checkpoint"), "w") as file:
+        file.write("\n".join([*lines, ""]))
 
 
 def _existing(tf: Any, prefix: Any) -> str:
