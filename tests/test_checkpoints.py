@@ -252,11 +252,32 @@ def write_loaded(kind, folder):
     return legacy.save_checkpoint(folder / "written", model, optimizer)
 
 
-@pytest.mark.parametrize("kind", ["Adam", "RMSProp_centered"])
+@every_kind
 def test_saver_in_graph_mode_restores_it(kind, tmp_path):
+    """A graph with the variables that the recorded one had, and a Saver of TensorFlow 1."""
+    import tensorflow as tf
+
     prefix = write_loaded(kind, tmp_path)
-    done = restored_by(sys.executable, kind, prefix, tmp_path / "done.npz")
-    assert_restored(kind, prefix, done)
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        recorded = manifest(kind)["checkpoints"][0]["variables"]
+        variables = [
+            v1.get_variable(v["name"], v["shape"], v["dtype"], v1.zeros_initializer())
+            for v in recorded
+        ]
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().restore(session, prefix)
+        values = session.run(variables)
+    theirs = contents(prefix_of(kind))
+    for entry, value in zip(recorded, values):
+        if entry["name"] != "flat_grad":
+            np.testing.assert_array_equal(value, theirs[entry["name"]], entry["name"])
+
+
+def test_training_in_graph_mode_goes_on_from_it(tmp_path):
+    prefix = write_loaded("Adam", tmp_path)
+    done = restored_by(sys.executable, "Adam", prefix, tmp_path / "done.npz")
+    assert_restored("Adam", prefix, done)
 
 
 @pytest.mark.slow
@@ -277,3 +298,73 @@ def test_tensorflow_1_restores_it(kind, tmp_path):
         np.testing.assert_array_equal(
             done["restored/dense/kernel"], contents(prefix)["dense/kernel"]
         )
+
+
+# ---- Names ---------------------------------------------------------------------------------------
+
+NAMES = json.loads((ROOT / "tests" / "signatures" / "tf1_checkpoint_names.json").read_text())
+GIVEN = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+
+
+def legacy_of(name, step):
+    """The optimizer that `integration/tf1/names.py` made, of ours."""
+    cls, _, how = name.partition(", ")
+    more = {"centered": {"centered": True}, "named": {"accum_name": "acc", "linear_name": "lin"}}
+    inner = legacy.MomentumOptimizer(0.1, 0.9)
+    if cls.startswith("extend"):
+        extended = legacy.extend_with_decoupled_weight_decay(legacy.LazyAdamOptimizer)
+        return extended(0.1, learning_rate=0.1)
+    if cls in ("MovingAverageOptimizer", "MultitaskOptimizerWrapper"):
+        return getattr(legacy, cls)(inner)
+    if cls == "VariableClippingOptimizer":
+        return legacy.VariableClippingOptimizer(inner, {"dense/bias": [0]}, 1.0)
+    arguments = {}
+    for argument, default in TABLE[cls].arguments.items():
+        if argument == "global_step":
+            arguments[argument] = step
+        elif default is REQUIRED:
+            arguments[argument] = GIVEN[argument]
+    return getattr(legacy, cls)(**arguments, **more.get(how, {}))
+
+
+def a_layer():
+    with keras.name_scope("dense"):
+        return [
+            keras.Variable(np.full((5, 4), 0.5, "float32"), name="kernel"),
+            keras.Variable(np.full(4, 0.25, "float32"), name="bias"),
+        ]
+
+
+@pytest.mark.parametrize("name", sorted(NAMES["names"]))
+@pytest.mark.filterwarnings("ignore:Weight decay beside")
+def test_names_are_those_of_tensorflow_1(name, tmp_path):
+    """Every class: all that a graph of TensorFlow 1.15.5 asks for is written, and nothing else."""
+    expected = NAMES["names"][name]
+    variables, optimizer = a_layer(), legacy_of(name, counter())
+    with pytest.raises(ValueError, match="must be built"):
+        legacy.save_checkpoint(tmp_path / "no", variables, optimizer)
+    optimizer.keras.build(sorted(variables, key=lambda variable: variable.path))
+    numbers = iter(range(1, 1000))
+    for variable in variables:  # slots that can be told apart
+        for slot in optimizer.get_slot_names():
+            state = optimizer.get_slot(variable, slot)
+            state.assign(np.full(state.shape, next(numbers), "float32"))
+    ours = contents(legacy.save_checkpoint(tmp_path / "model", variables, optimizer))
+    assert set(ours) == set(expected)
+    for key, (shape, dtype, meaning) in expected.items():
+        assert list(ours[key].shape) == shape and ours[key].dtype == dtype, key
+        slot, _, path = meaning.partition(" of ")
+        for variable in variables:
+            state = optimizer.get_slot(variable, slot) if path == variable.path else None
+            if state is not None:
+                np.testing.assert_array_equal(ours[key], to_numpy(state), key)
+
+    again, fresh = a_layer(), legacy_of(name, counter())
+    report = legacy.load_checkpoint(tmp_path / "model", again, fresh)
+    assert report.iterations == 0 and not report.problems
+    for a, b in zip(variables, again):
+        for slot in optimizer.get_slot_names():
+            if optimizer.get_slot(a, slot) is not None:
+                np.testing.assert_array_equal(
+                    to_numpy(fresh.get_slot(b, slot)), to_numpy(optimizer.get_slot(a, slot))
+                )

@@ -71,6 +71,8 @@ def main():
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
         )
         opt = optimizer(manifest["optimizer"], manifest["kwargs"], step)
+        if tensorflow.__version__.startswith("1."):
+            tf.disable_v2_tensorshape()  # which an import of tf.compat switches on; Shampoo fails
         train = opt.minimize(loss, global_step=step)
         saver = tf.train.Saver()
         if prefix.endswith("+swapping"):

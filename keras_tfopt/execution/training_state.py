@@ -40,7 +40,8 @@ def described_slots(optimizer: Any, variable: Any) -> dict[str, Content]:
         like = describe(variable, type(part).__name__)
         if getattr(part, "scope", None) != "model":
             for name, slot in part.slots(like).items():
-                found[name] = Content(tuple(slot.shape), slot.dtype or like.dtype)
+                shape = tuple(d for d in slot.shape if d is not None)
+                found[name] = Content(shape, slot.dtype or like.dtype)
         if getattr(part, "use_ema", False):
             found[AVERAGE] = Content(like.shape, like.dtype)
         if getattr(part, "master_weights", False) and dtype_of(variable) != like.dtype:

@@ -126,7 +126,7 @@ def _optimizer(options: Any) -> Any:
         raise ValueError(f"--optimizer must close its parentheses. Received: {options.optimizer!r}")
     optimizer = None
     for cls in reversed(classes):
-        around = {} if optimizer is None else {_AROUND: optimizer}
+        around: dict[str, Any] = {} if optimizer is None else {_AROUND: optimizer}
         takes = _arguments_of(cls)
         own = {name: given.pop(name) for name in list(given) if takes is None or name in takes}
         optimizer = cls(**around, **own)

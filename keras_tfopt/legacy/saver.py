@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from keras import ops
 
 from keras_tfopt.execution import CheckpointFile, array_of, dtype_of, write_checkpoint
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
-from keras_tfopt.legacy.checkpoints.saving import written
+from keras_tfopt.legacy.checkpoints.saving import Written, written
 
 ARCHIVE = ".npz"
 
@@ -60,11 +61,11 @@ class SwappingSaver:
         return path + ARCHIVE
 
     def _contents(self) -> list[Any]:
-        found = {}
+        found: dict[str, Any] = {}
         for name, (variable, average) in self._swapped.items():
             dtype = dtype_of(variable)
-            found[name] = name, dtype, lambda v=average: array_of(v)
-            found[f"{name}/{AVERAGE}"] = f"{name}/{AVERAGE}", dtype, lambda v=variable: array_of(v)
+            for key, value in ((name, average), (f"{name}/{AVERAGE}", variable)):
+                found[key] = Written(key, dtype, functools.partial(array_of, value))
         if self._optimizer is not None:
             variables = [variable for variable, _ in self._swapped.values()]
             for one in written(variables, self._optimizer, swapped=True):

@@ -101,7 +101,8 @@ def _meant(file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool) -
 
     found = []
     for name, tensor in tensors.items():
-        meaning, target = "variable", name
+        meaning: str = "variable"
+        target: str | None = name
         last = naming.base_of(name.split("/")[-1])
         if name in slots:
             meaning = target = f"slot {slots[name]} of {places[name].owner}"
@@ -169,10 +170,10 @@ def _slots_of(
     tensors: Mapping[str, Stored], owner: str, suffixes: Mapping[str, str], writers: Any
 ) -> dict[str, str]:
     """What the slots of one variable are called, by the names of these in the file."""
-    found = {}
+    found: dict[str, str] = {}
     rank = len(tensors[owner].shape)
     for base in dict.fromkeys(map(naming.base_of, suffixes)):
-        present = []
+        present: list[str] = []
         while (suffix := naming.numbered(base, len(present))) in suffixes:
             present.append(suffixes[suffix])
         for row in (TABLE[writer] for writer in writers(base)):

@@ -109,7 +109,7 @@ def load_checkpoint(
     if isinstance(model, keras.Model):
         sync(model)
     for move in plan.moves:
-        _assign(move, _read(file, move.tensor))
+        _assign(move, _read(file, move.tensor), plan.optimizer)
         bar.add(move)
     if plan.optimizer is not None:
         for variable, slot in plan.begin if new else ():
@@ -130,10 +130,12 @@ def _read(file: CheckpointFile, tensor: Stored) -> np.ndarray:
     return np.concatenate([file.read(name) for name in tensor.names], axis=tensor.axis)
 
 
-def _assign(move: Move, value: np.ndarray) -> None:
+def _assign(move: Move, value: np.ndarray, optimizer: Any) -> None:
     if move.change is not None:
         value = move.change(value)
-    variable = move.target()
+    variable = move.variable
+    if move.slot is not None:
+        variable = state_at(optimizer, variable, move.slot)
     if value.dtype.name == "bfloat16":  # which some backends do not take from NumPy
         value = value.astype("float32")
     if value.dtype.name != str(variable.dtype):

@@ -21,7 +21,6 @@ from keras_tfopt.execution import (
     layers_of,
     path_of,
     shared_slots,
-    state_at,
     variables_of,
 )
 from keras_tfopt.execution.binding import MASTER
@@ -53,12 +52,13 @@ GLOBAL_STEP = "global_step"
 Change = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Move:
-    """A tensor on its way into a variable, which may not exist yet."""
+    """A tensor on its way: into a variable, a slot of it, or one of all variables (None)."""
 
     tensor: Stored
-    target: Callable[[], Any]
+    variable: Any
+    slot: str | None = None
     change: Change | None = None
 
 
@@ -70,6 +70,8 @@ class Plan:
         trained: The variables that it is built for, or will be.
         moves: Values to be assigned.
         begin: Variables and slots of theirs that start at the value of the variable.
+        derived: Slots of all variables that follow from the others.
+        counter: The variable that the optimizer takes the step from, and its value to be.
     """
 
     def __init__(
@@ -81,13 +83,14 @@ class Plan:
         self.variables, choices = variables_in(model)
         self.tensors, left_out = naming.renamed(naming.stored(file.contents), name_map)
         self.moves: list[Move] = []
+        self.derived: set[str] = set()
+        self.counter: tuple[Any, int] | None = None
         self.begin: list[tuple[Any, str]] = []
-        self.shared: list[Move] = []
         self.steps: dict[str, int] = {}
         self.iterations: int | None = None
         self._entries: list[Entry] = []
         self._notes: list[str] = []
-        self._used = set()
+        self._used: set[str] = set()
         self._entries += [
             Entry(one.name, None, NOT_NEEDED, one.shape, "left out by name_map") for one in left_out
         ]
@@ -133,12 +136,12 @@ class Plan:
             if swapped and name is not None:
                 name = self.behind.get(name, {}).get(AVERAGE, name)
             wanted = Content(tuple(variable.shape), dtype_of(variable))
-            keeps_full = (
-                self.optimizer is not None and MASTER in described_slots(self.optimizer, variable)
-                if getattr(variable, "trainable", True)
-                else False
-            )
-            self._move(name, path_of(variable), wanted, lambda v=variable: v, rounds=keeps_full)
+            self._move(name, path_of(variable), wanted, variable, rounds=self._rounds(variable))
+
+    def _rounds(self, variable: Any) -> bool:
+        """Whether a copy in full precision is kept beside the variable."""
+        trains = self.optimizer is not None and getattr(variable, "trainable", True)
+        return trains and MASTER in described_slots(self.optimizer, variable)
 
     def _plan_slots(self, swapped: bool) -> None:
         assert self.origin is not None
@@ -165,7 +168,8 @@ class Plan:
                     name,
                     f"slot {slot} of {path}",
                     wanted,
-                    lambda v=variable, s=slot: state_at(self.optimizer, v, s),
+                    variable,
+                    slot,
                 )
 
     def _base(self, here: Mapping[int, Mapping[str, Any]]) -> str:
@@ -196,10 +200,9 @@ class Plan:
         assert self.origin is not None
         row = self.origin.row
         sources = [self.source.get(id(variable)) for variable in self.trained]
-        derived = set()
         for slot, wanted in shared_slots(self.optimizer, self.trained).items():
             if slot not in row.shared:
-                derived.add(slot)  # follows from the others
+                self.derived.add(slot)  # follows from the others
                 continue
             found = naming.named(slot, self.tensors)
             change = None if None in sources else self._reordered()
@@ -207,10 +210,10 @@ class Plan:
                 found[0] if found and change else None,
                 f"{slot} of all variables",
                 wanted,
-                lambda s=slot: state_at(self.optimizer, None, s),
+                None,
+                slot,
                 change=change,
             )
-        self.derived = derived
         for slot in row.scratch:
             for name in naming.named(slot, self.tensors)[:1]:
                 self._pass_over(name, None, "written before it is read")
@@ -265,7 +268,6 @@ class Plan:
             self._notes.append(
                 f"Counts of steps differ: {told}. The optimizer goes on from {self.iterations}."
             )
-        self.counter = None
         variable = getattr(core(self.optimizer), "global_step", None)
         if variable is not None and path_of(variable).split("/")[-1] != CONSTANT:
             if step is None:
@@ -328,7 +330,8 @@ class Plan:
         name: str | None,
         where: str,
         wanted: Content,
-        target: Callable[[], Any],
+        variable: Any,
+        slot: str | None = None,
         change: Change | None = None,
         rounds: bool = False,
     ) -> None:
@@ -343,7 +346,7 @@ class Plan:
         elif not (_holds(wanted.dtype, tensor.dtype) or (rounds and tensor.dtype == "float32")):
             status, detail = DTYPE, f"{tensor.dtype} there, {wanted.dtype} here"
         else:
-            self.moves.append(Move(tensor, target, change))
+            self.moves.append(Move(tensor, variable, slot, change))
         self._entries.append(Entry(tensor.name, where, status, tensor.shape, detail))
 
     def _restored(self, name: str, where: str, detail: str = "") -> None:

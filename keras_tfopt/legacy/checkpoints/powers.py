@@ -23,7 +23,7 @@ def power_after(steps: int, beta: float) -> np.ndarray:
         factors = np.full(chunk + 1, factor, "float32")
         factors[0] = value
         value, left = np.multiply.accumulate(factors)[-1], left - chunk
-    return np.float32(0) if value < _TINY else value
+    return np.asarray(0 if value < _TINY else value, "float32")
 
 
 def steps_of_power(power: float, beta: float) -> int | None:

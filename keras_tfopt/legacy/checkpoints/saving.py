@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -131,15 +132,12 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
 
     for variable in variables:
         name, dtype = names[id(variable)], dtype_of(variable)
-        trained_value = Written(name, dtype, lambda v=variable: array_of(v))
+        trained_value = Written(name, dtype, functools.partial(array_of, variable))
         if not averages.get(id(variable)):
             yield trained_value
             continue
-        average = Written(
-            f"{name}/{AVERAGE}",
-            dtype,
-            lambda v=variable: array_of(state_at(ours, v, "average")),
-        )
+        value = functools.partial(_array_at, ours, variable, "average")
+        average = Written(f"{name}/{AVERAGE}", dtype, value)
         if swapped:
             trained_value, average = (
                 trained_value._replace(value=average.value),
@@ -167,19 +165,20 @@ def _slots(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str])
                 f"{path_of(variable)!r}"
             )
         for slot, suffix in origin.suffixes(origin.bases[0], slots).items():
-            if slot in here:
-                value = lambda v=variable, s=slot: array_of(state_at(ours, v, s))  # noqa: E731
-            else:
-                value = lambda v=variable, s=slot: _zeros(core(ours), v, s)  # noqa: E731
+            value = functools.partial(_array_at if slot in here else _zeros, ours, variable, slot)
             yield Written(f"{names[id(variable)]}/{suffix}", dtype, value)
 
 
-def _zeros(rule: Any, variable: Any, slot: str) -> np.ndarray:
+def _array_at(ours: Any, variable: Any, slot: str) -> np.ndarray:
+    return array_of(state_at(ours, variable, slot))
+
+
+def _zeros(ours: Any, variable: Any, slot: str) -> np.ndarray:
     """A slot of Shampoo that is there, never written, in the original only."""
     shape = tuple(variable.shape)
     if slot.startswith("Gbar_"):
         size = shape[int(slot.removeprefix("Gbar_"))]
-        shape = (size, size) if size <= rule.max_matrix_size else (size,)
+        shape = (size, size) if size <= core(ours).max_matrix_size else (size,)
     return np.zeros(shape, "float32")
 
 
@@ -195,9 +194,9 @@ def _shared(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]
         return np.concatenate([array[..., starts[i] : starts[i + 1]] for i in order], axis=-1)
 
     for name in row.shared:
-        yield Written(name, found[name].dtype, lambda n=name: sorted_by_name(n))
+        yield Written(name, found[name].dtype, functools.partial(sorted_by_name, name))
     for name in row.scratch:
-        yield Written(name, "float32", lambda: np.zeros(sum(sizes), "float32"))
+        yield Written(name, "float32", functools.partial(np.zeros, sum(sizes), "float32"))
 
 
 def _counts(ours: Any, optimizer: Any) -> Iterator:
@@ -206,9 +205,9 @@ def _counts(ours: Any, optimizer: Any) -> Iterator:
     counter = getattr(rule, "global_step", None)
     counts = counter is not None and path_of(counter).split("/")[-1] != CONSTANT
     total = int(array_of(counter)) if counts else steps
-    yield Written(GLOBAL_STEP, "int64", lambda: np.int64(total))
+    yield Written(GLOBAL_STEP, "int64", functools.partial(np.array, total, "int64"))
     if row.counts:
-        yield Written(f"{GLOBAL_STEP}_1", "float32", lambda: np.float32(steps))
+        yield Written(f"{GLOBAL_STEP}_1", "float32", functools.partial(np.array, steps, "float32"))
     for argument in row.powers:
         beta = getattr(rule, row.renamed.get(argument, argument))
         if isinstance(beta, keras.Variable):
@@ -218,4 +217,4 @@ def _counts(ours: Any, optimizer: Any) -> Iterator:
                 f"Argument `optimizer` must have a constant {argument}: TensorFlow 1 keeps a power "
                 f"of it. Received: {beta!r}"
             )
-        yield Written(f"{argument}_power", "float32", lambda b=beta: power_after(steps, b))
+        yield Written(f"{argument}_power", "float32", functools.partial(power_after, steps, beta))
