@@ -190,7 +190,7 @@ def _found(tf: Any, folder: str) -> str:
 def _readable(tf: Any, prefix: str, what: str) -> Any:
     try:
         yield
-    except (tf.errors.OpError, RuntimeError, ValueError, MemoryError) as error:
+    except (tf.errors.OpError, RuntimeError, ValueError, LookupError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(
             f"The checkpoint {prefix!r} is truncated or damaged: {what} cannot be read "

@@ -164,7 +164,8 @@ def renamed(tensors: Mapping[str, Stored], name_map: Any) -> tuple[dict[str, Sto
             found[new] = tensor
     if rename.unused:
         key = rename.unused[0]
-        close = difflib.get_close_matches(key, tensors, 3)
+        scopes = {name[: match.start()] for name in tensors for match in re.finditer("/", name)}
+        close = difflib.get_close_matches(key, sorted({*scopes, *tensors}), 3)
         raise ValueError(
             "Argument `name_map` must have keys that are names or scopes in the checkpoint, or "
             f"patterns found in them. Received, found nowhere: {key!r}"

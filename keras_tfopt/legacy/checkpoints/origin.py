@@ -51,6 +51,8 @@ def keras_optimizer(optimizer: Any) -> Any:
             "Argument `optimizer` must be an optimizer of keras_tfopt or keras_tfopt.legacy, or "
             f"None. Received: {optimizer!r}"
         )
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer  # `compile` puts it there under mixed_float16
     return optimizer
 
 

@@ -110,7 +110,7 @@ class Plan:
             self._plan_slots(swapped)
             self._plan_shared()
             self._plan_steps()
-        self._plan_rest()
+        self._plan_rest(swapped)
 
     @property
     def report(self) -> Report:
@@ -241,7 +241,12 @@ class Plan:
         own: list[int] = []
         for argument in row.powers:
             count = self._plan_power(argument, row.renamed.get(argument, argument), scalars)
-            own += [] if count is None else [count]
+            if count is not None and own and count != own[0]:
+                entry = self._entries.pop()
+                detail = f"{count} steps, by the other power {own[0]}"
+                self._entries.append(dataclasses.replace(entry, status=INCONSISTENT, detail=detail))
+            elif count is not None:
+                own.append(count)
         if row.counts:
             fractions = {n: t for n, t in scalars.items() if t.dtype.startswith("float")}
             names = naming.named(GLOBAL_STEP, fractions)
@@ -308,20 +313,22 @@ class Plan:
         self._restored(name, f"iterations = {steps}")
         return steps
 
-    def _plan_rest(self) -> None:
+    def _plan_rest(self, swapped: bool) -> None:
         """What nothing has asked for."""
         places = naming.places(self.tensors)
         weights_alone = self.optimizer is None
         for name, tensor in self.tensors.items():
             if name in self._used:
                 continue
-            target, status = None, UNUSED
+            target, status = "", UNUSED
             if name in places:
                 target = f"state of {places[name].owner}"
             is_state = name in places or tensor.shape == ()
+            if swapped and AVERAGE in self.behind.get(name, {}):
+                is_state, target = True, f"moving average of {name}"
             if weights_alone and is_state:
                 status = NOT_NEEDED
-            self._entries.append(Entry(tensor.name, None, status, tensor.shape, target or ""))
+            self._entries.append(Entry(tensor.name, None, status, tensor.shape, target))
 
     # ---- Entries --------------------------------------------------------------------------------
 

@@ -37,11 +37,11 @@ def steps_of_power(power: float, beta: float) -> int | None:
         return None
     if not 0 < power <= factor < 1:
         raise ValueError(f"{power:g} is no power of {beta:g}")
-    # Rounding adds up to less than a step in some 10^5; then the nearest one counts.
+    # Where the power was rounded otherwise, the nearest one counts.
     near = max(round(math.log(power) / math.log(factor)) - 1, 0)
     around = range(max(near - 2, 0), near + 3)
     errors = {steps: abs(float(power_after(steps, beta)) / power - 1) for steps in around}
     best = min(errors, key=lambda steps: errors[steps])
-    if errors[best] > 0.25 * (1 - factor):
+    if errors[best] > min(0.25 * (1 - factor), 1e-6 * (best + 1)):
         raise ValueError(f"{power:g} is no power of {beta:g}")
     return best
