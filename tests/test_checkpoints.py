@@ -159,7 +159,7 @@ def test_verbs_go_on_as_recorded(kind):
     report = legacy.load_checkpoint(prefix_of(kind), model, optimizer)
     step.assign(report.global_step)
     assert_state(kind, model, optimizer.keras, 4, arrays)
-    # Single operations take their time on JAX, so that only the kind with a verb of its own goes on.
+    # Single operations take their time on JAX: there only the kind with a verb of its own goes on.
     end = 10 if BACKEND != "jax" else 6 if kind == "MovingAverage_Momentum" else 5
     with keras_tfopt.execution.plain():
         for t in range(5, end):

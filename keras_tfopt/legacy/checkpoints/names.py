@@ -216,20 +216,33 @@ def _snake_case(name: str) -> str:
 
 
 def matched(choices: list[list], names: Mapping[str, Any]) -> list[str | None]:
-    """For each variable, its name in the checkpoint: by the spelling and scope that find most."""
+    """For each variable, its name in the checkpoint: by the spelling and scope that find most.
+
+    Raises:
+        ValueError: if several scopes are as good.
+    """
     scopes_of = collections.defaultdict(set)
     for name in names:
         pieces = name.split("/")
         for start in range(len(pieces)):
             scopes_of["/".join(pieces[start:])].add("/".join([*pieces[:start], ""]))
     best: tuple[int, list[str | None]] = (0, [None] * len(choices[0]))
+    as_good: list[str] = []
+    spelling: list[str] = []
     for keys in choices:
         scopes = set().union({""}, *(scopes_of.get(key, ()) for key in keys))
         for scope in sorted(scopes, key=lambda scope: (len(scope), scope)):
             found = [scope + key if scope + key in names else None for key in keys]
             count = sum(name is not None for name in found)
             if count > best[0]:
-                best = count, found
+                best, as_good, spelling = (count, found), [scope], keys
+            elif count and count == best[0] and keys is spelling and as_good[0]:
+                as_good.append(scope)
+    if len(as_good) > 1:
+        raise ValueError(
+            f"The model's variables are found in several scopes of the checkpoint: {as_good}. Say "
+            f"which: name_map={{{as_good[0].rstrip('/')!r}: '', {as_good[1].rstrip('/')!r}: None}}"
+        )
     return best[1]
 
 
