@@ -133,6 +133,35 @@ def test_scopes(built, tmp_path):
     assert report.steps == {"train/beta1_power": 5, "train/beta2_power": 5, "global_step": 5}
 
 
+def test_layers_are_called_as_in_tensorflow_1(tmp_path):
+    """Statistics of normalization go along; names as `tf.layers` gave them in 1.15.5."""
+
+    def convolutional():
+        layers = [keras.Input((8, 8, 1))]
+        for _ in range(2):
+            layers += [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
+        return keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(3)])
+
+    model, optimizer = convolutional(), adam()
+    optimizer.build(model.trainable_variables)
+    path = legacy.save_checkpoint(tmp_path / "model", model, optimizer)
+    weights = {
+        "conv2d": ("kernel", "bias"),
+        "batch_normalization": ("gamma", "beta", "moving_mean", "moving_variance"),
+        "dense": ("kernel", "bias"),
+    }
+    expected = {"beta1_power", "beta2_power", "global_step"}
+    for layer in ("conv2d", "conv2d_1", "batch_normalization", "batch_normalization_1", "dense"):
+        for name in weights[layer.removesuffix("_1")]:
+            slots = ("",) if name.startswith("moving") else ("", "/Adam", "/Adam_1")
+            expected |= {f"{layer}/{name}{slot}" for slot in slots}
+    assert set(contents(path)) == expected
+    again = convolutional()
+    assert not legacy.load_checkpoint(path, again, adam()).problems
+    for a, b in zip(model.weights, again.weights):
+        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
+
+
 def test_two_networks_of_the_same_layers(tmp_path):
     """Which of them is meant has to be said; what is left out is not used."""
     theirs = contents(recorded("Adam"))
