@@ -237,6 +237,18 @@ def test_names_with_outputs_and_what_is_left_out(tmp_path):
     assert len(report.of("not needed")) == 2
 
 
+def test_a_name_that_the_program_gave_its_optimizer(tmp_path):
+    prefix = changed(recorded("Adam"), tmp_path, lambda name: name.replace("Adam", "fast"))
+    assert_loaded(prefix, dense(), adam())  # by what is there
+    given = {"beta1": 0.77, "beta2": 0.972, "epsilon": 3e-8, "name": "fast"}
+    model, optimizer = dense(), legacy.AdamOptimizer(0.02, **given)
+    assert not legacy.load_checkpoint(prefix, model, optimizer).problems
+    path = legacy.save_checkpoint(tmp_path / "again", model, optimizer)
+    assert set(contents(path)) == set(contents(prefix))
+    found = {one.name: one for one in legacy.inspect_checkpoint(prefix)}
+    assert found["dense/bias/fast_1"].meaning == "state of dense/bias, called 'fast_1'"
+
+
 @pytest.mark.parametrize("way", ["parts", "slices"])
 def test_partitioned_variables(way, tmp_path):
     """As variables of their own, and as slices of one, which a Saver writes by itself."""

@@ -75,15 +75,13 @@ def inspect_checkpoint(
         print("\n".join([file.prefix, *table([head, *rows]), *_written_by(tensors)]))
         return found
     plan = Plan(file, model, optimizer, name_map, swapped)
-    by_name = {tensor.name: name for name, tensor in plan.tensors.items()}
-    meanings = {f.name: f for f in _meant(file, plan.tensors, swapped)}
+    meanings = _meant(file, plan.tensors, swapped)
     print(plan.report)
-    found = []
+    targets: dict[str, str | None] = {}
     for entry in plan.report.entries:
-        if entry.name in by_name:
-            target = entry.target if entry.status == "restored" else None
-            found.append(dataclasses.replace(meanings[entry.name], target=target))
-    return found
+        if entry.name is not None and entry.status == "restored":
+            targets.setdefault(entry.name, entry.target)
+    return [dataclasses.replace(f, target=targets.get(f.name)) for f in meanings]
 
 
 def _meant(file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool) -> list[Found]:
@@ -111,7 +109,8 @@ def _meant(file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool) -
             meaning = f"{'trained value' if swapped else 'moving average'} of {owner}"
             target = owner if swapped else f"slot average of {owner}"
         elif name in places:
-            meaning, target = f"state of {places[name].owner}", None
+            owner, suffix = places[name]
+            meaning, target = f"state of {owner}, called {suffix!r}", None
         elif swapped and AVERAGE in behind.get(name, {}):
             meaning, target = f"moving average of {name}", f"slot average of {name}"
         elif last == GLOBAL_STEP and name in whole:
