@@ -123,8 +123,8 @@ def assert_state(kind, model, optimizer, step, arrays):
 # ---- Going on ------------------------------------------------------------------------------------
 
 
-# Two of them in the slow lane only: the rule of LazyAdam goes on with an embedding as well, and what
-# a swapping saver has written is compared whole by the round trip.
+# Two of them in the slow lane only: the rule of LazyAdam goes on with an embedding as well, and
+# what a swapping saver has written is compared whole by the round trip.
 @pytest.mark.parametrize(
     ("kind", "prefix"),
     [
