@@ -172,7 +172,7 @@ def test_verbs_go_on_as_recorded(kind):
     report = legacy.load_checkpoint(prefix_of(kind), model, optimizer)
     step.assign(report.global_step)
     assert_state(kind, model, optimizer.keras, 4, arrays)
-    # Single operations take seconds each on JAX at first, and the state is all there is to go on from.
+    # Single operations take their time on JAX, and the state is all that there is to go on from.
     end = 5 if BACKEND == "jax" else 10
     with keras_tfopt.execution.plain():
         for t in range(5, end):
