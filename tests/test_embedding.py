@@ -402,7 +402,8 @@ def train_densely(job, way=USUAL):
     def run(epochs):
         tables = sum(map(is_table, model.trainable_variables))
         optimizer = Dense(**{"tables": tables, "masked": masked, **job.options})
-        model.compile(optimizer, loss=job.loss, jit_compile=jit)
+        eagerly = way == "eagerly"  # where it is not, TensorFlow fuses and rounds half less often
+        model.compile(optimizer, loss=job.loss, jit_compile=jit, run_eagerly=eagerly)
         trained = [n for n, v in enumerate(tables_of(model)) if v.trainable]
         since = [[] for _ in trained]  # ids since the last step
         for number in range(epochs * -(-len(job.y) // BATCH)):

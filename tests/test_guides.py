@@ -78,7 +78,21 @@ def embeddings(folder):
         assert re.search(rf"^{re.escape(side)}{number * 4}\s+(\d+|-)$", text, re.MULTILINE), side
 
 
-CHECKS = {check.__name__: check for check in (quickstart, averages, second_order, embeddings)}
+def from_tf1(folder):
+    pytest.importorskip("tensorflow")
+    text = printed_by("from_tf1", folder)
+    table = re.findall(r"^ +\d+ +(0\.\d+) +(0\.\d+) +0\.\d+$", text, re.MULTILINE)
+    assert len(table) == 9
+    for theirs, ours in table:  # five digits; orders of summation differ
+        assert abs(float(theirs) - float(ours)) < 1e-4
+    apart = re.search(r"with the state (\S+), with weights alone (\S+)$", text, re.MULTILINE)
+    assert float(apart[1]) < 1e-4 < 1e-2 < float(apart[2])
+    assert "Written and read again: step 300" in text
+
+
+CHECKS = {
+    check.__name__: check for check in (quickstart, averages, second_order, embeddings, from_tf1)
+}
 
 
 @pytest.mark.parametrize("guide", sorted({p.stem for p in GUIDES.glob("*.py")} - TOOLS))

@@ -86,7 +86,7 @@ def test_moving_average_and_its_saver(tmp_path):
     average = [1.0, 2.0] - 0.25 * np.array([1, 1]) - 0.25 * (2 - 0.25)
     np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "average")), average)
 
-    path = optimizer.swapping_saver().save(None, str(tmp_path / "model"), global_step=2)
+    path = optimizer.swapping_saver().save(None, str(tmp_path / "model.npz"), global_step=2)
     assert path.endswith("model-2.npz")
     with np.load(path) as file:
         arrays = dict(file)
@@ -113,7 +113,7 @@ def test_saver_of_some_variables(tmp_path):
         optimizer.swapping_saver(max_keep=3)
     saver = optimizer.swapping_saver({"other": x}, name="mine", max_to_keep=3)
     assert saver.name == "mine"
-    path = saver.save(None, str(tmp_path / "some"))
+    path = saver.save(None, str(tmp_path / "some.npz"))
     optimizer.minimize(lambda: ops.sum(x) + ops.sum(y))
     before = to_numpy(x)
     with pytest.raises(ValueError, match="array 'x' of shape"):

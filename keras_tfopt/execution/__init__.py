@@ -10,6 +10,7 @@ from keras_tfopt.execution.access import (
 )
 from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sync
 from keras_tfopt.execution.building import path_of, prepare
+from keras_tfopt.execution.checkpoint_files import CheckpointFile, Content, write_checkpoint
 from keras_tfopt.execution.configuration import decoded, encoded, portable
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.gradients import clipped_by_global_norm
@@ -35,6 +36,18 @@ from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
+from keras_tfopt.execution.training_state import (
+    array_of,
+    core,
+    described_slots,
+    dtype_of,
+    follows_schedule,
+    is_accumulating,
+    set_steps,
+    shared_slots,
+    state_at,
+    steps_of,
+)
 from keras_tfopt.execution.wrapping import WrappingEngine
 
 check_traceable = backend.check_traceable
@@ -47,7 +60,20 @@ outside_compiler = backend.outside_compiler
 run_step = backend.run_step
 
 __all__ = [
+    "CheckpointFile",
+    "Content",
     "Imperative",
+    "array_of",
+    "core",
+    "described_slots",
+    "dtype_of",
+    "follows_schedule",
+    "is_accumulating",
+    "set_steps",
+    "shared_slots",
+    "state_at",
+    "steps_of",
+    "write_checkpoint",
     "apply_rows",
     "as_named_rows",
     "assign_rows",

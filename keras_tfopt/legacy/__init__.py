@@ -11,7 +11,9 @@ model.compile(optimizer=optimizer.keras, loss="mse")  # or train as Keras does
 ```
 
 Constructors, defaults and names of slots are the originals'. `names()` says of each what it maps to
-and what differs, `get("lars")` finds a class by its name in a configuration.
+and what differs, `get("lars")` finds a class by its name in a configuration. `load_checkpoint` goes
+on from a checkpoint of `tf.train.Saver`, optimizer state included, `save_checkpoint` writes one,
+and `inspect_checkpoint` says what is in one.
 """
 
 from __future__ import annotations
@@ -19,14 +21,26 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tfopt.legacy import sign_decay
+from keras_tfopt.legacy.checkpoints import (
+    CheckpointMismatch,
+    Report,
+    inspect_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from keras_tfopt.legacy.naming import CLASSES, OTHERS, Counterpart, get, names
 from keras_tfopt.legacy.optimizer import Optimizer
 
 __all__ = [
+    "CheckpointMismatch",
     "Counterpart",
     "Optimizer",
+    "Report",
     "get",
+    "inspect_checkpoint",
+    "load_checkpoint",
     "names",
+    "save_checkpoint",
     "sign_decay",
     *CLASSES,
     *OTHERS,

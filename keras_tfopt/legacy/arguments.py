@@ -15,6 +15,9 @@ from keras_tfopt.algorithm import check_bool
 from keras_tfopt.execution import is_function_of_step, is_variable
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
 
+# What a count is called that nobody moves.
+CONSTANT = "constant_global_step"
+
 # What Shampoo takes functions of the step for, and what only differs once the step does.
 _STEPWISE = ("svd_interval", "precond_update_interval")
 
@@ -118,7 +121,7 @@ def _count(name: str, given: Mapping[str, Any]) -> Any:
             f"{int(value)} never changes. Pass the variable that `minimize` counts up",
             stacklevel=5,
         )
-    return keras.Variable(int(value), dtype="int32", trainable=False, name="global_step")
+    return keras.Variable(int(value), dtype="int32", trainable=False, name=CONSTANT)
 
 
 def _matters(name: str, given: Mapping[str, Any]) -> bool:

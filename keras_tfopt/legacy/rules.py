@@ -35,15 +35,26 @@ class Rule(Optimizer):
 
 
 class Named(Rule):
-    """`FtrlOptimizer`, which takes names of slots for graphs."""
+    """`FtrlOptimizer`, which takes names of slots, for files.
+
+    Attributes:
+        slot_bases: The names given, by slot.
+    """
+
+    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
+        self.slot_bases: dict[str, str] = {}
+        self._arguments = row.slot_names
+        super().__init__(kind, row, arguments)
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        for argument in ("accum_name", "linear_name"):
+        for slot, argument in self._arguments.items():
             value = arguments.pop(argument)
             if value is not None and not isinstance(value, str):
                 raise TypeError(
                     f"Argument `{argument}` must be None or a string. Received: {value!r}"
                 )
+            if value:
+                self.slot_bases[slot] = value
         return arguments
 
 

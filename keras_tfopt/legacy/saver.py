@@ -2,52 +2,75 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-TRAINED = "/ExponentialMovingAverage"
+from keras_tfopt.execution import CheckpointFile, array_of, dtype_of, write_checkpoint
+from keras_tfopt.legacy.checkpoints.names import AVERAGE
+from keras_tfopt.legacy.checkpoints.saving import Written, written
+
+ARCHIVE = ".npz"
 
 
 class SwappingSaver:
     """Saves moving averages under the names of the variables, and restores both.
 
     The trained values go under the name of the variable with `/ExponentialMovingAverage` behind it,
-    so that a program for evaluation, which knows nothing of averages, reads averages. The file is a
-    NumPy archive, `.npz`, with an array for each name.
+    so that a program for evaluation, which knows nothing of averages, reads averages.
+
+    A path is the prefix of a checkpoint as of `tf.train.Saver`, for which TensorFlow is needed,
+    unless it ends with `.npz`: then it is a NumPy archive with an array for each name.
 
     Args:
         swapped: By name, a variable and its average.
         name: Name of the saver.
+        optimizer: The optimizer whose whole state goes into a checkpoint; None for none of it. It
+            is written only; `load_checkpoint(..., swapped=True)` restores it.
     """
 
-    def __init__(self, swapped: Mapping[str, tuple[Any, Any]], name: str):
+    def __init__(self, swapped: Mapping[str, tuple[Any, Any]], name: str, optimizer: Any = None):
         self.name = name
         self._swapped = dict(swapped)
+        self._optimizer = optimizer
 
     def save(self, sess: None, save_path: str, global_step: Any = None) -> str:
         """Writes the file and gives its path.
 
         Args:
             sess: None: there are no sessions.
-            save_path: Path of the file; `.npz` is added where it is missing.
+            save_path: Prefix of the checkpoint, or path of an `.npz` file.
             global_step: Number, or variable, to put behind the path.
         """
         _check_session(sess)
+        path, archive = _split(save_path)
         if global_step is not None:
-            save_path = f"{save_path}-{int(ops.convert_to_numpy(global_step))}"
+            path = f"{path}-{int(ops.convert_to_numpy(global_step))}"
+        if not archive:
+            return write_checkpoint(path, self._contents())
         arrays = {}
         for name, (variable, average) in self._swapped.items():
             arrays[name] = _array(average)
-            arrays[name + TRAINED] = _array(variable)
-        path = _file(save_path)
-        with open(path, "wb") as file:
+            arrays[f"{name}/{AVERAGE}"] = _array(variable)
+        with open(path + ARCHIVE, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-        return path
+        return path + ARCHIVE
+
+    def _contents(self) -> list[Any]:
+        found: dict[str, Any] = {}
+        for name, (variable, average) in self._swapped.items():
+            dtype = dtype_of(variable)
+            for key, value in ((name, average), (f"{name}/{AVERAGE}", variable)):
+                found[key] = Written(key, dtype, functools.partial(array_of, value))
+        if self._optimizer is not None:
+            variables = [variable for variable, _ in self._swapped.values()]
+            for one in written(variables, self._optimizer, swapped=True):
+                found.setdefault(one.name, one)
+        return [found[name] for name in sorted(found)]
 
     def restore(self, sess: None, save_path: str) -> None:
         """Reads variables and averages back.
@@ -57,32 +80,43 @@ class SwappingSaver:
                 changed then.
         """
         _check_session(sess)
-        with np.load(_file(save_path)) as file:
-            arrays = dict(file)
+        path, archive = _split(save_path)
+        if archive:
+            with np.load(path + ARCHIVE) as file:
+                found = dict(file)
+            shapes = {name: array.shape for name, array in found.items()}
+        else:
+            checkpoint = CheckpointFile(path)
+            shapes = {name: content.shape for name, content in checkpoint.contents.items()}
         wanted = []
         for name, (variable, average) in self._swapped.items():
-            wanted += [(name, average), (name + TRAINED, variable)]
+            wanted += [(name, average), (f"{name}/{AVERAGE}", variable)]
         for name, variable in wanted:
-            shape = arrays[name].shape if name in arrays else None
+            shape = shapes.get(name)
             if shape != tuple(variable.shape):
                 raise ValueError(
                     f"{save_path} must hold an array {name!r} of shape {tuple(variable.shape)}. "
                     f"Found: {'none' if shape is None else f'one of shape {shape}'}"
                 )
+        if not archive:
+            found = {name: _readable(checkpoint.read(name)) for name, _ in wanted}
         for name, variable in wanted:
-            variable.assign(ops.cast(arrays[name], variable.dtype))
+            variable.assign(ops.cast(found[name], variable.dtype))
 
 
-def _file(path: str) -> str:
+def _split(path: str) -> tuple[str, bool]:
+    """A path without `.npz`, and whether it had that."""
     path = os.fspath(path)
-    return path if path.endswith(".npz") else f"{path}.npz"
+    return path.removesuffix(ARCHIVE), path.endswith(ARCHIVE)
 
 
 def _array(variable: Any) -> np.ndarray:
-    value = ops.convert_to_tensor(variable)
-    if keras.backend.standardize_dtype(value.dtype) in ("bfloat16", "float16"):
-        value = ops.cast(value, "float32")  # NumPy has no bfloat16
-    return np.array(ops.convert_to_numpy(value))
+    value = array_of(variable)
+    return value.astype("float32") if value.dtype == "float16" else value
+
+
+def _readable(array: np.ndarray) -> np.ndarray:
+    return array.astype("float32") if array.dtype.name == "bfloat16" else array
 
 
 def _check_session(sess: Any) -> None:

@@ -34,6 +34,20 @@ class Row:
     """Arguments that have another name here."""
     slots: tuple[str, ...] = ()
     """Names of the slots, in the order of creation; `*` stands for the number of a dimension."""
+    sometimes: tuple[str, ...] = ()
+    """Those that are only there where ours are; all others are made in any case."""
+    slot_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """By slot, the argument that gives it another name in files than that of the optimizer."""
+    powers: tuple[str, ...] = ()
+    """Arguments of which `<argument>_power` is kept, which the next step uses."""
+    shared: tuple[str, ...] = ()
+    """Names of variables that belong to all trained ones together, sorted by name."""
+    scratch: tuple[str, ...] = ()
+    """Names of variables of that kind which no step reads before it has written them."""
+    counts: bool = False
+    """Whether it counts its steps itself, in a floating-point variable `global_step`."""
+    unnamed: bool = False
+    """Whether its state is in variables without names."""
     keywords: tuple[str, ...] = ()
     """Arguments that can only be given by name."""
     verbs: str = "rule"
@@ -49,6 +63,7 @@ class Row:
 WITHOUT_MEANING = frozenset({"use_locking", "colocate_clip_ops_with_vars"})
 
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
+_POWERS = tuple(_BETAS)
 _NESTEROV = {"use_nesterov": "nesterov"}
 _AROUND = {"opt": "inner_optimizer"}
 _SIGN_DECAY = {"sign_decay_fn": "sign_decay"}
@@ -113,7 +128,9 @@ TABLE: dict[str, Row] = {
         _locked("Adagrad", learning_rate=REQUIRED, initial_accumulator_value=0.1),
         slots=("accumulator",),
     ),
-    "AdamOptimizer": Row(TRAIN, "Adam", _locked("Adam", **_ADAM), _BETAS, ("m", "v")),
+    "AdamOptimizer": Row(
+        TRAIN, "Adam", _locked("Adam", **_ADAM), _BETAS, ("m", "v"), powers=_POWERS
+    ),
     "FtrlOptimizer": Row(
         TRAIN,
         "Ftrl",
@@ -130,6 +147,7 @@ TABLE: dict[str, Row] = {
             "l2_shrinkage_regularization_strength": 0.0,
         },
         slots=("accum", "linear"),
+        slot_names={"accum": "accum_name", "linear": "linear_name"},
         verbs="ftrl",
         differs="two divisions by zero (a rate of 0, no gradient yet) are not done",
     ),
@@ -173,8 +191,11 @@ TABLE: dict[str, Row] = {
         },
         {"decay": "rho"},
         ("rms", "mg", "momentum"),
+        sometimes=("mg",),
     ),
-    "AdaMaxOptimizer": Row(CONTRIB, "AdaMax", _locked("AdaMax", **_ADAM), _BETAS, ("m", "v")),
+    "AdaMaxOptimizer": Row(
+        CONTRIB, "AdaMax", _locked("AdaMax", **_ADAM), _BETAS, ("m", "v"), powers=("beta1",)
+    ),
     "AdamGSOptimizer": Row(
         CONTRIB,
         "AdamGS",
@@ -188,6 +209,7 @@ TABLE: dict[str, Row] = {
         "DecoupledWeightDecay",
         _locked("AdamW", weight_decay=REQUIRED, **_ADAM),
         slots=("m", "v"),
+        powers=_POWERS,
         verbs="decay",
         extends="AdamOptimizer",
     ),
@@ -216,6 +238,9 @@ TABLE: dict[str, Row] = {
             "svd_eps": "svd_epsilon",
             "sigma_eps": "sigma_epsilon",
         },
+        shared=("moment1", "grad_buffer"),
+        scratch=("flat_grad",),
+        counts=True,
         verbs="all variables",
         differs="scalars and row gradients are accepted",
     ),
@@ -244,7 +269,9 @@ TABLE: dict[str, Row] = {
         ("m", "v"),
         differs=_COUNTS,
     ),
-    "LazyAdamOptimizer": Row(CONTRIB, "LazyAdam", _locked("Adam", **_ADAM), _BETAS, ("m", "v")),
+    "LazyAdamOptimizer": Row(
+        CONTRIB, "LazyAdam", _locked("Adam", **_ADAM), _BETAS, ("m", "v"), powers=_POWERS
+    ),
     "MomentumWOptimizer": Row(
         CONTRIB,
         "DecoupledWeightDecay",
@@ -278,7 +305,9 @@ TABLE: dict[str, Row] = {
         verbs="wrapper",
         differs="it is an `Optimizer`",
     ),
-    "NadamOptimizer": Row(CONTRIB, "Nadam", _locked("Adam", **_ADAM), _BETAS, ("m", "v")),
+    "NadamOptimizer": Row(
+        CONTRIB, "Nadam", _locked("Adam", **_ADAM), _BETAS, ("m", "v"), powers=_POWERS
+    ),
     "PowerSignOptimizer": Row(
         CONTRIB,
         "PowerSign",
@@ -300,6 +329,7 @@ TABLE: dict[str, Row] = {
         "Shampoo",
         _locked("Shampoo", global_step=0, **_SHAMPOO),
         slots=("gbar", "H_*", "Gbar_*"),
+        sometimes=("H_*",),
         differs=_SHAMPOO_DIFFERS,
     ),
     "ShampooWOptimizer": Row(
@@ -307,6 +337,7 @@ TABLE: dict[str, Row] = {
         "DecoupledWeightDecay",
         _locked("ShampooW", weight_decay=REQUIRED, global_step=REQUIRED, **_SHAMPOO),
         slots=("gbar", "H_*", "Gbar_*"),
+        sometimes=("H_*",),
         verbs="decay",
         extends="ShampooOptimizer",
         differs=(
@@ -346,6 +377,7 @@ TABLE: dict[str, Row] = {
         },
         _BETAS,
         ("m", "v", "v_hat"),
+        unnamed=True,
         verbs="given variables",
         differs=(
             "with an epsilon of 0, elements whose gradient has been 0 since the start stay; they "
@@ -358,7 +390,8 @@ TABLE: dict[str, Row] = {
         {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, **_OF_CUSTOM},
         _BETAS,
         ("m", "v"),
-        _CUSTOM,
+        keywords=_CUSTOM,
+        powers=_POWERS,
         differs=_SUMS,
     ),
     "CustomGradientDescentOptimizer": Row(RETURNN, "GradientDescent", _OF_CUSTOM),
@@ -368,7 +401,7 @@ TABLE: dict[str, Row] = {
         {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, **_OF_CUSTOM},
         _BETAS,
         ("m", "v"),
-        _CUSTOM,
+        keywords=_CUSTOM,
         differs=_SUMS,
     ),
     "NeuralOptimizer1": Row(
@@ -377,7 +410,7 @@ TABLE: dict[str, Row] = {
         {"beta1": 0.9, "decrease_factor": 0.1, **_OF_CUSTOM},
         _BETAS,
         ("m",),
-        _CUSTOM,
+        keywords=_CUSTOM,
         differs=_SUMS,
     ),
     "NormalizedSGD": Row(RETURNN, "NormalizedSGD", _OF_CUSTOM, differs=_SUMS),

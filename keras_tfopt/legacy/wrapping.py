@@ -179,7 +179,7 @@ class Averaging(Wrapping):
 
         Args:
             var_list: Variables to save, a list or a dictionary of them by name. None is all that
-                have averages.
+                have averages, and all other state of the optimizer.
             name: Name of the saver.
             **kwargs: What `tf.train.Saver` takes, without meaning here.
 
@@ -195,6 +195,7 @@ class Averaging(Wrapping):
                 "There are no averages yet: call `apply_gradients` or `minimize` before "
                 "`swapping_saver`"
             )
+        whole = self if var_list is None else None
         if var_list is None:
             var_list = variables_of(self._optimizer)
         if not isinstance(var_list, Mapping):
@@ -208,4 +209,4 @@ class Averaging(Wrapping):
                     f"{path_of(variable)!r}, which no step has moved"
                 )
             swapped[key] = variable, average
-        return SwappingSaver(swapped, name)
+        return SwappingSaver(swapped, name, whole)

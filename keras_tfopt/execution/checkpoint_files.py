@@ -1,0 +1,202 @@
+"""Files of `tf.train.Saver`, which TensorFlow reads and writes whichever backend Keras runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+# What is handed over at once in writing: a second copy of so many bytes, or of one tensor.
+GROUP = 2**26
+
+
+class Content(NamedTuple):
+    """The static facts of a tensor in a file."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """The size of the tensor, 0 where it is not one of numbers."""
+        size = 0 if self.dtype in ("string", "variant", "resource") else _item_size(self.dtype)
+        return size * int(np.prod(self.shape, dtype="int64"))
+
+
+class CheckpointFile:
+    """What a checkpoint holds; values are read one at a time.
+
+    Args:
+        prefix: Path without `.index`, or a folder, of which it is the latest checkpoint.
+
+    Attributes:
+        prefix: The path that was found.
+        contents: By name, the facts of each tensor. Slices that a partitioned variable was saved in
+            are one tensor.
+
+    Raises:
+        ImportError: without TensorFlow.
+        FileNotFoundError: if there is no checkpoint there.
+        ValueError: if its index cannot be read.
+    """
+
+    def __init__(self, prefix: Any):
+        self._tf = tensorflow()
+        self.prefix = _existing(self._tf, prefix)
+        with _readable(self._tf, self.prefix, "its index"):
+            self._reader = self._tf.train.load_checkpoint(self.prefix)
+            shapes = self._reader.get_variable_to_shape_map()
+            dtypes = self._reader.get_variable_to_dtype_map()
+        self.contents = {
+            name: Content(tuple(shapes[name]), dtypes[name].base_dtype.name)
+            for name in sorted(shapes)
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        """The value of a tensor, of which the checksum is compared.
+
+        Raises:
+            ValueError: if the file is truncated or damaged there.
+        """
+        with _readable(self._tf, self.prefix, f"the tensor {name!r}"):
+            return np.asarray(self._reader.get_tensor(name))
+
+
+def write_checkpoint(
+    prefix: Any, contents: Iterable[tuple[str, str, Callable[[], np.ndarray]]]
+) -> str:
+    """Writes a checkpoint under a temporary name, puts it in place, and gives its path.
+
+    It is the latest of its folder from then on, as it would be for a `tf.train.Saver`.
+
+    Args:
+        prefix: Path without `.index`.
+        contents: Name, data type and function that gives the value, of each tensor.
+    """
+    tf = tensorflow()
+    prefix = os.fspath(prefix)
+    folder = os.path.dirname(prefix) or "."
+    tf.io.gfile.makedirs(folder)
+    if keras.backend.backend() != "tensorflow":
+        with contextlib.suppress(RuntimeError):  # it has been used already
+            tf.config.set_visible_devices([], "GPU")  # whose memory it would take for itself
+    temporary = f"{prefix}_temp_{uuid.uuid4().hex}"
+    parts: list[str] = []
+    names: list[str] = []
+    tensors: list[Any] = []
+
+    def flush() -> None:
+        part = os.path.join(temporary, f"part-{len(parts):05d}")
+        tf.raw_ops.SaveV2(
+            prefix=part,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=tensors,
+        )
+        parts.append(part)
+        names.clear()
+        tensors.clear()
+
+    try:
+        with tf.init_scope(), tf.device("CPU:0"):
+            tf.io.gfile.makedirs(temporary)
+            for name, dtype, value in contents:
+                names.append(name)
+                tensors.append(tf.constant(value(), tf.as_dtype(dtype)))
+                if sum(tensor.dtype.size * int(tf.size(tensor)) for tensor in tensors) >= GROUP:
+                    flush()
+            if names or not parts:
+                flush()
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=parts, destination_prefix=prefix, delete_old_dirs=True
+            )
+    finally:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.rmtree(temporary)
+    _note_latest(tf, folder, prefix)
+    return prefix
+
+
+def tensorflow() -> Any:
+    """TensorFlow, or an error that says what to install."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            "Checkpoints of TensorFlow 1 are read and written by TensorFlow, whichever backend "
+            "Keras runs. Install it beside the others: pip install 'tensorflow>=2.20' (or "
+            "tensorflow-cpu)"
+        ) from error
+    return tf
+
+
+def _note_latest(tf: Any, folder: str, prefix: str) -> None:
+    """Puts a checkpoint into the list from which `tf.train.latest_checkpoint` takes the last."""
+    state = tf.train.get_checkpoint_state(folder)
+    paths = [] if state is None else list(state.all_model_checkpoint_paths)
+    known = [path for path in paths if os.path.abspath(path) != os.path.abspath(prefix)]
+    name = json.dumps(os.path.basename(prefix), ensure_ascii=False)
+    lines = [f"model_checkpoint_path: {name}"]
+    for path in known:
+        lines.append(f"all_model_checkpoint_paths: {json.dumps(path, ensure_ascii=False)}")
+    lines.append(f"all_model_checkpoint_paths: {name}")
+    with tf.io.gfile.GFile(os.path.join(folder, "checkpoint"), "w") as file:
+        file.write("\n".join([*lines, ""]))
+
+
+def _existing(tf: Any, prefix: Any) -> str:
+    path = os.fspath(prefix)
+    exists = tf.io.gfile.exists
+    if tf.io.gfile.isdir(path):
+        latest = tf.train.latest_checkpoint(path)
+        if latest is None:
+            raise FileNotFoundError(
+                "Argument `prefix` must be the path of a checkpoint, or of a folder with a file "
+                f"`checkpoint` that names one. Received: {path!r}{_found(tf, path)}"
+            )
+        path = latest
+    if exists(path + ".index"):
+        return path
+    of_one_file = re.fullmatch(r"(.*)\.(index|meta|data-\d+-of-\d+)", path)
+    if exists(path) and not of_one_file:
+        return path  # the first format of all, in which a checkpoint is one file
+    if of_one_file and exists(of_one_file[1] + ".index"):
+        raise FileNotFoundError(
+            "Argument `prefix` must be what the files of a checkpoint have in common: "
+            f"{of_one_file[1]!r}. Received: {path!r}"
+        )
+    raise FileNotFoundError(
+        "Argument `prefix` must be the path of a checkpoint, without `.index`. Received: "
+        f"{path!r}, where there is none{_found(tf, os.path.dirname(path) or '.')}"
+    )
+
+
+def _found(tf: Any, folder: str) -> str:
+    found = sorted(tf.io.gfile.glob(os.path.join(folder, "*.index")))
+    names = [path.removesuffix(".index") for path in found]
+    if not names:
+        return ""
+    return f". There are: {names[:8]}"
+
+
+@contextlib.contextmanager
+def _readable(tf: Any, prefix: str, what: str) -> Any:
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError, ValueError, LookupError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"The checkpoint {prefix!r} is truncated or damaged: {what} cannot be read "
+            f"({lines[0][:200]})"
+        ) from error
+
+
+def _item_size(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

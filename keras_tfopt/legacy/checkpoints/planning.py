@@ -1,0 +1,421 @@
+"""What of a checkpoint goes where, found before anything is changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tfopt.execution import (
+    CheckpointFile,
+    Content,
+    core,
+    described_slots,
+    dtype_of,
+    follows_schedule,
+    is_variable,
+    layers_of,
+    path_of,
+    shared_slots,
+    variables_of,
+)
+from keras_tfopt.execution.binding import MASTER
+from keras_tfopt.legacy.arguments import CONSTANT
+from keras_tfopt.legacy.checkpoints import names as naming
+from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored
+from keras_tfopt.legacy.checkpoints.origin import (
+    Origin,
+    in_order_of_building,
+    keras_optimizer,
+    origin_of,
+    slots_in_order,
+    writers_of,
+)
+from keras_tfopt.legacy.checkpoints.powers import steps_of_power
+from keras_tfopt.legacy.checkpoints.report import (
+    DTYPE,
+    INCONSISTENT,
+    MISSING,
+    NOT_NEEDED,
+    RESTORED,
+    SHAPE,
+    UNUSED,
+    Entry,
+    Report,
+)
+
+GLOBAL_STEP = "global_step"
+Change = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A tensor on its way: into a variable, a slot of it, or one of all variables (None)."""
+
+    tensor: Stored
+    variable: Any
+    slot: str | None = None
+    change: Change | None = None
+
+
+class Plan:
+    """What `load_checkpoint` is going to do.
+
+    Attributes:
+        optimizer: The Keras optimizer, or None.
+        trained: The variables that it is built for, or will be.
+        moves: Values to be assigned.
+        begin: Variables and slots of theirs that start at the value of the variable.
+        derived: Slots of all variables that follow from the others.
+        counter: The variable that the optimizer takes the step from, and its value to be.
+    """
+
+    def __init__(
+        self, file: CheckpointFile, model: Any, optimizer: Any, name_map: Any, swapped: Any
+    ):
+        self.file = file
+        self.optimizer = keras_optimizer(optimizer)
+        self.origin: Origin | None = None if optimizer is None else origin_of(optimizer)
+        self.variables, choices = variables_in(model)
+        self.tensors, left_out = naming.renamed(naming.stored(file.contents), name_map)
+        self.moves: list[Move] = []
+        self.derived: set[str] = set()
+        self.counter: tuple[Any, int] | None = None
+        self.begin: list[tuple[Any, str]] = []
+        self.steps: dict[str, int] = {}
+        self.iterations: int | None = None
+        self._entries: list[Entry] = []
+        self._notes: list[str] = []
+        self._used: set[str] = set()
+        self._entries += [
+            Entry(one.name, None, NOT_NEEDED, one.shape, "left out by name_map") for one in left_out
+        ]
+
+        sources = naming.matched(choices, self.tensors)
+        self.source = {id(v): name for v, name in zip(self.variables, sources, strict=True)}
+        mine = {name for name in sources if name is not None}
+        self.behind: dict[str, dict[str, str]] = {}
+        for name, place in sorted(naming.places(self.tensors).items(), key=lambda i: len(i[0])):
+            if name not in mine:
+                self.behind.setdefault(place.owner, {}).setdefault(place.suffix, name)
+        self._plan_variables(swapped)
+        if self.optimizer is not None:
+            built = variables_of(self.optimizer)
+            trainable = [v for v in self.variables if getattr(v, "trainable", True)]
+            self.trained = built or in_order_of_building(optimizer, trainable)
+            self._plan_slots(swapped)
+            self._plan_shared()
+            self._plan_steps()
+        self._plan_rest(swapped)
+
+    @property
+    def report(self) -> Report:
+        """What it comes to."""
+        return Report(
+            self.file.prefix,
+            tuple(self._entries),
+            dict(self.steps),
+            self.iterations,
+            tuple(self._notes),
+        )
+
+    # ---- Parts ----------------------------------------------------------------------------------
+
+    def _plan_variables(self, swapped: bool) -> None:
+        if swapped and not any(AVERAGE in slots for slots in self.behind.values()):
+            raise ValueError(
+                f"Argument `swapped` must be False: the checkpoint {self.file.prefix!r} holds no "
+                "averages, so no `swapping_saver` has written it. Received: True"
+            )
+        for variable in self.variables:
+            name = self.source[id(variable)]
+            if swapped and name is not None:
+                name = self.behind.get(name, {}).get(AVERAGE, name)
+            wanted = Content(tuple(variable.shape), dtype_of(variable))
+            self._move(name, path_of(variable), wanted, variable, rounds=self._rounds(variable))
+
+    def _rounds(self, variable: Any) -> bool:
+        """Whether a copy in full precision is kept beside the variable."""
+        trains = self.optimizer is not None and getattr(variable, "trainable", True)
+        return trains and MASTER in described_slots(self.optimizer, variable)
+
+    def _plan_slots(self, swapped: bool) -> None:
+        assert self.origin is not None
+        row = self.origin.row
+        here = {id(v): described_slots(self.optimizer, v) for v in self.trained}
+        base = self._base(here)
+        for variable in self.trained:
+            path, source = path_of(variable), self.source.get(id(variable))
+            behind = self.behind.get(source, {}) if source is not None else {}
+            slots = slots_in_order(row, len(variable.shape), here[id(variable)])
+            suffixes = self.origin.suffixes(base, slots)
+            for slot, suffix in suffixes.items():
+                if slot not in here[id(variable)] and suffix in behind:
+                    self._pass_over(behind[suffix], f"slot {slot} of {path}", "never written")
+            for slot, wanted in here[id(variable)].items():
+                name = behind.get(suffixes[slot]) if slot in suffixes else None
+                if slot == "average" and "average" not in row.slots:
+                    name = source if swapped and AVERAGE in behind else behind.get(AVERAGE)
+                elif slot == MASTER:
+                    name = behind.get(AVERAGE, source) if swapped else source
+                if name is None and slot in ("average", MASTER):
+                    self.begin.append((variable, slot))
+                self._move(
+                    name,
+                    f"slot {slot} of {path}",
+                    wanted,
+                    variable,
+                    slot,
+                )
+
+    def _base(self, here: Mapping[int, Mapping[str, Any]]) -> str:
+        """What the slots of this optimizer are called in the checkpoint."""
+        assert self.origin is not None
+        present = dict.fromkeys(
+            naming.base_of(suffix)
+            for source in self.source.values()
+            if source is not None
+            for suffix in self.behind.get(source, {})
+        )
+        suffixes = {s for slots in self.behind.values() for s in slots}
+        for base in (*self.origin.bases, *self.origin.slot_bases.values()):
+            if base in suffixes:
+                return base
+        others = [base for base in present if writers_of(base)]
+        unknown = [base for base in present if base != AVERAGE and base not in others]
+        if self.origin.row.slots and len(unknown) == 1 and not others:
+            return unknown[0]  # the name that the program gave its optimizer
+        if others:
+            self._notes.append(
+                f"It was written with {' or '.join(writers_of(others[0]))}, whose slots are called "
+                f"{others[0]!r}; the optimizer here stands for {' or '.join(self.origin.names)}."
+            )
+        return self.origin.bases[0]
+
+    def _plan_shared(self) -> None:
+        assert self.origin is not None
+        row = self.origin.row
+        sources = [self.source.get(id(variable)) for variable in self.trained]
+        for slot, wanted in shared_slots(self.optimizer, self.trained).items():
+            if slot not in row.shared:
+                self.derived.add(slot)  # follows from the others
+                continue
+            found = naming.named(slot, self.tensors)
+            change = None if None in sources else self._reordered()
+            self._move(
+                found[0] if found and change else None,
+                f"{slot} of all variables",
+                wanted,
+                None,
+                slot,
+                change=change,
+            )
+        for slot in row.scratch:
+            for name in naming.named(slot, self.tensors)[:1]:
+                self._pass_over(name, None, "written before it is read")
+
+    def _reordered(self) -> Change:
+        """From the order of the original, that of names, into that of building."""
+        sizes = [math.prod(variable.shape) for variable in self.trained]
+        order = sorted(range(len(sizes)), key=lambda i: f"{self.source[id(self.trained[i])]}:0")
+        start, at = 0, {}
+        for index in order:
+            at[index] = start
+            start += sizes[index]
+
+        def change(array: np.ndarray) -> np.ndarray:
+            pieces = [array[..., at[i] : at[i] + size] for i, size in enumerate(sizes)]
+            return np.concatenate(pieces, axis=-1)
+
+        return change
+
+    def _plan_steps(self) -> None:
+        assert self.origin is not None
+        row = self.origin.row
+        scalars = {n: t for n, t in self.tensors.items() if t.shape == () and n not in self._used}
+        whole = {n: t for n, t in scalars.items() if t.dtype in ("int32", "int64")}
+        own: list[int] = []
+        for argument in row.powers:
+            count = self._plan_power(argument, row.renamed.get(argument, argument), scalars)
+            if count is not None and own and count != own[0]:
+                entry = self._entries.pop()
+                detail = f"{count} steps, by the other power {own[0]}"
+                self._entries.append(dataclasses.replace(entry, status=INCONSISTENT, detail=detail))
+            elif count is not None:
+                own.append(count)
+        if row.counts:
+            fractions = {n: t for n, t in scalars.items() if t.dtype.startswith("float")}
+            names = naming.named(GLOBAL_STEP, fractions)
+            if names:
+                own.append(int(self._value(names[0])))
+                self.steps[f"{names[0]} of {self.origin.names[0]}"] = own[-1]
+                self._restored(names[0], f"iterations = {own[-1]}")
+            else:
+                self._entries.append(Entry(None, "iterations", MISSING))
+        names = naming.named(GLOBAL_STEP, whole)
+        step = None
+        if names:
+            step = int(self._value(names[0]))
+            self.steps[names[0]] = step
+        self.iterations = own[-1] if own else step
+        if names and step is not None:
+            detail = "" if not own or step == own[-1] else f"the optimizer has made {own[-1]} steps"
+            if not own:
+                self._restored(names[0], f"iterations = {step}")
+            else:
+                self._restored(names[0], f"global step {step}, Report.global_step", detail)
+        if len({*own, *([] if step is None else [step])}) > 1:
+            told = ", ".join(f"{name} says {n}" for name, n in self.steps.items())
+            self._notes.append(
+                f"Counts of steps differ: {told}. The optimizer goes on from {self.iterations}."
+            )
+        variable = getattr(core(self.optimizer), "global_step", None)
+        if variable is not None and path_of(variable).split("/")[-1] != CONSTANT:
+            if step is None:
+                self._entries.append(Entry(None, path_of(variable), MISSING))
+            else:
+                self.counter = variable, step
+        if self.iterations is None:
+            if follows_schedule(self.optimizer):
+                self._entries.append(
+                    Entry(None, "iterations", MISSING, detail="a schedule follows them")
+                )
+            else:
+                self._notes.append("The checkpoint has no count of steps: iterations stay.")
+
+    def _plan_power(self, argument: str, ours: str, scalars: Mapping[str, Stored]) -> int | None:
+        found = naming.named(f"{argument}_power", scalars)
+        if not found:
+            self._entries.append(Entry(None, f"{argument}_power", MISSING))
+            return None
+        name, beta = found[0], getattr(core(self.optimizer), ours)
+        if isinstance(beta, keras.Variable):
+            beta = float(keras.ops.convert_to_numpy(beta))
+        if not isinstance(beta, float):
+            self._pass_over(name, "iterations", f"{ours} changes, so that nothing follows from it")
+            return None
+        power = float(self._value(name))
+        try:
+            steps = steps_of_power(power, beta)
+        except ValueError as error:
+            detail = f"{error}, which is {ours} of the optimizer here"
+            self._entries.append(Entry(name, "iterations", INCONSISTENT, (), detail))
+            self._used.add(name)
+            return None
+        if steps is None:
+            self._pass_over(name, "iterations", "too small to tell the number of steps")
+            return None
+        self.steps[name] = steps
+        self._restored(name, f"iterations = {steps}")
+        return steps
+
+    def _plan_rest(self, swapped: bool) -> None:
+        """What nothing has asked for."""
+        places = naming.places(self.tensors)
+        weights_alone = self.optimizer is None
+        for name, tensor in self.tensors.items():
+            if name in self._used:
+                continue
+            target, status = "", UNUSED
+            if name in places:
+                target = f"state of {places[name].owner}"
+            is_state = name in places or tensor.shape == ()
+            if swapped and AVERAGE in self.behind.get(name, {}):
+                is_state, target = True, f"moving average of {name}"
+            if weights_alone and is_state:
+                status = NOT_NEEDED
+            self._entries.append(Entry(tensor.name, None, status, tensor.shape, target))
+
+    # ---- Entries --------------------------------------------------------------------------------
+
+    def _move(
+        self,
+        name: str | None,
+        where: str,
+        wanted: Content,
+        variable: Any,
+        slot: str | None = None,
+        change: Change | None = None,
+        rounds: bool = False,
+    ) -> None:
+        if name is None:
+            self._entries.append(Entry(None, where, MISSING, wanted.shape))
+            return
+        tensor = _along(self.tensors[name], wanted.shape)
+        self._used.add(name)
+        status, detail = RESTORED, ""
+        if tensor.shape != wanted.shape:
+            status, detail = SHAPE, f"{wanted.shape} here"
+        elif not (_holds(wanted.dtype, tensor.dtype) or (rounds and tensor.dtype == "float32")):
+            status, detail = DTYPE, f"{tensor.dtype} there, {wanted.dtype} here"
+        else:
+            self.moves.append(Move(tensor, variable, slot, change))
+        self._entries.append(Entry(tensor.name, where, status, tensor.shape, detail))
+
+    def _restored(self, name: str, where: str, detail: str = "") -> None:
+        self._used.add(name)
+        self._entries.append(Entry(self.tensors[name].name, where, RESTORED, (), detail))
+
+    def _pass_over(self, name: str, where: str | None, detail: str) -> None:
+        self._used.add(name)
+        tensor = self.tensors[name]
+        self._entries.append(Entry(tensor.name, where, NOT_NEEDED, tensor.shape, detail))
+
+    def _value(self, name: str) -> Any:
+        return self.file.read(self.tensors[name].names[0])
+
+
+def variables_in(model: Any) -> tuple[list[Any], list[list]]:
+    """The variables of an argument `model`, and the names that they may have in a checkpoint."""
+    if isinstance(model, keras.layers.Layer):
+        if not model.built:
+            raise ValueError(
+                f"Argument `model` must be built: its variables do not exist yet. Call "
+                f"`model.build(input_shape)`. Received: {model!r}"
+            )
+        variables = list(model.weights)
+        paths = [path_of(variable) for variable in variables]
+        layers = layers_of(model) if isinstance(model, keras.Model) else ()
+        return variables, naming.spellings(paths, model, layers)
+    variables = list(model) if isinstance(model, (list, tuple)) else [None]
+    if not all(is_variable(variable) for variable in variables):
+        raise TypeError(
+            "Argument `model` must be a keras.Model, a layer, or a list of variables. Received: "
+            f"{model!r}"
+        )
+    paths = [path_of(variable) for variable in variables]
+    if len(set(paths)) < len(paths):
+        raise ValueError(
+            f"Argument `model` must have variables of distinct names. Received: {paths}"
+        )
+    return variables, naming.spellings(paths)
+
+
+def _holds(wide: str, narrow: str) -> bool:
+    """Whether a data type has all numbers of another."""
+    wider = {
+        "float64": ("float32", "float16", "bfloat16"),
+        "float32": ("float16", "bfloat16"),
+        "int64": ("int32",),
+    }
+    return narrow == wide or narrow in wider.get(wide, ())
+
+
+def _along(tensor: Stored, shape: tuple[int, ...]) -> Stored:
+    """Parts of one size may follow one another in any dimension: in that which gives the shape."""
+    count = len(tensor.names)
+    if count == 1 or tensor.shape == shape or len(tensor.shape) != len(shape):
+        return tensor
+    part = list(tensor.shape)
+    if part[tensor.axis] % count:
+        return tensor
+    part[tensor.axis] //= count
+    for axis in range(len(part)):
+        joined = tuple(size * count if i == axis else size for i, size in enumerate(part))
+        if joined == shape:
+            return tensor._replace(shape=shape, axis=axis)
+    return tensor

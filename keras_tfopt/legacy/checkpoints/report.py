@@ -1,0 +1,110 @@
+"""What becomes of each tensor of a checkpoint and of each variable, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+RESTORED = "restored"
+MISSING = "missing"
+UNUSED = "unused"
+SHAPE = "shape mismatch"
+DTYPE = "dtype mismatch"
+INCONSISTENT = "inconsistent"
+NOT_NEEDED = "not needed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One tensor of a checkpoint, or one variable for which it has none.
+
+    Attributes:
+        name: Name in the checkpoint, None if it is not there.
+        target: What it is here, in words: `"dense/kernel"`, `"slot m of dense/kernel"`.
+        status: `"restored"`; `"missing"`, if the checkpoint lacks it; `"unused"`, if there is
+            nothing here that it could go to; `"shape mismatch"`, `"dtype mismatch"`;
+            `"inconsistent"`, if a power of a decay rate is none of this optimizer's;
+            `"not needed"`, if nothing is lost without it.
+        shape: Its shape.
+        detail: What else is to be said.
+    """
+
+    name: str | None
+    target: str | None
+    status: str
+    shape: tuple[int, ...] | None = None
+    detail: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `load_checkpoint` does, or would do. Printed, it is a table.
+
+    Attributes:
+        prefix: Path of the checkpoint.
+        entries: All tensors and variables.
+        steps: What the checkpoint says of the number of steps, by the name of the tensor that says
+            it: the training step, powers of decay rates.
+        iterations: The number of steps that the optimizer goes on from; None if it stays.
+        notes: What concerns the whole.
+    """
+
+    prefix: str
+    entries: tuple[Entry, ...]
+    steps: Mapping[str, int]
+    iterations: int | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def global_step(self) -> int | None:
+        """The training step of the checkpoint, None if it has none."""
+        found = [n for name, n in self.steps.items() if name.split("/")[-1] == "global_step"]
+        return found[0] if found else None
+
+    @property
+    def problems(self) -> list[Entry]:
+        """The entries for which `strict` raises."""
+        return [entry for entry in self.entries if entry.status not in (RESTORED, NOT_NEEDED)]
+
+    def of(self, status: str) -> list[Entry]:
+        """The entries of one status."""
+        return [entry for entry in self.entries if entry.status == status]
+
+    def __str__(self) -> str:
+        rows = [
+            (e.status, e.name or "-", "" if e.shape is None else str(e.shape), e.target or "-")
+            for e in self.entries
+        ]
+        head = ("", "in the checkpoint", "shape", "here")
+        lines = list(table([head, *rows], [""] + [e.detail for e in self.entries]))
+        counts = {e.status: len(self.of(e.status)) for e in self.entries}
+        summary = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return "\n".join([self.prefix, *lines, summary or "nothing", *self.notes])
+
+
+class CheckpointMismatch(ValueError):
+    """A checkpoint does not fit. Nothing has been changed.
+
+    Attributes:
+        report: The `Report`.
+    """
+
+    def __init__(self, report: Report):
+        self.report = report
+        first = " ".join(report.notes[:1])
+        super().__init__(
+            f"The checkpoint {report.prefix!r} does not fit: {len(report.problems)} of "
+            f"{len(report.entries)} entries. {first}{' ' if first else ''}Nothing has been "
+            "changed. `name_map` says what is called otherwise, and leaves out what it maps to "
+            f"None; `strict=False` restores what fits.\n{report}"
+        )
+
+
+def table(rows: Iterable[tuple[str, ...]], behind: Iterable[str] = ()) -> Iterator[str]:
+    """Lines of columns of equal width, with something more behind each."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    more = list(behind) or [""] * len(rows)
+    for row, text in zip(rows, more, strict=True):
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {cells}  {text}".rstrip()
