@@ -200,17 +200,31 @@ class Algorithm(Engine):
 
 
 def register(cls: Any) -> Any:
-    """Decorator: lets `keras.saving` and `load_model` find a class or function by its name."""
+    """Decorator: lets `keras.saving` and `load_model` find a class or function by its name.
+
+    Args:
+        cls: A class of optimizers, or a function that is an argument of one. Its name has to be
+            defined once: `"keras_tfopt>Name"` is what files have of it.
+    """
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
 
 
 def zeros(like: Like) -> Slot:
-    """A slot of the variable's shape that starts at zero."""
+    """A slot of the variable's shape that starts at zero.
+
+    Args:
+        like: What `Algorithm.slots` is given: `shape`, `dtype` and `path` of a variable.
+    """
     return full(like, 0.0)
 
 
 def full(like: Like, value: float) -> Slot:
-    """A slot of the variable's shape that starts at `value`."""
+    """A slot of the variable's shape that starts at `value`.
+
+    Args:
+        like: What `Algorithm.slots` is given: `shape`, `dtype` and `path` of a variable.
+        value: Number.
+    """
     return Slot(like.shape, value)
 
 
@@ -223,7 +237,25 @@ def check_number(
     left_open: bool = False,
     right_open: bool = False,
 ) -> float:
-    """Returns `value` as a float, or raises an error that names the argument and its range."""
+    """Returns `value` as a float, or raises an error that names the argument and its range.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed number. Defaults to none.
+        high: Largest allowed number. Defaults to none.
+        left_open: Whether `low` itself is refused.
+        right_open: Whether `high` itself is refused.
+
+    Raises:
+        TypeError: if `value` is no number.
+        ValueError: if it is out of range, or not finite.
+
+    Example:
+
+    >>> keras_tfopt.check_number("beta", 1.0, 0, 1, right_open=True)
+    ValueError: Argument `beta` must be a number in [0, 1). Received: 1.0
+    """
     left, right = "(" if left_open or low == -math.inf else "[", ")"
     if not right_open and high != math.inf:
         right = "]"
@@ -252,6 +284,18 @@ def check_hyperparameter(
     That is a `keras.optimizers.schedules.LearningRateSchedule`, called with the number of steps
     done; a scalar `keras.Variable`; or a callable without arguments, which compiled steps read
     once.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed number. Defaults to none.
+        high: Largest allowed number. Defaults to none.
+        left_open: Whether `low` itself is refused.
+        right_open: Whether `high` itself is refused.
+
+    Raises:
+        TypeError: if `value` is no number.
+        ValueError: if it is out of range, or not finite.
     """
     if not changes(value):
         try:
@@ -284,7 +328,14 @@ def at_step(value: Any, step: Any) -> Any:
 
 
 def check_global_step(value: Any) -> Any:
-    """Returns `value`, or raises an error if it is neither None nor a variable that counts."""
+    """Returns `value`, or raises an error if it is neither None nor a variable that counts.
+
+    Args:
+        value: What was given as the argument `global_step`.
+
+    Raises:
+        TypeError: if it is neither None nor a scalar variable.
+    """
     if value is not None and not (is_variable(value) and tuple(value.shape) == ()):
         raise TypeError(
             "Argument `global_step` must be None (the optimizer's own count) or a scalar "
@@ -294,7 +345,17 @@ def check_global_step(value: Any) -> Any:
 
 
 def check_integer(name: str, value: Any, low: int) -> int:
-    """Returns `value` as an integer, or raises an error that names the argument and its range."""
+    """Returns `value` as an integer, or raises an error that names the argument and its range.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed integer.
+
+    Raises:
+        TypeError: if `value` is no integer.
+        ValueError: if it is less than `low`.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
     if value < low:
@@ -303,7 +364,15 @@ def check_integer(name: str, value: Any, low: int) -> int:
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Returns `value`, or raises an error that names the argument."""
+    """Returns `value`, or raises an error that names the argument.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+
+    Raises:
+        TypeError: if `value` is neither True nor False.
+    """
     if not isinstance(value, bool):
         raise TypeError(f"Argument `{name}` must be True or False. Received: {value!r}")
     return value
