@@ -70,7 +70,8 @@ def _section(title: str, body: str) -> str:
         return f"<h2>{title}</h2>\n{_definitions(textwrap.dedent(body))}"
     if title == "Example":
         return f"<h2>{title}</h2>\n{_example(body.strip())}"
-    body = textwrap.dedent(body) if body.startswith(" " * 4) else body
+    body = textwrap.dedent(body) if body.startswith(" " * 4) else body.strip()
+    body = body[0].upper() + body[1:]  # in a docstring, it goes on after a colon
     return f'<section class="fact"><h2>{title}</h2>\n{markdown(body.strip())}</section>'
 
 

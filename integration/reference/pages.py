@@ -24,11 +24,13 @@ class Page:
     file: str
     title: str
     body: str
+    full: bool = False  # whether it takes the width of the window
 
 
 def file_of(path: str) -> str:
-    """The page of a public name."""
-    return f"{path}.html"
+    """The page of a public name; `Info` and `info` are one name to some file systems."""
+    alike = [e.path for e in names.public() if e.path.lower() == path.lower()]
+    return f"{path}{'-' * alike.index(path)}.html"
 
 
 def link(path: str, text: str | None = None) -> str:
@@ -310,7 +312,7 @@ def defects() -> Page:
 one of this package, on {backends}; <code>python -m integration.stock_defects --all</code> does it again.
 </p>
 <div class="wide">{docstrings.markdown(text)}</div>"""
-    return Page("defects.html", "What stock Keras gets wrong", body)
+    return Page("defects.html", "What stock Keras gets wrong", body, full=True)
 
 
 def tf1() -> Page:
@@ -392,7 +394,7 @@ def whole(page: Page) -> str:
 <title>{html.escape(title)}</title>
 <link rel="stylesheet" href="style.css">
 </head>
-<body>
+<body{' class="full"' if page.full else ""}>
 <header><b><a href="index.html">keras_tfopt</a></b>
 <a href="digits.html">On one task</a> <a href="differences.html">Differences</a>
 <a href="defects.html">Defects of Keras</a> <a href="tf1.html">TensorFlow 1</a>
