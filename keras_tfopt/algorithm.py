@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -22,6 +22,7 @@ from keras_tfopt.execution import (
 )
 
 PACKAGE = "keras_tfopt"
+Registered = TypeVar("Registered")
 
 
 class Algorithm(Engine):
@@ -199,7 +200,7 @@ class Algorithm(Engine):
         return optimizer
 
 
-def register(cls: Any) -> Any:
+def register(cls: Registered) -> Registered:
     """Decorator: lets `keras.saving` and `load_model` find a class or function by its name.
 
     Args:

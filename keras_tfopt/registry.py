@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 import keras
 
@@ -97,6 +97,30 @@ class Info:
         lines = [f"{self.name}: {self.description}", f"{_path(self.optimizer_class)}({arguments})"]
         lines += [self.formula] if self.formula else []
         return "\n\n".join([*lines, "\n".join(f"{k}: {v}" for k, v in facts.items() if v)])
+
+
+@overload
+def list_optimizers(
+    filter: str | Iterable[str] = ...,
+    *,
+    exclude: str | Iterable[str] = ...,
+    with_description: Literal[False] = ...,
+    row_gradients: bool | None = ...,
+    second_order: bool | None = ...,
+    source: str | None = ...,
+) -> list[str]: ...
+
+
+@overload
+def list_optimizers(
+    filter: str | Iterable[str] = ...,
+    *,
+    exclude: str | Iterable[str] = ...,
+    with_description: Literal[True],
+    row_gradients: bool | None = ...,
+    second_order: bool | None = ...,
+    source: str | None = ...,
+) -> list[tuple[str, str]]: ...
 
 
 def list_optimizers(
@@ -347,7 +371,7 @@ def _counterparts() -> dict[str, str]:
     }
 
 
-def _bytes_per_parameter(cls: type) -> float:
+def _bytes_per_parameter(cls: Any) -> float:
     if issubclass(cls, Algorithm):
         like = Like((SIDE, SIDE), "float32", "kernel")
         slots = cls().slots([like] if cls.scope == "model" else like)

@@ -30,7 +30,9 @@ def arguments_of(item):
 def described(text):
     """Names that a section of arguments or attributes describes, several on a line or one."""
     found = set()
-    for section in re.findall(r"^(?:Args|Attributes|Hooks):\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", text, re.M):
+    for section in re.findall(
+        r"^(?:Args|Attributes|Hooks):\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", text, re.M
+    ):
         for head in re.findall(r"^[ ]{4}(\*{0,2}\w+(?:, \w+)*):", section, re.M):
             found |= {name.strip("* ") for name in head.split(",")}
     return found
@@ -60,7 +62,9 @@ def test_what_a_user_calls_has_an_example_and_what_it_says_is_so(entry):
     # A default that the text gives is the one of the signature.
     parameters = inspect.signature(entry.item).parameters if callable(entry.item) else {}
     for name, parameter in parameters.items():
-        found = re.search(rf"^    {name}: (?:(?!^    \S).)*?Defaults to ([^\s,;:]+)", text, re.M | re.S)
+        found = re.search(
+            rf"^    {name}: (?:(?!^    \S).)*?Defaults to ([^\s,;:]+)", text, re.M | re.S
+        )
         if found and parameter.default is not parameter.empty:
             said = found.group(1).rstrip(".").strip("`")
             if re.fullmatch(r"-?[\d.e+*-]+|None|True|False", said):

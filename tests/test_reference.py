@@ -90,7 +90,9 @@ def test_broken_links_are_found(tmp_path):
     ]
 
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("integration/**/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("integration/**/*.md")]
+)
 
 
 def anchors(document):

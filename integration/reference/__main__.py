@@ -1,7 +1,7 @@
 """Build the reference: `python -m integration.reference [--out build/reference]`, on JAX.
 
-A page for every public name, with pictures of every optimizer, and tables of all of them. Nothing is
-fetched. Every link within the site is followed; the exit status is 1 if one leads nowhere.
+A page for every public name, with pictures of every optimizer, and tables of all of them. Nothing
+is fetched. Every link within the site is followed; the exit status is 1 if one leads nowhere.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import keras
-import keras_tfopt
 
+import keras_tfopt
 from integration.reference import links, names, pages, pictures
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -77,7 +77,9 @@ def _section(title: str, body: str) -> str:
 
 def _definitions(body: str) -> str:
     """`name: text`, or `name, name: text`, with lines of the text indented."""
-    entries = re.findall(r"^(\*{0,2}[\w.]+(?:, \w+)*):((?:.*\n?)(?:[ ]+.*\n?|\n(?=[ ]))*)", body, re.M)
+    entries = re.findall(
+        r"^(\*{0,2}[\w.]+(?:, \w+)*):((?:.*\n?)(?:[ ]+.*\n?|\n(?=[ ]))*)", body, re.M
+    )
     if not entries:
         return markdown(body)
     cells = []

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
+
 import keras_tfopt
 import keras_tfopt.legacy
-
 from integration import catalogue, stock_defects
 from integration.reference import docstrings, names, runs
 
@@ -216,7 +216,8 @@ def index() -> Page:
 from the docstring of what it is about, and from runs of it: <code>make reference</code>.</p>
 <ul>
 <li><a href="digits.html">All optimizers on one task</a>, and how the pictures are made</li>
-<li><a href="differences.html">Differences</a> from the originals, and from Keras's optimizers of the
+<li><a href="differences.html">Differences</a> from the originals, and from Keras's optimizers of
+the
 same names</li>
 <li><a href="defects.html">What stock Keras gets wrong</a>, measured</li>
 <li><a href="tf1.html">Names of TensorFlow 1</a>, and what each is here</li>
@@ -262,19 +263,25 @@ def digits() -> Page:
     functions = " and ".join(function.name for function in runs.FUNCTIONS)
     inside = keras_tfopt.info(runs.INSIDE).optimizer_class.__name__
     body = f"""<h1>All optimizers on one task</h1>
-<p>The {len(x) + len(x_other):,} scanned digits of scikit-learn, 8 by 8 pixels; a network with one hidden
+<p>The {len(x) + len(x_other):,} scanned digits of scikit-learn, 8 by 8 pixels; a network with
+one hidden
 layer of {runs.HIDDEN} units (tanh); {len(x):,} images to train on in batches of {runs.BATCH} for
-{runs.EPOCHS} epochs, {len(x_other)} others to choose by. Initial weights and batches are the same for
-all. Of the learning rates {rates} the one with the lowest loss on the other images is shown; everything
+{runs.EPOCHS} epochs, {len(x_other)} others to choose by. Initial weights and batches are the
+same for
+all. Of the learning rates {rates} the one with the lowest loss on the other images is shown;
+everything
 else is as by default, but for what the calls below say. Wrappers are around
 <code>keras_tfopt.{inside}</code>.</p>
-<p>This shows how each behaves. It ranks nothing: one small task, one seed, accuracies with a standard
-error of about {error:.3f} on the images that the learning rate was chosen by, and no schedules, which
+<p>This shows how each behaves. It ranks nothing: one small task, one seed, accuracies with a
+standard
+error of about {error:.3f} on the images that the learning rate was chosen by, and no schedules,
+which
 large batches need and optimizers such as LARS are made for.</p>
 {table(["optimizer", "made by", "training loss, last epoch", "accuracy"], rows)}
 <p class="quiet">* of the averages.</p>
 <h2 id="functions">Paths on two functions</h2>
-<p>{functions}, {runs.STEPS} steps without noise from a fixed start. Of the same learning rates the one is
+<p>{functions}, {runs.STEPS} steps without noise from a fixed start. Of the same learning rates
+the one is
 shown that ends lowest without leaving the picture on the way. A point stands for each tenth step.
 Contours are those of equal logarithmic distance. Two numbers say little of networks: they show
 oscillation, the size of first steps, and whether a rule goes along axes or along the gradient.
@@ -293,9 +300,12 @@ def differences() -> Page:
         )
     body = f"""<h1>Differences</h1>
 <h2>In numbers: beside Keras's optimizers of the same names</h2>
-<p>Recorded runs of TensorFlow 1.15.5, run again with Keras's optimizer of that name and with ours, with
-the same arguments and gradients. The distance is that of variables after the last step from the recorded
-ones, relative to how far these have moved; none is less than 0.01 %. Row gradients are given to Keras's as
+<p>Recorded runs of TensorFlow 1.15.5, run again with Keras's optimizer of that name and with
+ours, with
+the same arguments and gradients. The distance is that of variables after the last step from the
+recorded
+ones, relative to how far these have moved; none is less than 0.01 %. Row gradients are given to
+Keras's as
 dense ones, the way <code>fit</code> does on JAX and PyTorch.</p>
 <div class="wide">{docstrings.markdown(catalogue.differences())}</div>
 <h2>In words: from the originals and from Keras</h2>
@@ -308,8 +318,10 @@ def defects() -> Page:
     text = stock_defects.markdown(found)
     backends = ", ".join(stock_defects.BACKENDS[name] for name in found)
     body = f"""<h1>What stock Keras gets wrong</h1>
-<p>Each scenario was run when this page was made, with an optimizer of Keras {keras.__version__} and with
-one of this package, on {backends}; <code>python -m integration.stock_defects --all</code> does it again.
+<p>Each scenario was run when this page was made, with an optimizer of Keras {keras.__version__}
+and with
+one of this package, on {backends}; <code>python -m integration.stock_defects --all</code> does
+it again.
 </p>
 <div class="wide">{docstrings.markdown(text)}</div>"""
     return Page("defects.html", "What stock Keras gets wrong", body, full=True)
@@ -349,7 +361,8 @@ def of_keras() -> Page:
             ]
         )
     body = f"""<h1>Keras's own optimizers</h1>
-<p>As <code>keras_tfopt.info</code> knows those of Keras {keras.__version__}. For all of them a row gradient
+<p>As <code>keras_tfopt.info</code> knows those of Keras {keras.__version__}. For all of them a
+row gradient
 acts as a dense one; their formulas are in Keras's documentation.</p>
 {table(["name", "what it is", "slots", "bytes a parameter", "differences"], rows)}"""
     return Page("keras.html", "Keras's own optimizers", linked(body))

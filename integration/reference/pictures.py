@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from pathlib import Path as FilePath
 
-import keras_tfopt
 import matplotlib
+
+import keras_tfopt
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
