@@ -22,6 +22,8 @@ from keras_tfopt.execution import (
 )
 
 PACKAGE = "keras_tfopt"
+SCOPES = ("element", "variable", "model")
+SPARSE = ("dense", "rows", "move_rows")
 Registered = TypeVar("Registered")
 
 
@@ -93,6 +95,13 @@ class Algorithm(Engine):
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         cls._own_weight_decay = "weight_decay" in own_parameters(cls)
+        for name, allowed in (("scope", SCOPES), ("sparse", SPARSE)):
+            value = getattr(cls, name)
+            if value not in allowed:
+                raise ValueError(
+                    f"Class attribute `{name}` of {cls.__name__} must be one of {allowed}. "
+                    f"Received: {value!r}"
+                )
 
     def slots(self, like: Any) -> dict[str, Slot]:
         """State for a variable of shape `like.shape`, dtype `like.dtype` and path `like.path`.
@@ -163,8 +172,14 @@ class Algorithm(Engine):
 
     def hyperparameters(self) -> dict[str, Any]:
         """The algorithm's own arguments: everything that `update` may read from `self`."""
-        names = own_parameters(type(self))
-        return {name: getattr(self, name) for name in names if name != "learning_rate"}
+        names = [name for name in own_parameters(type(self)) if name != "learning_rate"]
+        for name in names:
+            if not hasattr(self, name):
+                raise TypeError(
+                    f"{type(self).__name__}.__init__ must keep each of its arguments under its own "
+                    f"name, as in `self.{name} = {name}`. Not kept: {name!r}"
+                )
+        return {name: getattr(self, name) for name in names}
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
