@@ -377,13 +377,13 @@ def _bytes_per_parameter(cls: Any) -> float:
         slots = cls().slots([like] if cls.scope == "model" else like)
         sizes = [math.prod(d or SIDE**2 for d in slot.shape) for slot in slots.values()]
     else:
-        sizes = [math.prod(v.shape) for v in _built(cls).variables if v.shape]
+        sizes = [math.prod(v.shape) for v in _built(cls).variables if len(v.shape)]
     return 4 * sum(sizes) / SIDE**2
 
 
 def _slots_of_keras(cls: type) -> list[str]:
     """From the paths of variables: "adam/kernel_momentum" is the slot "momentum"."""
-    names = [v.path.rsplit("/", 1)[-1] for v in _built(cls).variables if v.shape]
+    names = [v.path.rsplit("/", 1)[-1] for v in _built(cls).variables if len(v.shape)]
     return [name.removeprefix("kernel_") for name in names] or ["none"]
 
 
