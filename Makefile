@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-all test-fast bench defects catalogue lint format wheel check-wheel clean distclean
+.PHONY: help quickstart setup test test-all test-fast bench defects catalogue reference lint format wheel dist check-wheel clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -14,7 +14,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 STAMPS := $(VENV)/.stamps
-ALL_EXTRAS := tensorflow+jax+torch+test+lint+guides
+ALL_EXTRAS := tensorflow+jax+torch+test+lint+guides+docs+dist
 
 empty :=
 space := $(empty) $(empty)
@@ -40,8 +40,8 @@ quickstart: $(STAMPS)/$(BACKEND)+guides ## Install with one BACKEND and train on
 
 setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 
-test: setup ## Lint, then the suite on TensorFlow, JAX and torch
-	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- $(ARGS)
+test: setup ## Lint, distribution, reference, then the suite on TensorFlow, JAX and torch
+	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist reference $(BACKENDS) -- $(ARGS)
 
 test-all: setup ## The same with every optimizer in every test (takes much longer)
 	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- --exhaustive $(ARGS)
@@ -60,6 +60,9 @@ defects: setup ## What stock Keras gets wrong on each backend, and what becomes 
 catalogue: setup ## Write the page of all optimizers, guides/optimizers.md
 	KERAS_BACKEND=torch $(PY) -m integration.catalogue guides/optimizers.md
 
+reference: setup ## Build the reference into build/reference/: a page for every public name
+	KERAS_BACKEND=jax TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.reference
+
 lint: $(STAMPS)/lint ## Check style and types (ruff, mypy)
 	@$(PY) .ci/check.py lint
 
@@ -71,6 +74,9 @@ wheel: | $(PY) ## Build the wheel into dist/
 	@rm -rf dist
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
+
+dist: setup ## Build sdist and wheel into dist/ and check both
+	@$(PY) .ci/check_dist.py
 
 check-wheel: wheel ## Install the wheel with one BACKEND in an empty environment and use it
 	@$(PY) .ci/check_wheel.py $(BACKEND)

@@ -2,9 +2,10 @@
 
     python .ci/check.py [--fast] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
 
-A SUITE is `lint` or the name of a Keras backend. The last line reads `N passed, N failed`, followed
-by `, N skipped` where there are any. The exit status is 0 only if every suite passed something and
-nothing failed.
+A SUITE is the name of a Keras backend, or one of `lint`, `shell`, `dist` and `reference`, which are
+commands.
+The last line reads `N passed, N failed`, followed by `, N skipped` where there are any. The exit
+status is 0 only if every suite passed something and nothing failed.
 """
 
 import argparse
@@ -21,7 +22,17 @@ BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
 PARTS = {"tensorflow": 2, "jax": 2}
 EXHAUSTIVE_PARTS = 6
-LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
+# Suites that are commands, each of which has to end well: modules, or a file.
+COMMANDS = {
+    "lint": (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)),
+    "shell": (
+        ("keras_tfopt", "list", "ada*", "--exclude", "keras.*", "--source", "tf.train"),
+        ("keras_tfopt", "list", "--second-order"),
+        ("keras_tfopt", "info", "LARSOptimizer"),
+    ),
+    "dist": ((".ci/check_dist.py",),),
+    "reference": (("integration.reference",),),
+}
 
 
 def environment(backend):
@@ -43,12 +54,13 @@ def environment(backend):
 
 def run(command, env=None):
     print("\n$ " + " ".join(command), flush=True)
-    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=env).returncode
+    how = [] if command[0].endswith(".py") else ["-m"]
+    return subprocess.run([sys.executable, *how, *command], cwd=ROOT, env=env).returncode
 
 
-def run_lint():
-    failed = sum(run(command) != 0 for command in LINT)
-    return len(LINT) - failed, failed, 0
+def run_commands(suite):
+    failed = sum(run(command, environment("jax")) != 0 for command in COMMANDS[suite])
+    return len(COMMANDS[suite]) - failed, failed, 0
 
 
 def run_backend(backend, options):
@@ -98,7 +110,7 @@ def count(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suites", nargs="+", choices=("lint", *BACKENDS), metavar="SUITE")
+    parser.add_argument("suites", nargs="+", choices=(*COMMANDS, *BACKENDS), metavar="SUITE")
     parser.add_argument("--fast", action="store_true", help="leave out the tests marked slow")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     arguments = sys.argv[1:]
@@ -110,7 +122,7 @@ def main():
     results = {}
     for suite in options.suites:
         start = time.monotonic()
-        counts = run_lint() if suite == "lint" else run_backend(suite, options)
+        counts = run_commands(suite) if suite in COMMANDS else run_backend(suite, options)
         results[suite] = counts, time.monotonic() - start
 
     print()

@@ -18,8 +18,9 @@ def main(arguments: list[str] | None = None) -> int:
     listing.add_argument("filter", nargs="*", help="patterns with * and ?")
     listing.add_argument("--exclude", nargs="+", default=[], metavar="PATTERN")
     listing.add_argument("--source", choices=registry.SOURCES)
-    listing.add_argument("--row-gradients", action="store_true", help="those that leave rows alone")
-    listing.add_argument("--second-order", action="store_true")
+    choice = argparse.BooleanOptionalAction
+    listing.add_argument("--row-gradients", action=choice, help="those that leave rows alone")
+    listing.add_argument("--second-order", action=choice, help="of more than a diagonal matrix")
     about = commands.add_parser("info", help="all that is known of one")
     about.add_argument("name")
     options = parser.parse_args(arguments)
@@ -34,11 +35,14 @@ def main(arguments: list[str] | None = None) -> int:
         options.filter or "*",
         exclude=options.exclude,
         with_description=True,
-        row_gradients=options.row_gradients or None,
-        second_order=options.second_order or None,
+        row_gradients=options.row_gradients,
+        second_order=options.second_order,
         source=options.source,
     )
-    width = max((len(name) for name, _ in found), default=0)
+    if not found:
+        print("No optimizer is like this.", file=sys.stderr)
+        return 1
+    width = max((len(name) for name, _ in found))
     for name, description in found:
         print(f"{name:{width}}  {description}")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -22,6 +22,9 @@ from keras_tfopt.execution import (
 )
 
 PACKAGE = "keras_tfopt"
+SCOPES = ("element", "variable", "model")
+SPARSE = ("dense", "rows", "move_rows")
+Registered = TypeVar("Registered")
 
 
 class Algorithm(Engine):
@@ -92,6 +95,13 @@ class Algorithm(Engine):
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         cls._own_weight_decay = "weight_decay" in own_parameters(cls)
+        for name, allowed in (("scope", SCOPES), ("sparse", SPARSE)):
+            value = getattr(cls, name)
+            if value not in allowed:
+                raise ValueError(
+                    f"Class attribute `{name}` of {cls.__name__} must be one of {allowed}. "
+                    f"Received: {value!r}"
+                )
 
     def slots(self, like: Any) -> dict[str, Slot]:
         """State for a variable of shape `like.shape`, dtype `like.dtype` and path `like.path`.
@@ -162,8 +172,14 @@ class Algorithm(Engine):
 
     def hyperparameters(self) -> dict[str, Any]:
         """The algorithm's own arguments: everything that `update` may read from `self`."""
-        names = own_parameters(type(self))
-        return {name: getattr(self, name) for name in names if name != "learning_rate"}
+        names = [name for name in own_parameters(type(self)) if name != "learning_rate"]
+        for name in names:
+            if not hasattr(self, name):
+                raise TypeError(
+                    f"{type(self).__name__}.__init__ must keep each of its arguments under its own "
+                    f"name, as in `self.{name} = {name}`. Not kept: {name!r}"
+                )
+        return {name: getattr(self, name) for name in names}
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
@@ -199,18 +215,32 @@ class Algorithm(Engine):
         return optimizer
 
 
-def register(cls: Any) -> Any:
-    """Decorator: lets `keras.saving` and `load_model` find a class or function by its name."""
+def register(cls: Registered) -> Registered:
+    """Decorator: lets `keras.saving` and `load_model` find a class or function by its name.
+
+    Args:
+        cls: A class of optimizers, or a function that is an argument of one. Its name has to be
+            defined once: `"keras_tfopt>Name"` is what files have of it.
+    """
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
 
 
 def zeros(like: Like) -> Slot:
-    """A slot of the variable's shape that starts at zero."""
+    """A slot of the variable's shape that starts at zero.
+
+    Args:
+        like: What `Algorithm.slots` is given: `shape`, `dtype` and `path` of a variable.
+    """
     return full(like, 0.0)
 
 
 def full(like: Like, value: float) -> Slot:
-    """A slot of the variable's shape that starts at `value`."""
+    """A slot of the variable's shape that starts at `value`.
+
+    Args:
+        like: What `Algorithm.slots` is given: `shape`, `dtype` and `path` of a variable.
+        value: Number.
+    """
     return Slot(like.shape, value)
 
 
@@ -223,7 +253,25 @@ def check_number(
     left_open: bool = False,
     right_open: bool = False,
 ) -> float:
-    """Returns `value` as a float, or raises an error that names the argument and its range."""
+    """Returns `value` as a float, or raises an error that names the argument and its range.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed number. Defaults to none.
+        high: Largest allowed number. Defaults to none.
+        left_open: Whether `low` itself is refused.
+        right_open: Whether `high` itself is refused.
+
+    Raises:
+        TypeError: if `value` is no number.
+        ValueError: if it is out of range, or not finite.
+
+    Example:
+
+    >>> keras_tfopt.check_number("beta", 1.0, 0, 1, right_open=True)
+    ValueError: Argument `beta` must be a number in [0, 1). Received: 1.0
+    """
     left, right = "(" if left_open or low == -math.inf else "[", ")"
     if not right_open and high != math.inf:
         right = "]"
@@ -252,6 +300,18 @@ def check_hyperparameter(
     That is a `keras.optimizers.schedules.LearningRateSchedule`, called with the number of steps
     done; a scalar `keras.Variable`; or a callable without arguments, which compiled steps read
     once.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed number. Defaults to none.
+        high: Largest allowed number. Defaults to none.
+        left_open: Whether `low` itself is refused.
+        right_open: Whether `high` itself is refused.
+
+    Raises:
+        TypeError: if `value` is no number.
+        ValueError: if it is out of range, or not finite.
     """
     if not changes(value):
         try:
@@ -284,7 +344,14 @@ def at_step(value: Any, step: Any) -> Any:
 
 
 def check_global_step(value: Any) -> Any:
-    """Returns `value`, or raises an error if it is neither None nor a variable that counts."""
+    """Returns `value`, or raises an error if it is neither None nor a variable that counts.
+
+    Args:
+        value: What was given as the argument `global_step`.
+
+    Raises:
+        TypeError: if it is neither None nor a scalar variable.
+    """
     if value is not None and not (is_variable(value) and tuple(value.shape) == ()):
         raise TypeError(
             "Argument `global_step` must be None (the optimizer's own count) or a scalar "
@@ -294,7 +361,17 @@ def check_global_step(value: Any) -> Any:
 
 
 def check_integer(name: str, value: Any, low: int) -> int:
-    """Returns `value` as an integer, or raises an error that names the argument and its range."""
+    """Returns `value` as an integer, or raises an error that names the argument and its range.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed integer.
+
+    Raises:
+        TypeError: if `value` is no integer.
+        ValueError: if it is less than `low`.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
     if value < low:
@@ -303,7 +380,15 @@ def check_integer(name: str, value: Any, low: int) -> int:
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Returns `value`, or raises an error that names the argument."""
+    """Returns `value`, or raises an error that names the argument.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+
+    Raises:
+        TypeError: if `value` is neither True nor False.
+    """
     if not isinstance(value, bool):
         raise TypeError(f"Argument `{name}` must be True or False. Received: {value!r}")
     return value

@@ -33,6 +33,8 @@ class Diagnosis:
     """What `diagnose` found: `rows`, one dictionary a variable, and facts about the step.
 
     Attributes:
+        optimizer: Name of the optimizer's class, with those inside of it.
+        backend: Name of Keras's backend.
         rows: For each trainable variable: `variable` (path), `dtype`, `shape`, `gradient` ("dense",
             "rows" or "none": what the backend hands over), `why_dense` (for a table that was looked
             up in and has a dense gradient, the reason, else None), `update` ("dense" or "rows":

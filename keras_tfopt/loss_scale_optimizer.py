@@ -30,7 +30,8 @@ class LossScaleOptimizer(LossScalingEngine):
         dynamic_growth_steps: $n$, integer >= 1. Defaults to 2000.
         name: Name of the optimizer.
 
-    State: `dynamic_scale` $c$ and `step_counter`, the finite steps since it changed.
+    Slots: none. `optimizer.dynamic_scale` is $c$, and `optimizer.step_counter` the number of finite
+    steps since it changed. Both are saved.
 
     Row gradients: passed on as they are, of every kind that the inner optimizer takes.
 

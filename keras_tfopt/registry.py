@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 import keras
 
@@ -17,6 +17,7 @@ from keras_tfopt import algorithms, wrappers
 from keras_tfopt.algorithm import Algorithm
 from keras_tfopt.execution import Like, portable
 from keras_tfopt.legacy.table import TABLE
+from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.wrapper import Wrapper
 
 SIDE = 512  # of the matrix for which bytes are counted
@@ -27,6 +28,9 @@ _ADDONS = {
     "MovingAverage": "MovingAverage",
     "StochasticWeightAveraging": "SWA",
 }
+# For arguments that must be given, where state is counted: what state there is does not depend on
+# them.
+_GIVEN = {"weight_decay": 0.0, "max_norm": 1.0, "vars_to_clip_dims": {".": []}}
 # Options that all optimizers have. Keras's base class has no signature on every backend.
 _OPTIONS = frozenset(inspect.signature(keras.optimizers.SGD).parameters) - {
     "learning_rate",
@@ -48,8 +52,8 @@ class Info:
         defaults: Arguments of its constructor with their defaults, without the options that all
             have; `inspect.Parameter.empty` where one must be given.
         slots: What state it keeps, in words.
-        bytes_per_parameter: Of its own float32 state, for a large matrix; None if the constructor
-            has arguments that must be given.
+        bytes_per_parameter: Of its float32 state, for a large matrix; of a wrapper without that of
+            the optimizer that it is given.
         scope: What a step of it looks at: "element", "variable" or "model"; None for wrappers and
             optimizers of Keras.
         row_gradients: What a row gradient does, in words.
@@ -57,7 +61,8 @@ class Info:
         second_order: Whether it multiplies gradients by more than a diagonal matrix.
         paper: Where it comes from; may be empty.
         originals: Names of what it stands for, with their modules.
-        differences: From these, and from the optimizer of Keras with a similar name.
+        differences: From these, and from the optimizer of Keras with a similar name. For one of
+            Keras, where to read about them.
     """
 
     name: str
@@ -66,7 +71,7 @@ class Info:
     formula: str
     defaults: Mapping[str, Any]
     slots: str
-    bytes_per_parameter: float | None
+    bytes_per_parameter: float
     scope: str | None
     row_gradients: str
     lazy: bool
@@ -80,10 +85,9 @@ class Info:
             name if value is inspect.Parameter.empty else f"{name}={value!r}"
             for name, value in self.defaults.items()
         )
-        size = self.bytes_per_parameter
         facts = {
             "Slots": self.slots,
-            "State": "" if size is None else f"{size:.3g} bytes a parameter",
+            "State": f"{self.bytes_per_parameter:.3g} bytes a parameter",
             "Scope": self.scope or "",
             "Row gradients": self.row_gradients,
             "Stands for": ", ".join(self.originals),
@@ -93,6 +97,30 @@ class Info:
         lines = [f"{self.name}: {self.description}", f"{_path(self.optimizer_class)}({arguments})"]
         lines += [self.formula] if self.formula else []
         return "\n\n".join([*lines, "\n".join(f"{k}: {v}" for k, v in facts.items() if v)])
+
+
+@overload
+def list_optimizers(
+    filter: str | Iterable[str] = ...,
+    *,
+    exclude: str | Iterable[str] = ...,
+    with_description: Literal[False] = ...,
+    row_gradients: bool | None = ...,
+    second_order: bool | None = ...,
+    source: str | None = ...,
+) -> list[str]: ...
+
+
+@overload
+def list_optimizers(
+    filter: str | Iterable[str] = ...,
+    *,
+    exclude: str | Iterable[str] = ...,
+    with_description: Literal[True],
+    row_gradients: bool | None = ...,
+    second_order: bool | None = ...,
+    source: str | None = ...,
+) -> list[tuple[str, str]]: ...
 
 
 def list_optimizers(
@@ -121,6 +149,18 @@ def list_optimizers(
     >>> keras_tfopt.list_optimizers("ada*", source="tf.train")
     ['adadelta', 'adagrad', 'adagrad_da', 'adam']
     """
+    for argument, patterns in (("filter", filter), ("exclude", exclude)):
+        each = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(each, Iterable) or not all(isinstance(p, str) for p in each):
+            raise TypeError(
+                f"Argument `{argument}` must be a pattern such as 'ada*', or several in a list. "
+                f"Received: {patterns!r}"
+            )
+    for argument, choice in (("row_gradients", row_gradients), ("second_order", second_order)):
+        if choice is not None and not isinstance(choice, bool):
+            raise TypeError(
+                f"Argument `{argument}` must be True, False or None. Received: {choice!r}"
+            )
     if source is not None and source not in SOURCES:
         raise ValueError(f"Argument `source` must be one of {SOURCES}. Received: {source!r}")
     found = []
@@ -128,7 +168,7 @@ def list_optimizers(
         if not _matches(name, filter) or _matches(name, exclude):
             continue
         if row_gradients is not None and (
-            issubclass(cls, Wrapper) or _is_lazy(cls) != row_gradients
+            issubclass(cls, (Wrapper, LossScaleOptimizer)) or _is_lazy(cls) != row_gradients
         ):
             continue
         if second_order is not None and getattr(cls, "second_order", False) != second_order:
@@ -155,7 +195,7 @@ def info(name: str) -> Info:
     cls = _classes()[name]
     text = inspect.getdoc(cls) or ""
     parameters = inspect.signature(cls).parameters.values()
-    ours = issubclass(cls, (Algorithm, Wrapper))
+    ours = not name.startswith("keras.")
     return Info(
         name=name,
         optimizer_class=cls,
@@ -168,7 +208,7 @@ def info(name: str) -> Info:
             and p.name != "name"
             and (ours or p.name not in _OPTIONS)
         },
-        slots=_section(text, "Slots"),
+        slots=_section(text, "Slots") or ", ".join(f"`{slot}`" for slot in _slots_of_keras(cls)),
         bytes_per_parameter=_bytes_per_parameter(cls),
         scope=getattr(cls, "scope", None),
         row_gradients=_section(text, "Row gradients") or "as if dense",
@@ -176,7 +216,7 @@ def info(name: str) -> Info:
         second_order=getattr(cls, "second_order", False),
         paper=_section(text, "Reference") or _section(text, "References"),
         originals=_originals(name, cls),
-        differences=_section(text, "Differences"),
+        differences=_section(text, "Differences") or _where_to_compare(cls),
     )
 
 
@@ -218,8 +258,10 @@ def get(identifier: Any, **arguments: Any) -> Any:
         )
     classes = [_classes()[_known(name)] for name in _parsed(identifier)]
     for outer in classes[:-1]:
-        if not issubclass(outer, Wrapper):
-            raise ValueError(f"{outer.__name__} is no wrapper. Received: {identifier!r}")
+        if "inner_optimizer" not in inspect.signature(outer).parameters:
+            raise ValueError(
+                f"{outer.__name__} goes around no other optimizer. Received: {identifier!r}"
+            )
     given: list[dict[str, Any]] = [{} for _ in classes]
     for name, value in arguments.items():
         takers = [n for n, cls in enumerate(classes) if name in _parameters(cls)]
@@ -269,6 +311,7 @@ def _classes() -> dict[str, type]:
             cls = getattr(module, name)
             if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer):
                 found[cls.__module__.rsplit(".", 1)[-1]] = cls
+    found["loss_scale_optimizer"] = LossScaleOptimizer
     for name, cls in vars(keras.optimizers).items():
         is_optimizer = inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
         if is_optimizer and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer"):
@@ -328,24 +371,41 @@ def _counterparts() -> dict[str, str]:
     }
 
 
-def _bytes_per_parameter(cls: type) -> float | None:
-    try:
-        optimizer = cls("sgd") if "inner_optimizer" in _required(cls) else cls()
-    except TypeError:
-        return None  # there are more arguments that must be given
+def _bytes_per_parameter(cls: Any) -> float:
     if issubclass(cls, Algorithm):
         like = Like((SIDE, SIDE), "float32", "kernel")
-        slots = optimizer.slots([like] if cls.scope == "model" else like)
+        slots = cls().slots([like] if cls.scope == "model" else like)
         sizes = [math.prod(d or SIDE**2 for d in slot.shape) for slot in slots.values()]
     else:
-        optimizer.build([keras.Variable(keras.ops.zeros((SIDE, SIDE)), name="kernel")])
-        sizes = [math.prod(v.shape) for v in optimizer.variables if v.shape]
+        sizes = [math.prod(v.shape) for v in _built(cls).variables if len(v.shape)]
     return 4 * sum(sizes) / SIDE**2
+
+
+def _slots_of_keras(cls: type) -> list[str]:
+    """From the paths of variables: "adam/kernel_momentum" is the slot "momentum"."""
+    names = [v.path.rsplit("/", 1)[-1] for v in _built(cls).variables if len(v.shape)]
+    return [name.removeprefix("kernel_") for name in names] or ["none"]
+
+
+def _built(cls: type) -> Any:
+    """One of the class, for a matrix."""
+    given = {name: "sgd" if name == "inner_optimizer" else _GIVEN[name] for name in _required(cls)}
+    optimizer = cls(**given)
+    optimizer.build([keras.Variable(keras.ops.zeros((SIDE, SIDE)), name="kernel")])
+    return optimizer
+
+
+def _where_to_compare(cls: type) -> str:
+    """Of an optimizer of Keras: which of ours has its name."""
+    for name, other in _classes().items():
+        if "." not in name and other.__name__.lower() == cls.__name__.lower():
+            return f"from `keras_tfopt.{other.__name__}`: see `keras_tfopt.info({name!r})`."
+    return ""
 
 
 def _required(cls: type) -> list[str]:
     parameters = inspect.signature(cls).parameters.values()
-    return [p.name for p in parameters if p.default is p.empty]
+    return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
 
 
 def _description(cls: type) -> str:
@@ -359,8 +419,8 @@ def _path(cls: type) -> str:
 
 def _section(text: str, title: str) -> str:
     """The paragraph of a docstring that starts with `Title:`, on one line; or nothing."""
-    found = re.search(rf"^{title}:(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    return " ".join(found.group(1).split()) if found else ""
+    found = re.search(rf"^{title}:\s*(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    return " ".join(found.group(1).split()).removeprefix("- ") if found else ""
 
 
 def _formula(text: str) -> str:

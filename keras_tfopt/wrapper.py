@@ -41,6 +41,25 @@ class Wrapper(WrappingEngine):
             what wrappers do after that. A `keras.optimizers.LossScaleOptimizer` goes
             around the wrapper, not inside.
         name: Name of the optimizer.
+        **base: None; there so that options of optimizers, which belong to `inner_optimizer`, are
+            refused with an error that says so.
+
+    Hooks:
+        before: `(g, x, s, t) -> g, x`. Pure, per variable, before the inner step.
+        after: `(g, x, s, t) -> x, {slot: value}`. Pure, per variable, after it.
+        accept: `(g, x, t) -> bool tensor`. Where False, the inner step leaves the variable and its
+            slots alone; with accumulation, `g` is the sum of the micro-steps so far.
+        average: `(x, s) -> value`. Pure, per variable: what `keras_tfopt.averaged` puts in.
+        before_step: `(grads, variables) -> grads`.
+        after_step: `(variables) -> list or None`. New values of the variables.
+        accept_step: `(grads, s) -> bool tensor, {counter: value}`. Pure, of the values of all
+            gradients: where False, only the counters change, found in `s`.
+        check: `(likes)`. Raises an error if arguments do not fit the variables.
+        facts: `(like) -> dict`. What hooks find in `t` of a variable, by name.
+        reach: `(like) -> "dense", "rows" or None`. `sparse` of a variable; None: hooks do not run.
+        counters: `() -> {name: Slot}`. State of all variables together.
+
+    `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Algorithm`.
     """
 
     def slots(self, like: Like) -> dict[str, Slot]:
@@ -50,25 +69,6 @@ class Wrapper(WrappingEngine):
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         """Scalars of a step, as in `keras_tfopt.Algorithm.scalars`, from the inner optimizer's."""
         return {"lr": lr}
-
-    # The hooks are documented here and live in the engine, which runs those that are overridden:
-    # before(self, g, x, s, t) -> g, x             pure, per variable, before the inner step
-    # after(self, g, x, s, t) -> x, {slot: value}  pure, per variable, after it
-    # accept(self, g, x, t) -> bool tensor         where False, the inner step leaves the variable
-    #                                              and its slots alone; with accumulation, g is
-    #                                              the sum of the micro-steps so far
-    # average(self, x, s) -> value                 pure, per variable: what `averaged` puts in
-    # before_step(self, grads, variables) -> grads
-    # after_step(self, variables) -> new values of the variables, or None
-    # accept_step(self, grads, s) -> bool tensor, {counter: value}
-    #                                              pure, of the values of all gradients: where
-    #                                              False, only the counters change, found in `s`
-    #
-    # and what is static:
-    # check(self, likes)                           raises if arguments do not fit the variables
-    # facts(self, like) -> dict                    what hooks find in `t` of a variable, by name
-    # reach(self, like) -> "dense", "rows", None   `sparse` of a variable; None: hooks do not run
-    # counters(self) -> {name: Slot}               state of all variables together
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""

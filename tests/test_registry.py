@@ -21,14 +21,14 @@ EVERYTHING = keras_tfopt.list_optimizers()
 
 def test_every_public_optimizer_has_a_name():
     listed = {keras_tfopt.info(name).optimizer_class for name in OURS}
-    base = {keras_tfopt.Algorithm, keras_tfopt.Wrapper, keras_tfopt.LossScaleOptimizer}
+    base = {keras_tfopt.Algorithm, keras_tfopt.Wrapper}
     public = {getattr(keras_tfopt, name) for name in keras_tfopt.__all__}
     optimizers = {
         c for c in public if inspect.isclass(c) and issubclass(c, keras.optimizers.Optimizer)
     }
     assert listed == optimizers - base
     # One rule, one file, one name.
-    files = (ROOT / "keras_tfopt").glob("*/*.py")
+    files = (ROOT / "keras_tfopt").rglob("*.py")
     assert set(OURS) <= {path.stem for path in files}
 
 
@@ -45,6 +45,8 @@ def test_info(name):
     if name in OURS:
         assert info.formula.startswith("$$") and info.slots and info.differences and info.paper
         assert info.row_gradients in str(info)
+    else:
+        assert info.slots and f"keras.optimizers.{info.optimizer_class.__name__}" in info.originals
     for argument, default in info.defaults.items():
         parameter = inspect.signature(info.optimizer_class).parameters[argument]
         assert parameter.default is default
@@ -54,11 +56,10 @@ def test_info(name):
 def test_bytes_of_state(name):
     """Those of an optimizer that is built: Muon of Keras needs to know the variables' layers."""
     info = keras_tfopt.info(name)
-    if info.bytes_per_parameter is None:
-        assert inspect.Parameter.empty in info.defaults.values()
-        return
-    inner = ("sgd",) if "inner_optimizer" in info.defaults else ()
-    optimizer = info.optimizer_class(*inner)
+    case = {case.cls: case for case in CASES}.get(info.optimizer_class)
+    required = {k: v for k, v in info.defaults.items() if v is inspect.Parameter.empty}
+    given = {k: "sgd" if k == "inner_optimizer" else case.required[k] for k in required}
+    optimizer = info.optimizer_class(**given)
     optimizer.build([keras.Variable(np.zeros((512, 512)), name="kernel")])
     size = sum(4 * np.prod(v.shape) for v in optimizer.variables if len(v.shape))
     # What belongs to a dimension or to the window is little beside the matrix.
@@ -150,7 +151,8 @@ def test_arguments_go_to_the_outermost_that_has_them():
     ("identifier", "arguments", "error", "says"),
     [
         ("lazzy_adam", {}, ValueError, "Similar names: .*'lazy_adam'"),
-        ("lars(adam)", {}, ValueError, "LARS is no wrapper"),
+        ("lars(adam)", {}, ValueError, "LARS goes around no other optimizer"),
+        ("adam_w(adam)", {}, ValueError, "AdamW goes around no other optimizer"),
         ("moving_average(lars", {}, ValueError, "outer\\(inner\\)"),
         ("moving_average()", {}, ValueError, "outer\\(inner\\)"),
         ("moving_average", {}, TypeError, "inner_optimizer"),
@@ -163,6 +165,34 @@ def test_arguments_go_to_the_outermost_that_has_them():
 def test_bad_input(identifier, arguments, error, says):
     with pytest.raises(error, match=says):
         keras_tfopt.get(identifier, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"filter": 3}, TypeError, "`filter` must be a pattern.*Received: 3"),
+        ({"exclude": ["ada*", None]}, TypeError, "`exclude` must be a pattern.*None"),
+        ({"row_gradients": "yes"}, TypeError, "`row_gradients` must be True, False.*'yes'"),
+        ({"second_order": 1}, TypeError, "`second_order` must be True, False.*1"),
+    ],
+)
+def test_bad_filters(arguments, error, says):
+    with pytest.raises(error, match=says):
+        keras_tfopt.list_optimizers(**arguments)
+
+
+def test_what_is_said_of_kerass_own():
+    adam = keras_tfopt.info("keras.adam")
+    assert adam.slots == "`momentum`, `velocity`"  # its names of the first and second moment
+    assert "keras_tfopt.info('adam')" in adam.differences
+    assert "arxiv" in keras_tfopt.info("keras.lamb").paper
+
+
+def test_keras_finds_ours_in_a_configuration():
+    for name in ("lars", "moving_average(lazy_adam)", "loss_scale_optimizer(lars)"):
+        config = keras.optimizers.serialize(keras_tfopt.get(name, learning_rate=0.25))
+        again = keras.optimizers.get(config)
+        assert type(again) is type(keras_tfopt.get(name)) and float(again.learning_rate) == 0.25
 
 
 def test_saved_models_are_loaded_without_custom_objects(tmp_path):
@@ -195,5 +225,9 @@ def test_from_a_shell(capsys):
     assert capsys.readouterr().out.startswith("ggt ")
     assert main(["info", "LARSOptimizer"]) == 0
     assert capsys.readouterr().out.strip() == str(keras_tfopt.info("lars")).strip()
+    assert main(["list", "*adam*", "--no-row-gradients", "--exclude", "keras.*"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == keras_tfopt.list_optimizers("*adam*", exclude="keras.*", row_gradients=False)
+    assert main(["list", "larz"]) == 1 and "No optimizer" in capsys.readouterr().err
     assert main(["info", "larz"]) == 2
     assert "Similar names: ['lars'" in capsys.readouterr().err

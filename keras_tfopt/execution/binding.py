@@ -134,6 +134,8 @@ def bind_rule(
     rule_at = _rule_at(rule, changing)
     slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
+    of_elements = getattr(rule, "scope", None) == "element"
+    name_of_rule = type(rule).__name__
     # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
     has_master = MASTER in names
 
@@ -150,11 +152,11 @@ def bind_rule(
         x = start = _current(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
-        t = Scalars(scalars, dict(kind.facts), rows, norm, mask)
-        x, new = rule_at(scalars).update(g, x, slots_of(*kept), t)
+        t = Scalars(scalars, dict(kind.facts), rows, _no_norm if of_elements else norm, mask)
+        result = rule_at(scalars).update(g, x, slots_of(*kept), t)
+        x, new = _check_result(name_of_rule, result, start, slots_of(*kept))
         if mask is not None:
             x = ops.where(mask, x, start)
-        _check_described(type(rule).__name__, new, names)
         changed = [x if name == MASTER else new.get(name) for name in names]
         return ops.cast(x, old.dtype), changed
 
@@ -271,6 +273,36 @@ def _current(variable: Any, master: Any, dtype: str) -> Any:
     return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
+def _check_result(rule: str, result: Any, x: Any, slots: Any) -> tuple[Any, dict[str, Any]]:
+    """What `update` returned, or an error that says what it has to return.
+
+    Numbers of dimensions are compared, not sizes, which compiled code leaves open.
+    """
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise TypeError(
+            f"{rule}.update must return the new variable and a dictionary of new slots. "
+            f"Received: {type(result).__name__}"
+        )
+    new_x, new = result
+    _check_described(rule, new, slots._fields)
+    old = {"the variable": x, **slots._asdict()}
+    for name, value in {"the variable": new_x, **new}.items():
+        shape = getattr(value, "shape", None)
+        if shape is not None and len(shape) != len(old[name].shape):
+            raise ValueError(
+                f"{rule}.update must return {name} with {len(old[name].shape)} dimensions, as it "
+                f"is. Received: {len(shape)}"
+            )
+    return new_x, new
+
+
+def _no_norm(values: Any) -> Any:
+    raise TypeError(
+        "`t.norm` is of a whole variable: a rule that uses it must have the class attribute "
+        '`scope = "variable"`. Received: "element"'
+    )
+
+
 def _check_described(rule: str, new: Any, described: Any) -> None:
     for name in new:
         if name not in described:
@@ -282,6 +314,12 @@ def _check_described(rule: str, new: Any, described: Any) -> None:
 
 class Scalars:
     """What rules see as `t`: scalars and a variable's facts by name, `rows`, `touched`, `norm`."""
+
+    def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
+        raise AttributeError(
+            f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
+            f"{sorted(vars(self))}"
+        )
 
     def __init__(
         self,

@@ -38,6 +38,10 @@ class Rows(NamedTuple):
     """A new slot value that differs from the old one in one row: `slot[index] = value`.
 
     Returned from a rule in the place of the whole slot, which would be copied.
+
+    Args:
+        index: Which row: an integer, or a scalar tensor of integers.
+        value: What it becomes, of the shape of a row.
     """
 
     index: Any

@@ -61,6 +61,9 @@ class Compiled:
                 self._is_ready = True
             return self._compiled(*args)
         except Exception as error:  # whatever a missing or broken tool chain may raise
+            if "Observed exception" in str(error):
+                # The rule itself raises an error, of which Dynamo says nothing but where.
+                return self._otherwise(*args)
             _give_up_compiling(error)
             return self._otherwise(*args)
 

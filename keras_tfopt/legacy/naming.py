@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_tfopt import algorithms, wrappers
 from keras_tfopt.legacy import custom, decay, functions, rules, sign_decay, wrapping
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.table import CONTRIB, REQUIRED, RETURNN, TABLE, WITHOUT_MEANING, Row
@@ -93,8 +94,23 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
 }
 
 
+# Arguments that no class of this package has.
+OWN_MEANING = {
+    "name": "Name of the optimizer.",
+    "accum_name": "Suffix of a slot's name in graphs; checked, and without meaning here.",
+    "linear_name": "Suffix of a slot's name in graphs; checked, and without meaning here.",
+    "var_list": "The variables to train, if any are given.",
+}
+
+
 class Counterpart(NamedTuple):
-    """What a name of an original is here."""
+    """What a name of an original is here.
+
+    Attributes:
+        source: Module of the original.
+        maps_to: Name of the class or function of this package with the same numbers.
+        differs: What differs, in words.
+    """
 
     source: str
     maps_to: str
@@ -127,18 +143,38 @@ def _signature(row: Row) -> inspect.Signature:
 
 
 def _documentation(name: str, row: Row) -> str:
-    lines = [f"`{row.source}.{name}`: `keras_tfopt.{row.ours}` with the verbs of `Optimizer`."]
-    for theirs, ours in row.renamed.items():
-        if theirs in row.arguments:
-            lines.append(f"`{theirs}` is `{ours}` there.")
-    unused = [f"`{argument}`" for argument in row.arguments if argument in WITHOUT_MEANING]
-    if unused:
-        verb = "has" if len(unused) == 1 else "have"
-        lines.append(f"{' and '.join(unused)} {verb} no meaning here.")
     slots = ", ".join(f"`{slot}`" for slot in row.slots)
-    lines.append(f"Slots: {slots or 'none'}.")
-    lines.append(f"Differs from the original: {row.differs or 'in nothing'}.")
-    return f"{lines[0]}\n\n" + "\n".join(lines[1:])
+    arguments = [
+        f"    {argument}: {_meaning(argument, default, row)}"
+        for argument, default in row.arguments.items()
+    ]
+    return "\n\n".join(
+        [
+            f"`{row.source}.{name}`: `keras_tfopt.{row.ours}` with the verbs of `Optimizer`.",
+            "\n".join(["Args:", *arguments]),
+            f"Slots: {slots or 'none'}.",
+            f"Differs from the original: {row.differs or 'in nothing'}.",
+        ]
+    )
+
+
+def _parameters(name: str) -> Any:
+    owner = algorithms if hasattr(algorithms, name) else wrappers
+    return inspect.signature(getattr(owner, name)).parameters
+
+
+def _meaning(argument: str, default: Any, row: Row) -> str:
+    """What to say of an argument."""
+    rows = [row] if row.extends is None else [row, TABLE[row.extends]]
+    ours = next((r.renamed[argument] for r in rows if argument in r.renamed), argument)
+    takers = [r.ours for r in rows if ours in _parameters(r.ours)]
+    if argument in WITHOUT_MEANING:
+        meaning = "No meaning here."
+    elif argument in OWN_MEANING:
+        meaning = OWN_MEANING[argument]
+    else:
+        meaning = f"`{ours}` of `keras_tfopt.{takers[0]}`."
+    return meaning if default is REQUIRED else f"{meaning} Defaults to {default!r}."
 
 
 def _class(name: str, row: Row) -> type:
@@ -175,6 +211,17 @@ def get(name: Any) -> Any:
 
     "lars" and "LARSOptimizer" are `LARSOptimizer`. "keras.adamax" is the Keras optimizer of that
     name with the verbs, whose constructor takes what that of Keras takes. A class is itself.
+
+    Args:
+        name: String, or a class of this module.
+
+    Raises:
+        TypeError: if it is neither.
+        ValueError: if there is no such optimizer; the message has similar names.
+
+    Example:
+
+    >>> optimizer = keras_tfopt.legacy.get("lars")(0.1)
     """
     if inspect.isclass(name) and issubclass(name, Optimizer):
         return name

@@ -67,5 +67,13 @@ def check_each_matches(
 
 @register
 def no_vectors(variable: Any) -> bool:
-    """A choice of variables: those of two dimensions or more, so no biases, scales, scalars."""
+    """A choice of variables: those of two dimensions or more, so no biases, scales, scalars.
+
+    Args:
+        variable: A variable, or what has its `shape`.
+
+    Example:
+
+    >>> optimizer = keras_tfopt.AdamW(1e-4, decay_variables=keras_tfopt.no_vectors)
+    """
     return len(variable.shape) > 1

@@ -26,6 +26,7 @@ class Lookahead(Wrapper):
         sync_period: $k$, integer >= 1. Defaults to 6.
         slow_step_size: $\alpha$ in [0, 1]. Defaults to 0.5.
         name: Name of the optimizer.
+        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Slots: `slow`, of the variable's shape; float32 for half-precision variables.
 

@@ -32,6 +32,7 @@ class VariableClipping(Wrapper):
             weights, an empty list is the absolute value of each element.
         max_norm: $c$, number > 0.
         name: Name of the optimizer.
+        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Slots: none.
 

@@ -1,0 +1,1 @@
+"""The reference: a site of static pages, made from docstrings, the registry and what runs here."""
