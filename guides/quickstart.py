@@ -233,5 +233,4 @@ print("Time ratio: a step beside one of stock Keras. Accuracy: higher is better;
 error = max((p * (1 - p) / digits_task.test_size) ** 0.5 for p in digits_task.test.values())
 print(f"Test accuracy has a standard error of about {error:.3f}; another --seed, other numbers.")
 save_curves([digits_task, text_task], args.out)
-print(f"Curves: {args.out.resolve()}")
 print(f"Total time: {time.perf_counter() - started:.0f} s")
