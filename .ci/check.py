@@ -2,9 +2,9 @@
 
     python .ci/check.py [--fast] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
 
-A SUITE is `lint` or the name of a Keras backend. The last line reads `N passed, N failed`, followed
-by `, N skipped` where there are any. The exit status is 0 only if every suite passed something and
-nothing failed.
+A SUITE is `lint`, `guides` or the name of a Keras backend. The last line reads `N passed, N
+failed`, followed by `, N skipped` where there are any. The exit status is 0 only if every suite
+passed something and nothing failed.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+
+import guides
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
@@ -44,6 +46,14 @@ def environment(backend):
 def run(command, env=None):
     print("\n$ " + " ".join(command), flush=True)
     return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=env).returncode
+
+
+def run_suite(suite, options):
+    if suite == "lint":
+        return run_lint()
+    if suite == "guides":
+        return *guides.run_all(), 0
+    return run_backend(suite, options)
 
 
 def run_lint():
@@ -98,7 +108,7 @@ def count(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suites", nargs="+", choices=("lint", *BACKENDS), metavar="SUITE")
+    parser.add_argument("suites", nargs="+", choices=("lint", *BACKENDS, "guides"), metavar="SUITE")
     parser.add_argument("--fast", action="store_true", help="leave out the tests marked slow")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     arguments = sys.argv[1:]
@@ -110,7 +120,7 @@ def main():
     results = {}
     for suite in options.suites:
         start = time.monotonic()
-        counts = run_lint() if suite == "lint" else run_backend(suite, options)
+        counts = run_suite(suite, options)
         results[suite] = counts, time.monotonic() - start
 
     print()

@@ -30,7 +30,7 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 questions = {
     "everything that is called adam": {"filter": "*adam*"},
     "embedding tables: rows that a batch does not touch stay": {"row_gradients": True},
-    "more than one learning rate a weight can express": {"second_order": True},
+    "more than a learning rate for each weight": {"second_order": True},
     "what tf.contrib.opt had": {"source": "tf.contrib.opt"},
 }
 for question, answer in questions.items():
@@ -66,18 +66,18 @@ print(f"\nThe whole of it for one of them:\n\n{keras_tfopt.info('lars')}\n")
 On the same task, with the same initial weights and batches, and with the same grid of learning
 rates, which has to be wide: a learning rate means something else to each optimizer.
 `keras_tfopt.get` makes an optimizer from its name and arguments. A wrapper around one is a name as
-well: `"moving_average(lars)"`.
+well: `"moving_average(lars)"`. LARS multiplies the learning rate by its argument `eeta`, 0.001
+unless given; 0.1 brings it onto the grid of the others.
 
 The task: 5,000 scans of digits; 3,000 to train on, 1,000 to choose by, 1,000 to test.
 """
 
 images, labels = digits()
 order = np.random.default_rng(args.seed).permutation(len(images))
-train, validation, test = (
-    (images[part], labels[part]) for part in np.split(order, [3000, 4000])
-)
-rates = (0.001, 0.01, 0.1, 1.0) if not args.fast else (0.01, 0.1)
+train, validation, test = ((images[part], labels[part]) for part in np.split(order, [3000, 4000]))
+rates = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0) if not args.fast else (0.01, 0.1)
 epochs = 5 if not args.fast else 1
+arguments = {"lars": {"eeta": 0.1}}
 timers, models = {}, {}
 
 
@@ -98,7 +98,7 @@ def tried(name, rate):
         ]
     )
     model.compile(
-        optimizer=keras_tfopt.get(name, learning_rate=rate),
+        optimizer=keras_tfopt.get(name, learning_rate=rate, **arguments.get(name, {})),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     timer = timers.setdefault(name, StepTimer())
@@ -112,23 +112,24 @@ scores = np.array([[tried(name, rate) for rate in rates] for name in names])
 """
 ## Results
 
-The validation images choose the learning rate, the test images are looked at once. Beside the
-best accuracy, look at how many learning rates come near it: those are the forgiving optimizers.
-The time is the median of a whole training step.
+The validation images choose the learning rate, the test images are looked at once. Near
+the best are learning rates with at most 0.03 less than the highest number in the table: an
+optimizer with many of them forgives. The time is the median of a whole training step.
 """
 
-print(f"{'':12} {'best rate':>9} {'validation':>11} {'test':>6} {'rates within 0.02':>18} {'ms/step':>8}")
+head = f"{'':12} {'best rate':>9} {'validation':>11} {'test':>6}"
+print(f"{head} {'rates near the best':>20} {'ms/step':>8}")
 for name, row in zip(names, scores):
     rate = rates[row.argmax()]
-    near = np.sum(row >= scores.max() - 0.02)
+    near = np.sum(row >= scores.max() - 0.03)
     milliseconds = 1000 * np.median(timers[name].seconds)
     test_accuracy = accuracy(models[name, rate], test)
     print(
-        f"{name:12} {rate:>9g} {row.max():>11.3f} {test_accuracy:>6.3f} {near:>18} "
+        f"{name:12} {rate:>9g} {row.max():>11.3f} {test_accuracy:>6.3f} {near:>20} "
         f"{milliseconds:>8.2f}"
     )
-best = np.sqrt(scores.max() * (1 - scores.max()) / len(validation[0]))
-print(f"Each accuracy has a standard error of about {best:.3f}: smaller differences mean nothing.")
+error = np.sqrt(scores.max() * (1 - scores.max()) / len(validation[0]))
+print(f"Each accuracy has a standard error of at least {error:.3f}: mind no smaller differences.")
 
 figure = Figure(figsize=(8, 6), layout="constrained")
 panel = figure.subplots()

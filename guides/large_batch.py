@@ -29,7 +29,7 @@ from report import STYLES, backend_name, options, save
 
 import keras_tfopt
 
-args = options(__file__, fast="one learning rate, two batch sizes, one epoch")
+args = options(__file__, fast="one learning rate, two batch sizes, two epochs")
 print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 
 """
@@ -40,9 +40,7 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 
 images, labels = digits()
 order = np.random.default_rng(args.seed).permutation(len(images))
-train, validation, test = (
-    (images[part], labels[part]) for part in np.split(order, [3000, 4000])
-)
+train, validation, test = ((images[part], labels[part]) for part in np.split(order, [3000, 4000]))
 
 """
 ## The network
@@ -77,13 +75,13 @@ parameters of normalization layers.
 smallest = 125
 batches = (125, 375, 1000, 3000) if not args.fast else (375, 3000)
 base_rates = (0.005, 0.02, 0.08, 0.32) if not args.fast else (0.08,)
-epochs = 10 if not args.fast else 1
+epochs = 10 if not args.fast else 2
 
 
 def schedule(base_rate, batch):
     steps = -(-len(train[0]) // batch) * epochs
     return keras_tfopt.schedules.WarmUpPolynomialDecay(
-        base_rate * batch / smallest, warmup_steps=max(1, steps // 5), total_steps=steps + 1
+        base_rate * batch / smallest, warmup_steps=max(1, steps // 5), total_steps=steps
     )
 
 
@@ -112,7 +110,8 @@ def accuracies(side, base_rate, batch):
     for x, y in (validation, test):
         classes = np.argmax(model.predict(x, batch_size=1000, verbose=0), axis=1)
         scores.append(np.mean(classes == y))
-    print(f"{side:24} batch {batch:>4}, rate {base_rate:<5g} validation {scores[0]:.3f}", flush=True)
+    run = f"{side:24} batch {batch:>4}, base rate {base_rate:<5g}"
+    print(f"{run} validation {scores[0]:.3f}", flush=True)
     return scores
 
 

@@ -22,7 +22,7 @@ STYLES = (
 )
 
 
-def options(guide, fast):
+def options(guide, fast, **more):
     """The arguments that a guide is started with; `fast` says what --fast leaves of it."""
     parser = argparse.ArgumentParser()
     out = Path(guide).resolve().with_suffix(".png")
@@ -30,6 +30,8 @@ def options(guide, fast):
     parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of initial weights and batches")
     parser.add_argument("--fast", action="store_true", help=fast)
+    for name, text in more.items():
+        parser.add_argument(f"--{name}", help=text)
     return parser.parse_args()
 
 
@@ -169,7 +171,7 @@ def grid(panel, values, rows, columns, low, form="{:.3f}"):
     panel.imshow(np.maximum(values, low), cmap="gray", vmin=low - 0.3 * (1 - low), aspect="auto")
     panel.set_xticks(range(len(columns)), [f"{c:g}" for c in columns])
     panel.set_yticks(range(len(rows)), rows)
-    middle = low + 0.2 * (np.max(values) - low)
+    middle = low + 0.4 * (np.max(values) - low)
     for (y, x), value in np.ndenumerate(np.asarray(values)):
         color = "black" if value > middle else "white"
         panel.text(x, y, form.format(value), ha="center", va="center", color=color)

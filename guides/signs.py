@@ -60,7 +60,7 @@ for rule in (keras_tfopt.AddSign, keras_tfopt.PowerSign):
         sides[f"{rule.__name__}, {name}"] = lambda rate, rule=rule, decay=decay: rule(
             rate, sign_decay=decay
         )
-rates = (0.1, 0.3, 1.0) if not args.fast else (0.3,)
+rates = (0.2, 0.4, 0.8) if not args.fast else (0.4,)
 seeds = range(args.seed, args.seed + (3 if not args.fast else 1))
 
 """

@@ -80,8 +80,8 @@ sides = {
     "ProximalGradientDescent": proximal_gradient_descent,
     "Keras Adagrad, L1 in the loss": adagrad,
 }
-penalties = (0.0, 1e-5, 1e-4, 3e-4, 1e-3) if not args.fast else (0.0, 1e-4)
-rates = (0.3, 3.0) if not args.fast else (0.3,)
+penalties = (0.0, 3e-5, 2e-4, 1e-3) if not args.fast else (0.0, 1e-4)
+rates = (3.0, 30.0) if not args.fast else (3.0,)
 
 """
 ## Training
