@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "guides"
-LIMIT = 300  # two minutes on a machine that does nothing else, and some patience with others
+LIMIT = 600  # two minutes on a machine that does nothing else, and some patience with others
 TOOLS = {"data", "report"}
 # A guide is tested quickly on every backend, and runs in full on this one.
 BACKENDS = {

@@ -81,7 +81,7 @@ sides = {
     "Keras Adagrad, L1 in the loss": adagrad,
 }
 penalties = (0.0, 3e-5, 2e-4, 1e-3) if not args.fast else (0.0, 1e-4)
-rates = (3.0, 30.0) if not args.fast else (3.0,)
+rates = (10.0, 100.0) if not args.fast else (10.0,)
 
 """
 ## Training
