@@ -20,7 +20,7 @@ import numpy as np
 from data import digits
 from keras import layers
 from matplotlib.figure import Figure
-from report import StepTimer, backend_name, grid, options, save
+from report import StepTimer, accuracy, backend_name, grid, options, save
 
 import keras_tfopt
 
@@ -81,11 +81,6 @@ arguments = {"lars": {"eeta": 0.1}}
 timers, models = {}, {}
 
 
-def accuracy(model, data):
-    classes = np.argmax(model.predict(data[0], batch_size=1000, verbose=0), axis=1)
-    return np.mean(classes == data[1])
-
-
 def tried(name, rate):
     """Validation accuracy of one optimizer with one learning rate."""
     keras.utils.set_random_seed(args.seed)
@@ -133,7 +128,7 @@ print(f"Each accuracy has a standard error of at least {error:.3f}: mind no smal
 
 figure = Figure(figsize=(8, 6), layout="constrained")
 panel = figure.subplots()
-grid(panel, scores, names, rates, low=0.7)
+grid(panel, scores, names, rates, low=0.7, high=0.95)
 panel.set(
     title=f"Validation accuracy (fraction right) after {epochs} epochs\n{backend_name()}",
     xlabel="learning rate",

@@ -25,7 +25,7 @@ import numpy as np
 from data import digits
 from keras import layers
 from matplotlib.figure import Figure
-from report import STYLES, backend_name, options, save
+from report import STYLES, accuracy, backend_name, options, save
 
 import keras_tfopt
 
@@ -106,10 +106,7 @@ def accuracies(side, base_rate, batch):
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     model.fit(*train, batch_size=batch, epochs=epochs, verbose=0)
-    scores = []
-    for x, y in (validation, test):
-        classes = np.argmax(model.predict(x, batch_size=1000, verbose=0), axis=1)
-        scores.append(np.mean(classes == y))
+    scores = [accuracy(model, data) for data in (validation, test)]
     run = f"{side:24} batch {batch:>4}, base rate {base_rate:<5g}"
     print(f"{run} validation {scores[0]:.3f}", flush=True)
     return scores

@@ -51,6 +51,12 @@ class StepTimer(keras.callbacks.Callback):
         self.seconds.append(time.perf_counter() - self.start)
 
 
+def accuracy(model, data):
+    """The fraction of images whose label the model finds."""
+    logits = keras.ops.convert_to_numpy(model(data[0], training=False))
+    return np.mean(logits.argmax(axis=1) == data[1])
+
+
 @dataclasses.dataclass
 class Run:
     """One training: which side, with which learning rate, and what came of it."""
@@ -166,14 +172,15 @@ def backend_name():
     return f"Keras {keras.__version__} on {name} {sys.modules[name].__version__}"
 
 
-def grid(panel, values, rows, columns, low, form="{:.3f}"):
-    """Numbers in cells, the larger the lighter; all below `low` alike, so that the rest differ."""
-    panel.imshow(np.maximum(values, low), cmap="gray", vmin=low - 0.3 * (1 - low), aspect="auto")
+def grid(panel, values, rows, columns, low, high, form="{:.3f}"):
+    """Numbers in cells, from dark to light; all below `low` are alike, so that the rest differ."""
+    panel.imshow(
+        np.maximum(values, low), cmap="gray", vmin=low - 0.3 * (1 - low), vmax=high, aspect="auto"
+    )
     panel.set_xticks(range(len(columns)), [f"{c:g}" for c in columns])
     panel.set_yticks(range(len(rows)), rows)
-    middle = low + 0.4 * (np.max(values) - low)
     for (y, x), value in np.ndenumerate(np.asarray(values)):
-        color = "black" if value > middle else "white"
+        color = "black" if value > (low + high) / 2 else "white"
         panel.text(x, y, form.format(value), ha="center", va="center", color=color)
 
 
