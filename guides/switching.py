@@ -43,7 +43,7 @@ An average of weights around Nadam: four kinds of state, and a learning rate tha
 are taken in the order of the data, so that each process sees the same.
 """
 
-before, after = (60, 40) if not args.fast else (4, 4)
+before, after = (60, 40) if not args.fast else (6, 4)
 batch = 50
 images, labels = digits()
 order = np.random.default_rng(args.seed).permutation(len(images))
@@ -52,7 +52,7 @@ images, labels = images[order], labels[order]
 
 def network():
     keras.utils.set_random_seed(args.seed)
-    rate = keras_tfopt.schedules.WarmUpPolynomialDecay(0.003, 10, before + after + 1)
+    rate = keras_tfopt.schedules.WarmUpPolynomialDecay(0.003, before // 5 + 1, before + after)
     model = keras.Sequential(
         [
             keras.Input(images.shape[1:]),
