@@ -53,7 +53,7 @@ test-fast: setup ## The tests not marked slow, on one BACKEND
 	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
 
 guides: setup ## Run all guides, spread over the backends; ARGS="GUIDE..." for some
-	@$(PY) .ci/guides.py $(ARGS)
+	@$(PY) -m integration.guides $(ARGS)
 
 bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes)
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.dense $(ARGS)

@@ -15,8 +15,6 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import guides
-
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -52,8 +50,15 @@ def run_suite(suite, options):
     if suite == "lint":
         return run_lint()
     if suite == "guides":
-        return *guides.run_all(), 0
+        return run_guides()
     return run_backend(suite, options)
+
+
+def run_guides():
+    sys.path.insert(0, str(ROOT))
+    from integration import guides
+
+    return *guides.run_all(), 0
 
 
 def run_lint():

@@ -39,8 +39,9 @@ args = options(__file__, fast="fewer steps, one other backend", part="after; for
 """
 ## The model and the data
 
-An average of weights around Nadam: four kinds of state, and a learning rate that falls. Batches
-are taken in the order of the data, so that each process sees the same.
+Averages of the weights around Nadam: two moments, the averages, the number of steps, and a
+learning rate that depends on it. Batches are taken in the order of the data, so that each process
+sees the same.
 """
 
 before, after = (60, 40) if not args.fast else (6, 4)

@@ -3,7 +3,6 @@
 In full they run in `make guides`, each on one backend.
 """
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -14,6 +13,8 @@ from pathlib import Path
 import keras
 import pytest
 
+from integration import guides as runner
+
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "guides"
 NUMBER = r"\s+-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
@@ -23,16 +24,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("guides")]
 pytest.importorskip("matplotlib")
 pytest.importorskip("mlxtend")
 pytest.importorskip("sklearn")
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RUNNER = load(ROOT / ".ci" / "guides.py")
 
 
 @pytest.fixture(scope="module")
@@ -177,12 +168,12 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("guide", RUNNER.guides())
+@pytest.mark.parametrize("guide", runner.names())
 def test_guide(guide, printed):
     CHECKS[guide](printed(guide))
 
 
-@pytest.mark.parametrize("guide", RUNNER.guides())
+@pytest.mark.parametrize("guide", runner.names())
 def test_form_of_guide(guide):
     text = (GUIDES / f"{guide}.py").read_text("utf-8")
     fields = "Title", "Author", "Date created", "Last modified", "Description", "Accelerator"
@@ -195,5 +186,5 @@ def test_form_of_guide(guide):
 
 
 def test_runner_has_a_backend_for_each_guide():
-    chosen = {guide: RUNNER.BACKENDS[guide] for guide in RUNNER.guides()}
+    chosen = {guide: runner.BACKENDS[guide] for guide in runner.names()}
     assert set(chosen.values()) == {"tensorflow", "jax", "torch"}
