@@ -152,7 +152,7 @@ figure.suptitle(f"Validation accuracy (fraction right); {alone}. {backend_name()
 panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)[0]
 for panel, (side, (_, values)) in zip(panels, sides.items()):
     scores = [[runs[side][rate, s][1] for s in values] for rate in rates]
-    grid(panel, scores, [f"{rate:g}" for rate in rates], values, low=0.7, high=0.9)
+    grid(panel, scores, [f"{rate:g}" for rate in rates], values, low=0.7, high=0.86)
     limit = side.startswith("Clipping")
     panel.set(title=side, xlabel="limit of the norm" if limit else "strength")
 panels[0].set_ylabel("learning rate")

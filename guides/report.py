@@ -174,13 +174,12 @@ def backend_name():
 
 def grid(panel, values, rows, columns, low, high, form="{:.3f}"):
     """Numbers in cells, from dark to light; all below `low` are alike, so that the rest differ."""
-    panel.imshow(
-        np.maximum(values, low), cmap="gray", vmin=low - 0.3 * (1 - low), vmax=high, aspect="auto"
-    )
+    darkest = low - 0.4 * (high - low)  # not black, which no number could be read on
+    panel.imshow(np.maximum(values, low), cmap="gray", vmin=darkest, vmax=high, aspect="auto")
     panel.set_xticks(range(len(columns)), [f"{c:g}" for c in columns])
     panel.set_yticks(range(len(rows)), rows)
     for (y, x), value in np.ndenumerate(np.asarray(values)):
-        color = "black" if value > (low + high) / 2 else "white"
+        color = "black" if value > (darkest + high) / 2 else "white"
         panel.text(x, y, form.format(value), ha="center", va="center", color=color)
 
 
