@@ -163,6 +163,8 @@ for (side, run), look in zip(best.items(), STYLES):
     by_steps.plot(steps, run.losses, **look, label=f"{side}, rate {run.rate:g}")
     by_time.plot(run.seconds, run.losses, **look)
 by_time.set_xscale("log")
+by_time.xaxis.set_major_formatter("{x:g}")
+by_time.xaxis.set_minor_formatter("")  # labels between would overlap
 for panel, label in (
     (by_steps, "steps"),
     (by_time, "seconds of training, without compilation (logarithmic)"),
