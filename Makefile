@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-all test-fast bench defects catalogue reference lint format wheel dist check-wheel clean distclean
+.PHONY: help quickstart setup test test-all test-fast bench guides defects catalogue reference lint format wheel dist check-wheel clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -40,14 +40,17 @@ quickstart: $(STAMPS)/$(BACKEND)+guides ## Install with one BACKEND and train on
 
 setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 
-test: setup ## Lint, distribution, reference, then the suite on TensorFlow, JAX and torch
-	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist reference $(BACKENDS) -- $(ARGS)
+test: setup ## Lint, distribution, reference, the suite on each backend, the guides in full
+	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist reference $(BACKENDS) guides -- $(ARGS)
 
 test-all: setup ## The same with every optimizer in every test (takes much longer)
 	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- --exhaustive $(ARGS)
 
 test-fast: setup ## The tests not marked slow, on one BACKEND
 	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
+
+guides: setup ## Run all guides, spread over the backends; ARGS="GUIDE..." for some
+	@$(PY) -m integration.guides $(ARGS)
 
 bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes)
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.dense $(ARGS)

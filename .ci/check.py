@@ -2,8 +2,8 @@
 
     python .ci/check.py [--fast] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
 
-A SUITE is the name of a Keras backend, or one of `lint`, `shell`, `dist` and `reference`, which are
-commands.
+A SUITE is the name of a Keras backend, `guides`, which runs all of these in full, or one of `lint`,
+`shell`, `dist` and `reference`, which are commands.
 The last line reads `N passed, N failed`, followed by `, N skipped` where there are any. The exit
 status is 0 only if every suite passed something and nothing failed.
 """
@@ -58,9 +58,24 @@ def run(command, env=None):
     return subprocess.run([sys.executable, *how, *command], cwd=ROOT, env=env).returncode
 
 
+def run_suite(suite, options):
+    if suite in COMMANDS:
+        return run_commands(suite)
+    if suite == "guides":
+        return run_guides()
+    return run_backend(suite, options)
+
+
 def run_commands(suite):
     failed = sum(run(command, environment("jax")) != 0 for command in COMMANDS[suite])
     return len(COMMANDS[suite]) - failed, failed, 0
+
+
+def run_guides():
+    sys.path.insert(0, str(ROOT))
+    from integration import guides
+
+    return *guides.run_all(), 0
 
 
 def run_backend(backend, options):
@@ -110,7 +125,8 @@ def count(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suites", nargs="+", choices=(*COMMANDS, *BACKENDS), metavar="SUITE")
+    suites = (*COMMANDS, *BACKENDS, "guides")
+    parser.add_argument("suites", nargs="+", choices=suites, metavar="SUITE")
     parser.add_argument("--fast", action="store_true", help="leave out the tests marked slow")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     arguments = sys.argv[1:]
@@ -122,7 +138,7 @@ def main():
     results = {}
     for suite in options.suites:
         start = time.monotonic()
-        counts = run_commands(suite) if suite in COMMANDS else run_backend(suite, options)
+        counts = run_suite(suite, options)
         results[suite] = counts, time.monotonic() - start
 
     print()

@@ -1,15 +1,22 @@
-"""# Averages of the weights: trained with one set, judged by another
+"""
+Title: Averages of the weights: trained with one set, judged by another
+Author: keras_tfopt contributors
+Date created: 2026/11/20
+Last modified: 2026/11/20
+Description: MovingAverage beside the weights it averages, in validation and in files.
+Accelerator: None
+"""
+
+"""
+## Where training has been
 
 With a large constant learning rate and small batches, training goes around the minimum rather than
 into it. The mean of where it has been is nearer. `MovingAverage` keeps such a mean beside the
 weights, and `EvaluateWithAverages` puts it in their place while `fit` validates; training does not
 notice. The same network is validated both ways after each epoch, on scanned digits that come with
 scikit-learn. The best averages are kept in a file, from which a model without any optimizer starts.
-
-    KERAS_BACKEND=jax python guides/averages.py
 """
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -17,26 +24,23 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import keras
-import matplotlib
 import numpy as np
 from keras import layers
+from matplotlib.figure import Figure
+from report import STYLES, backend_name, options, save
 from sklearn.datasets import load_digits
 
 import keras_tfopt
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-parser = argparse.ArgumentParser(description="Validation with weights and with their averages")
-out = Path(__file__).parent / "output" / "averages.png"
-parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the batches")
-parser.add_argument("--epochs", type=int, default=20)
-args = parser.parse_args()
+args = options(__file__, fast="fewer epochs")
 keras.utils.set_random_seed(args.seed)
+epochs = 20 if not args.fast else 8
 
-# ## Data: 1,797 scans, a third of them to validate. A tenth of the training labels is wrong, as
-# labels are.
+"""
+## Data
+
+1,797 scans, a third of them to validate. A tenth of the training labels is wrong, as labels are.
+"""
 
 images, labels = load_digits(return_X_y=True)
 images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
@@ -59,7 +63,11 @@ def network():
 
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-# ## Training: the averages follow with a decay of 0.99, faster in the first steps.
+"""
+## Training
+
+The averages follow with a decay of 0.99, faster in the first steps.
+"""
 
 model = network()
 inner = keras_tfopt.Momentum(0.05)
@@ -88,7 +96,7 @@ with tempfile.TemporaryDirectory() as folder:
         images[train],
         noisy,
         batch_size=16,
-        epochs=args.epochs,
+        epochs=epochs,
         validation_data=(images[validation], labels[validation]),
         callbacks=[
             keras_tfopt.callbacks.EvaluateWithAverages(),
@@ -105,26 +113,32 @@ with tempfile.TemporaryDirectory() as folder:
     classes = plain.predict(images[validation], verbose=0).argmax(1)
     kept = np.mean(classes == labels[validation])
 
-# ## What came of it
+"""
+## What came of it
+"""
 
 print(f"keras_tfopt {keras_tfopt.__version__}, {keras.backend.backend()}, seed {args.seed}")
 print(f"{'epoch':>5} {'weights':>8} {'averages':>9}")
 for epoch, (a, b) in enumerate(zip(raw.accuracy, averaged, strict=True), start=1):
     print(f"{epoch:>5} {a:>8.3f} {b:>9.3f}")
-half = args.epochs // 2
+half = epochs // 2
 print(
-    f"Mean over the last {args.epochs - half} epochs: weights {np.mean(raw.accuracy[half:]):.3f}, "
+    f"Mean over the last {epochs - half} epochs: weights {np.mean(raw.accuracy[half:]):.3f}, "
     f"averages {np.mean(averaged[half:]):.3f}"
 )
 print(f"Best averages, loaded into a model without optimizer: {kept:.3f}")
 
-figure, axes = plt.subplots(figsize=(7, 4.5), dpi=150)
-epochs = range(1, args.epochs + 1)
-axes.plot(epochs, raw.accuracy, label="weights", linewidth=1)
-axes.plot(epochs, averaged, label="averages of the weights", linewidth=2)
-axes.set(xlabel="epoch", ylabel="validation accuracy", title="Digits, a tenth of labels wrong")
-axes.legend()
-figure.tight_layout()
-args.out.parent.mkdir(parents=True, exist_ok=True)
-figure.savefig(args.out)
-print(f"Curves: {args.out.resolve()}")
+figure = Figure(figsize=(8, 5), layout="constrained")
+panel = figure.subplots()
+sides = {"weights": raw.accuracy, "averages of the weights": averaged}
+for (side, accuracies), look in zip(sides.items(), STYLES):
+    panel.plot(range(1, epochs + 1), accuracies, **look, label=side)
+panel.xaxis.get_major_locator().set_params(integer=True)
+panel.set(
+    title=f"Digits, a tenth of the labels wrong. {backend_name()}",
+    xlabel="epoch",
+    ylabel="validation accuracy (fraction right)",
+)
+panel.legend()
+panel.grid(alpha=0.3)
+save(figure, args.out)

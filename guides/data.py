@@ -93,3 +93,37 @@ def windows(token_lists, rows, width, classes):
         targets.append(ids[width : count * width + 1 : width])
     contexts, targets = np.concatenate(contexts), np.concatenate(targets)
     return contexts, np.where(targets < classes, targets, 0).astype("int32")
+
+
+def snippets(width, classes, words, max_files=None):
+    """Which package of the standard library is this from? Bags of tokens of runs of its files.
+
+    Takes the `classes` packages with most text. Each run of `width` tokens is one example: a
+    vector with 1 for each of the `words` most frequent tokens of the training files that is in it,
+    scaled to length 1. Of the files of each package, three of five are to train on, one is to
+    validate, one to test. Returns these three as pairs of vectors and numbers of packages, and the
+    names of the packages.
+    """
+    files = {n: t for n, t in stdlib_tokens(max_files).items() if "/" in n and len(t) >= width}
+    sizes = Counter()
+    for name, tokens in files.items():
+        sizes[name.split("/")[0]] += len(tokens)
+    packages = [package for package, _ in sizes.most_common(classes)]
+    parts, seen = ([], [], []), Counter()
+    for name, tokens in files.items():
+        package = name.split("/")[0]
+        if package in packages:
+            part = parts[max(0, seen[package] % 5 - 2)]
+            seen[package] += 1
+            starts = range(0, len(tokens) - width + 1, width)
+            number = packages.index(package)
+            part.extend((number, tokens[start : start + width]) for start in starts)
+    rows = vocabulary(tokens for _, tokens in parts[0])
+    data = []
+    for part in parts:
+        x = np.zeros((len(part), words), "float32")
+        for line, (_, tokens) in zip(x, part):
+            known = [row for row in {rows.get(token, 0) for token in tokens} if 0 < row <= words]
+            line[np.array(known, int) - 1] = 1 / max(1, len(known)) ** 0.5
+        data.append((x, np.array([package for package, _ in part], "int32")))
+    return data, packages

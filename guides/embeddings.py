@@ -1,4 +1,14 @@
-"""# Embedding tables whose size costs nothing
+"""
+Title: Embedding tables whose size costs nothing
+Author: keras_tfopt contributors
+Date created: 2026/11/20
+Last modified: 2026/11/20
+Description: LazyAdam and row gradients on a table with a row for each pair of tokens.
+Accelerator: None
+"""
+
+"""
+## Rows instead of tables
 
 A batch looks up some thousand rows of a table that may have millions. Keras's layer makes a
 gradient of the size of the whole table from that, and Adam reads and writes all of the table and of
@@ -12,11 +22,8 @@ rows. Three sides train it, with the same learning rates, batches and initial we
 with Keras's Adam; our layer with LazyAdam; and our layer with LazyAdam that catches up, where the
 moments of a row that comes back are what Adam's would be by then. What is printed is what was
 measured, whoever wins: validation loss, time and memory.
-
-    KERAS_BACKEND=jax python guides/embeddings.py
 """
 
-import argparse
 import gc
 import os
 import time
@@ -31,24 +38,21 @@ import numpy as np
 from data import split_by_file, stdlib_tokens, vocabulary
 from keras import layers
 from matplotlib.figure import Figure
-from report import StepTimer, backend_name
+from report import STYLES, StepTimer, backend_name, options, save
 
 import keras_tfopt
 
-parser = argparse.ArgumentParser(description="Large embedding tables with Keras and keras_tfopt")
-out = Path(__file__).parent / "output" / "embeddings.png"
-parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the batches")
-parser.add_argument("--fast", action="store_true", help="one rate, few steps")
-args = parser.parse_args()
+args = options(__file__, fast="one rate, few steps")
 started = time.perf_counter()
 print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}, {os.cpu_count()} CPU cores")
 
-# ## The data
-#
-# From eight tokens, and the seven pairs in them, the model tells the ninth: one of the 499 most
-# frequent, or "a rarer one". Files are split, not windows, and only the training files make the
-# vocabulary: row 0 is for what they do not have.
+"""
+## The data
+
+From eight tokens, and the seven pairs in them, the model tells the ninth: one of the 499 most
+frequent, or "a rarer one". Files are split, not windows, and only the training files make the
+vocabulary: row 0 is for what they do not have.
+"""
 
 width, classes, dimension = 8, 500, 32
 
@@ -86,11 +90,13 @@ touched = np.mean([len(np.unique(x)) for x in np.split(train[0], epochs * steps)
 print(f"{len(files)} files, {len(rows) + 1:,} rows of {dimension} numbers in the table,")
 print(f"of which a batch of {batch} windows touches {touched:,.0f} on average")
 
-# ## The model
-#
-# An ordinary model with Keras's layer. To train it by rows, the layer is exchanged: in place, and
-# whether or not the model was trained before. A new model would have `keras_tfopt.layers.Embedding`
-# from the start.
+"""
+## The model
+
+An ordinary model with Keras's layer. To train it by rows, the layer is exchanged: in place, and
+whether or not the model was trained before. A new model would have `keras_tfopt.layers.Embedding`
+from the start.
+"""
 
 
 def language_model():
@@ -116,10 +122,12 @@ sides = {
 }
 rates = (0.008, 0.016) if not args.fast else (0.004,)
 
-# ## Memory
-#
-# What a step needs beside weights and state shows in the largest size that the process had. Linux
-# tells it, and starts anew when asked; elsewhere it is left out.
+"""
+## Memory
+
+What a step needs beside weights and state shows in the largest size that the process had. Linux
+tells it, and starts anew when asked; elsewhere it is left out.
+"""
 
 
 def peak(reset=False):
@@ -151,7 +159,9 @@ class StepMemory(keras.callbacks.Callback):
             self.bytes = peak() - self.before
 
 
-# ## Training
+"""
+## Training
+"""
 
 
 class Training:
@@ -190,7 +200,9 @@ for rate in rates:  # the sides take turns, so that a slow minute of the machine
         gc.collect()
 best = {side: min(runs, key=lambda run: run.losses[-1]) for side, runs in trainings.items()}
 
-# ## Results
+"""
+## Results
+"""
 
 print(f"\nThe best rate of each, after {epochs * steps} steps:")
 print(f"{'':18} {'rate':>6} {'ms/step':>8} {'seconds':>8} {'loss':>8} {'MB a step':>10}")
@@ -209,51 +221,52 @@ figure.suptitle(
     f"A table of {len(rows) + 1:,} x {dimension}, best learning rate of each. {backend_name()}"
 )
 by_steps, by_time = figure.subplots(1, 2, sharey=True)
-for side, run in best.items():
+for (side, run), look in zip(best.items(), STYLES):
     done = steps * np.arange(1, epochs + 1)
-    by_steps.plot(done, run.losses, ".-", label=f"{side}, rate {run.rate:g}")
-    by_time.plot(done * run.milliseconds / 1000, run.losses, ".-")
+    by_steps.plot(done, run.losses, **look, label=f"{side}, rate {run.rate:g}")
+    by_time.plot(done * run.milliseconds / 1000, run.losses, **look)
 by_time.set_xscale("log")
+by_time.xaxis.set_major_formatter("{x:g}")
 for panel, label in ((by_steps, "steps"), (by_time, "seconds of training (logarithmic)")):
     panel.set_xlabel(label)
     panel.grid(alpha=0.3)
 by_steps.set_ylabel("validation cross-entropy (nats)")
 figure.legend(loc="outside lower center", ncols=len(best))
-args.out.parent.mkdir(parents=True, exist_ok=True)
-figure.savefig(args.out, dpi=110)
-print(f"\nCurves: {args.out.resolve()}")
+save(figure, args.out)
 print(f"Total time: {time.perf_counter() - started:.0f} s")
 
-# ## A table of 10^9 rows
-#
-# What a step moves does not depend on the number of rows; what must be stored does.
-#
-# **Storage.** 10^9 rows of 64 float32 numbers are 256 GB. LazyAdam has two more numbers for each,
-# 768 GB together; Adagrad one, 512 GB. `catch_up` adds 4 GB. Sixteen hosts with 64 GB each hold
-# LazyAdam's with 48 GB on each. On JAX:
-#
-#     mesh = keras.distribution.DeviceMesh((1, 16), ("batch", "model"), devices)
-#     layout = keras.distribution.LayoutMap(mesh)
-#     layout[".*embeddings"] = ("model", None)
-#     keras.distribution.set_distribution(
-#         keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
-#
-# puts rows 0 to 62.5 * 10^6 - 1 on the first host, and so on. State of the shape of the table is
-# laid out as the table is. Row numbers fit into int32 up to 2.1 * 10^9.
-#
-# **A step** of 65,536 ids, all different, reads and writes 65,536 rows of 3 * 64 numbers: 50 MB are
-# read and 50 MB written, on all hosts together; 6 MB on each of 16. Between hosts go the ids
-# (0.26 MB), the rows that are looked up (16.8 MB) and their gradients (16.8 MB). With ids known on
-# all hosts, each host fills in the rows it has, and a sum over the hosts completes them: a ring
-# moves 2 * 15/16 of 16.8 MB through each link, 31 MB, which take 2.5 ms at 100 Gbit/s; the
-# gradients are known everywhere then, and each host takes those of its rows. Dense training would
-# move no more between hosts, but read and write 7 * 16 GB on each in every step: seconds.
-#
-# **What is missing.** The compiler decides how rows travel: for a table divided by rows it sends,
-# as here, sums of the length of all ids, where an exchange of each id with the host that has it
-# (all-to-all) would send a sixteenth. Columns divided instead (`(None, "model")`) need no exchange
-# of rows but of activations. The initial values are made on the hosts that keep them only if the
-# initializer is traced, and a checkpoint of 768 GB has to be written by all hosts, each its part:
-# Keras's files are written by one. On torch and TensorFlow, Keras divides no tables; there
-# `DistributedDataParallel` and `MirroredStrategy` copy them to every device. Rows that are never
-# looked up again keep their memory: nothing is evicted, and ids are not hashed.
+"""
+## A table of 10^9 rows
+
+What a step moves does not depend on the number of rows; what must be stored does.
+
+**Storage.** 10^9 rows of 64 float32 numbers are 256 GB. LazyAdam has two more numbers for each,
+768 GB together; Adagrad one, 512 GB. `catch_up` adds 4 GB. Sixteen hosts with 64 GB each hold
+LazyAdam's with 48 GB on each. On JAX:
+
+    mesh = keras.distribution.DeviceMesh((1, 16), ("batch", "model"), devices)
+    layout = keras.distribution.LayoutMap(mesh)
+    layout[".*embeddings"] = ("model", None)
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
+
+puts rows 0 to 62.5 * 10^6 - 1 on the first host, and so on. State of the shape of the table is
+laid out as the table is. Row numbers fit into int32 up to 2.1 * 10^9.
+
+**A step** of 65,536 ids, all different, reads and writes 65,536 rows of 3 * 64 numbers: 50 MB are
+read and 50 MB written, on all hosts together; 6 MB on each of 16. Between hosts go the ids
+(0.26 MB), the rows that are looked up (16.8 MB) and their gradients (16.8 MB). With ids known on
+all hosts, each host fills in the rows it has, and a sum over the hosts completes them: a ring
+moves 2 * 15/16 of 16.8 MB through each link, 31 MB, which take 2.5 ms at 100 Gbit/s; the
+gradients are known everywhere then, and each host takes those of its rows. Dense training would
+move no more between hosts, but read and write 7 * 16 GB on each in every step: seconds.
+
+**What is missing.** The compiler decides how rows travel: for a table divided by rows it sends,
+as here, sums of the length of all ids, where an exchange of each id with the host that has it
+(all-to-all) would send a sixteenth. Columns divided instead (`(None, "model")`) need no exchange
+of rows but of activations. The initial values are made on the hosts that keep them only if the
+initializer is traced, and a checkpoint of 768 GB has to be written by all hosts, each its part:
+Keras's files are written by one. On torch and TensorFlow, Keras divides no tables; there
+`DistributedDataParallel` and `MirroredStrategy` copy them to every device. Rows that are never
+looked up again keep their memory: nothing is evicted, and ids are not hashed.
+"""

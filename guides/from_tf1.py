@@ -27,7 +27,6 @@ TensorFlow is needed to read its files; Keras may run on another backend.
 ## Setup
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -37,22 +36,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
+from report import STYLES, options
 from sklearn.datasets import load_digits
 
 import keras_tfopt
 from keras_tfopt import legacy
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+args = options(__file__, fast="changes nothing: it takes seconds")
 HERE = Path(__file__).parent
-parser = argparse.ArgumentParser(description="A training of TensorFlow 1, continued in Keras 3")
-out = HERE / "output" / "from_tf1.png"
-parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
-args = parser.parse_args()
-
 prefix = HERE / "from_tf1" / "model.ckpt-150"
 program = json.loads((HERE / "from_tf1" / "going_on.json").read_text())
 
@@ -175,16 +168,16 @@ with tempfile.TemporaryDirectory() as folder:
     report = legacy.load_checkpoint(path, again, again.optimizer)
     print(f"Written and read again: step {report.iterations}")
 
-figure, axes = plt.subplots(figsize=(7, 4.5), dpi=150)
+figure = Figure(figsize=(7, 4.5), dpi=150, layout="constrained")
+axes = figure.subplots()
 steps = range(151, 301)
-axes.plot(steps, program["loss"], label="TensorFlow 1.15", linewidth=4, alpha=0.4)
-axes.plot(steps, losses, label="Keras 3, from its checkpoint", linewidth=1)
-axes.plot(steps, restarted, label="Keras 3, from its weights alone", linewidth=1)
+axes.plot(steps, program["loss"], label="TensorFlow 1.15", linewidth=5, color="0.75")
+for values, name, style in zip((losses, restarted), ("checkpoint", "weights alone"), STYLES):
+    axes.plot(steps, values, **style, markevery=10, linewidth=1, label=f"Keras 3, from its {name}")
 axes.set(
     xlabel="step", ylabel="loss of a batch", yscale="log", title="Digits, LARS, batches of 512"
 )
 axes.legend()
-figure.tight_layout()
 args.out.parent.mkdir(parents=True, exist_ok=True)
 figure.savefig(args.out)
 print(f"Curves: {args.out.resolve()}")

@@ -1,4 +1,14 @@
-"""# Quickstart: two optimizers on real data, each beside its stock counterpart
+"""
+Title: Quickstart: two optimizers on real data, each beside its stock counterpart
+Author: keras_tfopt contributors
+Date created: 2026/11/20
+Last modified: 2026/11/20
+Description: LARS beside SGD on digits at a large batch, LazyAdam beside Adam on text.
+Accelerator: None
+"""
+
+"""
+## Two comparisons
 
 1. **LARS** trains a convolutional network on scanned digits with a third of the training set in
    each batch. Large batches leave few steps, so the steps must be large, and one layer that is
@@ -12,15 +22,11 @@
 The two sides of a comparison get the same learning rates, data, epochs, batches, seed, initial
 weights and compilation. The validation data choose the learning rate of each side, the test data
 are looked at once, and what is printed is what was measured, whoever wins.
-
-    KERAS_BACKEND=jax python guides/quickstart.py
 """
 
-import argparse
 import logging
 import os
 import time
-from pathlib import Path
 
 started = time.perf_counter()
 
@@ -34,23 +40,20 @@ import keras
 import numpy as np
 from data import digits, split_by_file, stdlib_tokens, vocabulary, windows
 from keras import layers
-from report import Comparison, Run, StepTimer, backend_name, print_table, save_curves
+from report import Comparison, Run, StepTimer, backend_name, options, print_table, save_curves
 
 import keras_tfopt
 
-parser = argparse.ArgumentParser(description="LARS and LazyAdam beside stock SGD and Adam")
-out = Path(__file__).parent / "output" / "quickstart.png"
-parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the batches")
-parser.add_argument("--fast", action="store_true", help="one rate, one epoch, little data")
-args = parser.parse_args()
+args = options(__file__, fast="one rate, one epoch, little data")
 print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}, {os.cpu_count()} CPU cores")
 
-# ## The experiment
-#
-# The sides take turns at each learning rate, so that a slow minute of the machine hits both.
-# Whether XLA compiles the training step is Keras's own choice for the backend and the device: asked
-# once, then passed to everyone.
+"""
+## The experiment
+
+The sides take turns at each learning rate, so that a slow minute of the machine hits both.
+Whether XLA compiles the training step is Keras's own choice for the backend and the device: asked
+once, then passed to everyone.
+"""
 
 
 def compare(task, make_model, make_optimizers, rates, train, validation, test, **fit):
@@ -77,9 +80,11 @@ def compare(task, make_model, make_optimizers, rates, train, validation, test, *
         task.test[side] = results[task.metric]
 
 
-# ## 1. Digits at a large batch
-#
-# 5,000 scans from MNIST: three batches to train on, one to choose by, one to test.
+"""
+## 1. Digits at a large batch
+
+5,000 scans from MNIST: three batches to train on, one to choose by, one to test.
+"""
 
 batch, epochs = (1000, 12) if not args.fast else (100, 1)
 images, labels = digits()
@@ -101,48 +106,30 @@ def convolutional_network():
     return model
 
 
-# Usual for large batches, and here for both sides: the learning rate climbs to its peak while the
-# weights are still random, then falls. Registered, so that a saved model finds the class again.
-
-
-@keras.saving.register_keras_serializable(package="quickstart")
-class WarmUpThenDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """In a line up to `peak`, then as a polynomial down to zero."""
-
-    def __init__(self, peak, warmup_steps, total_steps, power=2.0):
-        self.peak, self.warmup_steps = peak, warmup_steps
-        self.total_steps, self.power = total_steps, power
-
-    def __call__(self, step):
-        step = keras.ops.cast(step, "float32")
-        rising = (step + 1) / self.warmup_steps
-        left = (self.total_steps - step) / (self.total_steps - self.warmup_steps)
-        falling = keras.ops.clip(left, 0.0, 1.0) ** self.power
-        return self.peak * keras.ops.where(step < self.warmup_steps, rising, falling)
-
-    def get_config(self):
-        return {
-            "peak": self.peak,
-            "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
-            "power": self.power,
-        }
+"""
+Usual for large batches, and here for both sides: the learning rate climbs to its peak while the
+weights are still random, then falls.
+"""
 
 
 def schedule(peak):
     steps = 3 * epochs
-    return WarmUpThenDecay(peak, warmup_steps=max(1, steps // 10), total_steps=steps)
+    return keras_tfopt.schedules.WarmUpPolynomialDecay(
+        peak, warmup_steps=max(1, steps // 10), total_steps=steps
+    )
 
 
 def sgd(peak):
     return keras.optimizers.SGD(schedule(peak), momentum=0.9)
 
 
-# The rates of LARS multiply fractions of a layer's size, so they live on another scale than those
-# of SGD. The paper has eeta=0.001 and rates around 10; eeta=0.1 and rates a hundredth of that are
-# the same steps, and one grid, wide enough for both optimizers, can serve both. Biases and the
-# parameters of normalization start at 0 or 1, which says nothing about their proper steps: by
-# custom LARS skips them.
+"""
+The rates of LARS multiply fractions of a layer's size, so they live on another scale than those
+of SGD. The paper has eeta=0.001 and rates around 10; eeta=0.1 and rates a hundredth of that are
+the same steps, and one grid, wide enough for both optimizers, can serve both. Biases and the
+parameters of normalization start at 0 or 1, which says nothing about their proper steps: by
+custom LARS skips them.
+"""
 
 
 def lars(peak):
@@ -172,11 +159,13 @@ compare(
     validation_batch_size=batch,
 )
 
-# ## 2. A language model over Python's own source
-#
-# From eight tokens the model tells the ninth. Any token may stand among the eight, so the table has
-# a row for each; the ninth is one of the 499 most frequent or "a rarer one", which keeps the last
-# layer small. Files are split, not windows, and only the training files make the vocabulary.
+"""
+## 2. A language model over Python's own source
+
+From eight tokens the model tells the ninth. Any token may stand among the eight, so the table has
+a row for each; the ninth is one of the 499 most frequent or "a rarer one", which keeps the last
+layer small. Files are split, not windows, and only the training files make the vocabulary.
+"""
 
 width, classes = 8, 500
 files = stdlib_tokens(max_files=40 if args.fast else None)
@@ -197,7 +186,9 @@ def language_model():
     )
 
 
-# An "epoch" is half a pass over the training windows here: the curves get more points.
+"""
+An "epoch" is half a pass over the training windows here: the curves get more points.
+"""
 
 batch, halves = 512, 4 if not args.fast else 1
 half = len(train[0]) // batch // 2
@@ -225,7 +216,9 @@ compare(
     validation_batch_size=2048,
 )
 
-# ## What was measured
+"""
+## What was measured
+"""
 
 print()
 print_table([digits_task, text_task])
@@ -233,5 +226,4 @@ print("Time ratio: a step beside one of stock Keras. Accuracy: higher is better;
 error = max((p * (1 - p) / digits_task.test_size) ** 0.5 for p in digits_task.test.values())
 print(f"Test accuracy has a standard error of about {error:.3f}; another --seed, other numbers.")
 save_curves([digits_task, text_task], args.out)
-print(f"Curves: {args.out.resolve()}")
 print(f"Total time: {time.perf_counter() - started:.0f} s")

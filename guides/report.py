@@ -1,13 +1,38 @@
 """What the guides share for measuring and showing: step times, a table, curves."""
 
+import argparse
 import dataclasses
 import math
 import sys
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
 from matplotlib.figure import Figure
+
+# One for each curve of a figure: told apart without color, too.
+STYLES = (
+    {"color": "black", "marker": "o", "linestyle": "-"},
+    {"color": "tab:red", "marker": "s", "linestyle": "--"},
+    {"color": "tab:blue", "marker": "^", "linestyle": "-."},
+    {"color": "tab:green", "marker": "D", "linestyle": ":"},
+    {"color": "tab:purple", "marker": "v", "linestyle": (0, (6, 2))},
+    {"color": "tab:brown", "marker": "x", "linestyle": (0, (3, 1, 1, 1, 1, 1))},
+)
+
+
+def options(guide, fast, **more):
+    """The arguments that a guide is started with; `fast` says what --fast leaves of it."""
+    parser = argparse.ArgumentParser()
+    out = Path(guide).resolve().with_suffix(".png")
+    out = out.parent / "output" / out.name
+    parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of initial weights and batches")
+    parser.add_argument("--fast", action="store_true", help=fast)
+    for name, text in more.items():
+        parser.add_argument(f"--{name}", help=text)
+    return parser.parse_args()
 
 
 class StepTimer(keras.callbacks.Callback):
@@ -24,6 +49,12 @@ class StepTimer(keras.callbacks.Callback):
         # A backend may return before it has computed; asking for the loss makes it finish.
         float(logs["loss"])
         self.seconds.append(time.perf_counter() - self.start)
+
+
+def accuracy(model, data):
+    """The fraction of images whose label the model finds."""
+    logits = keras.ops.convert_to_numpy(model(data[0], training=False))
+    return np.mean(logits.argmax(axis=1) == data[1])
 
 
 @dataclasses.dataclass
@@ -100,8 +131,7 @@ def save_curves(comparisons, path):
     strips = figure.subfigures(len(comparisons), 1, squeeze=False)[:, 0]
     for strip, task in zip(strips, comparisons):
         draw(strip, task)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    save(figure, path)
 
 
 def draw(strip, task):
@@ -112,16 +142,16 @@ def draw(strip, task):
     training.set(title=f"{task.title}: training", xlabel=task.epoch, ylabel=labels["loss"])
     validation.set(title=f"{task.title}: validation", xlabel=task.epoch)
     ends.set(title=f"{task.title}: validation, at the end", xlabel="(peak) learning rate")
-    for side, color in zip(task.sides, ("tab:orange", "tab:blue")):
+    for side, look in zip(task.sides, STYLES):
         best = task.best(side)
         for run in task.of(side):
             style = {"lw": 3, "zorder": 3} if run is best else {"lw": 0.8, "alpha": 0.6}
             for panel, name in ((training, "loss"), (validation, metric)):
                 values = run.history[name]
-                panel.plot(range(1, len(values) + 1), values, ".-", color=color, **style)
+                panel.plot(range(1, len(values) + 1), values, **look, **style, ms=4)
         points = [(run.rate, run.history[metric][-1]) for run in task.of(side)]
-        ends.plot(*zip(*points), "o-", color=color, label=f"{side} (best rate {best.rate:g})")
-        ends.plot(best.rate, best.history[metric][-1], "*", color=color, markersize=18)
+        ends.plot(*zip(*points), **look, label=f"{side} (best rate {best.rate:g})")
+        ends.plot(best.rate, best.history[metric][-1], "*", color=look["color"], markersize=18)
     for panel in (validation, ends):
         panel.set_ylabel(labels[task.metric])
     for panel in (training, validation):
@@ -140,3 +170,21 @@ def backend_name():
     """Keras and its backend, with versions."""
     name = keras.backend.backend()
     return f"Keras {keras.__version__} on {name} {sys.modules[name].__version__}"
+
+
+def grid(panel, values, rows, columns, low, high, form="{:.3f}"):
+    """Numbers in cells, from dark to light; all below `low` are alike, so that the rest differ."""
+    darkest = low - 0.4 * (high - low)  # not black, which no number could be read on
+    panel.imshow(np.maximum(values, low), cmap="gray", vmin=darkest, vmax=high, aspect="auto")
+    panel.set_xticks(range(len(columns)), [f"{c:g}" for c in columns])
+    panel.set_yticks(range(len(rows)), rows)
+    for (y, x), value in np.ndenumerate(np.asarray(values)):
+        color = "black" if value > (darkest + high) / 2 else "white"
+        panel.text(x, y, form.format(value), ha="center", va="center", color=color)
+
+
+def save(figure, path):
+    """Writes the picture of a guide and says where it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    print(f"\nCurves: {path.resolve()}")

@@ -1,21 +1,27 @@
-"""# Second order: Shampoo and GGT beside Adam and Momentum
+"""
+Title: Second order: Shampoo and GGT beside Adam and Momentum
+Author: keras_tfopt contributors
+Date created: 2026/11/20
+Last modified: 2026/11/20
+Description: Steps and seconds that an autoencoder of digits needs with each.
+Accelerator: None
+"""
+
+"""
+## More work a step
 
 **Shampoo** keeps a matrix for each dimension of a weight and multiplies the gradient by its inverse
 root, so that it sees how the entries of a row or a column move together; Adam sees each entry by
 itself. **GGT** looks at all weights as one vector, and at the last ten gradients as directions in
-which it is steep. Both take longer for a step. Do they need fewer of them?
+which it is steep. A step of either has more to compute. Do they need fewer of them?
 
 All four train the same autoencoder on scanned digits: the same initial weights, batches and
 learning rates. What is printed is what was measured, whoever wins: the steps and the seconds that
 each needed, with the best of its rates, to the validation loss that all of them came down to.
-
-    KERAS_BACKEND=jax python guides/second_order.py
 """
 
-import argparse
 import math
 import os
-from pathlib import Path
 
 # Threads of torch that spin while they wait take a busy machine's time from those they wait for.
 # Read once, when torch is imported.
@@ -26,24 +32,21 @@ import numpy as np
 from data import digits
 from keras import layers
 from matplotlib.figure import Figure
-from report import StepTimer, backend_name
+from report import STYLES, StepTimer, backend_name, options, save
 
 import keras_tfopt
 
-parser = argparse.ArgumentParser(description="Shampoo and GGT beside Adam and Momentum")
-out = Path(__file__).parent / "output" / "second_order.png"
-parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the batches")
-parser.add_argument("--fast", action="store_true", help="one rate, two epochs")
-args = parser.parse_args()
+args = options(__file__, fast="one rate, two epochs")
 
-# ## The contenders
-#
-# Shampoo takes roots of its matrices in each of the first twenty steps, while the sums of gradients
-# still change much, and in every tenth step from then on. In between, a step is a few products of
-# matrices. Any interval, decay or weight of Shampoo may be such a function of the step's number.
-# Its epsilon has to be below the squares of the gradients, or it is gradient descent; here the loss
-# is a mean over 784 pixels, and they are small.
+"""
+## The contenders
+
+Shampoo takes roots of its matrices in each of the first twenty steps, while the sums of gradients
+still change much, and in every tenth step from then on. In between, a step is a few products of
+matrices. Any interval, decay or weight of Shampoo may be such a function of the step's number.
+Its epsilon has to be below the squares of the gradients, or it is gradient descent; here the loss
+is a mean over 784 pixels, and they are small.
+"""
 
 
 @keras.saving.register_keras_serializable(package="second_order")
@@ -71,10 +74,12 @@ sides = {
 rates = (0.001, 0.01, 0.1, 1.0, 10.0) if not args.fast else (0.01,)
 epochs = 15 if not args.fast else 2
 
-# ## The task
-#
-# 4,000 scans to train on, 1,000 to choose by: an autoencoder has to press 784 pixels into 32
-# numbers and find them again.
+"""
+## The task
+
+4,000 scans to train on, 1,000 to choose by: an autoencoder has to press 784 pixels into 32
+numbers and find them again.
+"""
 
 images, _ = digits()
 pixels = images.reshape(len(images), -1)[np.random.default_rng(args.seed).permutation(len(images))]
@@ -92,10 +97,12 @@ def autoencoder():
     return model
 
 
-# ## Training
-#
-# The time of a step is taken around the step alone: not validation, and not the compilation in the
-# first steps, for which the median of the others stands.
+"""
+## Training
+
+The time of a step is taken around the step alone: not validation, and not the compilation in the
+first steps, for which the median of the others stands.
+"""
 
 
 class Training:
@@ -133,7 +140,9 @@ trainings = {side: [Training(side, rate) for rate in rates] for side in sides}
 best = {side: min(runs, key=lambda run: run.losses[-1]) for side, runs in trainings.items()}
 goal = max(min(run.losses) for run in best.values())
 
-# ## Results
+"""
+## Results
+"""
 
 print(
     f"\nTo a validation loss of {goal:.4f}, which all of them reached, with the best rate of each:"
@@ -149,16 +158,20 @@ for side, run in best.items():
 figure = Figure(figsize=(12, 5), layout="constrained")
 figure.suptitle(f"Autoencoder of digits, best learning rate of each. {backend_name()}")
 by_steps, by_time = figure.subplots(1, 2, sharey=True)
-for side, run in best.items():
+for (side, run), look in zip(best.items(), STYLES):
     steps = steps_per_epoch * np.arange(1, epochs + 1)
-    by_steps.plot(steps, run.losses, ".-", label=f"{side}, rate {run.rate:g}")
-    by_time.plot(run.seconds, run.losses, ".-")
-for panel, label in ((by_steps, "steps"), (by_time, "seconds of training, without compilation")):
+    by_steps.plot(steps, run.losses, **look, label=f"{side}, rate {run.rate:g}")
+    by_time.plot(run.seconds, run.losses, **look)
+by_time.set_xscale("log")
+by_time.xaxis.set_major_formatter("{x:g}")
+by_time.xaxis.set_minor_formatter("")  # labels between would overlap
+for panel, label in (
+    (by_steps, "steps"),
+    (by_time, "seconds of training, without compilation (logarithmic)"),
+):
     panel.axhline(goal, color="black", linewidth=0.8, linestyle=":")
     panel.set_xlabel(label)
     panel.grid(alpha=0.3)
 by_steps.set_ylabel("validation cross-entropy (nats per pixel)")
 figure.legend(loc="outside lower center", ncols=len(best))
-args.out.parent.mkdir(parents=True, exist_ok=True)
-figure.savefig(args.out, dpi=110)
-print(f"\nCurves: {args.out.resolve()}")
+save(figure, args.out)

@@ -1,60 +1,80 @@
-"""The guides run as a user runs them, on the backend of the test run, and draw their pictures."""
+"""The guides run on the backend of the test run, with small settings, and draw their pictures.
+
+In full they run in `make guides`, each on one backend.
+"""
 
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import keras
 import pytest
 
-GUIDES = Path(__file__).parents[1] / "guides"
-TOOLS = {"data", "report"}  # what the guides share
+from integration import guides as runner
 
-pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+GUIDES = ROOT / "guides"
+NUMBER = r"\s+-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
+
+# One worker: the guides of a run share a process.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("guides")]
 pytest.importorskip("matplotlib")
 pytest.importorskip("mlxtend")
 pytest.importorskip("sklearn")
 
 
-def printed_by(guide, folder, *arguments):
-    """What a guide prints; it has to end well, to draw its picture and to leave nothing else."""
-    out = folder / "new folder" / "curves.png"
-    path = os.pathsep.join(filter(None, [str(GUIDES.parent), os.environ.get("PYTHONPATH")]))
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """A function from a guide to what it printed."""
+    folder = tmp_path_factory.mktemp("guides")
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     # JAX as users have it: the test run itself has x64 on.
     backend = {"KERAS_BACKEND": keras.backend.backend(), "JAX_ENABLE_X64": "0"}
     done = subprocess.run(
-        [sys.executable, str(GUIDES / f"{guide}.py"), *arguments, "--out", str(out)],
-        cwd=folder,
+        [sys.executable, "-m", "tests.guides_worker", str(folder), *CHECKS],
+        cwd=ROOT,
         env={**os.environ, **backend, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        encoding="utf-8",
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"Curves: {out.resolve()}" in done.stdout
 
-    from matplotlib.image import imread
+    def text_of(guide):
+        text, out = (folder / f"{guide}.txt").read_text("utf-8"), folder / guide / "curves.png"
+        assert f"Curves: {out.resolve()}" in text, text[-3000:]
+        assert "Traceback" not in text, text[-3000:]
 
-    height, width, _ = imread(out).shape
-    assert height > 500 and width > 500
-    assert list(folder.iterdir()) == [out.parent]
-    return done.stdout
+        from matplotlib.image import imread
+
+        height, width, _ = imread(out).shape
+        assert height > 450 and width > 500
+        assert list(out.parent.iterdir()) == [out]
+        return text
+
+    return text_of
 
 
-def quickstart(folder):
-    text = printed_by("quickstart", folder, "--fast")
-    number = r"\s+\d+(?:\.\d+)?"
+def lines(text, names, numbers):
+    """The numbers of the line that begins with each name."""
+    found = {}
+    for name in names:
+        match = re.search(rf"^ *{re.escape(name)}((?:{NUMBER}){{{numbers}}})$", text, re.MULTILINE)
+        assert match, (name, text[-3000:])
+        found[name] = [float(number) for number in match[1].split()]
+    return found
+
+
+def quickstart(text):
     sides = ["keras SGD, momentum 0.9", "keras_tfopt LARS", "keras Adam", "keras_tfopt LazyAdam"]
-    for side in sides:  # rate, validation, test, milliseconds, ratio
-        assert re.search(rf"^  {re.escape(side)}{number * 5}$", text, re.MULTILINE), side
+    lines(text, sides, 5)  # rate, validation, test, milliseconds, ratio
     assert "Total time: " in text
 
 
-def averages(folder):
-    text = printed_by("averages", folder, "--epochs", "8")
+def averages(text):
     means = re.search(r"^Mean .* weights (0\.\d+), averages (0\.\d+)$", text, re.MULTILINE)
     best = re.search(r"^Best averages, .*: (0\.\d+)$", text, re.MULTILINE)
     table = re.findall(r"^ +\d+ +0\.\d+ +(0\.\d+)$", text, re.MULTILINE)
@@ -62,25 +82,18 @@ def averages(folder):
     assert float(means[2]) > float(means[1]) > 0.8  # averages are better, on real data
 
 
-def second_order(folder):
-    text = printed_by("second_order", folder, "--fast")
-    number = r"\s+\d+(?:\.\d+)?"
-    for side in ("Momentum", "Adam", "GGT", "Shampoo"):  # rate, steps, seconds, ms/step, loss
-        assert re.search(rf"^{side}{number * 5}$", text, re.MULTILINE), side
+def second_order(text):
+    lines(text, ("Momentum", "Adam", "GGT", "Shampoo"), 5)  # rate, steps, seconds, ms/step, loss
 
 
-def embeddings(folder):
-    text = printed_by("embeddings", folder, "--fast")
+def embeddings(text):
     count = re.search(r"([\d,]+) rows of 32 numbers", text)
     assert int(count[1].replace(",", "")) >= 100_000
-    number = r"\s+\d+(?:\.\d+)?"
     for side in ("keras Adam", "LazyAdam", "LazyAdam, catch_up"):  # rate, ms, s, loss, MB
-        assert re.search(rf"^{re.escape(side)}{number * 4}\s+(\d+|-)$", text, re.MULTILINE), side
+        assert re.search(rf"^{re.escape(side)}(?:{NUMBER}){{4}}\s+(\d+|-)$", text, re.MULTILINE)
 
 
-def from_tf1(folder):
-    pytest.importorskip("tensorflow")
-    text = printed_by("from_tf1", folder)
+def from_tf1(text):
     table = re.findall(r"^ +\d+ +(0\.\d+) +(0\.\d+) +0\.\d+$", text, re.MULTILINE)
     assert len(table) == 9
     for theirs, ours in table:  # five digits; orders of summation differ
@@ -90,11 +103,99 @@ def from_tf1(folder):
     assert "Written and read again: step 300" in text
 
 
+def choosing(text):
+    tried = lines(text, ("ggt", "keras.adam"), 5)  # rate, validation, test, rates, ms/step
+    assert all(validation > 0.5 for _, validation, *_ in tried.values())
+    assert r"\eta_\text{LARS}" in text  # the formula of `info`
+    assert "ftrl" in text.split("rows that a batch does not touch stay:")[1].splitlines()[1]
+
+
+def large_batch(text):
+    sides = ("Keras SGD, momentum 0.9", "keras_tfopt LARS")
+    rows = lines(text, [f"{side}, {way}" for side in sides for way in ("scaled", "tuned")], 2)
+    assert all(small > 0.5 for small, _ in rows.values())
+
+
+def sparse(text):
+    rows = re.findall(rf"^(\S.*?)((?:{NUMBER}){{5}})$", text, re.MULTILINE)
+    kept = {(side, float(n.split()[0])): float(n.split()[-1]) for side, n in rows}
+    assert len(kept) == 5
+    for (side, penalty), fraction in kept.items():
+        assert penalty > 0
+        assert fraction == 1 if side.startswith("Keras") else 0 < fraction < 1, side
+
+
+def signs(text):
+    names = [f"{rule}, {d}" for rule in ("AddSign", "PowerSign") for d in ("no decay", "restarts")]
+    for name in names:
+        assert re.search(rf"^{name} +rate 0\.4 +validation loss by seed:{NUMBER}$", text, re.M)
+        assert re.search(rf"^{name} +mean loss \d\.\d+: [-+]\d\.\d+ beside plain", text, re.M)
+
+
+def limits(text):
+    sides = ("Adam alone", "L2 in the loss", "Decoupled decay", "Clipping of units")
+    for side in sides:
+        assert re.search(rf"^{side}(?:{NUMBER}){{5}} to \d+\.\d+$", text, re.MULTILINE), text
+    excess = float(re.search(r"exceeds its limit by (\S+) of it", text)[1])
+    assert excess < 1e-5  # rounding of float32, in sums of 784 squares
+
+
+def own_optimizer(text):
+    assert float(re.search(r"difference from NumPy in 100 steps: (\S+);", text)[1]) < 1e-5
+    assert "changed the rows [3, 7] of 20." in text
+    again = re.search(r"next step (\S+), in the loaded model (\S+);", text)
+    assert again[1] == again[2]
+    lines(text, ("keras_tfopt.Adam", "AdaBelief"), 1)
+
+
+def switching(text):
+    """The next steps are the same but for rounding, and not so without the optimizer's state."""
+    here = keras.backend.backend()
+    (name,) = re.findall(r"^going on on (\w+)", text, re.MULTILINE) or [""]
+    anew = lines(text, [f"{here}, optimizer anew"], 4)[f"{here}, optimizer anew"]
+    if name:
+        (apart,) = lines(text, [f"going on on {name}"], 4).values()
+        assert max(apart) < 1e-5 < anew[2]
+    else:
+        assert "No other backend is installed" in text
+
+
 CHECKS = {
-    check.__name__: check for check in (quickstart, averages, second_order, embeddings, from_tf1)
+    check.__name__: check
+    for check in (
+        quickstart,
+        averages,
+        second_order,
+        embeddings,
+        from_tf1,
+        choosing,
+        large_batch,
+        sparse,
+        signs,
+        limits,
+        own_optimizer,
+        switching,
+    )
 }
 
 
-@pytest.mark.parametrize("guide", sorted({p.stem for p in GUIDES.glob("*.py")} - TOOLS))
-def test_guide(guide, tmp_path):
-    CHECKS[guide](tmp_path)
+@pytest.mark.parametrize("guide", runner.names())
+def test_guide(guide, printed):
+    CHECKS[guide](printed(guide))
+
+
+@pytest.mark.parametrize("guide", runner.names())
+def test_form_of_guide(guide):
+    text = (GUIDES / f"{guide}.py").read_text("utf-8")
+    fields = "Title", "Author", "Date created", "Last modified", "Description", "Accelerator"
+    head = re.match('"""\n' + "".join(rf"{f}: (.+)\n" for f in fields) + '"""\n\n"""\n## ', text)
+    assert head, text[:400]
+    assert head[2] == "keras_tfopt contributors"
+    for date in head.group(3, 4):
+        time.strptime(date, "%Y/%m/%d")
+    assert f"({guide}.py)" in (GUIDES / "README.md").read_text("utf-8")
+
+
+def test_runner_has_a_backend_for_each_guide():
+    chosen = {guide: runner.BACKENDS[guide] for guide in runner.names()}
+    assert set(chosen.values()) == {"tensorflow", "jax", "torch"}

@@ -81,3 +81,33 @@ def test_wrong_arguments(cls):
     for name, value in wrong:
         with pytest.raises((TypeError, ValueError), match=f"`{name}`.*Received: "):
             cls(**{"decay_steps": 7, name: value})
+
+
+def test_warm_up_then_polynomial_decay():
+    """Up in a line; then, counted from there, Keras's polynomial decay."""
+    peak, warmup, total, power = 8.0, 5, 25, 2.0
+    schedule = schedules.WarmUpPolynomialDecay(peak, warmup, total, power)
+    decay = keras.optimizers.schedules.PolynomialDecay(peak, total - warmup, 0.0, power)
+    for step in range(30):
+        expected = peak * (step + 1) / warmup if step < warmup else at(decay, step - warmup)
+        assert at(schedule, step) == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    assert at(schedule, warmup - 1) == at(schedule, warmup) == peak
+    assert at(schedules.WarmUpPolynomialDecay(peak, 0, total), 0) == peak
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    assert isinstance(again, schedules.WarmUpPolynomialDecay)
+    assert again.get_config() == schedule.get_config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "name"),
+    [
+        ((-1.0, 5, 25), ValueError, "peak"),
+        ((1.0, -1, 25), ValueError, "warmup_steps"),
+        ((1.0, 2.5, 25), TypeError, "warmup_steps"),
+        ((1.0, 5, 5), ValueError, "total_steps"),
+        ((1.0, 5, 25, 0), ValueError, "power"),
+    ],
+)
+def test_warm_up_refuses(arguments, error, name):
+    with pytest.raises(error, match=f"`{name}`"):
+        schedules.WarmUpPolynomialDecay(*arguments)

@@ -1,0 +1,112 @@
+"""Run all guides to their end, each on one backend, whatever became of the others.
+
+    python -m integration.guides [GUIDE...]
+
+What a guide prints and its picture go to build/guides/. The last lines are a table of guide,
+backend, seconds and status. The exit status is 0 only if every guide ended well, drew its picture
+and took at most LIMIT seconds, after which it is stopped.
+"""
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "guides"
+LIMIT = 600  # two minutes on a machine that does nothing else, and some patience with others
+TOOLS = {"data", "report"}
+# A guide is tested quickly on every backend, and runs in full on this one.
+BACKENDS = {
+    "quickstart": "jax",
+    "choosing": "jax",
+    "from_tf1": "tensorflow",
+    "averages": "tensorflow",
+    "embeddings": "tensorflow",
+    "large_batch": "torch",
+    "sparse": "jax",
+    "signs": "torch",
+    "limits": "torch",
+    "second_order": "jax",
+    "own_optimizer": "tensorflow",
+    "switching": "torch",
+}
+
+
+def names():
+    """The names of all that there are."""
+    return sorted({path.stem for path in (ROOT / "guides").glob("*.py")} - TOOLS)
+
+
+def run(guide, backend):
+    """How many seconds it took, and what became of it."""
+    out, text = RESULTS / f"{guide}.png", RESULTS / f"{guide}.txt"
+    out.unlink(missing_ok=True)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "KERAS_HOME": str(ROOT / "build" / "keras"),
+        "OMP_WAIT_POLICY": "passive",
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": path,
+    }
+    command = [sys.executable, str(ROOT / "guides" / f"{guide}.py"), "--out", str(out)]
+    start = time.monotonic()
+    with text.open("w", encoding="utf-8") as file:
+        try:
+            code = subprocess.run(
+                command, env=environment, stdout=file, stderr=subprocess.STDOUT, timeout=LIMIT
+            ).returncode
+            status = "ok" if code == 0 else f"failed: exit status {code}"
+        except subprocess.TimeoutExpired:
+            status = f"failed: stopped after {LIMIT} s"
+    seconds = time.monotonic() - start
+    if status == "ok" and not out.exists():
+        status = "failed: no picture"
+    if status != "ok":
+        lines = text.read_text(encoding="utf-8", errors="replace").splitlines()
+        print("\n".join(["", f"The end of {text}:", *lines[-30:], ""]), flush=True)
+    return seconds, status
+
+
+def run_all(chosen=()):
+    """How many ended well, and how many did not."""
+    there = names()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for guide in sorted(chosen or there, key=[*BACKENDS, *there].index):
+        backend = BACKENDS.get(guide, "")
+        if not backend:
+            results[guide] = backend, 0.0, "failed: integration/guides.py has no backend for it"
+        elif importlib.util.find_spec(backend) is None:
+            results[guide] = backend, 0.0, f"failed: {backend} is not installed"
+        else:
+            print(f"{guide} on {backend} ...", flush=True)
+            results[guide] = backend, *run(guide, backend)
+
+    print(f"\n{'guide':14} {'backend':10} {'seconds':>7}  status")
+    for guide, (backend, seconds, status) in results.items():
+        print(f"{guide:14} {backend:10} {seconds:>7.0f}  {status}")
+    print(f"{'total':14} {'':10} {sum(seconds for _, seconds, _ in results.values()):>7.0f}")
+    print(f"What they printed and drew: {RESULTS}")
+    passed = sum(status == "ok" for *_, status in results.values())
+    return passed, len(results) - passed
+
+
+def main():
+    there = names()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("guides", nargs="*", metavar="GUIDE", help="default: all")
+    chosen = parser.parse_args().guides
+    if unknown := set(chosen) - set(there):
+        parser.error(f"there are no guides {sorted(unknown)}; there are {there}")
+    _, failed = run_all(chosen)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
