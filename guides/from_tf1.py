@@ -4,7 +4,7 @@ Author: keras_tfopt contributors
 Date created: 2026/11/20
 Last modified: 2026/11/20
 Description: A training of TensorFlow 1 goes on in Keras 3, from its checkpoint, in three steps.
-Accelerator: NONE
+Accelerator: None
 """
 
 """
