@@ -198,9 +198,9 @@ def plot(results: dict, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (tables, ids) = pyplot.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    figure, (tables, ids) = pyplot.subplots(1, 2, figsize=(11, 5.5), layout="constrained")
     for number, (mode, found) in enumerate(results.items()):
-        color = f"C{number}"
+        look = {"color": f"C{number}", "markerfacecolor": "white" if number else None}
         for key, style, name in (("ours", "o-", "keras_tfopt"), ("stock", "s--", "stock Keras")):
             widths = sorted({table[1] for table in TABLES})
             for width in widths:  # a line for each
@@ -209,7 +209,7 @@ def plot(results: dict, path: Path) -> None:
                     [row["table"][0] * width for row in rows],
                     [row[key]["median"] for row in rows],
                     style,
-                    color=color,
+                    **look,
                     alpha=1 if width == USUAL[1] else 0.5,
                     label=f"{name}, {mode}, width {width}",
                 )
@@ -217,7 +217,7 @@ def plot(results: dict, path: Path) -> None:
             [row["ids"] for row in found["ids"]],
             [row["ours"]["median"] for row in found["ids"]],
             "o-",
-            color=color,
+            **look,
             label=f"keras_tfopt, {mode}",
         )
     tables.set_xlabel("numbers in the table (rows x width), 1,024 ids a step")
@@ -225,7 +225,7 @@ def plot(results: dict, path: Path) -> None:
     for panel in (tables, ids):
         panel.set(xscale="log", yscale="log", ylabel="ms a step of fit")
         panel.grid(alpha=0.3)
-        panel.legend(fontsize="small")
+        panel.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     figure.suptitle(f"Training embedding tables, {os.cpu_count()} cores, float32")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
