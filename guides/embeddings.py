@@ -38,7 +38,7 @@ import numpy as np
 from data import split_by_file, stdlib_tokens, vocabulary
 from keras import layers
 from matplotlib.figure import Figure
-from report import STYLES, StepTimer, backend_name, options, save
+from report import STYLES, StepTimer, backend_name, logarithmic, options, save
 
 import keras_tfopt
 
@@ -225,8 +225,7 @@ for (side, run), look in zip(best.items(), STYLES):
     done = steps * np.arange(1, epochs + 1)
     by_steps.plot(done, run.losses, **look, label=f"{side}, rate {run.rate:g}")
     by_time.plot(done * run.milliseconds / 1000, run.losses, **look)
-by_time.set_xscale("log")
-by_time.xaxis.set_major_formatter("{x:g}")
+logarithmic(by_time.xaxis)
 for panel, label in ((by_steps, "steps"), (by_time, "seconds of training (logarithmic)")):
     panel.set_xlabel(label)
     panel.grid(alpha=0.3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 # One for each curve of a figure: told apart without color, too.
 STYLES = (
@@ -55,6 +56,14 @@ def accuracy(model, data):
     """The fraction of images whose label the model finds."""
     logits = keras.ops.convert_to_numpy(model(data[0], training=False))
     return np.mean(logits.argmax(axis=1) == data[1])
+
+
+def logarithmic(axis):
+    """Makes an axis of a panel logarithmic, with few labels, which do not overlap."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 @dataclasses.dataclass

@@ -32,7 +32,7 @@ import numpy as np
 from data import digits
 from keras import layers
 from matplotlib.figure import Figure
-from report import STYLES, StepTimer, backend_name, options, save
+from report import STYLES, StepTimer, backend_name, logarithmic, options, save
 
 import keras_tfopt
 
@@ -162,9 +162,7 @@ for (side, run), look in zip(best.items(), STYLES):
     steps = steps_per_epoch * np.arange(1, epochs + 1)
     by_steps.plot(steps, run.losses, **look, label=f"{side}, rate {run.rate:g}")
     by_time.plot(run.seconds, run.losses, **look)
-by_time.set_xscale("log")
-by_time.xaxis.set_major_formatter("{x:g}")
-by_time.xaxis.set_minor_formatter("")  # labels between would overlap
+logarithmic(by_time.xaxis)
 for panel, label in (
     (by_steps, "steps"),
     (by_time, "seconds of training, without compilation (logarithmic)"),

@@ -25,7 +25,7 @@ BACKENDS = {
     "choosing": "jax",
     "from_tf1": "tensorflow",
     "averages": "tensorflow",
-    "embeddings": "tensorflow",
+    "embeddings": "jax",
     "large_batch": "torch",
     "sparse": "jax",
     "signs": "torch",
