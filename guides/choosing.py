@@ -56,8 +56,8 @@ names = names if not args.fast else names[-2:]
 infos = {name: keras_tfopt.info(name) for name in names}
 print(f"\n{'':12} {'state, bytes a weight':>22} {'sees':>10} {'lazy':>6}  description")
 for name, info in infos.items():
-    state = "?" if info.bytes_per_parameter is None else f"{info.bytes_per_parameter:.3g}"
-    print(f"{name:12} {state:>22} {info.scope or '':>10} {info.lazy!s:>6}  {info.description}")
+    state = info.bytes_per_parameter
+    print(f"{name:12} {state:>22.3g} {info.scope or '':>10} {info.lazy!s:>6}  {info.description}")
 print(f"\nThe whole of it for one of them:\n\n{keras_tfopt.info('lars')}\n")
 
 """

@@ -60,13 +60,15 @@ class CheckpointFile:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """The value of a tensor, of which the checksum is compared.
+        """The value of a tensor, of which the checksum is compared; bfloat16 in float32.
 
         Raises:
             ValueError: if the file is truncated or damaged there.
         """
         with _readable(self._tf, self.prefix, f"the tensor {name!r}"):
-            return np.asarray(self._reader.get_tensor(name))
+            value = np.asarray(self._reader.get_tensor(name))
+        # Some backends do not take bfloat16 from NumPy.
+        return value.astype("float32") if value.dtype.name == "bfloat16" else value
 
 
 def write_checkpoint(
@@ -91,6 +93,7 @@ def write_checkpoint(
     parts: list[str] = []
     names: list[str] = []
     tensors: list[Any] = []
+    size = 0
 
     def flush() -> None:
         part = os.path.join(temporary, f"part-{len(parts):05d}")
@@ -110,8 +113,10 @@ def write_checkpoint(
             for name, dtype, value in contents:
                 names.append(name)
                 tensors.append(tf.constant(value(), tf.as_dtype(dtype)))
-                if sum(tensor.dtype.size * int(tf.size(tensor)) for tensor in tensors) >= GROUP:
+                size += tensors[-1].dtype.size * tensors[-1].shape.num_elements()
+                if size >= GROUP:
                     flush()
+                    size = 0
             if names or not parts:
                 flush()
             tf.raw_ops.MergeV2Checkpoints(

@@ -99,7 +99,7 @@ class SwappingSaver:
                     f"Found: {'none' if shape is None else f'one of shape {shape}'}"
                 )
         if not archive:
-            found = {name: _readable(checkpoint.read(name)) for name, _ in wanted}
+            found = {name: checkpoint.read(name) for name, _ in wanted}
         for name, variable in wanted:
             variable.assign(ops.cast(found[name], variable.dtype))
 
@@ -113,10 +113,6 @@ def _split(path: str) -> tuple[str, bool]:
 def _array(variable: Any) -> np.ndarray:
     value = array_of(variable)
     return value.astype("float32") if value.dtype == "float16" else value
-
-
-def _readable(array: np.ndarray) -> np.ndarray:
-    return array.astype("float32") if array.dtype.name == "bfloat16" else array
 
 
 def _check_session(sess: Any) -> None:

@@ -136,8 +136,6 @@ def _assign(move: Move, value: np.ndarray, optimizer: Any) -> None:
     variable = move.variable
     if move.slot is not None:
         variable = state_at(optimizer, variable, move.slot)
-    if value.dtype.name == "bfloat16":  # which some backends do not take from NumPy
-        value = value.astype("float32")
     if value.dtype.name != str(variable.dtype):
         value = ops.cast(ops.convert_to_tensor(value), variable.dtype)
     variable.assign(value)

@@ -281,6 +281,11 @@ def base_of(suffix: str) -> str:
     return re.sub(r"_\d+$", "", suffix)
 
 
+def in_original_order(names: Sequence[Any]) -> list[int]:
+    """Places of variables in the order in which the originals lay them end to end: by name."""
+    return sorted(range(len(names)), key=lambda i: f"{names[i]}:0")
+
+
 def named(name: str, names: Iterable[str]) -> list[str]:
     """Those called so, in any scope and with any number; without either first."""
     pattern = re.compile(rf"(.*/)?{re.escape(name)}(_\d+)?")

@@ -9,7 +9,8 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import core, parts
+from keras_tfopt.execution import array_of, core, parts, path_of
+from keras_tfopt.legacy.arguments import CONSTANT
 from keras_tfopt.legacy.checkpoints.names import numbered
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.table import TABLE, Row
@@ -103,6 +104,19 @@ def _stand_for(optimizer: Any) -> tuple[str, ...]:
     # A class of its own in the original; around others, one that keeps the name of the inner.
     own = f"{type(optimizer).__name__}Optimizer" in decayed
     return tuple([*decayed, *plain] if own else [*plain, *decayed])
+
+
+def step_variable(optimizer: Any) -> Any:
+    """The variable that an optimizer was given as `global_step`; None where it was a constant."""
+    variable = getattr(core(optimizer), "global_step", None)
+    constant = variable is not None and path_of(variable).split("/")[-1] == CONSTANT
+    return None if constant else variable
+
+
+def decay_rate(optimizer: Any, row: Row, argument: str) -> Any:
+    """What an argument of the original is here, a float unless it changes."""
+    beta = getattr(core(optimizer), row.renamed.get(argument, argument))
+    return float(array_of(beta)) if isinstance(beta, keras.Variable) else beta
 
 
 def default_base(name: str) -> str:

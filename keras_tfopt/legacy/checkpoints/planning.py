@@ -13,7 +13,6 @@ import numpy as np
 from keras_tfopt.execution import (
     CheckpointFile,
     Content,
-    core,
     described_slots,
     dtype_of,
     follows_schedule,
@@ -24,15 +23,16 @@ from keras_tfopt.execution import (
     variables_of,
 )
 from keras_tfopt.execution.binding import MASTER
-from keras_tfopt.legacy.arguments import CONSTANT
 from keras_tfopt.legacy.checkpoints import names as naming
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored
 from keras_tfopt.legacy.checkpoints.origin import (
     Origin,
+    decay_rate,
     in_order_of_building,
     keras_optimizer,
     origin_of,
     slots_in_order,
+    step_variable,
     writers_of,
 )
 from keras_tfopt.legacy.checkpoints.powers import steps_of_power
@@ -47,6 +47,7 @@ from keras_tfopt.legacy.checkpoints.report import (
     Entry,
     Report,
 )
+from keras_tfopt.legacy.table import Row
 
 GLOBAL_STEP = "global_step"
 Change = Callable[[np.ndarray], np.ndarray]
@@ -221,9 +222,8 @@ class Plan:
     def _reordered(self) -> Change:
         """From the order of the original, that of names, into that of building."""
         sizes = [math.prod(variable.shape) for variable in self.trained]
-        order = sorted(range(len(sizes)), key=lambda i: f"{self.source[id(self.trained[i])]}:0")
         start, at = 0, {}
-        for index in order:
+        for index in naming.in_original_order([self.source[id(v)] for v in self.trained]):
             at[index] = start
             start += sizes[index]
 
@@ -240,7 +240,7 @@ class Plan:
         whole = {n: t for n, t in scalars.items() if t.dtype in ("int32", "int64")}
         own: list[int] = []
         for argument in row.powers:
-            count = self._plan_power(argument, row.renamed.get(argument, argument), scalars)
+            count = self._plan_power(argument, row, scalars)
             if count is not None and own and count != own[0]:
                 entry = self._entries.pop()
                 detail = f"{count} steps, by the other power {own[0]}"
@@ -273,8 +273,8 @@ class Plan:
             self._notes.append(
                 f"Counts of steps differ: {told}. The optimizer goes on from {self.iterations}."
             )
-        variable = getattr(core(self.optimizer), "global_step", None)
-        if variable is not None and path_of(variable).split("/")[-1] != CONSTANT:
+        variable = step_variable(self.optimizer)
+        if variable is not None:
             if step is None:
                 self._entries.append(Entry(None, path_of(variable), MISSING))
             else:
@@ -287,14 +287,13 @@ class Plan:
             else:
                 self._notes.append("The checkpoint has no count of steps: iterations stay.")
 
-    def _plan_power(self, argument: str, ours: str, scalars: Mapping[str, Stored]) -> int | None:
+    def _plan_power(self, argument: str, row: Row, scalars: Mapping[str, Stored]) -> int | None:
         found = naming.named(f"{argument}_power", scalars)
         if not found:
             self._entries.append(Entry(None, f"{argument}_power", MISSING))
             return None
-        name, beta = found[0], getattr(core(self.optimizer), ours)
-        if isinstance(beta, keras.Variable):
-            beta = float(keras.ops.convert_to_numpy(beta))
+        name, beta = found[0], decay_rate(self.optimizer, row, argument)
+        ours = row.renamed.get(argument, argument)
         if not isinstance(beta, float):
             self._pass_over(name, "iterations", f"{ours} changes, so that nothing follows from it")
             return None

@@ -25,10 +25,16 @@ from keras_tfopt.execution import (
     variables_of,
     write_checkpoint,
 )
-from keras_tfopt.legacy.arguments import CONSTANT
-from keras_tfopt.legacy.checkpoints.names import AVERAGE, Renaming
-from keras_tfopt.legacy.checkpoints.origin import keras_optimizer, origin_of, slots_in_order
-from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, MASTER, variables_in
+from keras_tfopt.execution.binding import MASTER
+from keras_tfopt.legacy.checkpoints.names import AVERAGE, Renaming, in_original_order
+from keras_tfopt.legacy.checkpoints.origin import (
+    decay_rate,
+    keras_optimizer,
+    origin_of,
+    slots_in_order,
+    step_variable,
+)
+from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, variables_in
 from keras_tfopt.legacy.checkpoints.powers import power_after
 
 
@@ -187,7 +193,7 @@ def _shared(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]
     found = shared_slots(ours, trained)
     sizes = [math.prod(variable.shape) for variable in trained]
     starts = np.cumsum([0, *sizes])
-    order = sorted(range(len(trained)), key=lambda i: f"{names[id(trained[i])]}:0")
+    order = in_original_order([names[id(variable)] for variable in trained])
 
     def sorted_by_name(name: str) -> np.ndarray:
         array = array_of(state_at(ours, None, name))
@@ -201,17 +207,13 @@ def _shared(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]
 
 def _counts(ours: Any, optimizer: Any) -> Iterator:
     row = origin_of(optimizer).row
-    steps, rule = steps_of(ours), core(ours)
-    counter = getattr(rule, "global_step", None)
-    counts = counter is not None and path_of(counter).split("/")[-1] != CONSTANT
-    total = int(array_of(counter)) if counts else steps
+    steps, counter = steps_of(ours), step_variable(ours)
+    total = steps if counter is None else int(array_of(counter))
     yield Written(GLOBAL_STEP, "int64", functools.partial(np.array, total, "int64"))
     if row.counts:
         yield Written(f"{GLOBAL_STEP}_1", "float32", functools.partial(np.array, steps, "float32"))
     for argument in row.powers:
-        beta = getattr(rule, row.renamed.get(argument, argument))
-        if isinstance(beta, keras.Variable):
-            beta = float(array_of(beta))
+        beta = decay_rate(ours, row, argument)
         if not isinstance(beta, float):
             raise ValueError(
                 f"Argument `optimizer` must have a constant {argument}: TensorFlow 1 keeps a power "
