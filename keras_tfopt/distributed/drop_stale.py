@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tfopt.algorithm import check_integer, register
+from keras_tfopt.distributed.over_workers import OverWorkers
+from keras_tfopt.execution import Slot
+
+
+@register
+class DropStale(OverWorkers):
+    r"""Steps with the mean gradient of all workers, without gradients that are too old.
+
+    A gradient that worker $k$ computed $\tau_k$ steps ago counts if $\tau_k \le \tau_{\max}$:
+
+    $$
+    x \leftarrow \text{inner step}\left(x, \frac{\sum_k w_k g_k}{\sum_k w_k}\right), \qquad
+    w_k = \begin{cases} 1 & \tau_k \le \tau_{\max} \\ 0 & \text{else} \end{cases}
+    $$
+
+    If none counts, nothing changes. All workers have the same variables.
+
+    Workers that step together compute gradients at the variables of that step: then $\tau_k = 0$,
+    and all count. A loop of one's own that overlaps the computation of gradients with steps sets
+    `optimizer.age` before the step, on the worker whose gradient is old; the step sets it back.
+
+    Args:
+        inner_optimizer: Any Keras optimizer, or its name or configuration.
+        staleness: $\tau_{\max}$, integer >= 0.
+        exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
+            is connected.
+        name: Name of the optimizer.
+        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+
+    Slots: none. `optimizer.stale` is the number of gradients of all workers that did not count,
+    `optimizer.age` is $\tau_k$ of the gradient to come. Both are saved.
+
+    Row gradients: added up as dense tensors, each row divided by the number of workers whose
+    gradient counts and has that row; then only those rows are touched. Rows are those that a
+    gradient names, or that are not zero in variables that match `row_variables` of the inner
+    optimizer.
+
+    Example:
+
+    >>> keras_tfopt.distributed.connect()
+    >>> optimizer = keras_tfopt.DropStale(keras_tfopt.Adam(0.001), staleness=2)
+
+    Reference: Chen et al., "Revisiting Distributed Synchronous SGD" (2016), on stale gradients;
+    Dean et al., "Large Scale Distributed Deep Networks" (2012), for training with them.
+
+    Differences: `tf.contrib.opt.DropStaleGradientOptimizer` is asynchronous: the gradient of each
+    worker makes a step of its own, and what happens in between makes it stale.
+    `keras_tfopt.distributed.InProcess` does that. There the count of dropped gradients is what the
+    training operation returns. There is none in `keras.optimizers`.
+    """
+
+    averages_gradients = True
+    events = "stale"
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        staleness: int,
+        exchange: Any = None,
+        name: str | None = None,
+        **base: Any,
+    ):
+        super().__init__(inner_optimizer, exchange, name=name, **base)
+        self.staleness = check_integer("staleness", staleness, 0)
+
+    def counters(self) -> dict[str, Slot]:
+        return {"stale": Slot((), 0, "int32"), "age": Slot((), 0, "int32")}
+
+    def takes_part(self, s: Any, t: Any) -> Any:
+        return s.age <= self.staleness
+
+    def counts(self, s: Any, missing: Any) -> dict[str, Any]:
+        return {"stale": s.stale + missing, "age": 0 * s.age}
+
+    def leaves_out_steps(self) -> bool:
+        """There is no step where no gradient counts."""
+        return True
+
+    @property
+    def stale(self) -> int:
+        """Gradients of all workers that did not count so far."""
+        return self.count("stale")
+
+    @property
+    def age(self) -> int:
+        """Steps since this worker computed the gradient that comes next."""
+        return self.count("age")
+
+    @age.setter
+    def age(self, value: int) -> None:
+        self.set_count("age", check_integer("age", value, 0))

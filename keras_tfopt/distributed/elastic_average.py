@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.algorithm import check_integer, check_number, register
+from keras_tfopt.distributed.over_workers import OverWorkers
+from keras_tfopt.execution import Slot
+
+
+@register
+class ElasticAverage(OverWorkers):
+    r"""Ties the workers to a common center by springs, so that each may explore around it.
+
+    Worker $k$ of $K$ makes each update with a gradient that pulls it to the center as it last
+    saw it, $\tilde c_k$:
+
+    $$
+    g' = g + \rho (x_k - \tilde c_k)
+    $$
+
+    After every $T$ updates, all workers together:
+
+    $$
+    \tilde c_k \leftarrow c, \qquad d_k = \alpha (x_k - c), \qquad x_k \leftarrow x_k - d_k, \qquad
+    c \leftarrow c + \sum_k d_k
+    $$
+
+    The center starts at the initial values of the variables. With $K \alpha > 1$ it overshoots the
+    mean of the workers.
+
+    Args:
+        inner_optimizer: Any Keras optimizer, or its name or configuration.
+        communication_period: $T$, integer >= 1, in updates. Defaults to 10.
+        moving_rate: $\alpha$ in [0, 1]. Defaults to None: $0.9 / (T K)$.
+        rho: $\rho$, number >= 0. Defaults to None: $\alpha$ divided by the learning rate of the
+            update, so that plain gradient descent goes $\alpha$ of the way to $\tilde c_k$. An
+            optimizer with momentum adds up this pull as well and hardly leaves the center: give it
+            a small $\rho$, or 0.
+        exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
+            is connected.
+        name: Name of the optimizer.
+        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+
+    Slots: `center` and `local_center`, of the variable's shape; float32 for half-precision
+    variables. All workers have the same `center`; with one worker, both follow the variable.
+
+    Row gradients: become dense, as every row is pulled; with `rho=0` they are passed on.
+
+    Example:
+
+    >>> keras_tfopt.distributed.connect()
+    >>> optimizer = keras_tfopt.ElasticAverage(keras_tfopt.GradientDescent(0.1), 5)
+
+    Reference: Zhang, Choromanska and LeCun, "Deep Learning with Elastic Averaging SGD" (2015).
+
+    Differences: `tf.contrib.opt.ElasticAverageOptimizer` is asynchronous: a worker exchanges with
+    the center when its own period ends, so that the next one sees a center that has moved
+    already. Here all exchange at once, by the same formulas, with the center as it was for all of
+    them; `keras_tfopt.distributed.InProcess` has both. A default `rho` is fixed there, fails
+    without an attribute for the learning rate, as with Adam, and follows schedules here. There is
+    none in `keras.optimizers`.
+    """
+
+    shared = ("center",)
+    events = "one by one"
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        communication_period: int = 10,
+        moving_rate: float | None = None,
+        rho: float | None = None,
+        exchange: Any = None,
+        name: str | None = None,
+        **base: Any,
+    ):
+        super().__init__(inner_optimizer, exchange, name=name, **base)
+        self.communication_period = check_integer("communication_period", communication_period, 1)
+        if moving_rate is not None:
+            moving_rate = check_number("moving_rate", moving_rate, 0, 1)
+        self.moving_rate = moving_rate
+        self.rho = rho if rho is None else check_number("rho", rho, 0)
+
+    def slots(self, like: Any) -> dict[str, Slot]:
+        return {name: Slot(like.shape, "variable") for name in ("center", "local_center")}
+
+    def check(self, likes: Sequence[Any]) -> None:
+        if self.rho is None and not hasattr(self.inner_optimizer, "learning_rate"):
+            raise ValueError(
+                "Argument `rho` must be given where the inner optimizer has not one learning rate. "
+                "Received: rho=None"
+            )
+
+    def updates_between(self) -> int:
+        return self.communication_period
+
+    def reach(self, like: Any) -> str | None:
+        return None if self.rho == 0 or self.workers() == 1 else "dense"
+
+    def _rate(self, workers: int) -> float:
+        if self.moving_rate is not None:
+            return self.moving_rate
+        return 0.9 / self.communication_period / workers
+
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        rho = self.rho
+        if rho is None:
+            rho = ops.where(t.lr > 0, self._rate(t.workers) / t.lr, ops.zeros_like(t.lr))
+        # The gradient is of a loss that may have been scaled.
+        return g + rho * (x - s.local_center) * (self.loss_scale_factor or 1.0), x
+
+    def send(self, x: Any, s: Any, t: Any) -> Any:
+        return self._rate(t.workers) * (x - s.center)
+
+    def receive(self, total: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        new = {"center": s.center + total, "local_center": s.center}
+        return x - self.send(x, s, t), new
+
+    def alone(self, x: Any, s: Any) -> dict[str, Any]:
+        return {"center": x, "local_center": x}

@@ -1,0 +1,344 @@
+"""A worker of test_exchanges.py: trains over workers and writes what came of it.
+
+    python -m tests.exchange_worker FOLDER [ENGINE]
+
+Each of several processes is started with the environment of its backend, and writes
+FOLDER/RANK.json. With an engine of replicas, one process writes those of all of them:
+
+    {run: {"weights": [[...] of each replica here], "center": [...] or null, "error": traceback}}
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import traceback
+
+STARTED = __name__ == "__main__"
+ENGINE = sys.argv[2] if STARTED and len(sys.argv) > 2 else None
+if ENGINE == "jax_mesh":
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+
+import keras
+import numpy as np
+
+import keras_tfopt
+import keras_tfopt.distributed as distributed
+from tests import averaging
+from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
+
+BACKEND = keras.backend.backend()
+FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
+SHARED = ENGINE in ("jax_mesh", "mirrored")  # replicas in one process
+
+METHODS = {
+    "ModelAverage": lambda inner: distributed.ModelAverage(inner, PERIOD),
+    "ElasticAverage": lambda inner: distributed.ElasticAverage(inner, PERIOD),
+    "AGN": lambda inner: distributed.AGN(inner, PERIOD),
+    "SyncReplicas": lambda inner: distributed.SyncReplicas(inner, 1),
+    "DropStale": lambda inner: distributed.DropStale(inner, 1),
+    "DiLoCo": lambda inner: distributed.DiLoCo(inner, 0.7, 0.8, PERIOD),
+}
+
+
+def stale(rank, shared):
+    """Steps in which the gradient of a worker is too old, in a loop of one's own."""
+    # Replicas of one program cannot be of different ages.
+    return (2, 5) if shared or rank == 1 else (5,)
+
+
+def keras_sgd(**options):
+    return keras.optimizers.SGD(RATE, MOMENTUM, **options)
+
+
+def our_momentum(**options):
+    return keras_tfopt.Momentum(RATE, MOMENTUM, **options)
+
+
+# ---- What runs in every engine -------------------------------------------------------------------
+
+
+class Run:
+    """A model with its data, for the ranks that this process trains."""
+
+    def __init__(self, setup):
+        self.strategy, self.ranks = setup
+        parts = [averaging.batches(rank) for rank in self.ranks]
+        # The batch of a step is what the replicas here get, one after another.
+        self.x, self.y = (np.concatenate(arrays, axis=1) for arrays in zip(*parts))
+
+    def scope(self):
+        return self.strategy.scope() if self.strategy else contextlib.nullcontext()
+
+    def model(self, optimizer, dtype="float32", **compiled):
+        with self.scope():
+            kernel = keras.initializers.Constant(START)
+            dense = keras.layers.Dense(1, kernel_initializer=kernel, dtype=dtype)
+            model = keras.Sequential([keras.Input((INPUTS,)), dense])
+            if BACKEND == "tensorflow":
+                compiled.setdefault("jit_compile", False)
+            model.compile(optimizer(), "mse", **compiled)
+        return distributed.train_apart(model)
+
+    def fit(self, model, steps=slice(0, STEPS)):
+        x, y = self.x[steps].reshape(-1, INPUTS), self.y[steps].reshape(-1, 1)
+        model.fit(x, y, batch_size=BATCH * len(self.ranks), shuffle=False, verbose=0)
+
+    def found(self, model):
+        """Weights of each replica here, and the center."""
+        optimizer = model.optimizer
+        weights = [self.replicas(v) for v in model.trainable_variables]
+        center = None
+        if "center" in getattr(optimizer, "slot_names", ()):
+            parts = [optimizer.slot(v, "center") for v in model.trainable_variables]
+            center = joined([self.replicas(part)[0] for part in parts])
+        return {"weights": [joined(each) for each in zip(*weights)], "center": center}
+
+    def replicas(self, variable):
+        if self.strategy:
+            local = self.strategy.experimental_local_results(variable.value)
+            return [part.numpy() for part in local]
+        if BACKEND == "jax":
+            return [np.asarray(s.data, "float64") for s in variable.value.addressable_shards]
+        return [keras.ops.convert_to_numpy(keras.ops.cast(variable.value, "float32"))]
+
+
+def joined(arrays):
+    return np.concatenate([np.asarray(array, float).ravel() for array in arrays]).tolist()
+
+
+def in_fit(run, method, inner=keras_sgd, **compiled):
+    model = run.model(lambda: METHODS[method](inner()), **compiled)
+    run.fit(model)
+    return run.found(model)
+
+
+def in_a_loop(run, method):
+    model = run.model(lambda: METHODS[method](our_momentum()))
+    optimizer = model.optimizer
+    optimizer.build(model.trainable_variables)
+    step = LOOPS[BACKEND](run, model)
+    for number, (x, y) in enumerate(zip(run.x, run.y)):
+        if method == "DropStale" and number in stale(run.ranks[0], SHARED):
+            optimizer.age = 2
+        step(x, y)
+    return run.found(model)
+
+
+def tensorflow_step(run, model):
+    import tensorflow as tf
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2) / len(run.ranks)  # as under any strategy
+        variables = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, variables), variables)
+
+    if not run.strategy:
+        return tf.function(step)
+
+    @tf.function
+    def everywhere(x, y):
+        run.strategy.run(step, args=(x, y))
+
+    def split(array):
+        return run.strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(
+                np.split(array, len(run.ranks))[context.replica_id_in_sync_group]
+            )
+        )
+
+    return lambda x, y: everywhere(split(x), split(y))
+
+
+def jax_step(run, model):
+    import jax
+
+    def step(state, data):
+        weights, slots = state
+
+        def mean_squares(weights):
+            y, _ = model.stateless_call(weights, [], data[0])
+            return ((y - data[1]) ** 2).mean()
+
+        value, grads = jax.value_and_grad(mean_squares)(weights)
+        weights, slots = model.optimizer.stateless_apply(slots, grads, weights)
+        return value, (weights, slots)
+
+    if ENGINE == "jax_mesh":
+        step = distributed.current().apart(step)
+    compiled = jax.jit(step)
+
+    def one(x, y):
+        variables = model.trainable_variables, model.optimizer.variables
+        _, new = compiled([[v.value for v in some] for some in variables], (x, y))
+        for some, values in zip(variables, new):
+            for variable, value in zip(some, values):
+                variable.assign(value)
+
+    return one
+
+
+def torch_step(run, model):
+    import torch
+
+    def step(x, y):
+        loss = torch.mean((model(torch.tensor(x)) - torch.tensor(y)) ** 2)
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            variables = model.trainable_variables
+            model.optimizer.apply([v.value.grad for v in variables], variables)
+
+    return step
+
+
+LOOPS = {"tensorflow": tensorflow_step, "jax": jax_step, "torch": torch_step}
+
+
+def accumulating(run, method):
+    return in_fit(run, method, lambda: our_momentum(gradient_accumulation_steps=2))
+
+
+def several_steps_at_once(run, method):
+    return in_fit(run, method, steps_per_execution=2)
+
+
+def resumed(run, method):
+    """All workers save after four steps, and go on from there."""
+    model = run.model(lambda: METHODS[method](our_momentum()))
+    run.fit(model, slice(0, 4))
+    path = FOLDER / f"{method}-{run.ranks[0]}.keras"
+    model.save(path)
+    model = keras.models.load_model(path)
+    run.fit(distributed.train_apart(model), slice(4, STEPS))
+    return run.found(model)
+
+
+def from_one_worker(run, method):
+    """Several workers go on from what one alone has saved after three steps of `ModelAverage`."""
+    exchange = distributed.Alone()
+    model = run.model(lambda: distributed.ModelAverage(our_momentum(), PERIOD, exchange=exchange))
+    alone = averaging.batches(0)
+    x, y = (part[:3].reshape(-1, part.shape[-1]) for part in alone)
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    path = FOLDER / f"alone-{run.ranks[0]}.keras"
+    model.save(path)
+    model = keras.models.load_model(path)
+    run.fit(model, slice(3, 6))
+    return run.found(model)
+
+
+def mixed_dtypes(run, method):
+    """bfloat16 weights beside float32 ones, averaged after each step."""
+    with run.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((INPUTS,)),
+                keras.layers.Dense(1, kernel_initializer="ones", dtype="bfloat16"),
+                keras.layers.Dense(1, kernel_initializer="ones", dtype="float32"),
+            ]
+        )
+        optimizer = distributed.ModelAverage(our_momentum(), 1)
+        compiled = {"jit_compile": False} if BACKEND == "tensorflow" else {}
+        model.compile(optimizer, "mse", **compiled)
+    distributed.train_apart(model)
+    run.fit(model)
+    dtypes = {keras.backend.standardize_dtype(v.dtype) for v in model.trainable_variables}
+    return {**run.found(model), "dtypes": sorted(dtypes)}
+
+
+def other_models(run, method):
+    """A worker has another model: all of them are told."""
+    units = 1 + run.ranks[0]
+    model = keras.Sequential([keras.Input((INPUTS,)), keras.layers.Dense(units)])
+    METHODS[method](our_momentum()).build(model.trainable_variables)
+
+
+def compiled_by_xla(run, method):
+    return in_fit(run, method, jit_compile=True)
+
+
+def inside_another(run, method):
+    """A wrapper around, which would sum the gradients of replicas first."""
+    around = run.model(lambda: keras_tfopt.MovingAverage(METHODS[method](our_momentum())))
+    run.fit(around)
+    return run.found(around)
+
+
+KINDS = {
+    "fit": (in_fit, METHODS),
+    "loop": (in_a_loop, METHODS),
+    "accumulating": (accumulating, METHODS),
+    "several_steps": (several_steps_at_once, ["ModelAverage", "SyncReplicas"]),
+    "resumed": (resumed, METHODS),
+    "from_one": (from_one_worker, ["ModelAverage"]),
+    "mixed_dtypes": (mixed_dtypes, ["ModelAverage"]),
+    "other_models": (other_models, ["AGN"]),
+    "compiled_by_xla": (compiled_by_xla, ["ModelAverage", "SyncReplicas"]),
+    "inside": (inside_another, ["ModelAverage"]),
+}
+# PyTorch has no several steps at once, and TensorFlow cannot merge replicas inside of the loop that
+# they are for it. Replicas in one process have one model, of which the first replica is saved.
+# Only TensorFlow refuses XLA.
+LEFT_OUT = {
+    None: {"torch": {"several_steps"}}.get(BACKEND, set()),
+    "mirrored": {"several_steps", "resumed", "from_one", "other_models"},
+    "jax_mesh": {"resumed", "from_one", "other_models"},
+    "mesh_of_processes": set(KINDS) - {"fit"},
+}
+if BACKEND != "tensorflow":
+    for _names in LEFT_OUT.values():
+        _names.add("compiled_by_xla")
+
+
+def runs(engine):
+    """(kind, method) of everything that an engine can do."""
+    left_out = LEFT_OUT[engine]
+    return [
+        (kind, method)
+        for kind, (_, methods) in KINDS.items()
+        if kind not in left_out
+        for method in methods
+    ]
+
+
+def connect():
+    """The strategy if there is one, and the ranks of the workers that run here."""
+    if ENGINE != "mirrored":
+        engine = "jax_mesh" if ENGINE == "mesh_of_processes" else ENGINE
+        workers = distributed.connect(timeout=60, engine=engine)
+        return None, (range(workers.size) if SHARED else [workers.rank])
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, logical)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        workers = distributed.connect()
+    return strategy, range(workers.size)
+
+
+def main():
+    if BACKEND == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+    setup = connect()
+    assert distributed.current().size == averaging.WORKERS
+    results = {}
+    for kind, method in runs(ENGINE):
+        keras.utils.set_random_seed(0)
+        try:
+            found = KINDS[kind][0](Run(setup), method)
+        except Exception:
+            found = {"error": traceback.format_exc()}
+        results[f"{kind}/{method}"] = found
+    (FOLDER / f"{setup[1][0]}.json").write_text(json.dumps(results))
+    distributed.disconnect()
+
+
+if __name__ == "__main__":
+    main()

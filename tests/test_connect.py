@@ -1,0 +1,231 @@
+"""What `connect` makes of the environment of a process, and the launcher that sets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import pytest
+
+import keras_tfopt.distributed as distributed
+from keras_tfopt.distributed import launch
+from keras_tfopt.execution.exchanges import environment
+from tests import worker_processes
+from tests.stepping import BACKEND
+
+OTHER = "torch" if BACKEND != "torch" else "jax"
+TWO = ["127.0.0.1:1", "127.0.0.1:2"]
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    for name in (*environment.TORCH, *environment.JAX, "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    distributed.disconnect()
+
+
+def test_alone_without_a_launcher():
+    with distributed.connect() as workers:
+        assert (workers.rank, workers.size) == (0, 1)
+        assert workers is distributed.current()
+    assert isinstance(distributed.current(), distributed.Alone)
+    assert distributed.current() is not workers
+
+
+def test_alone_in_a_cluster_of_one(monkeypatch):
+    for name, value in environment.of_worker(BACKEND, 0, 1, [1]).items():
+        monkeypatch.setenv(name, value)
+    assert isinstance(distributed.connect(), distributed.Alone)
+
+
+def test_what_the_launcher_sets_is_what_is_read():
+    ports = [11, 22, 33]
+    of = [environment.of_worker("torch", rank, 3, ports) for rank in range(3)]
+    assert [environment.torch_size(one) for one in of] == [3, 3, 3]
+    of = [environment.jax_cluster(environment.of_worker("jax", r, 3, ports)) for r in range(3)]
+    assert [(one["process_id"], one["num_processes"]) for one in of] == [(0, 3), (1, 3), (2, 3)]
+    assert {one["coordinator_address"] for one in of} == {"127.0.0.1:11"}
+    names = [f"/job:worker/replica:0/task:{rank}" for rank in range(3)]
+    of = [environment.of_worker("tensorflow", rank, 3, ports) for rank in range(3)]
+    assert [environment.tensorflow_cluster(one) for one in of] == [(names, r) for r in range(3)]
+
+
+def test_the_chief_is_the_first_worker():
+    config = {"cluster": {"worker": TWO, "chief": TWO[:1]}, "task": {"type": "worker", "index": 0}}
+    names, rank = environment.tensorflow_cluster({"TF_CONFIG": json.dumps(config)})
+    assert rank == 1
+    assert [name.split("/")[1] for name in names] == ["job:chief", "job:worker", "job:worker"]
+
+
+def refused(variables, error, message):
+    with pytest.raises(error, match=message):
+        for read in (
+            environment.torch_size,
+            environment.jax_cluster,
+            environment.tensorflow_cluster,
+        ):
+            read(variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "Missing: MASTER_ADDR, MASTER_PORT. Received"),
+        ({"JAX_PROCESS_ID": "1"}, "Missing: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES. Received"),
+        ({"TF_CONFIG": json.dumps({"cluster": {"worker": TWO}})}, "KeyError: 'task'"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG must be JSON"),
+    ],
+)
+def test_half_an_environment(variables, message):
+    refused(variables, ValueError, message)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"RANK": "2"}, "RANK must be an integer from 0 and below 2. Received: '2'"),
+        ({"RANK": "x"}, "RANK must be an integer from 0 and below 2. Received: 'x'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be an integer from 1. Received: '0'"),
+    ],
+)
+def test_ranks_out_of_range(changed, message):
+    refused({**environment.of_worker("torch", 0, 2, [1]), **changed}, ValueError, message)
+
+
+@pytest.mark.parametrize("task", [("worker", 2), ("evaluator", 0), ("ps", 0)])
+def test_tasks_that_are_no_workers(task):
+    config = {"cluster": {"worker": TWO, "ps": TWO[:1]}, "task": dict(zip(("type", "index"), task))}
+    refused({"TF_CONFIG": json.dumps(config)}, ValueError, "must be one of the workers")
+
+
+def test_environment_of_another_backend(monkeypatch):
+    for name, value in environment.of_worker(OTHER, 0, 2, [1, 2]).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match=f"but the backend of Keras is {BACKEND}"):
+        distributed.connect()
+
+
+def test_engine_of_another_backend():
+    with pytest.raises(ValueError, match=f"is one of the backend {OTHER}, but the backend of"):
+        distributed.connect(engine=OTHER)
+
+
+def test_engine_without_a_cluster():
+    with pytest.raises(RuntimeError, match=f"There is no cluster for engine '{BACKEND}'"):
+        distributed.connect(engine=BACKEND)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"engine": "mpi"}, ValueError, "Argument `engine` must be None.*Received: engine='mpi'"),
+        ({"timeout": 0}, ValueError, "Argument `timeout` must be a number of seconds.*Received: 0"),
+        ({"timeout": "1"}, ValueError, "Argument `timeout` must be a number of seconds"),
+        ({"timeout": True}, ValueError, "Argument `timeout` must be a number of seconds"),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        distributed.connect(**arguments)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="replicas of a strategy are TensorFlow's")
+def test_mirrored_outside_of_a_strategy():
+    with pytest.raises(RuntimeError, match="call connect inside of `with strategy.scope"):
+        distributed.connect(engine="mirrored")
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch starts a process group at any time")
+def test_a_backend_that_runs_already(monkeypatch):
+    keras.ops.convert_to_tensor([1.0]) + 1
+    for name, value in environment.of_worker(BACKEND, 0, 2, [1, 2]).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match="right after the imports"):
+        distributed.connect(timeout=5)
+
+
+def test_connected_twice():
+    class Two(distributed.Exchange):
+        rank, size = 1, 2
+
+    distributed.connect(engine=Two())
+    with pytest.raises(RuntimeError, match="connected already, as worker 1 of 2"):
+        distributed.connect()
+    distributed.disconnect()
+    distributed.connect()
+
+
+# ---- The launcher --------------------------------------------------------------------------------
+
+SCRIPT = """
+import os, sys, time
+import keras_tfopt.distributed as distributed
+workers = distributed.connect(timeout=60)
+print("worker", workers.rank, "of", workers.size, sys.argv[1:], flush=True)
+print("to stderr", file=sys.stderr, flush=True)
+if sys.argv[1] == "fails" and workers.rank == 1:
+    os._exit(7)
+if sys.argv[1] != "ends":
+    time.sleep(300)
+distributed.disconnect()
+"""
+
+
+def started(tmp_path, *arguments):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    module = "keras_tfopt.distributed.launch"
+    return subprocess.Popen(
+        [sys.executable, "-m", module, "-n", "2", "--grace", "1", str(script), *arguments],
+        env=worker_processes.settings(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def children(process):
+    """Processes of the session of a launcher, by their numbers."""
+    found = subprocess.run(["ps", "-s", str(process.pid), "-o", "pid="], capture_output=True)
+    return found.stdout.split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "status"), [("ends", 0), ("fails", 7)])
+def test_launcher(what, status, tmp_path):
+    process = started(tmp_path, what, "--an-argument")
+    out, errors = process.communicate(timeout=240)
+    assert process.returncode == status, errors[-3000:]
+    for rank in range(2):
+        assert f"[{rank}] worker {rank} of 2 ['{what}', '--an-argument']" in out
+        assert f"[{rank}] to stderr" in errors
+    assert ("Worker 1 of 2 ended with status 7." in errors) == (status == 7)
+    assert not children(process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_launcher(sent, tmp_path):
+    process = started(tmp_path, "waits")
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    assert sorted(line[:12] for line in lines) == ["[0] worker 0", "[1] worker 1"]
+    os.kill(process.pid, sent)
+    process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT
+    time.sleep(0.5)
+    assert not children(process)
+
+
+def test_launcher_refuses(capsys):
+    for arguments, message in (
+        (["-n", "0", __file__], "argument -n must be an integer >= 1. Received: 0"),
+        (["no such script.py"], "there is no file no such script.py"),
+    ):
+        with pytest.raises(SystemExit):
+            launch.main(arguments)
+        assert message in capsys.readouterr().err

@@ -1,0 +1,197 @@
+"""Two workers over the engines of this backend are what two workers are in NumPy.
+
+tests/exchange_worker.py does the training, in processes of its own, and writes what came of it.
+"""
+
+import collections
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+import keras_tfopt.distributed as distributed
+from tests import averaging, exchange_worker, worker_processes
+from tests.stepping import BACKEND
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
+
+# float32 beside float64, after eight steps.
+TOLERANCE = 1e-6
+PROCESSES = "processes"
+ENGINES = {
+    "tensorflow": [PROCESSES, "mirrored"],
+    "jax": [PROCESSES, "jax_mesh", "mesh_of_processes"],
+    "torch": [PROCESSES],
+}[BACKEND]
+SPECIAL = {"mixed_dtypes", "other_models", "compiled_by_xla"}
+RUNS = [(e, *run) for e in ENGINES for run in exchange_worker.runs(e if e != PROCESSES else None)]
+
+
+def is_special(engine, kind, method):
+    """Whether it has a test of its own."""
+    return kind in SPECIAL or (engine, kind) == ("mirrored", "inside")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Where the engines have left their results."""
+    found = {}
+    for engine in ENGINES:
+        found[engine] = folder = tmp_path_factory.mktemp(engine)
+        if engine == PROCESSES:
+            ended = worker_processes.run("tests.exchange_worker", folder)
+        elif engine == "mesh_of_processes":
+            ended = worker_processes.run("tests.exchange_worker", folder, engine)
+        else:
+            ended = [worker_processes.run_alone("tests.exchange_worker", folder, engine)]
+        for worker in ended:
+            assert worker.status == 0, worker.text[-4000:]
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(folders):
+    """{(engine, run): [what came of it on each worker]}"""
+    found = collections.defaultdict(list)
+    for engine, folder in folders.items():
+        for path in sorted(folder.glob("[01].json")):
+            for run, result in json.loads(path.read_text()).items():
+                parts = [{**result, "weights": w} for w in result.get("weights", [None])]
+                found[engine, run] += parts
+    return found
+
+
+def expected(engine, kind, method):
+    """Weights of each worker and the center, from NumPy."""
+    stale = ()
+    if kind == "loop":
+        ranks = range(averaging.WORKERS)
+        shared = engine in ("jax_mesh", "mirrored")
+        ages = {rank: exchange_worker.stale(rank, shared) for rank in ranks}
+        stale = [(step, rank) for rank, steps in ages.items() for step in steps]
+    more = {
+        "accumulating": {"micro_steps": 2},
+        "from_one": {"steps": 6, "alone": 3},
+    }.get(kind, {})
+    return averaging.train(method, stale, **more)
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "method"),
+    [r for r in RUNS if r[1] not in SPECIAL and (r[0], r[1]) != ("mirrored", "inside")],
+)
+def test_same_as_in_numpy(engine, kind, method, results):
+    workers = results[engine, f"{kind}/{method}"]
+    assert len(workers) == averaging.WORKERS
+    weights, center = expected(engine, kind, method)
+    for worker, known in zip(workers, weights):
+        assert "error" not in worker, worker["error"]
+        np.testing.assert_allclose(worker["weights"], known, rtol=0, atol=TOLERANCE)
+        if center is None:
+            assert worker["center"] is None
+        else:
+            np.testing.assert_allclose(worker["center"], center, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("engine", [r[0] for r in RUNS if r[1] == "mixed_dtypes"])
+def test_mixed_dtypes(engine, results):
+    workers = results[engine, "mixed_dtypes/ModelAverage"]
+    known = averaging.train_in_two_layers()
+    for worker in workers:
+        assert "error" not in worker, worker["error"]
+        assert worker["dtypes"] == ["bfloat16", "float32"]
+        assert worker["weights"] == workers[0]["weights"]
+        # bfloat16 has steps of 0.4% at 1, and each of eight updates is rounded once or twice.
+        np.testing.assert_allclose(worker["weights"], known, rtol=0, atol=0.03)
+    moved = np.abs(known - np.array([1, 1, 1, 0, 1, 0]))
+    assert np.max(moved) > 0.1
+
+
+def test_different_models_are_told(results):
+    for worker in results[PROCESSES, "other_models/AGN"]:
+        assert "All workers must have the same model. Received: 2 variables" in worker["error"]
+        assert "['kernel', [3, 2], 'float32'] and ['kernel', [3, 1], 'float32']" in worker["error"]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow cannot exchange inside XLA")
+@pytest.mark.parametrize("method", ["ModelAverage", "SyncReplicas"])
+def test_steps_compiled_by_xla_are_refused(method, results):
+    for worker in results[PROCESSES, f"compiled_by_xla/{method}"]:
+        assert "compile the model with `jit_compile=False`" in worker["error"]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="replicas of a strategy are TensorFlow's")
+def test_replicas_need_the_outermost_optimizer(results):
+    for worker in results["mirrored", "inside/ModelAverage"]:
+        assert "ModelAverage must be the outermost optimizer" in worker["error"]
+
+
+@pytest.mark.parametrize("method", exchange_worker.METHODS)
+def test_one_worker_goes_on_from_what_several_saved(method, folders):
+    """From there on, it makes the steps of the optimizer inside, to the bit."""
+    path = folders[PROCESSES] / f"{method}-0.keras"
+    assert isinstance(distributed.current(), distributed.Alone)
+    model, inner = keras.models.load_model(path), keras.models.load_model(path)
+    assert type(model.optimizer).__name__ == method
+    assert int(model.optimizer.iterations) == 4
+    inner.optimizer = inner.optimizer.inner_optimizer
+    x, y = (part[4] for part in averaging.batches(0))
+    for each in (model, inner):
+        compiled = {"jit_compile": False} if BACKEND == "tensorflow" else {}
+        optimizer = each.optimizer
+        each.compile(optimizer, "mse", **compiled)
+        each.fit(x, y, batch_size=averaging.BATCH, shuffle=False, verbose=0)
+    for a, b in zip(model.get_weights(), inner.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    start = keras.models.load_model(path).get_weights()[0]
+    assert np.max(np.abs(model.get_weights()[0] - start)) > 1e-4
+
+
+def test_the_methods_differ():
+    """Each from every other, so that none could stand for another."""
+    ends = {m: np.array(averaging.train(m)[0]).ravel() for m in exchange_worker.METHODS}
+    for a in ends:
+        for b in ends:
+            assert a == b or np.max(np.abs(ends[a] - ends[b])) > 1e-3, (a, b)
+
+
+# ---- An engine of one's own ----------------------------------------------------------------------
+
+
+class Twin(distributed.Exchange):
+    """A second worker that always has what the first one has: the smallest engine there is."""
+
+    size = 2
+
+    def __init__(self):
+        self.sums = 0
+
+    def all_reduce_sum(self, tensors):
+        self.sums += 1
+        return [2 * tensor for tensor in tensors]
+
+    def cond(self, predicate, function, tensors):
+        changed = function(tensors)
+        return [keras.ops.where(predicate, a, b) for a, b in zip(changed, tensors)]
+
+    def broadcast(self, arrays):
+        return arrays
+
+    def gather(self, text):
+        return [text, text]
+
+
+def test_an_engine_is_one_class():
+    exchange = Twin()
+    with distributed.connect(engine=exchange) as workers:
+        assert workers is distributed.current() is exchange
+        optimizer = distributed.ModelAverage(keras_tfopt.Momentum(0.1), 2)
+        variable = keras.Variable(np.ones(3, "float32"))
+        optimizer.apply([keras.ops.ones(3)], [variable])
+        optimizer.apply([keras.ops.ones(3)], [variable])
+    assert exchange.sums
+    # 1 - 0.1 - 0.1 * 1.9: the mean of two who are alike
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable.value), np.full(3, 0.71), 1e-6)
+    assert isinstance(distributed.current(), distributed.Alone)

@@ -1,0 +1,87 @@
+"""What becomes of the other workers when something happens to one: real processes, real faults.
+
+tests/fault_worker.py is such a worker.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests import averaging, fault_worker, worker_processes
+from tests.stepping import BACKEND
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
+
+TIMEOUT = fault_worker.TIMEOUT
+# The time-out, three seconds in which workers find out who is missing, and a machine with other
+# things to do.
+LIMIT = TIMEOUT + 3 + 10
+# JAX aborts a process when others have not ended within the time-out either.
+END = LIMIT + TIMEOUT + 20
+
+
+def run(fault, folder, **more):
+    """The workers, and seconds from the fault to the error in the other."""
+    ended = worker_processes.run("tests.fault_worker", fault, folder, **more)
+    assert all(worker.status is not None for worker in ended), "somebody hangs"
+    text = "".join(worker.text for worker in ended)
+    happened, failed = (re.findall(rf"{what} at (\S+)", text) for what in ("fault", "failed"))
+    if not happened:
+        return ended, None
+    start = float(happened[0])
+    assert max(worker.ended for worker in ended) - start < END
+    return ended, min(map(float, failed)) - start if failed else None
+
+
+@pytest.mark.parametrize(
+    ("fault", "limit", "reason"),
+    [
+        ("killed", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
+        ("raises", LIMIT, "worker 1 has ended with OSError: the disk is full"),
+        ("stalls", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
+    ],
+)
+def test_others_end_with_a_clear_error(fault, limit, reason, tmp_path):
+    (survivor, other), seconds = run(fault, tmp_path)
+    assert survivor.status != 0 and other.status != 0
+    assert re.search(rf"Worker 0 of 2: exchange 2.*{reason}", survivor.text), survivor.text[-3000:]
+    assert seconds < limit
+    assert not list(tmp_path.glob("*.npy"))
+    if BACKEND == "jax":
+        message = f"gives no sign of life for {TIMEOUT + 10} s, JAX itself aborts this process"
+        assert message in survivor.text  # before anything happened
+    if fault == "stalls":  # until it finds that the others have gone
+        assert "Worker 1 of 2: " in other.text or BACKEND == "jax", other.text[-3000:]
+
+
+def test_first_worker_dies(tmp_path):
+    """With it dies what the others have in common."""
+    (_, survivor), seconds = run("first_killed", tmp_path)
+    assert survivor.status not in (0, None)
+    if BACKEND == "jax":  # which may abort before there is an error
+        assert "if worker 0 dies" in survivor.text, survivor.text[-3000:]
+    else:
+        said = re.search(r"Worker 1 of 2: .*worker 0", survivor.text)
+        assert said and seconds < LIMIT, survivor.text[-3000:]
+
+
+def test_unequal_numbers_of_steps(tmp_path):
+    (longer, shorter), _ = run("unequal", tmp_path)
+    assert shorter.status == 0, shorter.text[-3000:]
+    assert longer.status != 0
+    said = "exchange 1 is impossible: worker 1 has left after 0 exchanges. Unequal numbers of steps"
+    assert said in longer.text, longer.text[-3000:]
+
+
+def test_all_resume_from_their_backups(tmp_path):
+    """As if nothing had happened: state of the optimizers included."""
+    (survivor, _), _ = run("backup_killed", tmp_path)
+    assert survivor.status != 0
+    ended, _ = run("backup", tmp_path)
+    known, _ = averaging.train("ModelAverage", steps=2 * averaging.STEPS)
+    for rank, worker in enumerate(ended):
+        assert worker.status == 0, worker.text[-3000:]
+        assert "epochs made: 1" in worker.text  # the first one was in the backup
+        weights = np.load(tmp_path / f"weights-{rank}.npy")
+        np.testing.assert_allclose(weights, known[rank], rtol=0, atol=1e-6)

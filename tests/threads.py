@@ -1,0 +1,78 @@
+"""Workers as threads of one process, for wrappers over workers without an engine.
+
+    results = run(3, program)   # program(exchange) in each of three threads, results in order
+
+The exchange waits until all have come, and adds up on the host. Operations must run one by one:
+nothing of it can be compiled.
+"""
+
+import threading
+
+import keras
+import numpy as np
+
+from keras_tfopt.distributed import Exchange
+
+WAIT = 60
+
+
+class Hub:
+    """Where threads meet: each brings something, all get the list of everything, by rank."""
+
+    def __init__(self, size):
+        self.size = size
+        self.barrier = threading.Barrier(size)
+        self.brought = [None] * size
+
+    def meet(self, rank, thing):
+        self.brought[rank] = thing
+        self.barrier.wait(WAIT)
+        everything = list(self.brought)
+        self.barrier.wait(WAIT)  # before anyone brings the next
+        return everything
+
+
+class Thread(Exchange):
+    def __init__(self, hub, rank):
+        self.hub, self.rank, self.size = hub, rank, hub.size
+        self.exchanges = 0  # in steps
+
+    def all_reduce_sum(self, tensors):
+        self.exchanges += 1
+        brought = self.hub.meet(self.rank, [keras.ops.convert_to_numpy(t) for t in tensors])
+        shapes = [[a.shape for a in arrays] for arrays in brought]
+        assert all(s == shapes[0] for s in shapes), shapes
+        sums = [np.sum(arrays, 0, dtype=arrays[0].dtype) for arrays in zip(*brought, strict=True)]
+        return [keras.ops.convert_to_tensor(s) for s in sums]
+
+    def cond(self, predicate, function, tensors):
+        return function(tensors) if bool(predicate) else tensors
+
+    def broadcast(self, arrays):
+        return self.hub.meet(self.rank, arrays)[0]
+
+    def gather(self, text):
+        return self.hub.meet(self.rank, text)
+
+
+def run(size, program):
+    """What `program(exchange)` returns in each of several threads; raises what one of them does."""
+    hub = Hub(size)
+    results, errors = [None] * size, []
+
+    def work(rank):
+        try:
+            results[rank] = program(Thread(hub, rank))
+        except BaseException as error:
+            errors.append(error)
+            hub.barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        broken = threading.BrokenBarrierError  # of those whom another one left waiting
+        raise next((e for e in errors if not isinstance(e, broken)), errors[0])
+    return results
