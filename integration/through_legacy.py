@@ -89,7 +89,7 @@ def build(
     kwargs = dict(entry["kwargs"])
     if rate is not None:
         kwargs["learning_rate"] = rate
-    optimizer = _optimizer(name, kwargs, global_step)
+    optimizer = make(name, kwargs, global_step, functools.partial(_schedule, global_step))
     apply_kwargs = {
         key: [by_name[one] for one in value] for key, value in entry["apply_kwargs"].items()
     }
@@ -98,8 +98,11 @@ def build(
     return verbs
 
 
-def _optimizer(name: str, kwargs: Mapping[str, Any], global_step: Any) -> Any:
-    convert = functools.partial(_argument, global_step=global_step)
+def make(
+    name: str, kwargs: Mapping[str, Any], global_step: Any, schedule: Callable[[Any], Any]
+) -> Any:
+    """The optimizer of a recorded name, with what `schedule` makes of a recorded schedule."""
+    convert = functools.partial(_argument, global_step=global_step, schedule=schedule)
     given = {key: convert(value) for key, value in kwargs.items()}
     with warnings.catch_warnings():
         # Recordings have counts that stand still, and decay beside LARS, on purpose.
@@ -117,13 +120,13 @@ def _class(name: str) -> Any:
         raise originals.NotReplayable(str(error)) from None
 
 
-def _argument(value: Any, global_step: Any) -> Any:
+def _argument(value: Any, global_step: Any, schedule: Callable[[Any], Any]) -> Any:
     if not isinstance(value, Mapping):
         return value
     if value == {"ref": "global_step"}:
         return global_step
     if "optimizer" in value:
-        return _optimizer(value["optimizer"], value["kwargs"], global_step)
+        return make(value["optimizer"], value["kwargs"], global_step, schedule)
     if "clip_dims" in value:
         return value["clip_dims"]
     if "function_of_T" in value:
@@ -131,6 +134,10 @@ def _argument(value: Any, global_step: Any) -> Any:
     function: Callable | None = getattr(legacy, value.get("fn", ""), None)
     if function is not None:
         return function(**{key: v for key, v in value.items() if key not in ("fn", "passed_as")})
-    schedule = originals.argument(value)
+    return schedule(value)
+
+
+def _schedule(global_step: Any, value: Any) -> Any:
+    function = originals.argument(value)
     # TensorFlow 1 evaluates it at the global step, once a step.
-    return lambda: schedule(global_step.value)
+    return lambda: function(global_step.value)

@@ -27,7 +27,8 @@ def counter():
 
 def compilations(optimizer):
     """How many steps the optimizer has compiled: none where that has no effect."""
-    return len(optimizer._memory.steps)
+    memory = getattr(optimizer, "_memory", None)  # optimizers of TensorFlow need none
+    return 0 if memory is None else len(memory.steps)
 
 
 def squared_error(model, x):
@@ -303,3 +304,15 @@ def test_nothing_stays_exchanged_after_an_error():
         take(legacy.GradientDescentOptimizer(1.0), loss)
     assert isinstance(data, np.ndarray)
     assert float(ops.convert_to_numpy(loss())) == 0.0
+
+
+def test_another_choice_of_variables_that_decay():
+    """What decays may be chosen in a compiled step for the first time."""
+    x, y = variable([1.0]), variable([1.0], "y")
+    optimizer = legacy.MomentumWOptimizer(0.5, learning_rate=1.0, momentum=0.0)
+    for chosen in (None, [y], [y], [x]):
+        optimizer.minimize(
+            lambda: 0 * ops.sum(x) + 0 * ops.sum(y), decay_var_list=chosen, compiled=True
+        )
+    assert (float(to_numpy(x)[0]), float(to_numpy(y)[0])) == (0.25, 0.125)
+    assert int(optimizer.keras.iterations) == 4

@@ -87,7 +87,9 @@ def test_every_name_is_listed_documented_and_importable():
 def test_documentation_says_what_has_no_meaning_and_what_differs(name):
     text = inspect.getdoc(getattr(legacy, name))
     assert f"keras_tfopt.{TABLE[name].ours}" in text
-    assert ("use_locking: No meaning here" in text) == ("use_locking" in TABLE[name].arguments)
+    assert ("use_locking: For reference variables" in text) == (
+        "use_locking" in TABLE[name].arguments
+    )
     assert TABLE[name].differs in text
 
 

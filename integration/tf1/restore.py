@@ -1,6 +1,6 @@
 """Restores a checkpoint with `tf.train.Saver` in graph mode and goes on training from it.
 
-    python integration/tf1/restore.py MANIFEST PREFIX BATCHES OUT
+    python integration/tf1/restore.py MANIFEST PREFIX BATCHES OUT [MODULE] [SAVED]
 
 For TensorFlow 1.15.5 on Python 3.7; optimizers of `tf.train` also run with TensorFlow 2.
 
@@ -10,9 +10,14 @@ what to restore; with `+swapping` behind it, by `swapping_saver()`. BATCHES is a
 archive with every variable right after the restoration, `restored/<name>`, and after each step,
 `var/<step>/<name>`, and the losses, `loss/<step>`.
 
+MODULE is where the optimizers come from, TensorFlow's own by default; `keras_tfopt.legacy` runs the
+same program on the TensorFlow of today. SAVED is a prefix to save the checkpoint under again, right
+after its restoration.
+
 It exits with status 3 where this TensorFlow has no such optimizer.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -26,14 +31,16 @@ tf = tensorflow.compat.v1
 tf.logging.set_verbosity(tf.logging.ERROR)
 
 
-def optimizer(name, kwargs, step):
+def optimizer(name, kwargs, step, module):
     given = {}
     for key, value in kwargs.items():
         if isinstance(value, dict) and "ref" in value:
             value = step
         elif isinstance(value, dict):
-            value = optimizer(value["optimizer"], value["kwargs"], step)
+            value = optimizer(value["optimizer"], value["kwargs"], step, module)
         given[key] = value
+    if module is not None:
+        return getattr(importlib.import_module(module), name)(**given)
     found = getattr(tf.train, name, None)
     if found is None:
         try:
@@ -45,8 +52,7 @@ def optimizer(name, kwargs, step):
     return found(**given)
 
 
-def main():
-    manifest_file, prefix, batches, out = sys.argv[1:]
+def main(manifest_file, prefix, batches, out, module=None, saved=None):
     with open(manifest_file) as file:
         manifest = json.load(file)
     shapes = {v["name"]: v["shape"] for v in manifest["checkpoints"][0]["variables"]}
@@ -70,7 +76,7 @@ def main():
         loss = tf.reduce_mean(
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
         )
-        opt = optimizer(manifest["optimizer"], manifest["kwargs"], step)
+        opt = optimizer(manifest["optimizer"], manifest["kwargs"], step, module)
         if tensorflow.__version__.startswith("1."):
             tf.disable_v2_tensorshape()  # which an import of tf.compat switches on; Shampoo fails
         train = opt.minimize(loss, global_step=step)
@@ -82,6 +88,8 @@ def main():
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             saver.restore(session, prefix)
+            if saved is not None:
+                saver.save(session, saved, write_meta_graph=False)
             everything = tf.global_variables()
             for v, value in zip(everything, session.run(everything)):
                 done["restored/" + v.op.name] = value
@@ -96,4 +104,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

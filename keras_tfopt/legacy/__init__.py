@@ -10,6 +10,9 @@ optimizer.minimize(lambda: loss(model(x), y))
 model.compile(optimizer=optimizer.keras, loss="mse")  # or train as Keras does
 ```
 
+On the TensorFlow backend every class is a `tf.compat.v1.train.Optimizer`, for graphs and sessions
+as well as for eager code; on JAX and PyTorch the verbs are eager.
+
 Constructors, defaults and names of slots are the originals'. `names()` says of each what it maps to
 and what differs, `get("lars")` finds a class by its name in a configuration. `load_checkpoint` goes
 on from a checkpoint of `tf.train.Saver`, optimizer state included, `save_checkpoint` writes one,

@@ -10,10 +10,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt import algorithms, wrappers
+from keras_tfopt import algorithms, distributed, wrappers
 from keras_tfopt.algorithm import check_bool
 from keras_tfopt.execution import is_function_of_step, is_variable
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
+from keras_tfopt.wrappers.choice import pattern_of
 
 # What a count is called that nobody moves.
 CONSTANT = "constant_global_step"
@@ -58,11 +59,16 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
             ours["learning_rate"] = rate_of(value, count)
         else:
             ours[row.renamed.get(argument, argument)] = _plain(value)
-    cls = getattr(algorithms, row.ours, None) or getattr(wrappers, row.ours)
+    cls = getattr(owner_of(row.ours), row.ours)
     try:
         return cls(**ours)
     except (TypeError, ValueError) as error:
         raise type(error)(in_words_of(row, str(error))) from error
+
+
+def owner_of(name: str) -> Any:
+    """The part of the package in which a class of this name is."""
+    return next(part for part in (algorithms, wrappers, distributed) if hasattr(part, name))
 
 
 def in_words_of(row: Row, message: str) -> str:
@@ -111,9 +117,12 @@ def _count(name: str, given: Mapping[str, Any]) -> Any:
     value = given["global_step"]
     if is_variable(value) or value is None:
         return value
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    # Originals that took a learning rate first take a step first: 1.0 is one, 0.001 an oversight.
+    whole = isinstance(value, numbers.Real) and float(value).is_integer()
+    if isinstance(value, bool) or not whole:
         raise TypeError(
-            f"Argument `global_step` must be a scalar variable or an integer. Received: {value!r}"
+            "Argument `global_step` must be a scalar variable or a whole number. Received: "
+            f"{value!r}"
         )
     if _matters(name, given):
         warnings.warn(
@@ -131,3 +140,74 @@ def _matters(name: str, given: Mapping[str, Any]) -> bool:
     return any(is_function_of_step(v) for v in given.values()) or any(
         given[argument] != 1 for argument in _STEPWISE
     )
+
+
+def named_arguments(owner: type, row: Row, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with the name that an optimizer is going to have."""
+    found = dict(arguments)
+    if "name" in row.arguments:
+        name = found["name"]
+        # RETURNN's own take the name of the class, which may be a subclass.
+        named = row.arguments["name"] is None and name is None
+        found["name"] = check_name(owner.__name__ if named else name)
+    return found
+
+
+def take_slot_bases(row: Row, arguments: dict[str, Any]) -> dict[str, str]:
+    """The names given to slots, taken out of the arguments."""
+    bases = {}
+    for slot, argument in row.slot_names.items():
+        value = arguments.pop(argument)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"Argument `{argument}` must be None or a string. Received: {value!r}")
+        if value:
+            bases[slot] = value
+    return bases
+
+
+def check_sign_decay_fn(function: Any) -> None:
+    """Raises an error if this is neither None nor a function."""
+    if function is not None and not callable(function):
+        raise TypeError(
+            "Argument `sign_decay_fn` must be None or a function of the global step. "
+            f"Received: {function!r}"
+        )
+
+
+def check_counted(global_step: Any) -> None:
+    """Raises an error where a decay of signs has no count to be a function of."""
+    if global_step is None:
+        raise ValueError(
+            "Argument `global_step` is required where there is a `sign_decay_fn`, which is a "
+            "function of it. Received: global_step=None"
+        )
+
+
+def chosen_dims(given: Any, is_variable: Callable[[Any], bool]) -> list[tuple[Any, str, list[int]]]:
+    """Of `vars_to_clip_dims`: variables or names, the patterns of their names, and dimensions."""
+
+    def is_choice(pair: Any) -> bool:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            return False
+        key, dims = pair
+        is_key = isinstance(key, str) or is_variable(key) or hasattr(key, "deref")
+        return is_key and isinstance(dims, (list, tuple))
+
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, (list, tuple)) or not all(map(is_choice, pairs)):
+        raise TypeError(
+            "Argument `vars_to_clip_dims` must be a list of pairs of a variable and a list of "
+            "dimensions, or a dictionary to dimensions from names of variables, from "
+            f"`variable.ref()` or, in graphs, from variables. Received: {given!r}"
+        )
+    found: list[tuple[Any, str, list[int]]] = []
+    for key, dims in pairs:
+        variable = key.deref() if hasattr(key, "deref") else key
+        pattern = pattern_of(variable)
+        if any(pattern == known for _, known, _ in found):
+            raise ValueError(
+                "Argument `vars_to_clip_dims` must have variables of distinct names. "
+                f"Received, more than once: {pattern!r}"
+            )
+        found.append((variable, pattern, list(dims)))
+    return found

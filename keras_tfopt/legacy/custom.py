@@ -13,7 +13,39 @@ from keras_tfopt.legacy.arguments import check_name, rate_of
 from keras_tfopt.legacy.optimizer import Optimizer
 
 
-class BaseCustomOptimizer(Optimizer):
+class OneFunction:
+    """A rule that is one function, called for each variable by the Keras optimizer."""
+
+    _never_called: frozenset[str] = frozenset()
+    _rate: Any = None
+
+    def _prepare(self) -> None:
+        """Before the variables of a step."""
+
+    def _apply(self, grad: Any, var: Any, indices: Any = None) -> Any:
+        """The rule, to be defined by subclasses: assigns to the variable and to its slots.
+
+        Args:
+            grad: Gradient, a tensor; of a row gradient, the values of its rows.
+            var: Variable.
+            indices: None, or the rows that `grad` is for.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define `_apply(self, grad, var, indices=None)`"
+        )
+
+    def _begin(self, learning_rate: Any) -> None:
+        self._rate = learning_rate
+        self._prepare()
+
+    def _call_apply(self, grad: Any, var: Any, indices: Any) -> None:
+        if indices is None:
+            self._apply(grad, var)
+        else:
+            self._apply(grad, var, indices)
+
+
+class BaseCustomOptimizer(OneFunction, Optimizer):
     """Base class of optimizers of which a subclass defines `_apply` alone.
 
     ```python
@@ -37,13 +69,10 @@ class BaseCustomOptimizer(Optimizer):
         name: Name of the optimizer. Defaults to that of the class.
     """
 
-    _takes_rules = True
-
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str | None = None):
         check_bool("use_locking", use_locking)
         name = check_name(type(self).__name__ if name is None else name)
         self._learning_rate_tensor: Any = None
-        self._rate: Any = None
         rule = Imperative(
             rate_of(learning_rate),
             create=self._create_slots,
@@ -53,18 +82,6 @@ class BaseCustomOptimizer(Optimizer):
             name=name,
         )
         super().__init__(rule, name)
-
-    def _apply(self, grad: Any, var: Any, indices: Any = None) -> Any:
-        """The rule, to be defined by subclasses: assigns to the variable and to its slots.
-
-        Args:
-            grad: Gradient, a tensor; of a row gradient, the values of its rows.
-            var: Variable.
-            indices: None, or the rows that `grad` is for.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} must define `_apply(self, grad, var, indices=None)`"
-        )
 
     def _prepare(self) -> None:
         """Before the variables of a step; sets `_learning_rate_tensor`."""
@@ -109,13 +126,3 @@ class BaseCustomOptimizer(Optimizer):
         if isinstance(dense, keras.Variable):
             return take_rows(dense, indices)
         return ops.take(ops.convert_to_tensor(dense), indices, axis=0)
-
-    def _begin(self, learning_rate: Any) -> None:
-        self._rate = learning_rate
-        self._prepare()
-
-    def _call_apply(self, grad: Any, var: Any, indices: Any) -> None:
-        if indices is None:
-            self._apply(grad, var)
-        else:
-            self._apply(grad, var, indices)

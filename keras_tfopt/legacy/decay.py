@@ -9,13 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.algorithm import check_bool
-from keras_tfopt.execution import check_traceable, outside_compiler
-from keras_tfopt.legacy.optimizer import (
-    Optimizer,
-    check_counter,
-    checked_pairs,
-    checked_variables,
-)
+from keras_tfopt.execution import check_traceable, creating, outside_compiler, variables_of
+from keras_tfopt.execution.verb_arguments import check_counter, checked_variables
+from keras_tfopt.legacy.optimizer import Optimizer, checked_pairs
 from keras_tfopt.legacy.wrapping import step_around
 from keras_tfopt.wrappers import DecoupledWeightDecay
 from keras_tfopt.wrappers.choice import pattern_of
@@ -29,6 +25,15 @@ _QUIRKS = {
     "ShampooOptimizer": "variables decay once a step; in the original twice",
     "GradientDescentOptimizer": ("rows of sparse gradients decay; in the original they do not"),
 }
+
+
+def warn_of_quirks(extended: type) -> None:
+    """Warns where the decay of the original would have been another."""
+    for cls in extended.__mro__:
+        if cls.__name__ in _QUIRKS and cls.__module__.startswith("keras_tfopt."):
+            warnings.warn(
+                f"Weight decay beside {cls.__name__}: {_QUIRKS[cls.__name__]}", stacklevel=4
+            )
 
 
 class DecoupledWeightDecayExtension:
@@ -54,11 +59,7 @@ class DecoupledWeightDecayExtension:
 
     def __init__(self, weight_decay: Any, **kwargs: Any):
         super().__init__(**kwargs)
-        for cls in type(self).__mro__:
-            if cls.__name__ in _QUIRKS and cls.__module__.startswith("keras_tfopt."):
-                warnings.warn(
-                    f"Weight decay beside {cls.__name__}: {_QUIRKS[cls.__name__]}", stacklevel=3
-                )
+        warn_of_quirks(type(self))
         self._weight_decay = weight_decay
         # For each choice of variables, a wrapper around one and the same optimizer.
         self._decaying: dict[Any, Any] = {}
@@ -122,12 +123,15 @@ class DecoupledWeightDecayExtension:
         key = None if chosen is None else frozenset(chosen)
         if key not in self._decaying:
             inner = self._optimizer  # type: ignore[attr-defined]
-            self._decaying[key] = DecoupledWeightDecay(
-                inner,
-                self._weight_decay,
-                decay_variables=None if chosen is None else sorted(chosen),
-                name=inner.name,
-            )
+            with creating():
+                made = self._decaying[key] = DecoupledWeightDecay(
+                    inner,
+                    self._weight_decay,
+                    decay_variables=None if chosen is None else sorted(chosen),
+                    name=inner.name,
+                )
+                if inner.built:
+                    made.build(variables_of(inner))
         return self._decaying[key]
 
     @property
@@ -136,28 +140,53 @@ class DecoupledWeightDecayExtension:
         return self._decaying[None]
 
 
-def extend_with_decoupled_weight_decay(base_optimizer: Any) -> Any:
-    """A class that is `base_optimizer` with decoupled weight decay.
-
-    Its constructor takes `weight_decay` and, by name, the arguments of `base_optimizer`; see
-    `DecoupledWeightDecayExtension`.
+def extension_with(
+    extension: type, is_base: Callable[[type], bool], bases: str
+) -> Callable[[Any], Any]:
+    """The function `extend_with_decoupled_weight_decay` for a mixin that adds the decay.
 
     Args:
-        base_optimizer: A class of this module, or a subclass of one.
+        extension: The mixin.
+        is_base: Whether it can be put before a class.
+        bases: What classes those are, in words.
     """
-    if not (inspect.isclass(base_optimizer) and issubclass(base_optimizer, Optimizer)):
-        raise TypeError(
-            "Argument `base_optimizer` must be a class of optimizers of keras_tfopt.legacy. "
-            f"Received: {base_optimizer!r}"
-        )
 
-    class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
-        """A class of optimizers with decoupled weight decay."""
+    def extend_with_decoupled_weight_decay(base_optimizer: Any) -> Any:
+        """A class that is `base_optimizer` with decoupled weight decay.
 
-        def __init__(self, weight_decay: Any, **kwargs: Any):
-            super().__init__(weight_decay, **kwargs)
+        Its constructor takes `weight_decay` and, by name, the arguments of `base_optimizer`; see
+        `DecoupledWeightDecayExtension`.
 
-    return OptimizerWithDecoupledWeightDecay
+        Args:
+            base_optimizer: A class of optimizers: of keras_tfopt.legacy or, on TensorFlow, of
+                `tf.compat.v1.train`; or a subclass of one.
+
+        Raises:
+            TypeError: if it is anything else.
+        """
+        if not (inspect.isclass(base_optimizer) and is_base(base_optimizer)):
+            raise TypeError(
+                f"Argument `base_optimizer` must be a class of optimizers of {bases}. Received: "
+                f"{base_optimizer!r}"
+            )
+
+        def initialize(self: Any, weight_decay: Any, **kwargs: Any) -> None:
+            extension.__init__(self, weight_decay, **kwargs)  # type: ignore[misc]
+
+        initialize.__name__ = "__init__"
+        members = {
+            "__init__": initialize,
+            "__doc__": "A class of optimizers with decoupled weight decay.",
+            "__module__": extension.__module__,
+        }
+        name = "OptimizerWithDecoupledWeightDecay"
+        return type(name, (extension, base_optimizer), members)
+
+    return extend_with_decoupled_weight_decay
 
 
-extend_with_weight_decay = extend_with_decoupled_weight_decay
+extend_with_decoupled_weight_decay = extend_with_weight_decay = extension_with(
+    DecoupledWeightDecayExtension,
+    lambda base: issubclass(base, Optimizer),
+    "keras_tfopt.legacy",
+)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import inspect
 from typing import Any, NamedTuple
 
 import keras
 
-from keras_tfopt import algorithms, wrappers
-from keras_tfopt.legacy import custom, decay, functions, rules, sign_decay, wrapping
+from keras_tfopt.legacy import functions, sign_decay, workers
+from keras_tfopt.legacy.arguments import owner_of
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.table import CONTRIB, REQUIRED, RETURNN, TABLE, WITHOUT_MEANING, Row
+
+# On TensorFlow they are optimizers of TensorFlow, for its graphs too.
+_PLACE = "keras_tfopt.legacy" + (".graph" if keras.backend.backend() == "tensorflow" else "")
+custom, decay, rules, stale, wrapping = (
+    importlib.import_module(f"{_PLACE}.{name}")
+    for name in ("custom", "decay", "rules", "workers", "wrapping")
+)
 
 # What a class does besides applying a rule, by `Row.verbs`.
 VERBS: dict[str, type] = {
@@ -21,11 +29,16 @@ VERBS: dict[str, type] = {
     "avoided slots": rules.AvoidedSlots,
     "clipping": wrapping.Clipping,
     "decay": decay.DecoupledWeightDecayExtension,
+    "elastic": workers.Elastic,
     "ftrl": rules.Named,
     "given variables": rules.GivenVariables,
+    "gradient sums": workers.GradientSums,
     "layer rates": rules.LayerRates,
+    "means of models": workers.MeansOfModels,
     "rule": rules.Rule,
     "sign decay": rules.SignDecayed,
+    "stale gradients": stale.StaleGradients,
+    "synchronous replicas": workers.Replicas,
     "wrapper": wrapping.Multitasking,
 }
 
@@ -37,11 +50,29 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         "keras_tfopt.Algorithm",
         "repeated rows are summed first; nothing returns operations",
     ),
+    "AGNCustomGetter": (
+        workers.AGNCustomGetter,
+        CONTRIB,
+        "keras_tfopt.AGN",
+        "variables are those of the worker anyway; it only tells of the center",
+    ),
     "DecoupledWeightDecayExtension": (
         decay.DecoupledWeightDecayExtension,
         CONTRIB,
         "keras_tfopt.DecoupledWeightDecay",
         "",
+    ),
+    "ElasticAverageCustomGetter": (
+        workers.ElasticAverageCustomGetter,
+        CONTRIB,
+        "keras_tfopt.ElasticAverage",
+        "variables are those of the worker anyway; it only tells of the center",
+    ),
+    "ModelAverageCustomGetter": (
+        workers.ModelAverageCustomGetter,
+        CONTRIB,
+        "keras_tfopt.ModelAverage",
+        "variables are those of the worker anyway, and the mean has no variables of its own",
     ),
     "extend_with_decoupled_weight_decay": (
         decay.extend_with_decoupled_weight_decay,
@@ -97,9 +128,15 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
 # Arguments that no class of this package has.
 OWN_MEANING = {
     "name": "Name of the optimizer.",
-    "accum_name": "Suffix of a slot's name in graphs; checked, and without meaning here.",
-    "linear_name": "Suffix of a slot's name in graphs; checked, and without meaning here.",
+    "accum_name": "Suffix of the name of a slot, in graphs and in files.",
+    "linear_name": "Suffix of the name of a slot, in graphs and in files.",
     "var_list": "The variables to train, if any are given.",
+    "num_worker": "Number of workers, which must be that of the connected ones.",
+    "is_chief": "Checked, and without meaning here: worker 0 is where the weights come from.",
+    "custom_getter": "An `AGNCustomGetter`, or None.",
+    "ea_custom_getter": "An `ElasticAverageCustomGetter`, or None.",
+    "ma_custom_getter": "A `ModelAverageCustomGetter`, or None.",
+    "synchronous": "Checked, and without meaning here: the workers always start together.",
 }
 
 
@@ -159,8 +196,7 @@ def _documentation(name: str, row: Row) -> str:
 
 
 def _parameters(name: str) -> Any:
-    owner = algorithms if hasattr(algorithms, name) else wrappers
-    return inspect.signature(getattr(owner, name)).parameters
+    return inspect.signature(getattr(owner_of(name), name)).parameters
 
 
 def _meaning(argument: str, default: Any, row: Row) -> str:
@@ -169,7 +205,7 @@ def _meaning(argument: str, default: Any, row: Row) -> str:
     ours = next((r.renamed[argument] for r in rows if argument in r.renamed), argument)
     takers = [r.ours for r in rows if ours in _parameters(r.ours)]
     if argument in WITHOUT_MEANING:
-        meaning = "No meaning here."
+        meaning = "For reference variables, in graphs of TensorFlow; no meaning elsewhere."
     elif argument in OWN_MEANING:
         meaning = OWN_MEANING[argument]
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_tfopt.algorithm import check_bool
 from keras_tfopt.execution import (
+    OptimizerBase,
     RowGradient,
     apply_rows,
     as_named_rows,
@@ -24,7 +25,17 @@ from keras_tfopt.execution import (
     run_step,
     slot_names_of,
     slots_of,
+    start_optimizer,
     state_variables,
+)
+from keras_tfopt.execution.verb_arguments import (
+    check_any_gradient,
+    check_computing,
+    check_counter,
+    check_pairs,
+    checked_variables,
+    of_tensorflow,
+    tuples_of,
 )
 from keras_tfopt.legacy.arguments import check_name
 
@@ -44,7 +55,7 @@ _RULES = frozenset(
 )
 
 
-class Optimizer:
+class Optimizer(OptimizerBase):
     """The verbs of `tf.train.Optimizer` around a Keras optimizer.
 
     The classes of this module derive from it, one for each name of the originals. By itself it
@@ -66,12 +77,13 @@ class Optimizer:
     GATE_NONE = 0
     GATE_OP = 1
     GATE_GRAPH = 2
-    _takes_rules = False
+    _steps_with_keras = True  # whether the verbs change the state of `keras` itself
+    _never_called = _RULES
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        ignored = sorted(_RULES & set(vars(cls)))
-        if ignored and not cls._takes_rules:
+        ignored = sorted(cls._never_called & set(vars(cls)))
+        if ignored:
             raise TypeError(
                 f"{cls.__name__} defines {ignored}, which nothing would call. Derive it from "
                 "`BaseCustomOptimizer` and define `_apply`, or write a keras_tfopt.Algorithm"
@@ -84,7 +96,7 @@ class Optimizer:
                 f"{optimizer!r}"
             )
         check_bool("use_locking", use_locking)
-        self._name = check_name(optimizer.name if name is None else name)
+        start_optimizer(self, check_name(optimizer.name if name is None else name), use_locking)
         self._optimizer = optimizer
         self._memory = _Memory()
 
@@ -158,7 +170,7 @@ class Optimizer:
 
     def _both(self, loss: Any, var_list: Any, how: Any, computing: Any) -> Any:
         pairs = self.compute_gradients(loss, var_list=var_list, **computing)
-        _check_any_gradient(pairs, f" and loss {loss!r}")
+        check_any_gradient(pairs, f" and loss {loss!r}")
         return self.apply_gradients(pairs, **how)
 
     @outside_compiler
@@ -194,17 +206,7 @@ class Optimizer:
             ValueError: if an argument is not among its values.
         """
         _check_loss(loss)
-        if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
-            raise ValueError(
-                "Argument `gate_gradients` must be one of Optimizer.GATE_NONE, Optimizer.GATE_OP "
-                f"and Optimizer.GATE_GRAPH. Received: {gate_gradients!r}"
-            )
-        if aggregation_method not in (None, 0, 1, 2):
-            raise ValueError(
-                "Argument `aggregation_method` must be None or a value of "
-                f"tf.AggregationMethod, 0 to 2. Received: {aggregation_method!r}"
-            )
-        check_bool("colocate_gradients_with_ops", colocate_gradients_with_ops)
+        check_computing(gate_gradients, aggregation_method, colocate_gradients_with_ops)
         if var_list is not None:
             var_list = checked_variables(var_list, TypeError)
         check_traceable("compute_gradients", assigns=False)
@@ -300,53 +302,21 @@ def _check_loss(loss: Any) -> None:
     if not callable(loss):
         raise RuntimeError(
             "Argument `loss` must be a function without arguments that computes the loss: there "
-            f"are no graphs to differentiate in. Received: {loss!r}"
+            f"are no graphs to differentiate in. Received: {loss!r}{of_tensorflow(loss)}"
         )
-
-
-def checked_variables(
-    var_list: Any, error: type[Exception], argument: str = "var_list"
-) -> list[Any]:
-    """The variables of an argument, which may be a single one; or an error."""
-    if is_variable(var_list):
-        return [var_list]
-    try:
-        variables = list(var_list)
-    except TypeError:
-        raise error(
-            f"Argument `{argument}` must be a list of variables. Received: {var_list!r}"
-        ) from None
-    for variable in variables:
-        if not is_variable(variable):
-            raise error(f"Argument `{argument}` must hold variables only. Received: {variable!r}")
-    return variables
 
 
 def checked_pairs(grads_and_vars: Any) -> Pairs:
     """Pairs of a gradient and a variable, row gradients as such; or an error."""
-    try:
-        pairs = [tuple(pair) for pair in grads_and_vars]
-    except TypeError:
-        raise TypeError(
-            "Argument `grads_and_vars` must hold pairs of a gradient and a variable. Received: "
-            f"{grads_and_vars!r}"
-        ) from None
-    if not pairs:
-        raise ValueError(
-            "Argument `grads_and_vars` must hold at least one pair. Received: no variables"
-        )
+    pairs = tuples_of(grads_and_vars)
+    check_pairs(pairs)
     for pair in pairs:
-        if len(pair) != 2 or not is_variable(pair[1]):
-            raise TypeError(
-                "Argument `grads_and_vars` must hold pairs of a gradient and a variable. Received: "
-                f"{pair!r}"
-            )
         if not _is_gradient(pair[0]):
             raise TypeError(
                 "Argument `grads_and_vars` must hold gradients that are tensors, row gradients or "
                 f"None. Received: {pair[0]!r} for {path_of(pair[1])!r}"
             )
-    _check_any_gradient(pairs)
+    check_any_gradient(pairs)
     return [(as_named_rows(gradient, variable), variable) for gradient, variable in pairs]
 
 
@@ -358,26 +328,6 @@ def _is_gradient(value: Any) -> bool:
     if isinstance(value, numbers.Real):
         return True
     return ops.is_tensor(value) or all(hasattr(value, name) for name in ("values", "indices"))
-
-
-def _check_any_gradient(pairs: Sequence[Any], more: str = "") -> None:
-    if all(gradient is None for gradient, _ in pairs):
-        names = [path_of(variable) for _, variable in pairs]
-        raise ValueError(
-            f"No gradients provided for any variable: the loss depends on none of {names}{more}"
-        )
-
-
-def check_counter(global_step: Any) -> None:
-    """Raises an error if this is nothing that can count steps."""
-    if global_step is None:
-        return
-    is_scalar = is_variable(global_step) and tuple(global_step.shape) == ()
-    if not is_scalar or "int" not in keras.backend.standardize_dtype(global_step.dtype):
-        raise TypeError(
-            "Argument `global_step` must be None or a scalar integer variable. Received: "
-            f"{global_step!r}"
-        )
 
 
 def count_up(global_step: Any) -> Any:

@@ -11,8 +11,15 @@ from keras import ops
 
 from keras_tfopt.algorithms.selection import is_skipped
 from keras_tfopt.execution import path_of, prepare
-from keras_tfopt.legacy.arguments import build_optimizer, check_name
-from keras_tfopt.legacy.optimizer import Optimizer, Pairs, checked_variables
+from keras_tfopt.execution.verb_arguments import checked_variables
+from keras_tfopt.legacy.arguments import (
+    build_optimizer,
+    check_counted,
+    check_sign_decay_fn,
+    named_arguments,
+    take_slot_bases,
+)
+from keras_tfopt.legacy.optimizer import Optimizer, Pairs
 from keras_tfopt.legacy.table import Row
 
 
@@ -20,13 +27,7 @@ class Rule(Optimizer):
     """An optimizer that is a rule of keras_tfopt under the name of an original."""
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        arguments = dict(arguments)
-        if "name" in row.arguments:
-            name = arguments["name"]
-            # RETURNN's own take the name of the class, which may be a subclass.
-            named = row.arguments["name"] is None and name is None
-            arguments["name"] = check_name(type(self).__name__ if named else name)
-        arguments = self._changed(arguments)
+        arguments = self._changed(named_arguments(type(self), row, arguments))
         super().__init__(build_optimizer(kind, row, arguments), arguments.get("name", kind))
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -42,20 +43,9 @@ class Named(Rule):
     """
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        self.slot_bases: dict[str, str] = {}
-        self._arguments = row.slot_names
+        arguments = dict(arguments)
+        self.slot_bases = take_slot_bases(row, arguments)
         super().__init__(kind, row, arguments)
-
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        for slot, argument in self._arguments.items():
-            value = arguments.pop(argument)
-            if value is not None and not isinstance(value, str):
-                raise TypeError(
-                    f"Argument `{argument}` must be None or a string. Received: {value!r}"
-                )
-            if value:
-                self.slot_bases[slot] = value
-        return arguments
 
 
 class AllVariables(Rule):
@@ -122,22 +112,14 @@ class SignDecayed(Rule):
         self._before = None
         if function is None:
             return arguments
-        if not callable(function):
-            raise TypeError(
-                "Argument `sign_decay_fn` must be None or a function of the global step. "
-                f"Received: {function!r}"
-            )
+        check_sign_decay_fn(function)
         self._before = keras.Variable(0, dtype="int32", trainable=False, name="before")
         return {**arguments, "sign_decay_fn": OfGlobalStep(function, self._before)}
 
     def _begin_step(self, global_step: Any) -> None:
         if self._before is None:
             return
-        if global_step is None:
-            raise ValueError(
-                "Argument `global_step` is required where there is a `sign_decay_fn`, which is a "
-                "function of it. Received: global_step=None"
-            )
+        check_counted(global_step)
         # The optimizer counts its own steps, which need not be all there have been.
         done = ops.cast(ops.convert_to_tensor(global_step), "int32")
         self._before.assign(done - ops.cast(self.keras.iterations, "int32"))

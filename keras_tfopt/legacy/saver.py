@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,21 @@ from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.checkpoints.saving import Written, written
 
 ARCHIVE = ".npz"
+
+
+# What `tf.train.Saver` takes besides variables.
+_OF_SAVER = frozenset(
+    "reshape sharded max_to_keep keep_checkpoint_every_n_hours restore_sequentially saver_def "
+    "builder defer_build allow_empty write_version pad_step_number save_relative_paths "
+    "filename".split()
+)
+
+
+def check_saver_arguments(given: Mapping[str, Any]) -> None:
+    """Raises an error for arguments that no saver takes."""
+    unknown = sorted(set(given) - _OF_SAVER)
+    if unknown:
+        raise TypeError(f"`swapping_saver` has no arguments {unknown}")
 
 
 class SwappingSaver:
@@ -31,9 +47,17 @@ class SwappingSaver:
         name: Name of the saver.
         optimizer: The optimizer whose whole state goes into a checkpoint; None for none of it. It
             is written only; `load_checkpoint(..., swapped=True)` restores it.
+        suffix: What stands behind the names of the trained values.
     """
 
-    def __init__(self, swapped: Mapping[str, tuple[Any, Any]], name: str, optimizer: Any = None):
+    def __init__(
+        self,
+        swapped: Mapping[str, tuple[Any, Any]],
+        name: str,
+        optimizer: Any = None,
+        suffix: str = AVERAGE,
+    ):
+        self._suffix = suffix
         self.name = name
         self._swapped = dict(swapped)
         self._optimizer = optimizer
@@ -55,7 +79,7 @@ class SwappingSaver:
         arrays = {}
         for name, (variable, average) in self._swapped.items():
             arrays[name] = _array(average)
-            arrays[f"{name}/{AVERAGE}"] = _array(variable)
+            arrays[f"{name}/{self._suffix}"] = _array(variable)
         with open(path + ARCHIVE, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         return path + ARCHIVE
@@ -64,7 +88,7 @@ class SwappingSaver:
         found: dict[str, Any] = {}
         for name, (variable, average) in self._swapped.items():
             dtype = dtype_of(variable)
-            for key, value in ((name, average), (f"{name}/{AVERAGE}", variable)):
+            for key, value in ((name, average), (f"{name}/{self._suffix}", variable)):
                 found[key] = Written(key, dtype, functools.partial(array_of, value))
         if self._optimizer is not None:
             variables = [variable for variable, _ in self._swapped.values()]
@@ -82,15 +106,14 @@ class SwappingSaver:
         _check_session(sess)
         path, archive = _split(save_path)
         if archive:
-            with np.load(path + ARCHIVE) as file:
-                found = dict(file)
+            found = _read(path + ARCHIVE)
             shapes = {name: array.shape for name, array in found.items()}
         else:
             checkpoint = CheckpointFile(path)
             shapes = {name: content.shape for name, content in checkpoint.contents.items()}
         wanted = []
         for name, (variable, average) in self._swapped.items():
-            wanted += [(name, average), (f"{name}/{AVERAGE}", variable)]
+            wanted += [(name, average), (f"{name}/{self._suffix}", variable)]
         for name, variable in wanted:
             shape = shapes.get(name)
             if shape != tuple(variable.shape):
@@ -102,6 +125,17 @@ class SwappingSaver:
             found = {name: checkpoint.read(name) for name, _ in wanted}
         for name, variable in wanted:
             variable.assign(ops.cast(found[name], variable.dtype))
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The arrays of an archive. What is pickled is not read."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} must be an archive of arrays, and is not or is damaged: {error}"
+        ) from error
 
 
 def _split(path: str) -> tuple[str, bool]:

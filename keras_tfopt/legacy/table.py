@@ -103,6 +103,9 @@ _SHAMPOO_DIFFERS = (
 )
 _SIGN_DIFFERS = "row gradients are accepted; a `sign_decay_fn` needs `global_step` in every step"
 
+# What all classes over workers differ in, besides the ways in which workers meet.
+_TOGETHER = "there are no parameter servers: the workers are those that are connected"
+
 TABLE: dict[str, Row] = {
     "AdadeltaOptimizer": Row(
         TRAIN,
@@ -193,6 +196,43 @@ TABLE: dict[str, Row] = {
         ("rms", "mg", "momentum"),
         sometimes=("mg",),
     ),
+    "SyncReplicasOptimizer": Row(
+        TRAIN,
+        "SyncReplicas",
+        {
+            "opt": REQUIRED,
+            "replicas_to_aggregate": REQUIRED,
+            "total_num_replicas": None,
+            "variable_averages": None,
+            "variables_to_average": None,
+            "use_locking": False,
+            "name": "sync_replicas",
+        },
+        _AROUND,
+        verbs="synchronous replicas",
+        differs=(
+            f"{_TOGETHER}, and take turns to be among the `replicas_to_aggregate`; there are no "
+            "tokens; `variable_averages` is a decay, or an object with `_decay`"
+        ),
+    ),
+    "AGNOptimizer": Row(
+        CONTRIB,
+        "AGN",
+        {
+            "optimizer": REQUIRED,
+            "num_worker": REQUIRED,
+            "custom_getter": REQUIRED,
+            "communication_period": 10,
+            "use_locking": True,
+            "name": "AGNOptimizer",
+        },
+        {"optimizer": "inner_optimizer"},
+        verbs="gradient sums",
+        differs=(
+            f"{_TOGETHER}, and move the center together, once, by the mean of their mean "
+            "gradients; `global_step` goes up when they do"
+        ),
+    ),
     "AdaMaxOptimizer": Row(
         CONTRIB, "AdaMax", _locked("AdaMax", **_ADAM), _BETAS, ("m", "v"), powers=("beta1",)
     ),
@@ -221,6 +261,43 @@ TABLE: dict[str, Row] = {
         ("m",),
         verbs="sign decay",
         differs=_SIGN_DIFFERS,
+    ),
+    "DropStaleGradientOptimizer": Row(
+        CONTRIB,
+        "DropStale",
+        {
+            "opt": REQUIRED,
+            "staleness": REQUIRED,
+            "use_locking": False,
+            "name": "DropStaleGradient",
+        },
+        _AROUND,
+        verbs="stale gradients",
+        differs=(
+            f"{_TOGETHER}, and make one step together by the mean of the gradients that count; "
+            "a step returns the number of gradients that did not"
+        ),
+    ),
+    "ElasticAverageOptimizer": Row(
+        CONTRIB,
+        "ElasticAverage",
+        {
+            "opt": REQUIRED,
+            "num_worker": REQUIRED,
+            "ea_custom_getter": REQUIRED,
+            "communication_period": 10,
+            "moving_rate": None,
+            "rho": None,
+            "use_locking": True,
+            "synchronous": False,
+            "name": "ElasticAverageOptimizer",
+        },
+        _AROUND,
+        verbs="elastic",
+        differs=(
+            f"{_TOGETHER}, and exchange with the center all at once; `global_step` goes up when "
+            "they do; the elastic term is added in the step and not by `compute_gradients`"
+        ),
     ),
     "GGTOptimizer": Row(
         CONTRIB,
@@ -271,6 +348,22 @@ TABLE: dict[str, Row] = {
     ),
     "LazyAdamOptimizer": Row(
         CONTRIB, "LazyAdam", _locked("Adam", **_ADAM), _BETAS, ("m", "v"), powers=_POWERS
+    ),
+    "ModelAverageOptimizer": Row(
+        CONTRIB,
+        "ModelAverage",
+        {
+            "opt": REQUIRED,
+            "num_worker": REQUIRED,
+            "is_chief": REQUIRED,
+            "ma_custom_getter": REQUIRED,
+            "interval_steps": 100,
+            "use_locking": True,
+            "name": "ModelAverageOptimizer",
+        },
+        _AROUND,
+        verbs="means of models",
+        differs=f"{_TOGETHER}; `global_step` goes up with each mean, as there",
     ),
     "MomentumWOptimizer": Row(
         CONTRIB,
@@ -360,8 +453,8 @@ TABLE: dict[str, Row] = {
         verbs="clipping",
         differs=(
             "a row that a gradient names several times is clipped once, in the original as often, "
-            "so that its norm ends below the limit or grows; variables cannot be keys of a "
-            "dictionary, so `vars_to_clip_dims` is a list of pairs, or has names for keys"
+            "so that its norm ends below the limit or grows; outside of graphs, variables cannot "
+            "be keys of a dictionary, so `vars_to_clip_dims` is a list of pairs, or has names"
         ),
     ),
     "AMSGradOptimizer": Row(

@@ -19,18 +19,11 @@ from keras_tfopt.execution import (
     slots_of,
     variables_of,
 )
-from keras_tfopt.legacy.arguments import build_optimizer
-from keras_tfopt.legacy.optimizer import Optimizer, Pairs, check_counter, checked_pairs
-from keras_tfopt.legacy.saver import SwappingSaver
+from keras_tfopt.execution.verb_arguments import check_counter
+from keras_tfopt.legacy.arguments import build_optimizer, chosen_dims
+from keras_tfopt.legacy.optimizer import Optimizer, Pairs, checked_pairs
+from keras_tfopt.legacy.saver import SwappingSaver, check_saver_arguments
 from keras_tfopt.legacy.table import Row
-from keras_tfopt.wrappers.choice import pattern_of
-
-# What `tf.train.Saver` takes besides variables.
-_OF_SAVER = frozenset(
-    "reshape sharded max_to_keep keep_checkpoint_every_n_hours restore_sequentially saver_def "
-    "builder defer_build allow_empty write_version pad_step_number save_relative_paths "
-    "filename".split()
-)
 
 
 class Wrapping(Optimizer):
@@ -39,18 +32,20 @@ class Wrapping(Optimizer):
     Gradients of rows come to them as `keras_tfopt.RowGradient`.
     """
 
+    _inside = "opt"  # the argument for the optimizer inside
+
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
         arguments = dict(arguments)
-        opt = arguments["opt"]
+        opt = arguments[self._inside]
         if isinstance(opt, keras.optimizers.Optimizer):
             opt = Optimizer(opt)
         if not isinstance(opt, Optimizer):
             raise TypeError(
-                "Argument `opt` must be an optimizer of keras_tfopt.legacy or one of Keras. "
-                f"Received: {opt!r}"
+                f"Argument `{self._inside}` must be an optimizer of keras_tfopt.legacy or one of "
+                f"Keras. Received: {opt!r}"
             )
         self._opt = opt
-        arguments = self._changed({**arguments, "opt": opt.keras})
+        arguments = self._changed({**arguments, self._inside: opt.keras})
         super().__init__(build_optimizer(kind, row, arguments), arguments.get("name", kind))
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +79,10 @@ class Wrapping(Optimizer):
 def step_around(
     wrapper: Any, verb: Callable[[Pairs], Any], pairs: Pairs, covered: list[Any]
 ) -> Any:
-    """A step of a Keras wrapper with a verb for the step inside; gives what the verb does."""
+    """A step of a Keras wrapper with a verb for the step inside; gives what the verb does.
+
+    That is None where the wrapper has left out the step.
+    """
     prepare(wrapper, covered)
     results = []
 
@@ -94,7 +92,7 @@ def step_around(
 
     given = [pair for pair in pairs if pair[0] is not None]
     wrapper.apply_around(step, [g for g, _ in given], [v for _, v in given])
-    return results[0]
+    return results[0] if results else None
 
 
 class Multitasking(Wrapping):
@@ -109,41 +107,14 @@ class Clipping(Wrapping):
     """`VariableClippingOptimizer`, whose dimensions are those of single variables."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        given = arguments["vars_to_clip_dims"]
-        pairs = list(given.items()) if isinstance(given, Mapping) else given
-        named: dict[str, Any] = {}
-        self._clipped = []
-        if not isinstance(pairs, (list, tuple)) or not all(map(_is_choice, pairs)):
-            raise TypeError(
-                "Argument `vars_to_clip_dims` must be a list of pairs of a variable and a list of "
-                "dimensions, or a dictionary to dimensions from names of variables or from "
-                f"`variable.ref()`. Received: {given!r}"
-            )
-        for key, dims in pairs:
-            variable = key.deref() if hasattr(key, "deref") else key
-            if not isinstance(variable, str):
-                self._clipped.append(variable)
-            pattern = pattern_of(variable)
-            if pattern in named:
-                raise ValueError(
-                    "Argument `vars_to_clip_dims` must have variables of distinct names. "
-                    f"Received, more than once: {pattern!r}"
-                )
-            named[pattern] = list(dims)
-        return {**arguments, "vars_to_clip_dims": named}
+        chosen = chosen_dims(arguments["vars_to_clip_dims"], is_variable)
+        self._clipped = [variable for variable, _, _ in chosen if not isinstance(variable, str)]
+        return {**arguments, "vars_to_clip_dims": {pattern: dims for _, pattern, dims in chosen}}
 
     def _covered(self, pairs: Pairs) -> list[Any]:
         covered = super()._covered(pairs)
         known = {id(variable) for variable in covered}
         return covered + [variable for variable in self._clipped if id(variable) not in known]
-
-
-def _is_choice(pair: Any) -> bool:
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-        return False
-    key, dims = pair
-    is_key = isinstance(key, str) or is_variable(key) or hasattr(key, "deref")
-    return is_key and isinstance(dims, (list, tuple))
 
 
 class Averaging(Wrapping):
@@ -187,9 +158,7 @@ class Averaging(Wrapping):
             RuntimeError: before the first step.
             ValueError: if a variable has no average.
         """
-        unknown = sorted(set(kwargs) - _OF_SAVER)
-        if unknown:
-            raise TypeError(f"`swapping_saver` has no arguments {unknown}")
+        check_saver_arguments(kwargs)
         if not self._optimizer.built:
             raise RuntimeError(
                 "There are no averages yet: call `apply_gradients` or `minimize` before "

@@ -11,9 +11,10 @@ from keras_tfopt.algorithm import check_bool
 from keras_tfopt.execution import CheckpointFile
 from keras_tfopt.legacy.checkpoints import names as naming
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored
-from keras_tfopt.legacy.checkpoints.origin import slots_in_order, writers_of
+from keras_tfopt.legacy.checkpoints.origin import writers_of
 from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, Plan
 from keras_tfopt.legacy.checkpoints.report import table
+from keras_tfopt.legacy.slots import slots_in_order
 from keras_tfopt.legacy.table import TABLE
 
 

@@ -143,12 +143,13 @@ def _assign(move: Move, value: np.ndarray, optimizer: Any) -> None:
 
 def _derive(plan: Plan) -> None:
     """State that the original computes in each step, and ours keeps."""
-    if "gram" not in plan.derived:
+    if not plan.derived:
         return
-    buffer = core(plan.optimizer).slot(None, "grad_buffer")
-    gram = core(plan.optimizer).slot(None, "gram")
-    rows = ops.convert_to_tensor(buffer)
-    gram.assign(ops.matmul(rows, ops.transpose(rows)))
+    rule = core(plan.optimizer)
+    kept = [name for name in rule.slot_names if name not in plan.derived]
+    found = rule.derived({name: ops.convert_to_tensor(rule.slot(None, name)) for name in kept})
+    for name, value in found.items():
+        rule.slot(None, name).assign(value)
 
 
 class _Bar:

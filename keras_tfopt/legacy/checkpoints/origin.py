@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -130,23 +129,6 @@ def writers_of(base: str) -> list[str]:
         name
         for name, row in TABLE.items()
         if row.slots and not row.unnamed and row.verbs != "averages" and default_base(name) == base
-    ]
-
-
-def slots_in_order(row: Row, rank: int, here: Iterable[str]) -> list[str]:
-    """The slots of a variable of so many dimensions, in the order in which they are created."""
-    found: list[str] = []
-    of_dimensions = [slot for slot in row.slots if "*" in slot]
-    for slot in row.slots:
-        if slot not in of_dimensions:
-            found.append(slot)
-        elif slot == of_dimensions[0]:
-            found += [s.replace("*", str(i)) for i in range(rank) for s in of_dimensions]
-    here = set(here)
-    return [
-        slot
-        for slot in found
-        if slot in here or not any(fnmatch.fnmatch(slot, p) for p in row.sometimes)
     ]
 
 

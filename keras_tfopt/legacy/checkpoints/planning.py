@@ -31,7 +31,6 @@ from keras_tfopt.legacy.checkpoints.origin import (
     in_order_of_building,
     keras_optimizer,
     origin_of,
-    slots_in_order,
     step_variable,
     writers_of,
 )
@@ -47,6 +46,7 @@ from keras_tfopt.legacy.checkpoints.report import (
     Entry,
     Report,
 )
+from keras_tfopt.legacy.slots import slots_in_order
 from keras_tfopt.legacy.table import Row
 
 GLOBAL_STEP = "global_step"

@@ -31,11 +31,11 @@ from keras_tfopt.legacy.checkpoints.origin import (
     decay_rate,
     keras_optimizer,
     origin_of,
-    slots_in_order,
     step_variable,
 )
 from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, variables_in
 from keras_tfopt.legacy.checkpoints.powers import power_after
+from keras_tfopt.legacy.slots import slots_in_order, unwritten_shape
 
 
 class Written(NamedTuple):
@@ -180,12 +180,8 @@ def _array_at(ours: Any, variable: Any, slot: str) -> np.ndarray:
 
 
 def _zeros(ours: Any, variable: Any, slot: str) -> np.ndarray:
-    """A slot of Shampoo that is there, never written, in the original only."""
-    shape = tuple(variable.shape)
-    if slot.startswith("Gbar_"):
-        size = shape[int(slot.removeprefix("Gbar_"))]
-        shape = (size, size) if size <= core(ours).max_matrix_size else (size,)
-    return np.zeros(shape, "float32")
+    size = getattr(core(ours), "max_matrix_size", 0)
+    return np.zeros(unwritten_shape(slot, tuple(variable.shape), size), "float32")
 
 
 def _shared(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]) -> Iterator:

@@ -1,0 +1,94 @@
+"""Rules over all variables at once, under TensorFlow 1's protocol of one variable at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tfopt.execution.binding import ModelRule, ModelStep, ModelVariable
+from keras_tfopt.execution.graph.executor import Executor, flat, written
+from keras_tfopt.execution.graph.operations import (
+    dense_of,
+    dtype_of,
+    group,
+    native,
+    read,
+)
+from keras_tfopt.execution.tensorflow import norm
+
+
+class AllVariablesExecutor(Executor):
+    """A rule with scope "model": gradients are kept until the last one is there.
+
+    State is laid out by the names of the variables, as the original does.
+    """
+
+    _seen: list[tuple[Any, Any]]
+
+    def _create_slots(self, var_list: Iterable[Any]) -> None:
+        variables = sorted(var_list, key=lambda variable: variable.name)
+        self._assert_valid_dtypes(variables)
+        self._with_state.update({id(variable): variable for variable in variables})
+        first, dtype = variables[0], dtype_of(variables[0])
+        entries = sum(math.prod(self._like(variable).shape) for variable in variables)
+        name, own = self._plan.counter  # type: ignore[misc]
+        self._create_non_slot_variable(tf.zeros([], own or dtype), name, first)
+        described = self._rule.slots([self._like(variable) for variable in variables])
+        for slot in self._plan.shared:
+            shape = [size or entries for size in described[slot].shape]
+            self._create_non_slot_variable(tf.zeros(shape, dtype), slot, first)
+        for name in self._plan.scratch:
+            self._create_non_slot_variable(tf.zeros([entries], dtype), name, first)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._seen = []
+
+    def _update(self, variable: Any, g: Any, indices: Any) -> Any:
+        if indices is not None:
+            g = dense_of(g, indices, variable)
+        self._seen.append((g, variable))
+        return g  # whatever comes after the updates comes after the gradients
+
+    def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
+        pairs = sorted(self._seen, key=lambda pair: pair[1].name)
+        grads, variables = [g for g, _ in pairs], [native(variable) for _, variable in pairs]
+        step, kept = self._step_of(variables)
+        scalars = self._scalars(step.rule.dtype)
+        with tf.control_dependencies(update_ops):
+            old = {name: read(variable) for name, variable in kept.items()}
+            slots = old | self._rule.derived(old)
+            x = [read(variable) for variable in variables]
+            gradient = flat(grads)
+            x, _, new = step.new_values(x, [None] * len(x), slots, grads, scalars)
+            count = self._non_slot(self._plan.counter[0])  # type: ignore[index]
+            following = read(count) + 1
+        values = [*x, gradient, following]
+        for name in kept:
+            values += [*new[name]] if isinstance(new[name], tuple) else [new[name]]
+        with tf.control_dependencies(values):
+            writes = [written(v, n, self._use_locking) for v, n in zip(variables, x, strict=True)]
+            writes += [written(v, new[n], self._use_locking) for n, v in kept.items()]
+            writes.append(written(count, following, self._use_locking))
+            for name in self._plan.scratch:
+                writes.append(written(self._non_slot(name), gradient, self._use_locking))
+        return group(*writes, name=name_scope)
+
+    def _step_of(self, variables: list[Any]) -> tuple[ModelStep, dict[str, Any]]:
+        """What a step works on, and the variables with the slots."""
+        likes = [self._like(variable) for variable in variables]
+        described = self._rule.slots(likes)
+        along = [name for name, slot in described.items() if None in slot.shape]
+        dtype = likes[0].dtype
+        changing = tuple(self._plan.changing)
+        rule = ModelRule(self._rule, changing, tuple(described), along, dtype, norm)
+        members, start = [], 0
+        for variable, like in zip(variables, likes, strict=True):
+            end = start + math.prod(like.shape)
+            members.append(ModelVariable(variable, like, start, end, False, None))
+            start = end
+        kept = {name: self._non_slot(name) for name in self._plan.shared}
+        return ModelStep(rule, members, dict.fromkeys(described)), kept

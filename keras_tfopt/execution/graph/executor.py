@@ -1,0 +1,352 @@
+"""Rules run as optimizers of TensorFlow 1 run: one operation after another, in any graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+from tensorflow.python.framework import ops as framework
+
+from keras_tfopt.execution.binding import (
+    HYPERPARAMETER,
+    Cache,
+    Kind,
+    Update,
+    bind_rule,
+    with_values,
+)
+from keras_tfopt.execution.gradients import Touched
+from keras_tfopt.execution.graph.around import initial_value
+from keras_tfopt.execution.graph.operations import (
+    dense_of,
+    dtype_of,
+    group,
+    in_a_graph,
+    is_variable,
+    mask_of,
+    name_of,
+    native,
+    outermost_graph,
+    place,
+    reaching,
+    read,
+    shape_of,
+    write,
+)
+from keras_tfopt.execution.graph.verbs import Pairs, Verbs, check_graph
+from keras_tfopt.execution.options import changes
+from keras_tfopt.execution.state import Like, Rows, Slot
+from keras_tfopt.execution.tensorflow import execute, norm
+
+v1 = tf.compat.v1
+
+# A count of steps that only schedules of Keras need.
+STEPS = "iterations"
+
+MODES = {"dense": "dense", "rows": "rows", "move_rows": "move"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a rule needs besides itself, to be run like an original."""
+
+    learning_rate: Any
+    changing: Mapping[str, Any]
+    """Hyperparameters that are no numbers, by the name that the rule knows them by."""
+    powers: Mapping[str, str]
+    """Hyperparameters of which a running power is kept, and the name of that variable."""
+    global_step: Any = None
+    """What the number of the step is taken from, one less than it."""
+    counter: tuple[str, str | None] | None = None
+    """Name and data type (None: that of the variables) of a count of steps of its own."""
+    shared: tuple[str, ...] = ()
+    """With scope "model": the slots that are variables; the others follow from these."""
+    scratch: tuple[str, ...] = ()
+    """Further variables of that kind, which get the gradient and are never read."""
+    slots: Callable[[Like, Mapping[str, Slot]], Mapping[str, Slot]] = lambda like, ours: ours
+    """The slots to be made for a variable, in order, from those of the rule."""
+    op_name: Callable[[str], str | None] = lambda slot: None
+    """What stands in the name of a slot's variable, if not the optimizer's name."""
+
+
+class Executor(Verbs):
+    """A rule under TensorFlow 1's protocol, on reference and on resource variables.
+
+    State is of variables that `tf.compat.v1.train.Saver` finds, one set in each graph. The
+    arithmetic runs in the data type of the variable, half precision included, as in TensorFlow 1.
+
+    Args:
+        rule: What `with_values` makes of an algorithm: hyperparameters and pure functions.
+        plan: What it needs besides.
+        name: Name of the optimizer, of which names of variables are made.
+        use_locking: Whether assignments to reference variables take a lock.
+    """
+
+    def __init__(self, rule: Any, plan: Plan, name: str, use_locking: bool = False):
+        super().__init__(name, use_locking)
+        self._rule, self._plan = rule, plan
+        self._calls = Cache()
+        self._now: dict[str, Any] = {}
+        self._made: dict[Any, dict[str, Any]] = {}
+        self._with_state: dict[int, Any] = {}
+        self._fast = Cache()
+        self._waiting: list[Update] = []
+        self._waits_at: Any = None
+        self._scalars_waiting: dict[str, Any] = {}
+
+    # ---- State ----------------------------------------------------------------------------------
+
+    def _create_slots(self, var_list: Iterable[Any]) -> None:
+        variables = list(var_list)
+        self._assert_valid_dtypes(variables)
+        for variable in variables:
+            if id(variable) in self._with_state:
+                continue
+            self._with_state[id(variable)] = variable
+            like = self._like(variable)
+            with reaching(variable):  # whose initial value may say the shape
+                for name, slot in self._described(like).items():
+                    self._make_slot(variable, like, name, slot)
+        first = min(variables, key=lambda variable: variable.name)
+        for hyperparameter, name in self._plan.powers.items():
+            with reaching(self._plan.changing.get(hyperparameter)):
+                self._create_non_slot_variable(self._initial(hyperparameter), name, first)
+        if self._plan.counter is not None:
+            name, dtype = self._plan.counter
+            zero = tf.zeros([], dtype or dtype_of(first))
+            self._create_non_slot_variable(zero, name, first)
+
+    def _initial(self, hyperparameter: str) -> Any:
+        value = self._plan.changing.get(hyperparameter, getattr(self._rule, hyperparameter))
+        if is_variable(value):
+            return initial_value(value)  # it may not be there yet when powers are initialized
+        return value() if callable(value) else value
+
+    def _like(self, variable: Any) -> Like:
+        return Like(shape_of(variable), dtype_of(variable).name, name_of(variable))
+
+    def _described(self, like: Like) -> Mapping[str, Slot]:
+        return self._plan.slots(like, dict(self._rule.slots(like)))
+
+    def _make_slot(self, variable: Any, like: Like, name: str, slot: Slot) -> Any:
+        op_name = self._plan.op_name(name) or self._name
+        if tuple(slot.shape) == like.shape and slot.initial == 0:
+            return self._zeros_slot(variable, name, op_name)
+        if not variable.shape.is_fully_defined():
+            value = tf.fill(tf.shape(native(variable)), tf.cast(slot.initial, like.dtype))
+            return self._get_or_make_slot(variable, value, name, op_name)
+
+        def initial(shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+            if slot.initial == "identity":
+                return tf.eye(*slot.shape, dtype=dtype)
+            return tf.fill(shape, tf.cast(slot.initial, dtype))
+
+        return self._get_or_make_slot_with_initializer(
+            variable, initial, tf.TensorShape(slot.shape), tf.as_dtype(like.dtype), name, op_name
+        )
+
+    def _non_slot(self, name: str) -> Any:
+        return self._get_non_slot_variable(name, graph=outermost_graph())
+
+    def _powers(self) -> dict[str, Any]:
+        """By hyperparameter, the variable with its power."""
+        return {h: self._non_slot(name) for h, name in self._plan.powers.items()}
+
+    # ---- A step ---------------------------------------------------------------------------------
+
+    def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
+        plan = self._plan
+        given = [plan.learning_rate, plan.global_step, *plan.changing.values()]
+        check_graph(given, type(self).__name__)
+        self._check_finite(pairs)
+        if in_a_graph() or tf.distribute.has_strategy():
+            return super()._run(pairs, global_step, name)
+        # Outside of graphs, what is alike is compiled and run together.
+        self._waiting, self._waits_at = [], place()
+        try:
+            done = super()._run(pairs, global_step, name)
+            execute(self, self._waiting, self._scalars_waiting)
+        finally:
+            self._waiting, self._waits_at = [], None
+        return done
+
+    def _check_finite(self, pairs: Pairs) -> None:
+        """Refuses, when eager, a gradient that would spoil the state for good."""
+        if not self._rule.needs_finite or not tf.executing_eagerly():
+            return
+        for gradient, variable in pairs:
+            values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+            if values is not None and not bool(tf.reduce_all(tf.math.is_finite(values))):
+                raise ValueError(
+                    f"{type(self).__name__} keeps sums of gradients and needs finite ones. "
+                    f"Received: NaN or infinity in the gradient of {name_of(variable)!r}; nothing "
+                    "has been changed"
+                )
+
+    def _prepare(self) -> None:
+        values = {"learning_rate": self._plan.learning_rate, **self._plan.changing}
+        for name in self._plan.powers:
+            values.setdefault(name, getattr(self._rule, name))
+        self._made = {}
+        self._now = {name: self._value(value) for name, value in values.items()}
+
+    def _value(self, value: Any) -> Any:
+        """What a hyperparameter is in this step."""
+        if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+            return value(tf.identity(self._non_slot(self._plan.counter[0])))  # type: ignore[index]
+        if isinstance(value, (keras.Variable, tf.Variable, v1.Variable)):
+            return tf.identity(native(value))
+        return value() if callable(value) and changes(value) else value
+
+    def _scalars(self, dtype: str) -> dict[str, Any]:
+        """The scalars of this step in a data type, with the hyperparameters that change."""
+        key = dtype, place()
+        if key not in self._made:
+            now = {name: tf.cast(value, dtype) for name, value in self._now.items()}
+            lr = now.pop("learning_rate")
+            step = self._number(now, dtype)
+            found = dict(with_values(self._rule, now).scalars(lr, step))
+            if tf.is_tensor(step):
+                found["step"] = step
+            found = {name: tf.cast(value, dtype) for name, value in found.items()}
+            self._made[key] = found | {HYPERPARAMETER + name: v for name, v in now.items()}
+        return self._made[key]
+
+    def _number(self, now: Mapping[str, Any], dtype: str) -> Any:
+        """The number of this step; or what stands for it, where powers are kept."""
+        if self._plan.powers:
+            kept = self._powers().items()
+            return Powers({id(now[name]): tf.cast(power, dtype) for name, power in kept})
+        if self._plan.global_step is not None:
+            return tf.cast(tf.identity(native(self._plan.global_step)), dtype) + 1
+        if self._plan.counter is not None:
+            return tf.cast(self._non_slot(self._plan.counter[0]), dtype) + 1
+        return None
+
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        return self._update(var, grad, None)
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return self._update(handle, grad, None)
+
+    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+        return self._update(var, grad.values, grad.indices)
+
+    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
+        return self._update(handle, grad, indices)
+
+    def _update(self, variable: Any, g: Any, indices: Any) -> Any:
+        """The operations that move a variable, by all of its gradient or by distinct rows of it."""
+        like = self._like(variable)
+        described = self._rule.slots(like)
+        names = tuple(described)
+        slots = [self.get_slot(variable, name) for name in names]
+        mode, mask = "dense", None
+        if indices is not None and self._rule.takes_rows(like):
+            mode = MODES[self._rule.sparse]
+        if indices is not None and mode != "rows":
+            mask = mask_of(indices, variable, g) if mode == "move" else None
+            g = dense_of(g, indices, variable)
+        in_rows = mode == "rows"
+        cut = [in_rows, *(in_rows and _by_row(slot, like) for slot in described.values())]
+        if self._waits_at == place() and variable.constraint is None:
+            if in_rows:
+                g = Touched(g, indices, like.shape, named=True)
+            kind = self._kind_of(mode, like)
+            update = Update(kind, 0, like, variable, names, slots, tuple(cut), g, mask)
+            self._waiting.append(update)
+            self._scalars_waiting[like.dtype] = self._scalars(like.dtype)
+            return None
+        rows = [indices if by_row else None for by_row in cut]
+        old = [
+            read(v) if i is None else tf.gather(v, i)
+            for v, i in zip([variable, *slots], rows, strict=True)
+        ]
+        call = self._call(self._kind_of(mode, like), names)
+        x, changed = call(g, old[0], old[1:], self._scalars(like.dtype), mask)
+        new = [x, *changed]
+        # All that is read is read before anything is written.
+        with tf.control_dependencies([value for value in new if value is not None]):
+            return group(
+                *[
+                    write(v, value, i, self._use_locking)
+                    for v, value, i in zip([variable, *slots], new, rows, strict=True)
+                    if value is not None
+                ]
+            )
+
+    # What `execute` asks an optimizer for.
+    fused = property(lambda self: self._rule.fused)
+    flat = property(lambda self: self._rule.flat)
+
+    scope = property(lambda self: self._rule.scope)
+
+    def rule_call(self, update: Update) -> Callable:
+        """The pure function for one update."""
+        return self._call(update.kind, update.names)
+
+    def rule_to_share(self) -> tuple[Any, tuple[str, ...]]:
+        """The rule, and the names of hyperparameters that are among the scalars of each step."""
+        return with_values(self._rule, dict.fromkeys(self._changing())), self._changing()
+
+    def _changing(self) -> tuple[str, ...]:
+        return tuple({**self._plan.changing, **self._plan.powers})
+
+    def _kind_of(self, mode: str, like: Like) -> Kind:
+        facts = () if self._rule.scope == "element" else tuple(self._rule.facts(like.path).items())
+        return Kind(mode, like.dtype, decays=False, named=True, facts=facts)
+
+    def _call(self, kind: Kind, names: tuple[str, ...]) -> Callable:
+        if (kind, names) not in self._calls:
+            self._calls[kind, names] = bind_rule(self._rule, kind, names, norm, self._changing())
+        return self._calls[kind, names]
+
+    def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
+        advanced = []
+        with tf.control_dependencies([one for one in update_ops if one is not None]):
+            for hyperparameter, power in self._powers().items():
+                factor = tf.cast(self._now[hyperparameter], dtype_of(power))
+                with framework.colocate_with(power):
+                    advanced.append(write(power, read(power) * factor, None, self._use_locking))
+            if self._plan.counter is not None:
+                count = self._non_slot(self._plan.counter[0])
+                with framework.colocate_with(count):
+                    advanced.append(write(count, read(count) + 1, None, self._use_locking))
+        return group(*update_ops, *advanced, name=name_scope)
+
+
+class Powers:
+    """Stands for the number of the step in `beta**step`: gives the running power of that beta.
+
+    Args:
+        known: The powers, by the identity of the tensor that is raised to them.
+    """
+
+    def __init__(self, known: Mapping[int, Any]):
+        self._known = known
+
+    def __rpow__(self, base: Any) -> Any:
+        return self._known[id(base)]
+
+
+def _by_row(slot: Slot, like: Like) -> bool:
+    same = tuple(slot.shape[:1]) == like.shape[:1]
+    return same if slot.by_row is None else slot.by_row
+
+
+def written(variable: Any, value: Any, use_locking: bool) -> Any:
+    """Like `write`, of a value that may be one row, `Rows`."""
+    if isinstance(value, Rows):
+        index = tf.reshape(tf.cast(value.index, "int32"), [1])
+        return write(variable, value.value[None], index, use_locking)
+    return write(variable, value, None, use_locking)
+
+
+def flat(values: Iterable[Any]) -> Any:
+    """Tensors laid end to end."""
+    parts = [ops.reshape(value, (-1,)) for value in values]
+    return tf.concat(parts, 0)

@@ -1,0 +1,223 @@
+"""The Keras optimizer of the same rule, and the state on its way between the two."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tfopt.execution import (
+    array_of,
+    core,
+    prepare,
+    set_steps,
+    slots_of,
+    steps_of,
+    variables_of,
+)
+from keras_tfopt.execution.graph import (
+    Pairs,
+    Verbs,
+    is_eager,
+    name_of,
+    native,
+    operations,
+    outermost_graph,
+)
+from keras_tfopt.legacy.checkpoints.names import in_original_order
+from keras_tfopt.legacy.checkpoints.powers import power_after, steps_of_power
+
+# So many that no power of a decay rate is left.
+_MANY = 10**6
+
+
+class Converting(Verbs):
+    """Gives a Keras optimizer, and takes over what that has learned.
+
+    Each side has variables of its own, of other names and data types. The state goes over when
+    `keras` is asked for, and back at the next verb.
+    """
+
+    _steps_with_keras = False
+    _keras_optimizer: Any = None
+    _is_there = False  # whether the state that counts is that of the Keras optimizer
+    _traced = False  # whether a compiled function may go on changing the state here
+    _steps_seen = 0  # of the Keras optimizer, when the state last went over or back
+    _eager_steps = 0  # where no variable counts them
+
+    def _make_keras(self) -> Any:
+        """A new Keras optimizer."""
+        raise NotImplementedError
+
+    @property
+    def keras(self) -> Any:
+        """The Keras optimizer: for `model.compile`, or for `apply`, `slot` and saving.
+
+        It is the same object in each access. It has the state that the verbs have left when it is
+        asked for, and the next verb goes on from the state that it has then; ask for it again after
+        that.
+
+        Raises:
+            RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers; or if both have
+                been trained with since it was last asked for.
+        """
+        if outermost_graph() is not None:
+            raise RuntimeError(
+                f"{type(self).__name__}.keras is for eager programs: there are no Keras optimizers "
+                "in graphs of tf.compat.v1. Ask for it outside of `with graph.as_default():`"
+            )
+        if self._keras_optimizer is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the constructor has warned already
+                self._keras_optimizer = self._make_keras()
+        if not self._is_there:
+            self._check_unmoved()
+        if not self._is_there or (self._traced and self._steps_there() == self._steps_seen):
+            self._hand_over()
+        self._is_there, self._steps_seen = True, self._steps_there()
+        return self._keras_optimizer
+
+    def _steps_there(self) -> int:
+        return int(array_of(self._keras_optimizer.iterations))
+
+    def _check_unmoved(self) -> None:
+        if self._steps_there() != self._steps_seen:
+            raise RuntimeError(
+                f"Both {type(self).__name__} and its `keras` have been trained with since `keras` "
+                "was last asked for, so that neither has the whole state. Ask for `keras` again "
+                "before training with it"
+            )
+
+    def _take_back(self) -> None:
+        """Goes on from the state of the Keras optimizer, if that is the one that counts."""
+        made = self._keras_optimizer
+        if made is None or not made.built:
+            return
+        if not self._is_there:
+            self._check_unmoved()
+            return
+        self._is_there, self._steps_seen = False, self._steps_there()
+        self._adopt()
+
+    def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
+        self._begin_verb()
+        return super()._run(pairs, global_step, name)
+
+    def _begin_verb(self) -> None:
+        if is_eager():
+            self._take_back()
+            self._eager_steps += 1
+        elif outermost_graph() is None:
+            self._traced = True
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """The state called `name` of a variable; None if there is none, or not yet."""
+        if is_eager():
+            self._take_back()
+        return super().get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots there are, in alphabetical order; none before the first step."""
+        if is_eager():
+            self._take_back()
+        return super().get_slot_names()
+
+    def variables(self) -> list[Any]:
+        """The variables with the state in the graph that is being built, sorted by name."""
+        if is_eager():
+            self._take_back()
+        return super().variables()
+
+    # ---- State on its way -----------------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        made = self._keras_optimizer
+        here = self._variables_with_state()
+        if not here:
+            return
+        prepare(made, [self._given.get(id(variable), variable) for variable in here])
+        for variable in here:
+            for name, slot in slots_of(made, self._given.get(id(variable), variable)).items():
+                own = Verbs.get_slot(self, variable, name)
+                if own is not None:
+                    slot.assign(ops.cast(own.read_value(), slot.dtype))
+        for name in self._plan.shared:  # type: ignore[attr-defined]
+            rows = self._reordered(self._non_slot(name).numpy(), back=False)  # type: ignore[attr-defined]
+            core(made).slot(None, name).assign(rows)
+        if self._plan.shared:  # type: ignore[attr-defined]
+            rule = core(made)
+            kept = {n: ops.convert_to_tensor(rule.slot(None, n)) for n in self._plan.shared}  # type: ignore[attr-defined]
+            for name, value in rule.derived(kept).items():
+                rule.slot(None, name).assign(value)
+        set_steps(made, self._steps_done())
+
+    def _adopt(self) -> None:
+        made = self._keras_optimizer
+        variables = variables_of(made)
+        if not variables:
+            return
+        natives = [native(variable) for variable in variables]
+        self._given.update({id(n): v for n, v in zip(natives, variables, strict=True)})
+        self._create_slots(natives)
+        for variable, own in zip(variables, natives, strict=True):
+            for name, slot in slots_of(made, variable).items():
+                kept = Verbs.get_slot(self, own, name)
+                if kept is not None:
+                    kept.assign(ops.cast(ops.convert_to_tensor(slot), kept.dtype.name))
+        for name in self._plan.shared:  # type: ignore[attr-defined]
+            array = array_of(core(made).slot(None, name))
+            self._non_slot(name).assign(self._reordered(array, back=True))  # type: ignore[attr-defined]
+        steps = self._eager_steps = steps_of(made)
+        for hyperparameter, power in self._powers().items():  # type: ignore[attr-defined]
+            beta = self._initial(hyperparameter)  # type: ignore[attr-defined]
+            power.assign(ops.cast(power_after(steps, float(array_of(beta))), power.dtype.name))
+        if self._plan.counter is not None:  # type: ignore[attr-defined]
+            count = self._non_slot(self._plan.counter[0])  # type: ignore[attr-defined]
+            count.assign(ops.cast(steps, count.dtype.name))
+
+    def _variables_with_state(self) -> list[Any]:
+        """The variables that eager steps have moved, in the order in which they came."""
+        known = self._with_state.values()  # type: ignore[attr-defined]
+        return [v for v in known if not getattr(v, "_in_graph_mode", False)]
+
+    def _reordered(self, array: np.ndarray, back: bool) -> np.ndarray:
+        """Entries of all variables: by name here, in the order of building there."""
+        variables = variables_of(self._keras_optimizer)
+        sizes = [math.prod(operations.shape_of(variable)) for variable in variables]
+        by_name = in_original_order([name_of(variable) for variable in variables])
+        starts = np.cumsum([0, *sizes])
+        if not back:
+            of_name = np.cumsum([0, *[sizes[i] for i in by_name]])
+            place = {i: of_name[rank] for rank, i in enumerate(by_name)}
+            pieces = [array[..., place[i] : place[i] + n] for i, n in enumerate(sizes)]
+        else:
+            pieces = [array[..., starts[i] : starts[i + 1]] for i in by_name]
+        return np.concatenate(pieces, axis=-1)
+
+    def _steps_done(self) -> int:
+        """How many steps the state says have been made."""
+        if self._plan.counter is not None:  # type: ignore[attr-defined]
+            return int(self._non_slot(self._plan.counter[0]))  # type: ignore[attr-defined]
+        found = []
+        for hyperparameter, power in self._powers().items():  # type: ignore[attr-defined]
+            beta = float(array_of(self._initial(hyperparameter)))  # type: ignore[attr-defined]
+            found.append(steps_of_power(float(array_of(power)), beta))
+        known = [steps for steps in found if steps is not None]
+        if known:
+            return known[-1]
+        return max(_MANY, self._eager_steps) if found else self._eager_steps
+
+
+def keras_of(optimizer: Any) -> Any:
+    """The Keras optimizer of one inside another, or an error."""
+    made = getattr(optimizer, "keras", None)
+    if not isinstance(made, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"{type(optimizer).__name__} of tf.compat.v1.train has no counterpart in Keras. Use "
+            "the optimizer of that name of keras_tfopt.legacy inside"
+        )
+    return made

@@ -1,0 +1,136 @@
+"""Weight decay beside the gradient, added to a class of optimizers of TensorFlow."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from keras_tfopt.algorithm import check_hyperparameter
+from keras_tfopt.execution import changes, prepare, variables_of
+from keras_tfopt.execution.graph import (
+    Verbs,
+    around,
+    is_optimizer_class,
+    is_variable,
+    native,
+    operations,
+    read,
+    verbs,
+)
+from keras_tfopt.execution.verb_arguments import checked_variables
+from keras_tfopt.legacy.decay import extension_with, warn_of_quirks
+from keras_tfopt.wrappers import DecoupledWeightDecay
+
+
+class DecoupledWeightDecayExtension:
+    """To be put before a class of optimizers, whose variables then decay before each step.
+
+    ```python
+    class LazyAdamW(legacy.DecoupledWeightDecayExtension, tf.compat.v1.train.AdamOptimizer):
+        pass
+
+
+    optimizer = LazyAdamW(1e-4, learning_rate=0.001)
+    train_op = optimizer.minimize(loss, decay_var_list=[kernel])
+    ```
+
+    A variable shrinks by `weight_decay` times itself, not multiplied by the learning rate. Of a row
+    gradient, touched rows shrink, once each. The step itself is that of the class behind, which may
+    be one of this module or of `tf.compat.v1.train`.
+
+    Args:
+        weight_decay: Number >= 0, tensor, variable or function without arguments.
+        **kwargs: Arguments of the class behind, by name.
+    """
+
+    def __init__(self, weight_decay: Any, **kwargs: Any):
+        super().__init__(**kwargs)
+        warn_of_quirks(type(self))
+        symbolic = is_variable(weight_decay) or operations.is_tensor(weight_decay)
+        self._weight_decay = (
+            weight_decay if symbolic else check_hyperparameter("weight_decay", weight_decay, 0)
+        )
+
+    def minimize(
+        self,
+        loss: Any,
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = Verbs.GATE_OP,
+        aggregation_method: Any = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+        decay_var_list: Any = None,
+        compiled: bool = False,
+    ) -> Any:
+        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
+        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
+        return Verbs._minimize(
+            self, loss, var_list, how, compiled,  # type: ignore[arg-type]
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
+        )  # fmt: skip
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        global_step: Any = None,
+        name: str | None = None,
+        decay_var_list: Any = None,
+    ) -> Any:
+        """As `Optimizer.apply_gradients`, with the variables that decay."""
+        given = verbs.list_of_pairs(grads_and_vars)
+        pairs = verbs.checked_pairs(given)
+        verbs.check_graph([variable for _, variable in pairs], type(self).__name__)
+        verbs.check_counter(global_step)
+        chosen = None
+        if decay_var_list is not None:
+            chosen = checked_variables(decay_var_list, TypeError, "decay_var_list")
+        with operations.following([g for g, _ in pairs]):
+            decayed = [
+                around.moved(
+                    _shrink,
+                    variable,
+                    around.distinct(gradient),
+                    getattr(self, "_use_locking", False),
+                    decay=self._decay_now(),
+                )
+                for gradient, variable in pairs
+                if gradient is not None
+                and (not chosen or any(native(v) is variable for v in chosen))
+            ]
+        with operations.following(decayed):
+            return super().apply_gradients(given, global_step=global_step, name=name)  # type: ignore[misc]
+
+    @property
+    def keras(self) -> Any:
+        """The Keras optimizer: `keras_tfopt.DecoupledWeightDecay`, which decays all variables."""
+        inside = super().keras  # type: ignore[misc]
+        if self._around is None:
+            self._around = DecoupledWeightDecay(inside, self._weight_decay, name=inside.name)
+        if variables_of(inside):
+            prepare(self._around, variables_of(inside))
+        return self._around
+
+    _around: Any = None
+
+    def _decay_now(self) -> Any:
+        value = self._weight_decay
+        if is_variable(value):
+            return read(value)
+        return value() if callable(value) and changes(value) else value
+
+
+def _shrink(x: Any, t: Any) -> Any:
+    rule: Any = types.SimpleNamespace()
+    return DecoupledWeightDecay.before(rule, None, x, None, t)[1]
+
+
+extend_with_decoupled_weight_decay = extend_with_weight_decay = extension_with(
+    DecoupledWeightDecayExtension,
+    is_optimizer_class,
+    "keras_tfopt.legacy or of tf.compat.v1.train",
+)

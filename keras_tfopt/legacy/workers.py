@@ -1,0 +1,386 @@
+"""Verbs of optimizers over several workers, which exchange with each other here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
+
+from keras import ops
+
+from keras_tfopt.algorithm import check_bool, check_integer
+from keras_tfopt.distributed.protocols import check_tokens
+from keras_tfopt.execution import check_traceable, outside_compiler, path_of, slots_of, variables_of
+from keras_tfopt.execution.verb_arguments import check_counter
+from keras_tfopt.legacy.optimizer import Pairs, checked_pairs
+from keras_tfopt.legacy.saver import SwappingSaver, check_saver_arguments
+from keras_tfopt.legacy.table import Row
+from keras_tfopt.legacy.wrapping import Wrapping, step_around
+
+
+class CustomGetter:
+    """What variables were made with, to have copies of them on workers and on servers.
+
+    Here a worker's variables are its own, and what else there is are slots of the optimizer.
+    Around `getter` it makes no difference; its maps have the slots, by the paths of the variables,
+    once the optimizer that it was given to has made a step.
+
+    Args:
+        worker_device: Without meaning; a string.
+    """
+
+    maps: ClassVar[dict[str, str]] = {}  # names of attributes to those of slots
+
+    def __init__(self, worker_device: str):
+        if not isinstance(worker_device, str):
+            raise TypeError(
+                f"Argument `worker_device` must be a string. Received: {worker_device!r}"
+            )
+        self._worker_device = worker_device
+        for name in self.maps:
+            setattr(self, name, {})
+
+    def __call__(self, getter: Any, *args: Any, **kwargs: Any) -> Any:
+        """What `getter` makes of the arguments."""
+        return getter(*args, **kwargs)
+
+    def _fill(self, optimizer: Any) -> None:
+        for variable in variables_of(optimizer):
+            slots = {"": variable, **slots_of(optimizer, variable)}
+            for name, slot in self.maps.items():
+                getattr(self, name)[path_of(variable)] = slots[slot]
+
+
+class AGNCustomGetter(CustomGetter):
+    """`_global_map` has the center, `_grad_map` the sums of gradients.
+
+    Variables belong to the worker anyway: calling it calls the getter that it is given. The maps
+    are filled, by the paths of the variables, by the first step of the optimizer that has it.
+
+    Args:
+        worker_device: Without meaning; a string.
+    """
+
+    maps: ClassVar = {"_global_map": "center", "_grad_map": "gradient_sum"}
+
+
+class ElasticAverageCustomGetter(CustomGetter):
+    """`_global_map` has the center, `_local_map` the center as the worker last saw it.
+
+    It is as `AGNCustomGetter` in all else.
+
+    Args:
+        worker_device: Without meaning; a string.
+    """
+
+    maps: ClassVar = {"_global_map": "center", "_local_map": "local_center"}
+
+
+class ModelAverageCustomGetter(CustomGetter):
+    """`_local_2_global` has the variables themselves, which are the mean after each exchange.
+
+    It is as `AGNCustomGetter` in all else.
+
+    Args:
+        worker_device: Without meaning; a string.
+    """
+
+    maps: ClassVar = {"_local_2_global": ""}
+
+
+class OverWorkers(Wrapping):
+    """What the classes over workers share.
+
+    `get_slot`, `get_slot_names` and `variables` are those of the optimizer inside; what the workers
+    exchange is in slots of `optimizer.keras`.
+    """
+
+    _getter: str | None = None
+    _getter_class: type = CustomGetter
+    _needs_step = False  # whether `global_step` must be given
+
+    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
+        self._given_getter: Any = None
+        self._workers: int | None = None
+        self._applied = False
+        try:
+            super().__init__(kind, row, arguments)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{kind} is for eager programs: there are no workers in graphs of tf.compat.v1. "
+                "Make it outside of `with graph.as_default():`"
+            ) from error
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        arguments = dict(arguments)
+        for argument in ("is_chief", "synchronous"):
+            if argument in arguments:
+                check_bool(argument, arguments.pop(argument))
+        if "num_worker" in arguments:
+            self._workers = check_integer("num_worker", arguments.pop("num_worker"), 1)
+        if self._getter is not None:
+            self._given_getter = arguments.pop(self._getter)
+            if not isinstance(self._given_getter, (self._getter_class, type(None))):
+                raise TypeError(
+                    f"Argument `{self._getter}` must be None or of the class "
+                    f"{self._getter_class.__name__}. Received: {self._given_getter!r}"
+                )
+        return arguments
+
+    @outside_compiler
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        """A step of this worker, and with the others what the method exchanges in it.
+
+        Args:
+            grads_and_vars: As of `Optimizer.apply_gradients`.
+            global_step: Integer variable that counts exchanges, or steps that all make together.
+            name: Without meaning.
+
+        Raises:
+            ValueError: if there are no gradients, `global_step` is missing where it is needed, or
+                the number of workers is not that of the arguments.
+        """
+        pairs = checked_pairs(grads_and_vars)
+        check_counter(global_step)
+        if self._needs_step and global_step is None:
+            raise ValueError(
+                f"Argument `global_step` of {type(self).__name__}.apply_gradients must be an "
+                "integer variable. Received: None"
+            )
+        check_traceable("apply_gradients")
+        self._check_workers()
+        before = self._count_before()
+        if self._opt._steps_with_keras:
+            verb = functools.partial(self._opt.apply_gradients, name=name)
+            step_around(self._optimizer, verb, pairs, self._covered(pairs))
+        else:
+            # On TensorFlow its verbs have state of their own; workers go on from that of Keras.
+            _ = self._opt.keras
+            self._step(pairs)
+        self._applied = True
+        if self._given_getter is not None:
+            self._given_getter._fill(self._optimizer)
+        return self._result(global_step, before)
+
+    def _check_workers(self) -> None:
+        connected = self._optimizer.exchange.size
+        if self._workers not in (None, connected):
+            raise ValueError(
+                f"Argument `num_worker` must be the number of workers that are connected, "
+                f"{connected}. Received: {self._workers}. Workers of several processes call "
+                "keras_tfopt.distributed.connect() first"
+            )
+
+    def _count_before(self) -> Any:
+        """What has been counted before a step."""
+        return self._optimizer.exchanges()
+
+    def _result(self, global_step: Any, before: Any) -> Any:
+        if global_step is None:
+            return None
+        new = self._optimizer.exchanges() - before
+        global_step.assign_add(ops.cast(new, global_step.dtype))
+        return ops.convert_to_tensor(global_step) + 0
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """The state of a variable in the optimizer inside, or else in this one."""
+        found = self._opt.get_slot(var, name)
+        return super().get_slot(var, name) if found is None else found
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots of the optimizer inside."""
+        return self._opt.get_slot_names()
+
+    def variables(self) -> list[Any]:
+        """The variables that hold the state of the optimizer inside."""
+        return self._opt.variables()
+
+    def _check_applied(self, method: str) -> None:
+        if not self._applied:
+            raise ValueError(f"`{method}` should be called after `apply_gradients`")
+
+    def _no_hook(self) -> NoReturn:
+        raise NotImplementedError(
+            "There are no sessions, so no hooks of sessions: what this one did is done in the "
+            "first step. Call keras_tfopt.distributed.connect() at the start of each worker"
+        )
+
+
+class WithCenter(OverWorkers):
+    """AGN and elastic averaging: workers around a center."""
+
+    def get_init_op(self, task_index: int) -> None:
+        """Nothing: in its first step a worker gets the weights of worker 0 by itself.
+
+        Args:
+            task_index: Without meaning; an integer >= 0.
+        """
+        check_integer("task_index", task_index, 0)
+
+    def make_session_run_hook(self, is_chief: bool, task_index: int) -> NoReturn:
+        """Refused: there are no sessions. `keras_tfopt.distributed.connect` is what to call.
+
+        Args:
+            is_chief: Whether this is worker 0.
+            task_index: Number of the worker.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        self._no_hook()
+
+
+class GradientSums(WithCenter):
+    """`AGNOptimizer`."""
+
+    _inside, _getter, _getter_class = "optimizer", "custom_getter", AGNCustomGetter
+
+
+class Elastic(WithCenter):
+    """`ElasticAverageOptimizer`, and files that hold the center."""
+
+    _getter, _getter_class = "ea_custom_getter", ElasticAverageCustomGetter
+
+    def swapping_saver(
+        self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
+    ) -> SwappingSaver:
+        """A saver that writes the center under the names of the variables.
+
+        The worker's own values go under the name with `/local` behind it.
+
+        Args:
+            var_list: Variables to save, a list or a dictionary of them by name. None is all.
+            name: Name of the saver.
+            **kwargs: What `tf.train.Saver` takes, without meaning here.
+
+        Raises:
+            RuntimeError: before the first step, when there is no center.
+            ValueError: if a variable has no center.
+        """
+        check_saver_arguments(kwargs)
+        if not self._optimizer.built:
+            raise RuntimeError(
+                "There is no center yet: call `apply_gradients` or `minimize` before "
+                "`swapping_saver`"
+            )
+        if var_list is None:
+            var_list = variables_of(self._optimizer)
+        if not isinstance(var_list, Mapping):
+            var_list = {path_of(variable): variable for variable in var_list}
+        swapped = {}
+        for key, variable in var_list.items():
+            center = slots_of(self._optimizer, variable).get("center")
+            if center is None:
+                raise ValueError(
+                    "Argument `var_list` must hold variables that have a center. Received: "
+                    f"{path_of(variable)!r}, which no step has moved"
+                )
+            swapped[key] = variable, center
+        return SwappingSaver(swapped, name, suffix="local")
+
+
+class MeansOfModels(OverWorkers):
+    """`ModelAverageOptimizer`."""
+
+    _getter, _getter_class = "ma_custom_getter", ModelAverageCustomGetter
+    _needs_step = True
+
+    def get_init_op(self) -> None:
+        """Nothing: in its first step a worker gets the weights of worker 0 by itself."""
+
+    def make_session_run_hook(self) -> NoReturn:
+        """Refused: there are no sessions. `keras_tfopt.distributed.connect` is what to call.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        self._no_hook()
+
+
+class StaleGradients(OverWorkers):
+    """`DropStaleGradientOptimizer`: a gradient is as old as the last `compute_gradients`."""
+
+    _steps = 0  # that were made by gradients, as far as this is known
+    _read: int | None = None
+
+    @outside_compiler
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
+        """Calls that of `opt`; steps between it and `apply_gradients` make gradients stale."""
+        pairs = super().compute_gradients(*args, **kwargs)
+        self._read = self._steps
+        return pairs
+
+    def _count_before(self) -> Any:
+        age = 0 if self._read is None else self._steps - self._read
+        if age:
+            self._optimizer.age = age
+        return self._done()
+
+    def _done(self) -> Any:
+        return ops.convert_to_tensor(self._optimizer.iterations) + 0
+
+    def _result(self, global_step: Any, before: Any) -> Any:
+        new = self._done() - before
+        if self._optimizer.known_count("stale") is not None:  # nothing is being compiled
+            self._steps += int(new)
+        if global_step is not None:
+            global_step.assign_add(ops.cast(new, global_step.dtype))
+        return ops.cast(self._optimizer.count_now("stale"), "float32")
+
+
+class Replicas(OverWorkers):
+    """`SyncReplicasOptimizer`."""
+
+    _needs_step = True
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        arguments = super()._changed(arguments)
+        if arguments["total_num_replicas"] is None:
+            arguments["total_num_replicas"] = arguments["replicas_to_aggregate"]
+        averages = arguments["variable_averages"]
+        if averages is None:
+            arguments["variables_to_average"] = None
+        else:
+            arguments["variable_averages"] = getattr(averages, "_decay", averages)
+        return arguments
+
+    def get_chief_queue_runner(self) -> NoReturn:
+        """Refused: there are no queues, and workers exchange with each other.
+
+        Raises:
+            ValueError: before `apply_gradients`.
+            NotImplementedError: after it.
+        """
+        self._check_applied("get_chief_queue_runner")
+        raise NotImplementedError(
+            "There are no queues to run: workers exchange with each other in `apply_gradients`. "
+            "Call keras_tfopt.distributed.connect() at the start of each worker"
+        )
+
+    def get_init_tokens_op(self, num_tokens: int = -1) -> None:
+        """Nothing: there are no tokens, as workers wait for each other in each step.
+
+        Args:
+            num_tokens: Checked as in the original; -1, or an integer >= 0.
+
+        Raises:
+            ValueError: before `apply_gradients`, or if there were too few tokens for a first step.
+        """
+        self._check_applied("get_init_tokens_op")
+        method = self._optimizer
+        check_integer("num_tokens", num_tokens, -1)
+        check_tokens(num_tokens, method.replicas_to_aggregate, method.total_num_replicas)
+
+    def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> NoReturn:
+        """Refused: there are no sessions. `keras_tfopt.distributed.connect` is what to call.
+
+        Args:
+            is_chief: Whether this is worker 0.
+            num_tokens: Without meaning.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        self._no_hook()

@@ -1,0 +1,83 @@
+"""Checkpoints of TensorFlow 1 in graphs of today: the same names, both ways, by its own Saver."""
+
+import json
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tfopt import legacy
+from tests import test_checkpoints as recorded
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("graphs are TensorFlow's", allow_module_level=True)
+
+
+from integration.tf1 import names, restore
+
+ROOT = Path(__file__).parents[1]
+NAMES = json.loads((ROOT / "tests" / "signatures" / "tf1_checkpoint_names.json").read_text())
+MAKERS = names.makers(legacy, legacy)
+MODULE = "keras_tfopt.legacy"
+
+pytestmark = pytest.mark.filterwarnings("ignore:Weight decay beside")
+
+
+def test_every_recorded_class_is_made():
+    assert set(MAKERS) == set(NAMES["names"])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_variables_of_a_graph_are_those_of_tensorflow_1(name):
+    """Names, shapes, data types, and which slot is whose: all that a Saver goes by."""
+    assert names.described(MAKERS[name]) == NAMES["names"][name]
+
+
+def run(kind, prefix, folder, saved=None):
+    """The program that ran on TensorFlow 1.15.5, with another module for its optimizers."""
+    batches = recorded.RECORDED / kind / "continuation.npz"
+    manifest = recorded.RECORDED / kind / "manifest.json"
+    restore.main(str(manifest), prefix, str(batches), str(folder / "done.npz"), MODULE, saved)
+    return np.load(folder / "done.npz")
+
+
+@recorded.every_case
+def test_training_goes_on_in_a_graph(kind, prefix, tmp_path):
+    """Saver restores what TensorFlow 1.15.5 saved, and steps are those that it made."""
+    path = str(recorded.RECORDED / kind / prefix)
+    swapping = prefix.startswith("swapping")
+    if swapping:
+        path += "+swapping"
+    saved = str(tmp_path / "again")
+    done = run(kind, path, tmp_path, saved)
+    arrays = np.load(recorded.RECORDED / kind / "continuation.npz")
+    tolerance = recorded.manifest(kind)["tolerance"]
+    compared = 0
+    for name in arrays:
+        what, step, *rest = name.split("/")
+        if what in ("var", "loss") and int(step) >= 5:
+            recorded.assert_close(done[name], arrays[name], tolerance["var"], name)
+            compared += 1
+    assert compared > 20
+    # And what it saves is what it was given, to the bit, under the same names.
+    given = recorded.contents(str(recorded.RECORDED / kind / prefix))
+    again = recorded.contents(saved)
+    assert set(again) == set(given)
+    for name, value in given.items():
+        np.testing.assert_array_equal(again[name], value, name)
+
+
+@pytest.mark.slow
+@recorded.every_kind
+def test_tensorflow_1_goes_on_from_a_graph_of_today(kind, tmp_path):
+    python = recorded.tensorflow_1()
+    if python is None:
+        pytest.skip("no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it")
+    saved = str(tmp_path / "saved")
+    run(kind, recorded.prefix_of(kind), tmp_path, saved)
+    done = recorded.restored_by(python, kind, saved, tmp_path / "theirs.npz")
+    assert done is not None
+    recorded.assert_restored(kind, saved, done)
+    assert os.path.exists(f"{saved}.index")

@@ -1,0 +1,440 @@
+"""Wrappers, decay and savers in graphs and sessions, around optimizers of both modules."""
+
+import numpy as np
+import pytest
+
+from keras_tfopt import legacy
+from tests.stepping import BACKEND
+
+if BACKEND != "tensorflow":
+    pytest.skip("graphs of TensorFlow 1 are TensorFlow's", allow_module_level=True)
+
+import tensorflow as tf
+
+from tests.graphs import (
+    DTYPES,
+    KINDS,
+    assert_close,
+    counter,
+    rows,
+    session,
+    start,
+    tensor,
+    v1,
+    variable,
+)
+
+MODULES = {"ours": legacy, "stock": v1.train}
+
+
+def clipped(rows_of_it, limit):
+    """Rows scaled down to this norm, those that are longer."""
+    norms = np.linalg.norm(rows_of_it, axis=-1, keepdims=True)
+    return rows_of_it * np.minimum(1.0, limit / norms)
+
+
+# ---- VariableClippingOptimizer -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_clipping_after_dense_gradients(kind, module):
+    for dtype in DTYPES:
+        with session() as sess:
+            x = variable([[0.0, 1.0], [2.0, 3.0]], "x", kind, dtype)
+            y = variable([4.0, 5.0], "y", kind, dtype)
+            sgd = MODULES[module].GradientDescentOptimizer(3.0)
+            optimizer = legacy.VariableClippingOptimizer(sgd, {x: [1]}, 2.0)
+            g = [tensor(np.full((2, 2), 0.1), dtype), tensor([0.01, 0.01], dtype)]
+            train = optimizer.apply_gradients(list(zip(g, [x, y], strict=True)))
+            assert isinstance(train, tf.Operation)
+            start(sess)
+            sess.run(train)
+            expected = clipped(np.array([[-0.3, 0.7], [1.7, 2.7]]), 2.0)
+            assert_close(sess.run(x), expected, dtype)
+            assert_close(sess.run(y), [3.97, 4.97], dtype)
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_clipping_after_gradients_of_rows(kind, module):
+    for dtype in DTYPES:
+        with session() as sess:
+            start_x = np.array([[0.0, 1.0], [6.0, 8.0], [4.0, 5.0]])
+            x, y = (variable(start_x, name, kind, dtype) for name in "xy")
+            sgd = MODULES[module].GradientDescentOptimizer(3.0)
+            # By columns all of a variable is clipped; by rows only what has moved.
+            optimizer = legacy.VariableClippingOptimizer(sgd, {x: [1], y: [0]}, 2.0)
+            g = rows([[0.1, 0.1], [0.1, 0.1]], [0, 2], [3, 2], dtype)
+            train = optimizer.apply_gradients([(g, x), (g, y)])
+            start(sess)
+            sess.run(train)
+            moved = start_x - np.array([[0.3], [0.0], [0.3]])
+            expected = clipped(moved, 2.0)
+            expected[1] = start_x[1]
+            assert_close(sess.run(x), expected, dtype)
+            assert_close(sess.run(y), clipped(moved.T, 2.0).T, dtype)
+
+
+def test_clipping_on_another_device():
+    cluster = v1.train.ClusterSpec({"worker": ["localhost:0"]})
+    server = v1.train.Server(cluster, job_name="worker", start=True)
+    with tf.Graph().as_default(), v1.Session(server.target) as sess:
+        with v1.device("/job:worker/task:0/cpu:0"):
+            x = variable([[3.0, 4.0]], "x")
+        sgd = v1.train.GradientDescentOptimizer(0.0)
+        clip = legacy.VariableClippingOptimizer(
+            sgd, {x: [1]}, 1.0, use_locking=True, colocate_clip_ops_with_vars=True
+        )
+        train = clip.apply_gradients([(tensor([[1.0, 1.0]]), x)])
+        start(sess)
+        sess.run(train)
+        assert_close(sess.run(x), [[0.6, 0.8]])
+
+
+# ---- MovingAverageOptimizer ----------------------------------------------------------------------
+
+
+def average_of(x):
+    return next(v for v in v1.global_variables() if v.op.name == f"{x.op.name}/{AVERAGE}")
+
+
+AVERAGE = "ExponentialMovingAverage"
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_averages_and_their_saver(kind, module, tmp_path):
+    for dtype in DTYPES:
+        with session() as sess:
+            x, y = variable([1.0, 2.0], "x", kind, dtype), variable([3.0], "y", kind, dtype)
+            sgd = MODULES[module].GradientDescentOptimizer(2.0)
+            optimizer = legacy.MovingAverageOptimizer(sgd, average_decay=0.5)
+            g = [tensor([0.1, 0.1], dtype), tensor([0.01], dtype)]
+            train = optimizer.apply_gradients(list(zip(g, [x, y], strict=True)))
+            both, plain = optimizer.swapping_saver(), v1.train.Saver()
+            assert isinstance(both, v1.train.Saver)
+            some = optimizer.swapping_saver(var_list=[x, average_of(x)], name="some")
+            named = {"a": x, "b": average_of(x)}
+            renamed = optimizer.swapping_saver(named, name="renamed", max_to_keep=1)
+            start(sess)
+            state = [x, average_of(x), y, average_of(y)]
+            assert_close(sess.run(average_of(x)), [1.0, 2.0], dtype)
+            sess.run(train)
+            trained = [[0.8, 1.8], [0.9, 1.9], [2.98], [2.99]]
+            for value, expected in zip(sess.run(state), trained, strict=True):
+                assert_close(value, expected, dtype)
+            # A file that has averages under the names of the variables.
+            path = both.save(sess, str(tmp_path / f"{kind}_{dtype}"))
+            plain.restore(sess, path)
+            swapped = [trained[i] for i in (1, 0, 3, 2)]
+            for value, expected in zip(sess.run(state), swapped, strict=True):
+                assert_close(value, expected, dtype)
+            both.restore(sess, path)
+            part = some.save(sess, str(tmp_path / "part"))
+            sess.run([v1.assign_add(v, tf.ones_like(v)) for v in state])
+            some.restore(sess, part)
+            for value, expected, more in zip(sess.run(state), trained, (0, 0, 1, 1), strict=True):
+                assert_close(value, np.add(expected, more), dtype)
+            file = v1.train.NewCheckpointReader(renamed.save(sess, str(tmp_path / "renamed")))
+            assert_close(file.get_tensor("a"), trained[1], dtype)
+            assert_close(file.get_tensor("b"), trained[0], dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_averages_of_partitioned_variables(kind, tmp_path):
+    with session() as sess:
+        x = v1.get_variable(
+            "x",
+            initializer=tf.constant([[1.0], [2.0], [3.0]]),
+            partitioner=v1.fixed_size_partitioner(2),
+            use_resource=kind == "resource",
+        )
+        optimizer = legacy.MovingAverageOptimizer(legacy.GradientDescentOptimizer(1.0), 0.5)
+        train = optimizer.minimize(tf.reduce_sum(tf.convert_to_tensor(x)))
+        averages = [optimizer.get_slot(part, "average") for part in x]
+        some = optimizer.swapping_saver([x, *averages], name="some")
+        saver, plain = optimizer.swapping_saver(), v1.train.Saver()
+        start(sess)
+        sess.run(train)
+        file = v1.train.NewCheckpointReader(some.save(sess, str(tmp_path / "some")))
+        assert_close(file.get_tensor("x"), [[0.5], [1.5], [2.5]])
+        assert_close(file.get_tensor(f"x/{AVERAGE}"), [[0.0], [1.0], [2.0]])
+        path = saver.save(sess, str(tmp_path / "model"))
+        file = v1.train.NewCheckpointReader(path)
+        assert_close(file.get_tensor("x"), [[0.5], [1.5], [2.5]])
+        plain.restore(sess, path)
+        assert_close(sess.run(tf.convert_to_tensor(x)), [[0.5], [1.5], [2.5]])
+        saver.restore(sess, path)
+        assert_close(sess.run(tf.convert_to_tensor(x)), [[0.0], [1.0], [2.0]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_savers_that_cannot_swap(kind):
+    with session():
+        x, y = variable([1.0], "x", kind), variable([1.0], "y", kind)
+        optimizer = legacy.MovingAverageOptimizer(v1.train.GradientDescentOptimizer(2.0))
+        with pytest.raises(RuntimeError, match="before"):
+            optimizer.swapping_saver([x])
+        optimizer.minimize(tf.reduce_sum(x * x) + tf.reduce_sum(y), var_list=[x])
+        for var_list in ([x], [average_of(x)], {"a": x}):
+            with pytest.raises(ValueError, match="Variable to swap"):
+                optimizer.swapping_saver(var_list=var_list)
+        with pytest.raises(TypeError, match="max_keep"):
+            optimizer.swapping_saver(max_keep=1)
+        optimizer.swapping_saver([y])  # has no average
+        with tf.Graph().as_default(), pytest.raises(RuntimeError, match="before"):
+            optimizer.swapping_saver()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_averages_with_a_count_of_updates(kind):
+    with session() as sess:
+        x, count = variable([0.0], "x", kind), counter(kind)
+        optimizer = legacy.MovingAverageOptimizer(
+            v1.train.GradientDescentOptimizer(1.0), 0.75, num_updates=count
+        )
+        train = optimizer.apply_gradients([(tensor([-1.0]), x)], global_step=count)
+        start(sess)
+        average, value = 0.0, 0.0
+        for step in range(1, 9):
+            sess.run(train)
+            value += 1.0
+            decay = min(0.75, (1 + step) / (10 + step))
+            average = decay * average + (1 - decay) * value
+            assert_close(sess.run(optimizer.get_slot(x, "average")), [average])
+        assert sess.run(count) == 8
+        assert average_of(x) in v1.global_variables()
+        assert v1.moving_average_variables()[0] is x
+
+
+class Doubling(v1.train.GradientDescentOptimizer):
+    """A stock optimizer whose verbs are its own."""
+
+    def compute_gradients(self, *args, **kwargs):
+        return [(2 * g, v) for g, v in super().compute_gradients(*args, **kwargs)]
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        changed = [(g + 1, v) for g, v in grads_and_vars]
+        return super().apply_gradients(changed, global_step, name)
+
+
+AROUND = {
+    "averages": lambda optimizer, x: legacy.MovingAverageOptimizer(optimizer),
+    "clipping": lambda optimizer, x: legacy.VariableClippingOptimizer(optimizer, {x: []}, 1e6),
+    "multitask": lambda optimizer, x: legacy.MultitaskOptimizerWrapper(optimizer),
+    "two": lambda optimizer, x: legacy.MultitaskOptimizerWrapper(
+        legacy.MovingAverageOptimizer(optimizer, 0.5)
+    ),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("kind", KINDS)
+def test_verbs_of_the_optimizer_inside_are_called(kind, around):
+    with session() as sess:
+        x, count = variable([1.2], "x", kind), counter(kind)
+        optimizer = AROUND[around](Doubling(2.0), x)
+        assert isinstance(optimizer, v1.train.Optimizer)
+        train = optimizer.minimize(tf.reduce_sum(x**2), global_step=count)
+        start(sess)
+        sess.run(train)
+        assert_close(sess.run(x), [1.2 - 2 * (2 * 2.4 + 1)])
+        assert sess.run(count) == 1
+        if around == "two":
+            assert_close(sess.run(average_of(x)), [(1.2 + 1.2 - 2 * (2 * 2.4 + 1)) / 2])
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_state_inside_is_found(around):
+    with session():
+        x = variable([1.0], "x")
+        optimizer = AROUND[around](v1.train.AdamOptimizer(), x)
+        optimizer.minimize(tf.reduce_sum(x**2))
+        assert {"m", "v"} <= set(optimizer.get_slot_names())
+        assert optimizer.get_slot(x, "m").op.name == "x/Adam"
+        names = {v.op.name for v in optimizer.variables()}
+        assert {"x/Adam", "x/Adam_1", "beta1_power", "beta2_power"} <= names
+        with tf.Graph().as_default():
+            assert optimizer.variables() == []
+
+
+# ---- MultitaskOptimizerWrapper -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_variables_rest_while_their_gradient_is_zero(kind, module):
+    with session() as sess:
+        x, y, z = (variable([1.0, 2.0], name, kind) for name in "xyz")
+        g, zero = tensor([0.1, 0.1]), tensor([0.0, 0.0])
+        optimizer = legacy.MultitaskOptimizerWrapper(MODULES[module].MomentumOptimizer(2.0, 0.5))
+        fed = v1.placeholder("float32", [1])
+        sparse = tf.IndexedSlices(fed, tf.constant([1]), tf.constant([2]))
+        one = optimizer.apply_gradients(zip([g, g, sparse], [x, y, z], strict=True))
+        two = optimizer.apply_gradients(zip([zero, g], [x, y], strict=True))
+        three = optimizer.apply_gradients(zip([zero, zero], [x, y], strict=True))
+        assert optimizer.get_slot_names() == ["momentum"]
+        slots = [optimizer.get_slot(v, "momentum") for v in (x, y, z)]
+        assert all(slot.shape == x.shape for slot in slots)
+        start(sess)
+        sess.run(one, {fed: [0.1]})
+        sess.run(one, {fed: [0.0]})
+        momentum = [[0.15, 0.15], [0.15, 0.15], [0.0, 0.1]]
+        for found, expected in zip(sess.run(slots), momentum, strict=True):
+            assert_close(found, expected)
+        before = sess.run(x)
+        sess.run(two)
+        assert_close(sess.run(slots[1]), [0.175, 0.175])
+        sess.run(three)
+        np.testing.assert_array_equal(sess.run(x), before)
+        assert_close(sess.run(slots[0]), momentum[0])
+        assert_close(sess.run(slots[1]), [0.175, 0.175])
+        assert_close(sess.run(z), [1.0, 1.8])
+
+
+def test_clipping_pairs_by_their_norm():
+    with session() as sess:
+        variables = [variable([3.0, 4.0]) for _ in range(4)]
+        given = [tensor([10.0, 15.0]), rows([5.0], [1], [2]), tensor([0.0, 0.0]), None]
+        pairs, norm = legacy.clip_gradients_by_global_norm(
+            zip(given, variables, strict=True), clip_norm=1.0
+        )
+        expected = np.sqrt(100 + 225 + 25)
+        start(sess)
+        assert_close(sess.run(norm), expected)
+        assert [v is w for (_, v), w in zip(pairs, variables, strict=True)] == [True] * 4
+        assert_close(sess.run(pairs[0][0]), np.array([10.0, 15.0]) / expected)
+        assert_close(sess.run(pairs[1][0].values), [5 / expected])
+        assert sess.run(pairs[2][0]).tolist() == [0.0, 0.0]
+        assert pairs[3][0] is None
+        train = legacy.GradientDescentOptimizer(1.0).apply_gradients(pairs)
+        sess.run(train)
+        assert_close(sess.run(variables[1]), [3.0, 4.0 - 5 / expected])
+
+
+# ---- Decoupled weight decay ----------------------------------------------------------------------
+
+DECAYED = {
+    "AdamW": (lambda: legacy.AdamWOptimizer(0.01, 0.1), v1.train.AdamOptimizer, (0.1,), "AdamW"),
+    "MomentumW": (
+        lambda: legacy.MomentumWOptimizer(0.01, 0.1, 0.9),
+        v1.train.MomentumOptimizer,
+        (0.1, 0.9),
+        "MomentumW",
+    ),
+    "ours": (
+        lambda: legacy.extend_with_decoupled_weight_decay(legacy.AdamOptimizer)(
+            0.01, learning_rate=0.1
+        ),
+        v1.train.AdamOptimizer,
+        (0.1,),
+        "Adam",
+    ),
+    "stock": (
+        lambda: legacy.extend_with_decoupled_weight_decay(v1.train.AdamOptimizer)(
+            weight_decay=0.01, learning_rate=0.1
+        ),
+        v1.train.AdamOptimizer,
+        (0.1,),
+        "Adam",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", DECAYED)
+def test_decay_beside_the_step(name, kind):
+    make, stock, arguments, state = DECAYED[name]
+    for dtype in DTYPES:
+        with session() as sess:
+            x, y, plain = (variable([1.0, 2.0], n, kind, dtype) for n in ("x", "y", "plain"))
+            kept = variable([1.0, 2.0], "kept", kind, dtype)
+            g = tensor([0.1, 0.2], dtype)
+            optimizer = make()
+            train = optimizer.apply_gradients(
+                [(g, x), (rows([0.1], [0], [2], dtype), y), (g, kept)], decay_var_list=[x, y]
+            )
+            sgd = stock(*arguments)
+            same = sgd.apply_gradients([(g, plain)])
+            assert optimizer.get_slot_names() == sgd.get_slot_names()
+            slot = optimizer.get_slot_names()[0]
+            assert optimizer.get_slot(var=x, name=slot).name == f"x/{state}:0"
+            start(sess)
+            decayed = first = np.array([1.0, 2.0])
+            for _ in range(3):
+                before = sess.run(plain).astype("float64")
+                sess.run([train, same])
+                step = sess.run(plain) - before
+                decayed = decayed * 0.99 + step
+                first = first * [0.99, 1.0] + step * [1.0, 0.0]
+                assert_close(sess.run(x), decayed, dtype, 2)
+                # Numbers of the other row go on by momentum, in Adam.
+                assert_close(sess.run(y)[0], first[0], dtype, 2)
+                assert_close(sess.run(kept), sess.run(plain), dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decay_in_every_form(kind):
+    with session() as sess:
+        decays = [
+            0.5,
+            tf.constant(0.5),
+            lambda: 0.5,
+            variable(0.5, kind=kind, trainable=False),
+            v1.placeholder_with_default(np.float32(0.5), []),
+        ]
+        ours = [variable([4.0], kind=kind) for _ in decays]
+        train = [
+            legacy.MomentumWOptimizer(decay, 1.0, 0.0).minimize(tf.reduce_sum(x), var_list=[x])
+            for decay, x in zip(decays, ours, strict=True)
+        ]
+        start(sess)
+        sess.run(train)
+        assert [float(value[0]) for value in sess.run(ours)] == [1.0] * 5
+
+
+def test_decay_before_a_class():
+    class Decayed(legacy.DecoupledWeightDecayExtension, v1.train.GradientDescentOptimizer):
+        def __init__(self, weight_decay, *args, **kwargs):
+            super().__init__(weight_decay, *args, **kwargs)
+
+    with session() as sess:
+        x, y, count = variable([4.0], "x"), variable([4.0], "y"), counter()
+        optimizer = Decayed(0.25, learning_rate=1.0)
+        train = optimizer.minimize(x + y, global_step=count, decay_var_list=[x])
+        assert isinstance(train, tf.Operation)
+        start(sess)
+        sess.run(train)
+        assert sess.run([x, y, count]) == [[2.0], [3.0], 1]
+
+
+# ---- Functions -----------------------------------------------------------------------------------
+
+
+def test_sign_decays_are_tensors_of_the_graph():
+    with session():
+        step = v1.placeholder("int64", [])
+        functions = (
+            (legacy.sign_decay.get_linear_decay_fn(1000), 0.8),
+            (legacy.sign_decay.get_cosine_decay_fn(1000), 0.5 * (1 + np.cos(0.2 * np.pi))),
+            (legacy.sign_decay.get_cosine_decay_fn(1000, num_periods=5, zero_after=0.5), 0.0),
+            (
+                legacy.sign_decay.get_restart_decay_fn(1000, num_periods=4),
+                0.5 * (1 + np.cos(0.8 * np.pi)),
+            ),
+        )
+        for function, expected in functions:
+            assert_close(function(200).eval(), expected)
+            assert_close(function(step).eval({step: 200}), expected)
+
+
+def test_matrix_functions_are_tensors_of_the_graph():
+    factor = np.random.RandomState(0).rand(20, 25)
+    matrix = factor @ factor.T
+    values, vectors = np.linalg.eigh(matrix)
+    with session() as sess:
+        root = legacy.matrix_square_root(matrix, 20)
+        inverse = legacy.matrix_inverse_pth_root(tf.constant(matrix), 20, -0.125)
+        assert_close(sess.run(root), (vectors * np.sqrt(values)) @ vectors.T, factor=1e5)
+        assert_close(sess.run(inverse), (vectors * values**-0.125) @ vectors.T, factor=1e5)
