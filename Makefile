@@ -3,14 +3,16 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-all test-fast bench guides defects catalogue reference lint format wheel dist check-wheel clean distclean
+.PHONY: help quickstart setup test test-all test-fast test-oldest matrix bench guides returnn defects catalogue reference lint format wheel dist check-wheel clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
 WORKERS ?= 2
+PART ?=
 ARGS ?=
 
 VENV := .venv
+CONSTRAINTS := constraints.txt
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 STAMPS := $(VENV)/.stamps
@@ -21,7 +23,7 @@ space := $(empty) $(empty)
 comma := ,
 
 # BACKEND is checked where it is used, and wherever it was given on the command line.
-ifneq ($(filter quickstart test-fast bench check-wheel,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
+ifneq ($(filter quickstart test-fast test-oldest bench check-wheel,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
 ifeq ($(filter $(BACKENDS),$(subst $(space),+,$(BACKEND))),)
 $(error BACKEND must be one of: $(BACKENDS); got "$(BACKEND)". Example: make quickstart BACKEND=jax)
 endif
@@ -43,19 +45,34 @@ setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 test: setup ## Lint, distribution, reference, the suite on each backend, the guides in full
 	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist reference $(BACKENDS) guides -- $(ARGS)
 
-test-all: setup ## The same with every optimizer in every test (takes much longer)
-	@$(PY) .ci/check.py --workers $(WORKERS) lint $(BACKENDS) -- --exhaustive $(ARGS)
+test-all: setup ## Every optimizer in every test (hours), and the matrix; PART=1..6 for a part
+	@$(PY) .ci/check.py --workers $(WORKERS) $(PART:%=--part %) lint $(BACKENDS) -- --exhaustive $(ARGS)
+
+matrix: | $(PY) ## What earlier tests say of optimizers and invariants; all in build/matrix.md
+	@$(PY) .ci/matrix.py
 
 test-fast: setup ## The tests not marked slow, on one BACKEND
+	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
+
+test-oldest: ## test-fast with the oldest versions of Keras and its backends, in a .venv of their own
+	@$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt .test-fast-alone
+
+.PHONY: .test-fast-alone
+.test-fast-alone: $(STAMPS)/tensorflow+jax+torch+test
 	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
 
 guides: setup ## Run all guides, spread over the backends; ARGS="GUIDE..." for some
 	@$(PY) -m integration.guides $(ARGS)
 
+returnn: setup ## RETURNN, installed into .venv, trains with optimizers that its configuration names
+	@$(PIP) install --quiet --no-deps --constraint constraints.txt returnn dm-tree
+	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.returnn_training
+
 bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes)
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.dense $(ARGS)
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.second_order
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.embedding
+	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.exchange
 
 defects: setup ## What stock Keras gets wrong on each backend, and what becomes of it here
 	@$(PY) -m integration.stock_defects --all $(ARGS)
@@ -88,16 +105,16 @@ clean: ## Remove what was built and cached
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean ## clean, and remove .venv
-	rm -rf $(VENV)
+distclean: clean ## clean, and remove .venv and .venv-oldest
+	rm -rf $(VENV) .venv-oldest
 
 # One stamp a set of extras (joined by +): nothing is installed again unless what is to be installed
 # may have changed. torch comes first and alone: see constraints.txt. The largest set contains the
 # others.
-$(STAMPS)/%: pyproject.toml constraints.txt | $(PY)
+$(STAMPS)/%: pyproject.toml $(CONSTRAINTS) | $(PY)
 	@echo 'Installing $(subst +,$(comma) ,$*) into $(VENV) (may take some minutes) ...'
-	$(if $(findstring torch,$*),$(PIP) install --quiet -c constraints.txt torch)
-	$(PIP) install --quiet -c constraints.txt -e '.[$(subst +,$(comma),$*)]'
+	$(if $(findstring torch,$*),$(PIP) install --quiet -c $(CONSTRAINTS) torch)
+	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[$(subst +,$(comma),$*)]'
 	@mkdir -p $(STAMPS)
 	@touch $@ $(if $(filter $(ALL_EXTRAS),$*),$(STAMPS)/lint $(BACKENDS:%=$(STAMPS)/%+guides))
 

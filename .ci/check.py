@@ -1,23 +1,29 @@
 """Run the checks, each to its end whatever became of the others, and add up what they counted.
 
-    python .ci/check.py [--fast] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
+    python .ci/check.py [--fast] [--part I] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
 
 A SUITE is the name of a Keras backend, `guides`, which runs all of these in full, or one of `lint`,
 `shell`, `dist` and `reference`, which are commands.
-The last line reads `N passed, N failed`, followed by `, N skipped` where there are any. The exit
-status is 0 only if every suite passed something and nothing failed.
+With `-- --exhaustive` the matrix of optimizers and invariants is printed, of this run and, with
+`--part`, of the parts that ran before. The last line reads `N passed, N failed`, followed by
+`, N skipped` where there are any. The exit status is 0 only if every suite passed something and
+nothing failed.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import matrix
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
+COMPILED = ROOT / "build" / "compiled"
 BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
 PARTS = {"tensorflow": 2, "jax": 2}
@@ -41,6 +47,12 @@ def environment(backend):
         "TF_CPP_MIN_LOG_LEVEL": "2",
         # Keras reads defaults (float type, data format) from its home: use an empty one.
         "KERAS_HOME": str(ROOT / "build" / "keras"),
+        # What one process has compiled, others take: tests compile the same rules for variables of
+        # the same shapes. (TensorFlow knows compiled code by numbers that processes count.)
+        "JAX_COMPILATION_CACHE_DIR": str(COMPILED / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "TORCHINDUCTOR_CACHE_DIR": str(COMPILED / "torch"),
         # Every worker is a process: threads on top of them would compete for the same cores.
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
@@ -62,7 +74,7 @@ def run_suite(suite, options):
     if suite in COMMANDS:
         return run_commands(suite)
     if suite == "guides":
-        return run_guides()
+        return run_guides(options)
     return run_backend(suite, options)
 
 
@@ -71,23 +83,30 @@ def run_commands(suite):
     return len(COMMANDS[suite]) - failed, failed, 0
 
 
-def run_guides():
+def run_guides(options):
     sys.path.insert(0, str(ROOT))
     from integration import guides
 
-    return *guides.run_all(), 0
+    return *guides.run_all(workers=options.workers), 0
 
 
 def run_backend(backend, options):
     print(f"\n== {backend}", flush=True)
-    exhaustive = "--exhaustive" in options.pytest_arguments
-    parts = EXHAUSTIVE_PARTS if exhaustive else PARTS.get(backend, 1)
-    counts = [run_part(backend, number, parts, options) for number in range(1, parts + 1)]
+    parts = EXHAUSTIVE_PARTS if is_exhaustive(options) else PARTS.get(backend, 1)
+    for report in RESULTS.glob(f"{backend}-*.xml"):
+        if options.part is None or not report.stem.endswith(f"-of-{parts}"):
+            report.unlink()  # or the matrix would have tests twice
+    numbers = [options.part] if options.part else range(1, parts + 1)
+    counts = [run_part(backend, number, parts, options) for number in numbers]
     return tuple(map(sum, zip(*counts, strict=True)))
 
 
+def is_exhaustive(options):
+    return "--exhaustive" in options.pytest_arguments
+
+
 def run_part(backend, number, parts, options):
-    report = RESULTS / f"{backend}{f'-{number}' if parts > 1 else ''}.xml"
+    report = RESULTS / f"{backend}-{number}-of-{parts}.xml"
     report.unlink(missing_ok=True)
     command = [
         "pytest",
@@ -128,19 +147,29 @@ def main():
     suites = (*COMMANDS, *BACKENDS, "guides")
     parser.add_argument("suites", nargs="+", choices=suites, metavar="SUITE")
     parser.add_argument("--fast", action="store_true", help="leave out the tests marked slow")
+    parser.add_argument(
+        "--part", type=int, help=f"one of the {EXHAUSTIVE_PARTS} parts of an exhaustive run only"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:split])
     options.pytest_arguments = arguments[split + 1 :]
+    if options.part and not (is_exhaustive(options) and options.part <= EXHAUSTIVE_PARTS):
+        parser.error(f"--part is one of 1 to {EXHAUSTIVE_PARTS}, with -- --exhaustive")
 
     RESULTS.mkdir(parents=True, exist_ok=True)
+    if not (options.fast or options.part):  # nothing of other versions, perhaps
+        shutil.rmtree(COMPILED, ignore_errors=True)
     results = {}
     for suite in options.suites:
         start = time.monotonic()
         counts = run_suite(suite, options)
         results[suite] = counts, time.monotonic() - start
 
+    if is_exhaustive(options):
+        print(flush=True)
+        matrix.summary(sorted(RESULTS.glob("*.xml")))
     print()
     for suite, ((passed, failed, skipped), seconds) in results.items():
         counts = f"{passed:>6} passed {failed:>6} failed {skipped:>6} skipped"

@@ -1,6 +1,9 @@
 """Run all guides to their end, each on one backend, whatever became of the others.
 
-    python -m integration.guides [GUIDE...]
+    python -m integration.guides [--workers N] [GUIDE...]
+
+With several workers as many run at a time, in less time; the times that they print are then those
+of a busy machine.
 
 What a guide prints and its picture go to build/guides/. The last lines are a table of guide,
 backend, seconds and status. The exit status is 0 only if every guide ended well, drew its picture
@@ -8,6 +11,8 @@ and took at most LIMIT seconds, after which it is stopped.
 """
 
 import argparse
+import concurrent.futures
+import functools
 import importlib.util
 import os
 import subprocess
@@ -33,6 +38,7 @@ BACKENDS = {
     "second_order": "jax",
     "own_optimizer": "tensorflow",
     "switching": "torch",
+    "workers": "jax",
 }
 
 
@@ -41,8 +47,14 @@ def names():
     return sorted({path.stem for path in (ROOT / "guides").glob("*.py")} - TOOLS)
 
 
-def run(guide, backend):
-    """How many seconds it took, and what became of it."""
+def run(guide, workers):
+    """On which backend it ran, how many seconds it took, and what became of it."""
+    backend = BACKENDS.get(guide, "")
+    if not backend:
+        return backend, 0.0, "failed: integration/guides.py has no backend for it"
+    if importlib.util.find_spec(backend) is None:
+        return backend, 0.0, f"failed: {backend} is not installed"
+    print(f"{guide} on {backend} ...", flush=True)
     out, text = RESULTS / f"{guide}.png", RESULTS / f"{guide}.txt"
     out.unlink(missing_ok=True)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -50,6 +62,7 @@ def run(guide, backend):
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "KERAS_HOME": str(ROOT / "build" / "keras"),
         "OMP_WAIT_POLICY": "passive",
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
         **os.environ,
         "KERAS_BACKEND": backend,
         "PYTHONPATH": path,
@@ -70,23 +83,17 @@ def run(guide, backend):
     if status != "ok":
         lines = text.read_text(encoding="utf-8", errors="replace").splitlines()
         print("\n".join(["", f"The end of {text}:", *lines[-30:], ""]), flush=True)
-    return seconds, status
+    return backend, seconds, status
 
 
-def run_all(chosen=()):
+def run_all(chosen=(), workers=1):
     """How many ended well, and how many did not."""
     there = names()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    results = {}
-    for guide in sorted(chosen or there, key=[*BACKENDS, *there].index):
-        backend = BACKENDS.get(guide, "")
-        if not backend:
-            results[guide] = backend, 0.0, "failed: integration/guides.py has no backend for it"
-        elif importlib.util.find_spec(backend) is None:
-            results[guide] = backend, 0.0, f"failed: {backend} is not installed"
-        else:
-            print(f"{guide} on {backend} ...", flush=True)
-            results[guide] = backend, *run(guide, backend)
+    guides = sorted(chosen or there, key=[*BACKENDS, *there].index)
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        ran = pool.map(functools.partial(run, workers=workers), guides)
+    results = dict(zip(guides, ran, strict=True))
 
     print(f"\n{'guide':14} {'backend':10} {'seconds':>7}  status")
     for guide, (backend, seconds, status) in results.items():
@@ -101,10 +108,12 @@ def main():
     there = names()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("guides", nargs="*", metavar="GUIDE", help="default: all")
-    chosen = parser.parse_args().guides
+    parser.add_argument("--workers", type=int, default=1, help="how many run at a time")
+    options = parser.parse_args()
+    chosen = options.guides
     if unknown := set(chosen) - set(there):
         parser.error(f"there are no guides {sorted(unknown)}; there are {there}")
-    _, failed = run_all(chosen)
+    _, failed = run_all(chosen, options.workers)
     return int(failed > 0)
 
 

@@ -12,7 +12,11 @@ also as it is. Mode compiled runs `tf.function` without and with `jit_compile`; 
 run with 64-bit types switched on, all others as JAX is set up, by default without.
 
 `--through legacy` makes the optimizers under their original names, with the arguments as recorded
-and the defaults of the legacy signatures, and takes the steps by `apply_gradients`.
+and the defaults of the legacy signatures, and takes the steps by `apply_gradients`. `--through
+graph` does so on TensorFlow in a `tf.compat.v1` graph and session, on resource variables and on
+reference variables.
+
+Recordings of several workers, which are schedules of events, are for `integration.replay_workers`.
 """
 
 import argparse
@@ -20,7 +24,7 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +32,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration import originals, recordings, stepping, through_legacy
+from integration import originals, recordings, stepping, through_graph, through_legacy
 from integration.recordings import Arrays, Case, Gradient
 
 
@@ -157,15 +161,19 @@ def _array(value: Any) -> np.ndarray:
     return np.array(value)
 
 
-def replay(case: Case, mode: str, through: str = "keras") -> Outcome:
-    """Replays a case in all ways of a mode; reports what fails first, or the least accurate."""
+def replay(case: Case, ways: Mapping[str, stepping.Way], through: str = "keras") -> Outcome:
+    """Replays a case in these ways; reports what fails first, or the least accurate."""
     worst = Outcome(None, -1.0, "", None)
-    ways = stepping.ways(mode)
+    if through == "graph":
+        ways = {kind: kind for kind in through_graph.kinds(case)}  # type: ignore[misc]
     for label, way in ways.items():
         which = f" ({label})" if len(ways) > 1 else ""
         try:
             with stepping.precision(case.float64):
-                ours = trajectory(case, way, through=through)
+                if through == "graph":
+                    ours = through_graph.trajectory(case, label)
+                else:
+                    ours = trajectory(case, way, through=through)
             comparison = case.compare(ours)
         except Exception as error:  # whatever goes wrong with a case, the others are still replayed
             return Outcome(_in_words(error) + which, np.inf, "", None)
@@ -203,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Gradients do not exist for variables")
     outcomes = {}
     for case in selection.cases:
-        outcome = replay(case, options.mode, options.through)
+        outcome = replay(case, stepping.ways(options.mode), options.through)
         outcomes[case] = outcome
         if outcome.failure:
             print(f"FAILED {case.name}: {outcome.failure}", flush=True)
@@ -233,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder with manifest.json")
     parser.add_argument("--mode", choices=stepping.MODES, default="eager")
-    parser.add_argument("--through", choices=("keras", "legacy"), default="keras")
+    parser.add_argument("--through", choices=("keras", "legacy", "graph"), default="keras")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="e.g. 'Adam_*'")
     parser.add_argument("--quirks", action="store_true", help="also cases marked quirk")
     parser.add_argument("--dump", type=Path, metavar="OUT", help="write our trajectories there")

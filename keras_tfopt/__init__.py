@@ -1,6 +1,6 @@
 """Every optimizer of TensorFlow's past on every backend of Keras 3."""
 
-from keras_tfopt import callbacks, layers, schedules
+from keras_tfopt import callbacks, distributed, layers, schedules
 from keras_tfopt._version import __version__
 from keras_tfopt.algorithm import (
     Algorithm,
@@ -43,6 +43,14 @@ from keras_tfopt.algorithms import (
     matrix_square_root,
 )
 from keras_tfopt.diagnosis import Diagnosis, diagnose
+from keras_tfopt.distributed import (
+    AGN,
+    DiLoCo,
+    DropStale,
+    ElasticAverage,
+    ModelAverage,
+    SyncReplicas,
+)
 from keras_tfopt.execution import RowGradient, Rows, Slot, averaged
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.registry import Info, get, info, list_optimizers
@@ -64,6 +72,13 @@ from keras_tfopt.wrappers import (
 )
 
 __all__ = [
+    "AGN",
+    "DiLoCo",
+    "DropStale",
+    "ElasticAverage",
+    "ModelAverage",
+    "SyncReplicas",
+    "distributed",
     "AMSGrad",
     "GGT",
     "LARS",

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 import keras
 
-from keras_tfopt import algorithms, wrappers
+from keras_tfopt import algorithms, distributed, wrappers
 from keras_tfopt.algorithm import Algorithm
 from keras_tfopt.execution import Like, portable
 from keras_tfopt.legacy.table import TABLE
@@ -30,7 +30,13 @@ _ADDONS = {
 }
 # For arguments that must be given, where state is counted: what state there is does not depend on
 # them.
-_GIVEN = {"weight_decay": 0.0, "max_norm": 1.0, "vars_to_clip_dims": {".": []}}
+_GIVEN = {
+    "weight_decay": 0.0,
+    "max_norm": 1.0,
+    "vars_to_clip_dims": {".": []},
+    "replicas_to_aggregate": 1,
+    "staleness": 0,
+}
 # Options that all optimizers have. Keras's base class has no signature on every backend.
 _OPTIONS = frozenset(inspect.signature(keras.optimizers.SGD).parameters) - {
     "learning_rate",
@@ -306,10 +312,11 @@ def _parameters(cls: type) -> list[str]:
 def _classes() -> dict[str, type]:
     """Every optimizer by its name: that of the file of its rule, or of Keras."""
     found = {}
-    for module in (algorithms, wrappers):
+    for module in (algorithms, wrappers, distributed):
         for name in module.__all__:
             cls = getattr(module, name)
-            if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer):
+            is_optimizer = inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
+            if is_optimizer and cls is not distributed.OverWorkers:
                 found[cls.__module__.rsplit(".", 1)[-1]] = cls
     found["loss_scale_optimizer"] = LossScaleOptimizer
     for name, cls in vars(keras.optimizers).items():
@@ -364,7 +371,7 @@ def _originals(name: str, cls: type) -> tuple[str, ...]:
 
 def _counterparts() -> dict[str, str]:
     """From the names of originals to those of classes: of the same name, if there is one."""
-    public = {*algorithms.__all__, *wrappers.__all__}
+    public = {*algorithms.__all__, *wrappers.__all__, *distributed.__all__}
     return {
         old: plain if (plain := old.removesuffix("Optimizer")) in public else row.ours
         for old, row in TABLE.items()

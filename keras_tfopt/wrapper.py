@@ -34,6 +34,8 @@ class Wrapper(WrappingEngine):
             which are those that a `RowGradient` names, and those with a gradient that is not zero
             in variables that match `row_variables` of the inner optimizer. It may move all rows
             all the same.
+        unsaved: Names of arguments of the constructor that belong to the process, and are not saved
+            with the optimizer.
 
     Args:
         inner_optimizer: A `keras.optimizers.Optimizer`, or its name or configuration. Options such
@@ -62,6 +64,8 @@ class Wrapper(WrappingEngine):
     `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Algorithm`.
     """
 
+    unsaved: tuple[str, ...] = ()
+
     def slots(self, like: Like) -> dict[str, Slot]:
         """State for one variable, as in `keras_tfopt.Algorithm.slots`."""
         return {}
@@ -78,7 +82,7 @@ class Wrapper(WrappingEngine):
     def own_arguments(self) -> list[str]:
         """Names of the constructor's arguments that are the wrapper's own."""
         names = own_parameters(type(self))
-        return [name for name in names if name not in ("name", "inner_optimizer")]
+        return [name for name in names if name not in ("name", "inner_optimizer", *self.unsaved)]
 
     def own_config(self) -> dict[str, Any]:
         """The arguments that are the wrapper's own, serializable."""

@@ -43,6 +43,14 @@ from tests.reference.multitask import Multitask
 from tests.reference.nadam import Nadam
 from tests.reference.neural_optimizer1 import NeuralOptimizer1
 from tests.reference.normalized_sgd import NormalizedSGD
+from tests.reference.over_workers import (
+    AGN,
+    DiLoCo,
+    DropStale,
+    ElasticAverage,
+    ModelAverage,
+    SyncReplicas,
+)
 from tests.reference.power_sign import PowerSign
 from tests.reference.proximal_adagrad import ProximalAdagrad
 from tests.reference.proximal_gradient_descent import ProximalGradientDescent
@@ -80,10 +88,15 @@ class Case:
     # slots of the wrapper that move in rows without gradient too.
     inner: type | None = None
     moves_everywhere: tuple[str, ...] = ()
+    # Slots of a wrapper that hold gradients as they come, before options of the optimizer inside.
+    before_options: tuple[str, ...] = ()
     # Whether a wrapper acts in touched rows only, also where the optimizer inside moves all rows.
     acts_in_rows: bool = False
     # Whether a wrapper moves the variable after the step of the optimizer inside.
     moves_after: bool = False
+    # Arguments, and a power: with these, gradients c times as large make steps c**power times as
+    # large. None where there is no such rule.
+    scaling: tuple[Mapping[str, Any], int] | None = None
     # Arguments that have no default, where a test does not give them.
     required: Mapping[str, Any] = field(default_factory=dict)
 
@@ -172,6 +185,7 @@ CASES = (
     Case(
         cls=keras_tfopt.Momentum,
         reference=Momentum,
+        scaling=({}, 1),
         variants={
             "plain": {"learning_rate": 0.05},
             "nesterov": {"learning_rate": 0.02, "momentum": 0.7, "nesterov": True},
@@ -184,6 +198,7 @@ CASES = (
     Case(
         cls=keras_tfopt.Adam,
         reference=Adam,
+        scaling=({"epsilon": 0.0}, 0),
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "defaults": {},
@@ -195,6 +210,7 @@ CASES = (
     Case(
         cls=keras_tfopt.LazyAdam,
         reference=LazyAdam,
+        scaling=({"epsilon": 0.0}, 0),
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "catch_up": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "catch_up": True},
@@ -207,6 +223,7 @@ CASES = (
     Case(
         cls=keras_tfopt.AdaMax,
         reference=AdaMax,
+        scaling=({"epsilon": 0.0}, 0),
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "defaults": {},
@@ -218,6 +235,7 @@ CASES = (
     Case(
         cls=keras_tfopt.Nadam,
         reference=Nadam,
+        scaling=({"epsilon": 0.0}, 0),
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "defaults": {},
@@ -229,6 +247,7 @@ CASES = (
     Case(
         cls=keras_tfopt.AdamGS,
         reference=AdamGS,
+        scaling=({"epsilon": 0.0}, 0),
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "defaults": {},
@@ -240,6 +259,7 @@ CASES = (
     Case(
         cls=keras_tfopt.LazyAdamGS,
         reference=LazyAdamGS,
+        scaling=({"epsilon": 0.0}, 0),
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "defaults": {},
@@ -263,6 +283,7 @@ CASES = (
     Case(
         cls=keras_tfopt.AddSign,
         reference=AddSign,
+        scaling=({}, 1),
         variants={
             "hyper": {"learning_rate": 0.03, "alpha": 1.2, "beta": 0.7, "sign_decay": 0.8},
             "defaults": {},
@@ -274,6 +295,7 @@ CASES = (
     Case(
         cls=keras_tfopt.PowerSign,
         reference=PowerSign,
+        scaling=({}, 1),
         variants={
             "hyper": {"learning_rate": 0.03, "base": 2.0, "beta": 0.7, "sign_decay": 0.8},
             "defaults": {},
@@ -285,6 +307,7 @@ CASES = (
     Case(
         cls=keras_tfopt.AMSGrad,
         reference=AMSGrad,
+        scaling=({"epsilon": 0.0}, 0),
         variants={
             "hyper": {"learning_rate": 0.03, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4},
             "decay": {"learning_rate": 0.03, "decay": True, "beta_1": 0.7},
@@ -297,6 +320,7 @@ CASES = (
     Case(
         cls=keras_tfopt.LARS,
         reference=LARS,
+        scaling=({"weight_decay": 0.0, "epsilon": 0.0}, 0),
         variants={
             "hyper": {
                 "learning_rate": 0.7,
@@ -323,6 +347,7 @@ CASES = (
     Case(
         cls=keras_tfopt.NormalizedSGD,
         reference=NormalizedSGD,
+        scaling=({}, 0),
         variants={"hyper": {"learning_rate": 0.05}, "defaults": {}},
         refused={},
         quadratic=(_decay(0.2, 200), 200),
@@ -331,6 +356,7 @@ CASES = (
     Case(
         cls=keras_tfopt.NeuralOptimizer1,
         reference=NeuralOptimizer1,
+        scaling=({}, 1),
         variants={
             "hyper": {"learning_rate": 0.05, "beta_1": 0.7, "decrease_factor": 0.3},
             "no_average": {"learning_rate": 0.05, "beta_1": 0.0},
@@ -343,6 +369,7 @@ CASES = (
     Case(
         cls=keras_tfopt.GradVarianceScaled,
         reference=GradVarianceScaled,
+        scaling=({"epsilon": 0.0}, 1),
         variants={
             "hyper": {"learning_rate": 0.05, "beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-4},
             "no_epsilon": {"learning_rate": 0.05, "beta_1": 0.5, "beta_2": 0.6, "epsilon": 0.0},
@@ -447,6 +474,7 @@ CASES = (
     Case(
         cls=keras_tfopt.GradientDescent,
         reference=GradientDescent,
+        scaling=({}, 1),
         variants={"hyper": {"learning_rate": 0.1}, "defaults": {}},
         refused={},
         quadratic=(lambda: {"learning_rate": 0.3}, 200),
@@ -476,9 +504,10 @@ CASES = (
                 "centered": True,
             },
             "momentum": {"learning_rate": 0.05, "rho": 0.7, "momentum": 0.8, "epsilon": 1e-2},
+            "no_epsilon": {"learning_rate": 0.05, "rho": 0.7, "epsilon": 0.0},
             "defaults": {},
         },
-        refused={"rho": (1.5,), "momentum": (1.5,), "epsilon": (0, 0.0), "centered": _FLAG},
+        refused={"rho": (1.5,), "momentum": (1.5,), "epsilon": (), "centered": _FLAG},
         quadratic=(_decay(1.0, 200, rho=0.99), 200),
         rosenbrock=(_decay(2e-3, 1000, momentum=0.9), 1000),
     ),
@@ -783,6 +812,113 @@ CASES = (
         quadratic=(lambda: {"learning_rate": 0.1}, 200),
         rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
     ),
+    # Over workers, of which there is one here.
+    Case(
+        cls=keras_tfopt.ModelAverage,
+        inner=keras_tfopt.Momentum,
+        reference=ModelAverage,
+        variants={"often": {"interval_steps": 2, "learning_rate": 0.05}, "defaults": {}},
+        refused={
+            "interval_steps": _PERIOD,
+            "exchange": ("torch", 2),
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+    Case(
+        cls=keras_tfopt.ElasticAverage,
+        inner=keras_tfopt.Momentum,
+        reference=ElasticAverage,
+        variants={
+            "often": {"communication_period": 2, "moving_rate": 0.3, "learning_rate": 0.05},
+            "tied": {"communication_period": 3, "rho": 0.5, "learning_rate": 0.05},
+            "defaults": {},
+        },
+        refused={
+            "communication_period": _PERIOD,
+            "moving_rate": (1.5, -0.1, "3"),
+            "rho": (-0.1, "3"),
+            "exchange": ("torch", 2),
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+        moves_everywhere=("center", "local_center"),
+    ),
+    Case(
+        cls=keras_tfopt.AGN,
+        inner=keras_tfopt.Adam,
+        reference=AGN,
+        before_options=("gradient_sum",),
+        variants={"often": {"communication_period": 2, **_ADAM}, "defaults": {}},
+        wider=_AS_ADAM,
+        refused={
+            "communication_period": _PERIOD,
+            "exchange": ("torch", 2),
+            "inner_optimizer": (3, None, [keras_tfopt.Adam]),
+        },
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+        moves_everywhere=("center", "gradient_sum"),
+    ),
+    Case(
+        cls=keras_tfopt.DiLoCo,
+        inner=keras_tfopt.Adam,
+        reference=DiLoCo,
+        variants={"often": {"period": 2, "outer_learning_rate": 0.5, **_ADAM}, "defaults": {}},
+        wider=_AS_ADAM,
+        refused={
+            "outer_learning_rate": (),
+            "outer_momentum": (1.0, 1.5),
+            "period": _PERIOD,
+            "exchange": ("torch", 2),
+            "inner_optimizer": (3, None, [keras_tfopt.Adam]),
+        },
+        quadratic=(_decay(0.3, 200), 200),
+        rosenbrock=(_decay(0.2, 1000, beta_2=0.99), 1000),
+        moves_everywhere=("center",),
+    ),
+    Case(
+        cls=keras_tfopt.DropStale,
+        inner=keras_tfopt.Momentum,
+        reference=DropStale,
+        required={"staleness": 1},
+        variants={"some": {"staleness": 2, "learning_rate": 0.05}},
+        refused={
+            "staleness": (-1, 2.5, "3", None),
+            "exchange": ("torch", 2),
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+    ),
+    Case(
+        cls=keras_tfopt.SyncReplicas,
+        inner=keras_tfopt.Momentum,
+        reference=SyncReplicas,
+        required={"replicas_to_aggregate": 1},
+        variants={
+            "averages": {
+                "replicas_to_aggregate": 1,
+                "variable_averages": 0.8,
+                "variables_to_average": ".",
+                "learning_rate": 0.05,
+            },
+            "plain": {"replicas_to_aggregate": None, "learning_rate": 0.05},
+        },
+        refused={
+            "replicas_to_aggregate": (0, -1, 2.5, "3"),
+            "total_num_replicas": (0, -1, 2.5, "3"),
+            "variable_averages": (1.5,),
+            "variables_to_average": (3, "("),
+            "exchange": ("torch", 2),
+            "inner_optimizer": (3, None, [keras_tfopt.Momentum]),
+        },
+        quadratic=(lambda: {"learning_rate": 0.1}, 200),
+        rosenbrock=(lambda: {"learning_rate": 1e-3, "momentum": 0.95}, 1000),
+        moves_everywhere=("average",),
+    ),
 )
 
 
@@ -829,24 +965,26 @@ INITIAL = {
     "linear/embeddings": np.random.default_rng(5).normal(size=6),
     "frozen": np.random.default_rng(6).normal(size=2),
 }
+# For tests of other things than numbers: each shape is a program of its own to compile.
+FEW = ("layer/kernel", "layer/bias", "table/embeddings", "frozen")
 STEPS = ("normal", "normal", "zero", "small", "masked", "large", "normal")
 _STD = {"normal": 0.5, "zero": 0.0, "small": 1e-3, "masked": 0.5, "large": 5.0}
 _ROW_COUNT = 5  # the same at every step: another count is another program on JAX
 
 
-def initial(dtype="float32"):
+def initial(dtype="float32", paths=tuple(INITIAL)):
     """The variables to start from, as arrays of `dtype`."""
-    return {path: np.asarray(value, dtype) for path, value in INITIAL.items()}
+    return {path: np.asarray(INITIAL[path], dtype) for path in paths}
 
 
-def gradients(dtype="float32", steps=STEPS, seed=0):
+def gradients(dtype="float32", steps=STEPS, seed=0, paths=tuple(INITIAL)):
     """One dict of gradients per step: arrays, row gradients with repeated rows, None for frozen."""
     rng = np.random.default_rng(seed)
     plan = []
     for kind in steps:
         step = {}
-        for path, value in INITIAL.items():
-            shape = np.shape(value)
+        for path in paths:
+            shape = np.shape(INITIAL[path])
             if path == "frozen":
                 continue
             if path.endswith("embeddings"):

@@ -1,11 +1,10 @@
 """Every wrapper, and every kind of optimizer to put inside: the cells of several tests."""
 
-import os
-
 import keras
 
 import keras_tfopt
 from tests.cases import first_dimension
+from tests.cells import EXHAUSTIVE
 
 WRAPPERS = {
     "MovingAverage": lambda inner: keras_tfopt.MovingAverage(inner, 0.7, num_updates=True),
@@ -15,6 +14,12 @@ WRAPPERS = {
     "Lookahead": lambda inner: keras_tfopt.Lookahead(inner, 2, 0.6),
     "StochasticWeightAveraging": lambda inner: keras_tfopt.StochasticWeightAveraging(inner, 1, 2),
     "SkipNonFinite": lambda inner: keras_tfopt.SkipNonFinite(inner, max_consecutive=2),
+    "ModelAverage": lambda inner: keras_tfopt.ModelAverage(inner, 2),
+    "ElasticAverage": lambda inner: keras_tfopt.ElasticAverage(inner, 2, rho=0.1),
+    "AGN": lambda inner: keras_tfopt.AGN(inner, 2),
+    "DiLoCo": lambda inner: keras_tfopt.DiLoCo(inner, period=2),
+    "DropStale": lambda inner: keras_tfopt.DropStale(inner, 1),
+    "SyncReplicas": lambda inner: keras_tfopt.SyncReplicas(inner, None),
 }
 INNERS = {
     "stock Adam": lambda rate=0.05, **base: keras.optimizers.Adam(rate, epsilon=1e-3, **base),
@@ -31,5 +36,5 @@ COMPOSITIONS = {
     for wrapper, outer in WRAPPERS.items()
     for inner, make in INNERS.items()
 }
-# What costs a training in another process for each; set by `--exhaustive` before tests are read.
-IN_PROCESSES = COMPOSITIONS if os.environ.get("TESTS_EXHAUSTIVE") else {}
+# What costs a training in another process for each.
+IN_PROCESSES = COMPOSITIONS if EXHAUSTIVE else {}

@@ -3,6 +3,8 @@
 import collections
 import os
 
+import pytest
+
 # float64 exists on JAX only with x64 on. Here it is on for the whole run, so that the contract
 # can be checked at 1e-12; the tests say every dtype, so float32 stays float32. What users have,
 # JAX without x64, runs in the subprocesses of test_cross_backend.py.
@@ -14,9 +16,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--exhaustive",
         action="store_true",
-        help="every optimizer in every test, and the tests marked exhaustive; without, tests that "
-        "do not depend on the formula of a rule take one optimizer of each kind that the engine "
-        "tells apart",
+        help="every optimizer in every test, and the tests marked exhaustive; without, the runs on "
+        "the three backends do so together: see tests/cells.py",
     )
     parser.addoption(
         "--part",
@@ -34,27 +35,39 @@ def pytest_configure(config):
         "markers", "slow: more than a few seconds; left out of `make test-fast`"
     )
     config.addinivalue_line(
-        "markers", "formula: depends on the formula of a rule, so no optimizer is left out"
+        "markers", "formula: depends on the formula of a rule, so every optimizer on every backend"
+    )
+    config.addinivalue_line(
+        "markers",
+        "cell(optimizer, invariant): its place in the matrix, where name and Case do not say it",
     )
     config.addinivalue_line("markers", "exhaustive: left out unless the run is exhaustive")
+    config.addinivalue_line(
+        "markers", "backends(*names, reason): says something on these backends, and why"
+    )
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is left out is left out by names
 def pytest_collection_modifyitems(config, items):
+    import keras
+
+    from tests import cells
+
     number, count = map(int, config.getoption("part").split("/"))
     part_of = _parts(items, count)
-    _leave_out(config, items, lambda item: part_of[item.path] != number - 1)
-    if config.getoption("exhaustive"):
-        return
-    from tests.cases import REPRESENTATIVES
+    _leave_out(config, items, [item for item in items if part_of[item.path] != number - 1])
+    if not config.getoption("exhaustive"):
+        from tests.cases import REPRESENTATIVES
 
-    def is_left_out(item):
-        if item.get_closest_marker("exhaustive"):
-            return True
-        case = getattr(item, "callspec", None) and item.callspec.params.get("case")
-        name = getattr(case, "name", None)
-        return name and name not in REPRESENTATIVES and not item.get_closest_marker("formula")
-
-    _leave_out(config, items, is_left_out)
+        _leave_out(config, items, cells.left_out(items, keras.backend.backend(), REPRESENTATIVES))
+    _order(items, cells)
+    for item in items:
+        mark = item.get_closest_marker("backends")
+        if mark and keras.backend.backend() not in mark.args:
+            # Before what pytest says where a mode does not exist.
+            item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]), append=False)
+        if cell := cells.cell_of(item):  # for the report, of which .ci/matrix.py makes a table
+            item.user_properties += [*cell._asdict().items(), ("mode", cells.mode_of(item))]
 
 
 def _parts(items, count):
@@ -67,11 +80,21 @@ def _parts(items, count):
     return parts
 
 
-def _leave_out(config, items, condition):
-    left_out = [item for item in items if condition(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not condition(item)]
+def _order(items, cells):
+    """Puts together, on one worker, what shares compiled code: the tests of one optimizer."""
+    files = list(dict.fromkeys(item.path for item in items))
+    cases = {id(item): getattr(cells.case_of(item), "name", "") for item in items}
+    items.sort(key=lambda item: (files.index(item.path), cases[id(item)]))
+    for item in items:
+        if cases[id(item)] and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(cases[id(item)]))
+
+
+def _leave_out(config, items, unwanted):
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        known = {id(item) for item in unwanted}
+        items[:] = [item for item in items if id(item) not in known]
 
 
 def pytest_report_header(config):

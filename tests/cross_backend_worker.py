@@ -2,6 +2,8 @@
 
     KERAS_BACKEND=torch python -m tests.cross_backend_worker OUT.npz
 
+Without `--exhaustive` these are the main variants, on TensorFlow each in one way, by a hash.
+
 Keys are `steps/<Case>-<variant>/<mode>/<step>/<array>` for prescribed gradients, and
 `fit/<Case>/<jit>/<epoch>/<weight>` for ordinary training. `<mode>` and `<jit>` differ between
 backends: every one of them has to agree with every one of the others.
@@ -13,6 +15,7 @@ import keras
 import numpy as np
 
 from tests.cases import CASES, gradients, initial
+from tests.cells import EXHAUSTIVE, pick
 from tests.stepping import BACKEND, Runner
 
 # eager TensorFlow would only repeat what its compiled mode says, slower
@@ -24,11 +27,19 @@ UNUSED = (7, 11)  # ids that no batch has
 MASKED = 0  # ids that are masked: mask_zero
 
 
+def variants_of(case):
+    return tuple(case.variants) if EXHAUSTIVE else (case.main,)
+
+
+def some(options, *words):
+    return options if EXHAUSTIVE else (pick(options, *words),)
+
+
 def steps():
     """Prescribed gradients: dense, rows, repeated rows, None; the variables after every step."""
     for case in CASES:
-        for variant in case.variants:
-            for mode in STEP_MODES[BACKEND]:
+        for variant in variants_of(case):
+            for mode in some(STEP_MODES[BACKEND], "steps", case.name):
                 runner = Runner(case.make(variant), initial(), mode)
                 for count, grads in enumerate(gradients(), start=1):
                     runner.step(grads)
@@ -52,7 +63,7 @@ def fit():
     ]
     yield "fit_start", weights[0].astype("float32")
     for case in CASES:
-        for jit in JIT[BACKEND]:
+        for jit in some(JIT[BACKEND], "fit", case.name):
             model = keras.Sequential(
                 [
                     keras.layers.Embedding(VOCABULARY, WIDTH, mask_zero=True),

@@ -3,6 +3,8 @@
     KERAS_BACKEND=jax python -m tests.state_worker train FOLDER
     KERAS_BACKEND=torch python -m tests.state_worker continue FOLDER
 
+Without `--exhaustive`, each goes on with what one of the other backends has written, by a hash.
+
 `train` writes `FOLDER/<backend>_<case>.keras` (and `.weights.h5`) after some steps, and the weights
 after some more. `continue` reads what the other backends have written, makes the same further
 steps, and writes the weights.
@@ -15,6 +17,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
+from tests.cells import EXHAUSTIVE, INSTALLED, pick
 from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND, to_numpy
 
@@ -102,6 +105,12 @@ def everything(model):
     return [to_numpy(v) for v in variables]
 
 
+def sources(name, target):
+    """The backends from which a training comes to another one."""
+    others = [backend for backend in INSTALLED if backend != target]
+    return others if EXHAUSTIVE else [pick(others, name, target)]
+
+
 def main(stage, folder):
     steps = list(batches())
     if stage == "train":
@@ -114,9 +123,8 @@ def main(stage, folder):
             np.savez(folder / f"{BACKEND}_{name}_after.npz", *everything(model))
         return
     for name, make in MAKERS.items():
-        for path in folder.glob(f"*_{name}.keras"):
-            if path.name.startswith(BACKEND):
-                continue
+        for source in sources(name, BACKEND):
+            path = folder / f"{source}_{name}.keras"
             model = keras.saving.load_model(path)
             train(model, steps[BEFORE:])
             np.savez(folder / f"{path.stem}_on_{BACKEND}.npz", *everything(model))

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+import pytest
 
 import keras_tfopt
 
@@ -37,6 +38,12 @@ IMMEDIATE = {
     "jax": ("eager",),
     "torch": ("eager", "compiled"),
 }[BACKEND]
+
+
+several_only = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"),
+    reason="this version of Keras has no MultiOptimizer",
+)
 
 
 class Rows(NamedTuple):

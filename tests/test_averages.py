@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import BACKEND, to_numpy
+from tests.stepping import BACKEND, several_only, to_numpy
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 4)).astype("float32")
@@ -40,7 +40,13 @@ SOURCES = {
         )
     ),
 }
-every_source = pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+every_source = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=several_only if name == "of several" else ())
+        for name, make in SOURCES.items()
+    ],
+)
 every_verb = pytest.mark.parametrize("verb", ("evaluate", "predict"))
 
 

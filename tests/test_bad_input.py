@@ -12,10 +12,14 @@ import pytest
 
 import keras_tfopt
 from tests.cases import every_case
-from tests.stepping import BACKEND, IMMEDIATE, MODES, Rows, Runner
+from tests.stepping import IMMEDIATE, MODES, Rows, Runner
 
 Refused = (ValueError, TypeError)
 immediate = pytest.mark.parametrize("mode", IMMEDIATE)
+every_compiled = pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
+not_torch = pytest.mark.backends(
+    "tensorflow", "jax", reason="on PyTorch `apply` is called with values, compiled or not"
+)
 NEGATIVE = (-0.1, -1)
 NUMBERS = (math.nan, math.inf, "0.5", None, [0.5], 1j)
 
@@ -237,7 +241,7 @@ def test_row_indices_are_integers():
 
 
 @every_case("case")
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="IndexedSlices are TensorFlow's")
+@pytest.mark.backends("tensorflow", reason="IndexedSlices are TensorFlow's")
 def test_indexed_slices_that_do_not_fit(case, runner_of):
     import tensorflow as tf
 
@@ -251,7 +255,8 @@ def test_indexed_slices_that_do_not_fit(case, runner_of):
 
 
 @every_case("case")
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
+@every_compiled
+@not_torch
 def test_wrong_shapes_are_refused_when_compiling(case, mode):
     runner = Runner(case.make(), VALUES, mode)
     for path, gradient in {
@@ -267,7 +272,8 @@ def test_wrong_shapes_are_refused_when_compiling(case, mode):
 
 
 @every_case("case")
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
+@every_compiled
+@not_torch
 def test_compiled_steps_drop_rows_that_do_not_exist(case, mode):
     """They cannot raise. Whatever else is in the step is done, and no other row is hit."""
     values = np.random.default_rng(0).normal(size=(4, 2))
@@ -285,7 +291,8 @@ def test_compiled_steps_drop_rows_that_do_not_exist(case, mode):
 
 
 @every_case("case")
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
+@every_compiled
+@not_torch
 def test_rows_dropped_by_compiled_steps_are_reported_by_the_next_call(case, mode):
     runner = Runner(case.make(), VALUES, mode)
     runner.step({**sound(), "table/embeddings": Rows(np.ones((2, 2)), np.array([5, -1], "int32"))})

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from integration.benchmarks import contenders, costs, dense, embedding
+from integration.benchmarks import contenders, costs, dense, embedding, exchange
 from integration.benchmarks.shapes import WORK
 
 SMALL = [(8, 8), (8,)]
@@ -49,6 +49,14 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     )
     assert count["one of 20M"] == 20_000_000
     assert count["200 of 64x64"] == 200 * 64 * 64
+
+
+def test_exchange_benchmark(capsys):
+    """On one worker, which has nobody to exchange with."""
+    found = exchange.measure(3, (2000,))
+    exchange.report("alone", [{**found[0], "numbers": 10**6}])
+    assert found[0]["never"] > 0 and found[0]["always"] > 0
+    assert "alone: 1M numbers: step" in capsys.readouterr().out
 
 
 def test_embedding_benchmark(monkeypatch, tmp_path):

@@ -316,9 +316,18 @@ def pytest_generate_tests(metafunc):
     if "check" not in metafunc.fixturenames:
         return
     everything = metafunc.config.getoption("exhaustive")
-    cells = [cell for cell in MATRIX if everything or is_selected(*cell)]
-    ids = [f"{check.__name__}-{wrapper}-{inner}" for wrapper, inner, check in cells]
-    metafunc.parametrize(("wrapper", "inner", "check"), cells, ids=ids)
+    cells = [
+        pytest.param(
+            wrapper,
+            inner,
+            check,
+            id=f"{check.__name__}-{wrapper}-{inner}",
+            marks=pytest.mark.cell(optimizer=wrapper, invariant=check.__name__),
+        )
+        for wrapper, inner, check in MATRIX
+        if everything or is_selected(wrapper, inner, check)
+    ]
+    metafunc.parametrize(("wrapper", "inner", "check"), cells)
 
 
 # What Keras does not have, on a backend or with an optimizer.

@@ -5,7 +5,6 @@ compared pairwise here. There are no stored numbers. The subprocesses run withou
 users do, so this also checks what the contract suite, which runs with x64, cannot.
 """
 
-import importlib.util
 import itertools
 import os
 import pathlib
@@ -15,11 +14,9 @@ import sys
 import numpy as np
 import pytest
 
-from tests.cases import every_case
-from tests.cross_backend_worker import MASKED, UNUSED
-from tests.stepping import BACKEND
-
-INSTALLED = tuple(b for b in ("tensorflow", "jax", "torch") if importlib.util.find_spec(b))
+from tests.cases import CASES, every_case
+from tests.cells import INSTALLED
+from tests.cross_backend_worker import MASKED, UNUSED, variants_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,8 +24,8 @@ pytestmark = [
     pytest.mark.skipif(
         len(INSTALLED) < 2, reason=f"needs two backends, only {INSTALLED} is installed"
     ),
-    pytest.mark.skipif(
-        BACKEND != INSTALLED[0], reason=f"all backends at once: in the run of {INSTALLED[0]}"
+    pytest.mark.backends(
+        INSTALLED[0], reason=f"all backends at once: in the run of {INSTALLED[0]}"
     ),
 ]
 
@@ -78,8 +75,14 @@ def assert_agree(results, prefix, tolerance):
     return found
 
 
-@pytest.mark.formula
-@every_case("case", "variant")
+@pytest.mark.parametrize(
+    ("case", "variant"),
+    [
+        pytest.param(case, variant, id=f"{case.name}-{variant}")
+        for case in CASES
+        for variant in variants_of(case)
+    ],
+)
 def test_same_gradients(case, variant, results):
     tolerance = case.tolerance("float32", variant)  # 1e-6, unless the case says why not
     found = assert_agree(results, f"steps/{case.name}-{variant}/", tolerance)

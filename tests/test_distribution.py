@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests import distribution_worker as worker
+from tests.cases import CASES
 from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND
 
@@ -25,7 +26,18 @@ pytestmark = [
 # What a device sums, adds or multiplies in another order differs by some units in the last place.
 TOLERANCE = 1e-5
 CONTROL_STEPS = "loop" if BACKEND == "torch" else "fit"
-SPREAD_RUNS = [run for run in worker.every_run() if run[0] != "one"]
+
+
+def spread_runs():
+    for spread, steps, run in worker.every_run():
+        if spread != "one":
+            optimizer = run.split(" ")[0].split("_")[0]  # and what is around it or inside
+            here = pytest.mark.cell(optimizer=optimizer, invariant=f"{spread} {steps}")
+            marks = [here] if optimizer in {case.name for case in CASES} else []
+            yield pytest.param(spread, steps, run, marks=marks)
+
+
+every_run = pytest.mark.parametrize(("spread", "steps", "run"), list(spread_runs()))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +81,7 @@ def largest_difference(a, b):
     )
 
 
-@pytest.mark.parametrize(("spread", "steps", "run"), SPREAD_RUNS)
+@every_run
 def test_same_as_on_one_device(spread, steps, run, results):
     one, _ = trained(results, "one", steps, run)
     spread_out, _ = trained(results, spread, steps, run)
@@ -79,7 +91,7 @@ def test_same_as_on_one_device(spread, steps, run, results):
     assert largest_difference(one, spread_out) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("spread", "steps", "run"), SPREAD_RUNS)
+@every_run
 def test_really_spread(spread, steps, run, results):
     _, facts = trained(results, spread, steps, run)
     rows, width, classes = worker.VOCABULARY, worker.WIDTH, worker.CLASSES

@@ -1,8 +1,10 @@
 """The compiled paths: that they are taken, and that they compute what the plain path computes."""
 
+import gc
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import execution
+from tests.stepping import to_numpy
 
 BACKEND = keras.backend.backend()
 SHAPES = [(7, 5), (5,), (), (400, 400), (3, 2, 2), (1,), (0, 4)]  # the fourth is large for torch
@@ -223,6 +226,10 @@ class TestTorch:
         subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
 
+def compiled_functions(optimizer):
+    return [f for key, f in optimizer._fast.items() if key[0] == "whole"]
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the inner XLA function is TensorFlow's")
 class TestTensorFlow:
     @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -250,20 +257,68 @@ class TestTensorFlow:
         assert outside and not outside & arithmetic
 
     def test_two_steps_one_trace(self):
-        optimizer, values = keras_tfopt.Adam(0.01), variables()
+        # Of hyperparameters that no other test has: optimizers share what is compiled.
+        optimizer, values = keras_tfopt.Adam(0.01, beta_1=0.8125), variables()
         train(optimizer, values, steps=4)
-        functions = [f for key, f in optimizer._fast.items() if key[0] == "whole"]
+        functions = compiled_functions(optimizer)
         assert len(functions) == len(SHAPES)
         assert all(f.experimental_get_tracing_count() == 1 for f in functions)
+
+    def test_equal_optimizers_share_compiled_code(self):
+        optimizers = [keras_tfopt.Adam(rate, beta_1=0.625) for rate in (0.01, 0.02)]
+        optimizers.append(keras_tfopt.Adam(0.01, beta_1=0.6875))
+        optimizers.append(keras_tfopt.AdaMax(0.01, beta_1=0.625))
+        ends = []
+        for optimizer in optimizers:
+            values = variables()
+            train(optimizer, values, steps=2)
+            ends.append([to_numpy(v) for v in values])
+        one, other, *others = map(compiled_functions, optimizers)
+        assert all(a is b for a, b in zip(one, other, strict=True))
+        assert not any(f in one for found in others for f in found)
+        assert all(f.experimental_get_tracing_count() == 1 for f in one)
+        moved = [a - to_numpy(v) for a, v in zip(ends[0], variables(), strict=True)]
+        twice = [b - to_numpy(v) for b, v in zip(ends[1], variables(), strict=True)]
+        for a, b in zip(moved, twice, strict=True):  # the learning rate is not compiled in
+            np.testing.assert_allclose(2 * a, b, rtol=1e-4, atol=1e-6)
+
+    def test_shared_code_outlives_the_variables_it_was_made_for(self):
+        """In `fit`, state is created while the step is traced."""
+
+        def trained():
+            model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+            model.set_weights([np.ones(w.shape) for w in model.get_weights()])
+            model.compile(keras_tfopt.Momentum(0.01, 0.8125), "mse", jit_compile=False)
+            model.fit(np.ones((4, 3)), np.zeros((4, 2)), epochs=3, verbose=0)
+            return [to_numpy(v) for v in (*model.weights, *model.optimizer.variables)]
+
+        first = trained()
+        keras.utils.clear_session()
+        gc.collect()
+        for a, b in zip(first, trained(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def test_shared_code_keeps_no_optimizer_alive(self, monkeypatch):
+        from keras_tfopt.execution import tensorflow as engine
+
+        monkeypatch.setattr(engine, "_shared", {})
+        monkeypatch.setattr(engine, "SHARED", 3)
+        optimizer = keras_tfopt.Adam(0.01)
+        train(optimizer, variables(), steps=1)
+        assert len(engine._shared) == 3 < len(compiled_functions(optimizer))
+        gone = weakref.ref(optimizer)
+        del optimizer
+        gc.collect()
+        assert gone() is None
 
     def test_variables_of_one_shape_share_compiled_code(self):
         from keras_tfopt.execution.tensorflow import GROUP
 
         shapes = [(3, 2)] * (2 * GROUP + 1)
-        optimizer = keras_tfopt.Adam(0.01)
+        optimizer = keras_tfopt.Adam(0.01, beta_1=0.5625)
         values = [keras.Variable(np.ones(s), name=f"v{i}") for i, s in enumerate(shapes)]
         train(optimizer, values, shapes=shapes)
-        functions = [f for key, f in optimizer._fast.items() if key[0] == "whole"]
+        functions = compiled_functions(optimizer)
         assert len(functions) == 2  # of whole groups, and of the rest
         assert all(f.experimental_get_tracing_count() == 1 for f in functions)
 

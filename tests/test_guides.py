@@ -1,6 +1,7 @@
 """The guides run on the backend of the test run, with small settings, and draw their pictures.
 
-In full they run in `make guides`, each on one backend.
+In full they run in `make guides`, each on one backend; so, on another one of the backends that are
+installed, they run here, on all of them only in exhaustive runs.
 """
 
 import os
@@ -14,7 +15,9 @@ import keras
 import pytest
 
 from integration import guides as runner
+from tests import cells
 
+BACKEND = keras.backend.backend()
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "guides"
 NUMBER = r"\s+-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
@@ -26,15 +29,25 @@ pytest.importorskip("mlxtend")
 pytest.importorskip("sklearn")
 
 
+def usual():
+    """The guides that run here."""
+    return [guide for guide in runner.names() if cells.EXHAUSTIVE or home(guide) == BACKEND]
+
+
+def home(guide):
+    others = [name for name in cells.INSTALLED if name != runner.BACKENDS.get(guide)]
+    return cells.pick(others or cells.INSTALLED, guide)
+
+
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
     """A function from a guide to what it printed."""
     folder = tmp_path_factory.mktemp("guides")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     # JAX as users have it: the test run itself has x64 on.
-    backend = {"KERAS_BACKEND": keras.backend.backend(), "JAX_ENABLE_X64": "0"}
+    backend = {"KERAS_BACKEND": BACKEND, "JAX_ENABLE_X64": "0"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.guides_worker", str(folder), *CHECKS],
+        [sys.executable, "-m", "tests.guides_worker", str(folder), *usual()],
         cwd=ROOT,
         env={**os.environ, **backend, "PYTHONPATH": path},
         capture_output=True,
@@ -160,6 +173,17 @@ def switching(text):
         assert "No other backend is installed" in text
 
 
+def workers(text):
+    """What is exchanged less often is exchanged so; and everybody learns."""
+    names = "SyncReplicas", "ModelAverage", "ElasticAverage", "AGN", "DiLoCo", "no exchange"
+    rows = lines(text, names, 3)  # period, exchanges, loss
+    steps = rows["SyncReplicas"][1]
+    assert steps >= 100
+    for period, exchanges, loss in rows.values():
+        assert exchanges == (steps // period if period else 0)
+        assert loss < 1.5  # 2.3 is that of guessing
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -175,11 +199,12 @@ CHECKS = {
         limits,
         own_optimizer,
         switching,
+        workers,
     )
 }
 
 
-@pytest.mark.parametrize("guide", runner.names())
+@pytest.mark.parametrize("guide", usual())
 def test_guide(guide, printed):
     CHECKS[guide](printed(guide))
 
@@ -194,6 +219,10 @@ def test_form_of_guide(guide):
     for date in head.group(3, 4):
         time.strptime(date, "%Y/%m/%d")
     assert f"({guide}.py)" in (GUIDES / "README.md").read_text("utf-8")
+
+
+def test_every_guide_is_checked():
+    assert set(CHECKS) == set(runner.names())
 
 
 def test_runner_has_a_backend_for_each_guide():

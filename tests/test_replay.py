@@ -2,7 +2,6 @@
 
 import fnmatch
 import inspect
-import itertools
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import pytest
 import keras_tfopt
 from integration import originals, recordings, replay, stepping
 from keras_tfopt import legacy
+from tests import cells
 
 pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 
@@ -42,32 +42,47 @@ FIRST_SPARSE = {
 }
 
 
+WAYS = {label: way for mode in stepping.MODES for label, way in stepping.ways(mode).items()}
+PLAIN, *OTHERS = WAYS  # operation by operation; compiled in one way or another
+
+
+def every_way(usual):
+    """Parametrize over recordings by their names, and over the ways to make steps.
+
+    Unless the run is exhaustive, they are replayed in the usual ways only: {name: ways}.
+    """
+    params = []
+    for name, ways in usual.items():
+        entry = originals.original(CASES[name].optimizer)
+        optimizer = "DecoupledWeightDecay" if entry.extends else entry.ours
+        ours = pytest.mark.cell(optimizer=optimizer)
+        for way in WAYS:
+            marks = [ours] if way in ways else [ours, pytest.mark.exhaustive]
+            params.append(pytest.param(name, way, id=f"{name}-{way}", marks=marks))
+    return pytest.mark.parametrize(("name", "way"), params)
+
+
 # ---- The recordings ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", stepping.MODES)
-@pytest.mark.parametrize("name", CASES)
-def test_recording(name, mode):
-    outcome = replay.replay(CASES[name], mode)
+@every_way({name: (PLAIN, cells.pick(OTHERS, name)) for name in CASES})
+def test_recording(name, way):
+    outcome = replay.replay(CASES[name], {way: WAYS[way]})
     assert outcome.failure is None
     assert 0 <= outcome.error <= 1
 
 
-def pytest_generate_tests(metafunc):
-    """Through the original names, op by op; in compiled steps, and fully, only if asked for."""
-    if "legacy_mode" not in metafunc.fixturenames:
-        return
-    everything = metafunc.config.getoption("exhaustive")
+def usual_through_original_names():
+    """Of each class one recording, with row gradients and several options where there are."""
     names = [name for name in CASES if CASES[name].folder != ADDONS]
-    if not everything:  # one of each class, with row gradients and several options where there are
-        best = sorted(names, key=lambda n: (CASES[n].sparse, len(CASES[n].entry["kwargs"])))
-        names = list({CASES[name].optimizer: name for name in best}.values())
-    modes = stepping.MODES if everything else ("eager",)
-    metafunc.parametrize(("name", "legacy_mode"), itertools.product(names, modes))
+    best = sorted(names, key=lambda n: (CASES[n].sparse, len(CASES[n].entry["kwargs"])))
+    chosen = set({CASES[name].optimizer: name for name in best}.values())
+    return {name: (PLAIN,) if name in chosen else () for name in names}
 
 
-def test_recording_through_the_original_names(name, legacy_mode):
-    outcome = replay.replay(CASES[name], legacy_mode, through="legacy")
+@every_way(usual_through_original_names())
+def test_recording_through_the_original_names(name, way):
+    outcome = replay.replay(CASES[name], {way: WAYS[way]}, through="legacy")
     assert outcome.failure is None
     assert 0 <= outcome.error <= 1
 
@@ -84,7 +99,7 @@ def test_every_original_is_replayed_under_its_name(capsys):
 
 @pytest.mark.parametrize("name", DEVIATING)
 def test_deviations_are_real(name, capsys):
-    failure = replay.replay(DEVIATING[name], "eager").failure
+    failure = replay.replay(DEVIATING[name], {PLAIN: WAYS[PLAIN]}).failure
     first = DEVIATING[name].steps[0]
     assert re.match(rf"step {first}, (var|slot)/{first}/", failure), failure
     status, lines = run(capsys, str(DEVIATING[name].folder), "--only", name, "--quirks")
@@ -102,20 +117,18 @@ def test_patterns_choose_what_they_say(pattern):
 
 
 @pytest.mark.skipif(BACKEND not in stepping.NATIVE, reason="no row gradients of its own")
-@pytest.mark.parametrize("mode", stepping.MODES)
-@pytest.mark.parametrize("optimizer", FIRST_SPARSE)
-def test_recording_with_row_gradients_of_the_backend(optimizer, mode):
+@every_way({case.name: (cells.pick(list(WAYS), name),) for name, case in FIRST_SPARSE.items()})
+def test_recording_with_row_gradients_of_the_backend(name, way):
     # Such gradients do not touch a row of zeros as the original and RowGradient do, so the paths
     # of the lazy rules part where one occurs.
-    case = FIRST_SPARSE[optimizer]
-    lazy = originals.original(optimizer).optimizer_class().sparse != "dense"
+    case = CASES[name]
+    lazy = originals.original(case.optimizer).optimizer_class().sparse != "dense"
     zeros = [step for step in case.steps if names_a_row_of_zeros(case, step)]
     parting = min(zeros, default=case.steps.stop)
     assert parting > 0
-    for way in stepping.ways(mode).values():
-        with stepping.precision(case.float64):
-            difference = case.compare(replay.trajectory(case, way, native=True)).difference
-        assert difference is None or (lazy and difference.step >= parting), difference
+    with stepping.precision(case.float64):
+        difference = case.compare(replay.trajectory(case, WAYS[way], native=True)).difference
+    assert difference is None or (lazy and difference.step >= parting), difference
 
 
 def names_a_row_of_zeros(case, step):

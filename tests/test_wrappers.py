@@ -13,7 +13,16 @@ import pytest
 import keras_tfopt
 from integration import recordings
 from tests.cases import CASES, gradients, initial
-from tests.stepping import BACKEND, IMMEDIATE, MODES, Rows, Runner, make_variable, to_numpy
+from tests.stepping import (
+    BACKEND,
+    IMMEDIATE,
+    MODES,
+    Rows,
+    Runner,
+    make_variable,
+    several_only,
+    to_numpy,
+)
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "tf1"
 WRAPPERS = [case for case in CASES if issubclass(case.cls, keras_tfopt.Wrapper)]
@@ -333,6 +342,17 @@ def test_the_callback_raises():
     assert model.optimizer.skipped == 3
 
 
+@every_mode
+def test_averages_follow_the_steps_that_are_made(mode):
+    """Around one that leaves out steps: they move in all the others."""
+    inner = keras_tfopt.SkipNonFinite(keras_tfopt.GradientDescent(1.0))
+    runner = Runner(keras_tfopt.MovingAverage(inner, 0.5), {"k": np.zeros(2)}, mode)
+    for g in (-1.0, np.nan, -1.0):
+        runner.step({"k": np.full(2, g)})
+    average = to_numpy(runner.optimizer.slot(runner.variables[0], "average"))
+    np.testing.assert_allclose(average, [1.25, 1.25], rtol=1e-6)  # of 0, 1 and 2
+
+
 def test_skipped_steps_move_no_average_around():
     inner = keras_tfopt.SkipNonFinite(keras_tfopt.Momentum(0.1))
     optimizer = keras_tfopt.Lookahead(keras_tfopt.MovingAverage(inner, 0.5), 2)
@@ -404,6 +424,18 @@ def test_a_loss_scale_optimizer_belongs_outside(wrapper):
         wrapper.cls(inner, **wrapper.required)
 
 
+def test_wrappers_need_no_multi_optimizer(monkeypatch):
+    """Keras before 3.15 has none."""
+    monkeypatch.delattr(keras.optimizers, "MultiOptimizer", raising=False)
+    kernel = make_variable("kernel", np.ones(2))
+    optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.5, momentum=0.0), 0.5)
+    optimizer.apply([np.ones(2)], [kernel])
+    with optimizer.averaged(keras.Sequential()):
+        pass
+    assert to_numpy(kernel).tolist() == [0.5, 0.5]
+
+
+@several_only
 def test_accumulation_inside_of_a_multi_optimizer_is_refused():
     inner = keras_tfopt.Momentum(0.1, gradient_accumulation_steps=2)
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(inner))

@@ -16,6 +16,7 @@ MODULES = (
     "keras_tfopt.schedules",
     "keras_tfopt.algorithms",
     "keras_tfopt.wrappers",
+    "keras_tfopt.distributed",
     "keras_tfopt.legacy",
 )
 # keras_tfopt.execution is internal but for these.

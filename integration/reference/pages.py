@@ -17,6 +17,8 @@ import keras_tfopt.legacy
 from integration import catalogue, stock_defects
 from integration.reference import docstrings, names, runs
 
+# Optimizers to derive from.
+ABSTRACT = (keras_tfopt.Algorithm, keras_tfopt.Wrapper, keras_tfopt.distributed.OverWorkers)
 CATALOGUE = Path(__file__).parents[2] / "guides" / "optimizers.md"
 
 
@@ -160,7 +162,7 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 def methods_of(cls: type) -> str:
     """Its public methods and properties: of abstract bases also what comes from the engine."""
     owners = [cls]
-    if cls in (keras_tfopt.Algorithm, keras_tfopt.Wrapper, keras_tfopt.legacy.Optimizer):
+    if cls in (*ABSTRACT, keras_tfopt.legacy.Optimizer):
         owners = [c for c in cls.__mro__ if c.__module__.startswith("keras_tfopt")]
     found = {}
     for owner in owners:
@@ -236,9 +238,8 @@ same names</li>
 
 
 def _is_optimizer(item: Any) -> bool:
-    bases = (keras_tfopt.Algorithm, keras_tfopt.Wrapper)
     is_optimizer = inspect.isclass(item) and issubclass(item, keras.optimizers.Optimizer)
-    return is_optimizer and item not in bases
+    return is_optimizer and item not in ABSTRACT
 
 
 def _first_line(item: Any) -> str:

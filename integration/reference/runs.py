@@ -32,6 +32,8 @@ ON_DIGITS: dict[str, dict[str, Any]] = {
     "variable_clipping": {"vars_to_clip_dims": {"kernel$": [0]}, "max_norm": 3.0},
     "moving_average": {"average_decay": 0.95},
     "stochastic_weight_averaging": {"start_averaging": 200},
+    "drop_stale": {"staleness": 0},
+    "sync_replicas": {"replicas_to_aggregate": 1},
 }
 ON_FUNCTIONS: dict[str, dict[str, Any]] = {
     "adam_w": {"weight_decay": 1e-3},
@@ -40,6 +42,8 @@ ON_FUNCTIONS: dict[str, dict[str, Any]] = {
     "variable_clipping": {"vars_to_clip_dims": {"point$": [0]}, "max_norm": 2.0},
     "moving_average": {"average_decay": 0.95},
     "stochastic_weight_averaging": {"start_averaging": 100},
+    "drop_stale": {"staleness": 0},
+    "sync_replicas": {"replicas_to_aggregate": 1},
 }
 INSIDE = "momentum"  # of wrappers
 
@@ -136,8 +140,8 @@ def _step(optimizer: Any, loss: Callable[[Any], Any], weights: Any, state: Any) 
 
 def _averages(optimizer: Any) -> bool:
     """Whether `keras_tfopt.averaged` has something to put in."""
-    own = getattr(type(optimizer), "average", None)
-    return own is not None and own is not keras_tfopt.Wrapper.average
+    keeps = getattr(optimizer, "keeps_averages", None)
+    return keeps is not None and keeps()
 
 
 def _put(variables: list[Any], values: Any) -> None:

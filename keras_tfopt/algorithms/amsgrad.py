@@ -74,5 +74,5 @@ class AMSGrad(Algorithm):
         v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(g)
         v_hat = ops.where(s.v_hat >= v, s.v_hat, v)
         size = ops.sqrt(v_hat) + self.epsilon
-        step = m / ops.where(size == 0, ops.ones_like(size), size)
+        step = m / ops.where(ops.equal(size, 0), ops.ones_like(size), size)
         return x - t.rate * step, {"m": m, "v": v, "v_hat": v_hat}

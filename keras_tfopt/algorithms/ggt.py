@@ -82,6 +82,11 @@ class GGT(Algorithm):
         w = self.window
         return {"moment1": Slot((None,)), "grad_buffer": Slot((w, None)), "gram": Slot((w, w))}
 
+    def derived(self, slots: dict[str, Any]) -> dict[str, Any]:
+        """The slots that follow from the others, which the original does not keep."""
+        rows = slots["grad_buffer"]
+        return {"gram": rows @ ops.transpose(rows)}
+
     def sums(self, g: Any, s: Any, t: Any) -> dict[str, Any]:
         m = self._moment(g, s)
         return {"square": row_products(m[None], m), "products": row_products(s.grad_buffer, m)}

@@ -120,7 +120,7 @@ def inverse_root(matrix: Any, exponent: Any, epsilon: Any, iterative: bool) -> A
 def _by_products(matrix: Any, p: int) -> Any:
     dtype = keras.backend.standardize_dtype(matrix.dtype)
     limit, tolerance = _LIMITS[dtype]
-    identity = ops.eye(matrix.shape[0], dtype=dtype)
+    identity = ops.eye(int(matrix.shape[0]), dtype=dtype)
     largest = ops.max(ops.abs(matrix))  # squares of small numbers would be zero
     largest = ops.where(largest > 0, largest, ops.ones_like(largest))
     norm = ops.sqrt(ops.sum(ops.square(matrix / largest))) * largest

@@ -60,5 +60,5 @@ class NeuralOptimizer1(Algorithm):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m = self.beta_1 * s.m + (1 - self.beta_1) * g
-        agree = ops.sign(m) == ops.sign(g)
+        agree = ops.equal(ops.sign(m), ops.sign(g))
         return x - t.lr * ops.where(agree, g, self.decrease_factor * g), {"m": m}

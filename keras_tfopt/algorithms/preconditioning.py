@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_tfopt.algorithm import check_function_of_step, check_integer
 from keras_tfopt.algorithms.matrix_roots import inverse_root, use_iteration
-from keras_tfopt.execution import conditional
+from keras_tfopt.execution import changes, conditional, is_function_of_step
 
 
 def sum_of_products(rule: Any, old: Any, t: Any, matrix: Any) -> Any:
@@ -34,7 +34,7 @@ def root(rule: Any, old: Any, t: Any, total: Any, exponent: Any) -> Any:
     """The inverse root of a sum, where it is time for a new one."""
 
     def updated() -> Any:
-        size = total.shape[0]
+        size = int(total.shape[0])  # an object where TensorFlow behaves as its version 1
         ridge = rule.epsilon * ops.eye(size, dtype=total.dtype)
         number = isinstance(exponent, float)  # else it changes
         iterative = number and use_iteration(rule.use_iterative_root, whole_root(exponent))
@@ -73,6 +73,6 @@ def check_iteration(rule: Any, rank: int) -> None:
 
 def check_interval(name: str, value: Any) -> Any:
     """Returns an integer >= 1 or what gives one at each step, or raises an error."""
-    if isinstance(value, (int, float)):
-        return check_integer(name, value, 1)
-    return check_function_of_step(name, value, 1)
+    if changes(value) or is_function_of_step(value):
+        return check_function_of_step(name, value, 1)
+    return check_integer(name, value, 1)

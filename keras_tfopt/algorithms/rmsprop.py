@@ -33,7 +33,7 @@ class RMSProp(Algorithm):
         learning_rate: $\eta$, number >= 0, schedule or callable. Defaults to 0.001.
         rho: Decay of the averages, in [0, 1]. Defaults to 0.9.
         momentum: $\mu$ in [0, 1]. Defaults to 0.
-        epsilon: Number > 0, inside of the root. Defaults to 1e-10.
+        epsilon: Number >= 0, inside of the root. Defaults to 1e-10.
         centered: Whether to subtract the square of the average gradient. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Algorithm`.
 
@@ -52,7 +52,7 @@ class RMSProp(Algorithm):
     Differences: as in `tf.train.RMSPropOptimizer`, `rms` starts at one, so that first steps are
     small; `keras.optimizers.RMSprop` starts it at zero and has an epsilon of 1e-7. The original
     calls `rho` `decay` and has no default learning rate. Where rounding makes $r - c^2$ negative,
-    which can give NaN there, it counts as zero here; epsilon = 0, which can give 0/0, is refused.
+    which can give NaN there, it counts as zero here. With epsilon = 0, what is 0/0 there is 0 here.
     """
 
     sparse = "rows"
@@ -69,7 +69,7 @@ class RMSProp(Algorithm):
         super().__init__(learning_rate, **base)
         self.rho = check_hyperparameter("rho", rho, 0, 1)
         self.momentum = check_hyperparameter("momentum", momentum, 0, 1)
-        self.epsilon = check_hyperparameter("epsilon", epsilon, 0, left_open=True)
+        self.epsilon = check_hyperparameter("epsilon", epsilon, 0)
         self.centered = check_bool("centered", centered)
 
     def slots(self, like: Any) -> dict[str, Any]:
@@ -85,5 +85,8 @@ class RMSProp(Algorithm):
             averages = {"rms": rms, "mg": mg}
         else:
             variance, averages = rms, {"rms": rms}
-        a = self.momentum * s.momentum + t.lr * g / ops.sqrt(variance + self.epsilon)
+        size = ops.sqrt(variance + self.epsilon)
+        if isinstance(self.epsilon, float) and not self.epsilon:
+            size = ops.where(ops.equal(size, 0), ops.ones_like(size), size)
+        a = self.momentum * s.momentum + t.lr * g / size
         return x - a, {**averages, "momentum": a}

@@ -13,6 +13,7 @@ from keras_tfopt.execution.building import path_of, prepare
 from keras_tfopt.execution.checkpoint_files import CheckpointFile, Content, write_checkpoint
 from keras_tfopt.execution.configuration import decoded, encoded, portable
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.exchanges.workers import clone, mean_gradient, rows_in
 from keras_tfopt.execution.gradients import clipped_by_global_norm
 from keras_tfopt.execution.imperative import Imperative, assign_rows, take_rows
 from keras_tfopt.execution.lookup import (
@@ -33,6 +34,7 @@ from keras_tfopt.execution.options import (
     own_parameters,
 )
 from keras_tfopt.execution.rows import RowGradient
+from keras_tfopt.execution.scopes import creating
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
@@ -57,11 +59,16 @@ conditional = backend.conditional
 eigh_is_slow = backend.eigh_is_slow
 is_variable = backend.is_variable
 outside_compiler = backend.outside_compiler
+OptimizerBase = backend.OptimizerBase
+start_optimizer = backend.start_optimizer
 run_step = backend.run_step
 
 __all__ = [
     "CheckpointFile",
     "Content",
+    "clone",
+    "mean_gradient",
+    "rows_in",
     "Imperative",
     "array_of",
     "core",
@@ -77,7 +84,9 @@ __all__ = [
     "apply_rows",
     "as_named_rows",
     "assign_rows",
+    "OptimizerBase",
     "check_traceable",
+    "start_optimizer",
     "gradients_of_loss",
     "is_variable",
     "outside_compiler",
@@ -86,6 +95,7 @@ __all__ = [
     "slots_of",
     "state_variables",
     "run_step",
+    "creating",
     "take_rows",
     "variables_of",
     "AveragedFunction",

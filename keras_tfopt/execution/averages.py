@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.versions import is_multi_optimizer
 
 Current = Callable[[Any], Any]  # from a variable to its value
 
@@ -21,7 +22,7 @@ def parts(optimizer: Any) -> Iterator[Any]:
     """An optimizer and all that are inside of it."""
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
-    several = isinstance(optimizer, keras.optimizers.MultiOptimizer)
+    several = is_multi_optimizer(optimizer)
     for part in optimizer.optimizers if several else [] if inner is None else [inner]:
         yield from parts(part)
 

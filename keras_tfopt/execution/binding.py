@@ -84,6 +84,25 @@ def with_values(rule: Any, values: dict[str, Any]) -> Any:
     return bare
 
 
+def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
+    """Equal for optimizers that can share what is compiled: of one class and hyperparameters.
+
+    `rule` is the bare one. What is compiled keeps it, and with it all that is known by identity.
+    """
+    values = {name: value for name, value in vars(rule).items() if name not in changing}
+    return type(engine), _identity(values), changing, keras.config.floatx()
+
+
+def _identity(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value), repr(value)  # which tells -0.0 from 0.0
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_identity, value)
+    if isinstance(value, dict):
+        return dict, *((name, _identity(one)) for name, one in sorted(value.items()))
+    return id(value)
+
+
 @functools.cache
 def _methods_of(cls: type) -> type:
     if not issubclass(cls, keras.optimizers.Optimizer):
@@ -154,7 +173,8 @@ def bind_rule(
             x = x - scalars["weight_decay_rate"] * x
         t = Scalars(scalars, dict(kind.facts), rows, _no_norm if of_elements else norm, mask)
         result = rule_at(scalars).update(g, x, slots_of(*kept), t)
-        x, new = _check_result(name_of_rule, result, start, slots_of(*kept))
+        # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
+        x, new = _check_result(name_of_rule, result, start, dict(zip(names, kept, strict=False)))
         if mask is not None:
             x = ops.where(mask, x, start)
         changed = [x if name == MASTER else new.get(name) for name in names]
@@ -273,7 +293,9 @@ def _current(variable: Any, master: Any, dtype: str) -> Any:
     return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
-def _check_result(rule: str, result: Any, x: Any, slots: Any) -> tuple[Any, dict[str, Any]]:
+def _check_result(
+    rule: str, result: Any, x: Any, slots: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """What `update` returned, or an error that says what it has to return.
 
     Numbers of dimensions are compared, not sizes, which compiled code leaves open.
@@ -284,11 +306,13 @@ def _check_result(rule: str, result: Any, x: Any, slots: Any) -> tuple[Any, dict
             f"Received: {type(result).__name__}"
         )
     new_x, new = result
-    _check_described(rule, new, slots._fields)
-    old = {"the variable": x, **slots._asdict()}
+    _check_described(rule, new, slots)
+    old = {"the variable": x, **slots}
     for name, value in {"the variable": new_x, **new}.items():
         shape = getattr(value, "shape", None)
-        if shape is not None and len(shape) != len(old[name].shape):
+        if shape is None or getattr(shape, "rank", 0) is None:  # which graphs may leave open
+            continue
+        if len(shape) != len(old[name].shape):
             raise ValueError(
                 f"{rule}.update must return {name} with {len(old[name].shape)} dimensions, as it "
                 f"is. Received: {len(shape)}"

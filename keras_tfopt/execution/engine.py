@@ -597,6 +597,14 @@ class Engine(keras.optimizers.Optimizer):
             )
         return self._fast[key]
 
+    def rule_to_share(self) -> tuple[Any, tuple[str, ...]]:
+        """The rule without the state, which a function that is shared would keep alive.
+
+        With it come the names of hyperparameters that are among the scalars of each step.
+        """
+        changing = tuple(self._changing)
+        return with_values(self, dict.fromkeys(changing)), changing
+
     # ---- Base options ---------------------------------------------------------------------------
 
     def exclude_from_weight_decay(

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from jax.extend.core import get_opaque_trace_state
 
 from keras_tfopt.execution import jax_lookup
-from keras_tfopt.execution.jax_lookup import look_up  # noqa: F401
+from keras_tfopt.execution.jax_lookup import get_opaque_trace_state, look_up  # noqa: F401
 from keras_tfopt.execution.jax_loss import (  # noqa: F401
     check_traceable,
     concretely,
@@ -175,6 +174,16 @@ def row_mask(gradient: Any) -> Any:
 def nonzero_rows(values: Any) -> Any:
     """Which rows hold anything but zeros, shaped to broadcast over the values."""
     return _column(_nonzero(values), values)
+
+
+def rows_at(values: Any, mask: Any) -> tuple[Any, Any]:
+    """The rows for which a mask of `nonzero_rows` holds, and their numbers.
+
+    The others have numbers out of range, as the result has the same shape whatever the mask is.
+    """
+    rows = jnp.arange(values.shape[0], dtype="int32")
+    chosen = jnp.reshape(mask, (-1,))
+    return jnp.where(mask, values, 0), jnp.where(chosen, rows, values.shape[0] + rows)
 
 
 def to_dense(rows: Any) -> Any:

@@ -13,10 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import get_opaque_trace_state
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from keras_tfopt.execution.rows import RowGradient
+
+try:
+    from jax.extend.core import get_opaque_trace_state
+except ImportError:  # where it was in JAX 0.6
+    from jax.core import get_opaque_trace_state
 
 # {identity of a dense gradient: (weak reference to it, the (ids, values) it is the sum of)}
 _NOTES: dict[int, tuple[weakref.ref, tuple[tuple[Any, Any], ...]]] = {}

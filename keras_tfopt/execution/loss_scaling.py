@@ -13,6 +13,7 @@ from keras_tfopt.execution import gradients, persistence
 from keras_tfopt.execution.binding import Cache
 from keras_tfopt.execution.building import describe, pair
 from keras_tfopt.execution.configuration import portable
+from keras_tfopt.execution.exchanges.workers import agreed
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.wrapping import apply_summed, check_inner
 
@@ -79,7 +80,7 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
             ]
             # Before the check, so that all replicas come to the same result.
             grads = backend.reduce_replicas(grads)
-            finite = gradients.all_finite(grads)
+            finite = agreed(self.inner_optimizer, gradients.all_finite(grads))
             scale, counter = backend.read(self.dynamic_scale), backend.read(self.step_counter)
 
             def step() -> None:

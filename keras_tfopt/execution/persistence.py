@@ -88,12 +88,17 @@ def load(
             + f"it was not written by this package. It holds the entries {sorted(keys)[:8]}. "
             + _WAY_OUT
         )
-    text = np.asarray(store[LAYOUT]).astype("uint8").tobytes().decode()
-    saved = Saved(json.loads(text), [])
+    saved = Saved(_roles_in(store[LAYOUT], optimizer), [])
     for position, role in enumerate(saved.roles):
         if str(position) not in keys:
             raise ValueError(_problem(optimizer) + f"position {position} ({role!r}) is missing")
-        saved.arrays.append(np.array(store[str(position)]))
+        array = np.array(store[str(position)])
+        if array.dtype.kind not in _NUMBERS:
+            raise ValueError(
+                _problem(optimizer) + f"position {position} ({role!r}) must hold numbers. "
+                f"Received: dtype {array.dtype}"
+            )
+        saved.arrays.append(array)
     if optimizer.built:
         restore(saved, variables, roles, optimizer)
         return None
@@ -172,6 +177,23 @@ _WAY_OUT = (
     "To load the model's weights without it, pass `skip_mismatch=True` to `load_weights` or "
     "`compile=False` to `load_model`"
 )
+
+
+# Kinds of NumPy's: booleans, integers, floating-point numbers, and among the rest bfloat16.
+_NUMBERS = "biufV"
+
+
+def _roles_in(layout: Any, optimizer: Any) -> list[str]:
+    """What the entry says that the positions are."""
+    try:
+        roles = json.loads(np.asarray(layout).astype("uint8").tobytes().decode())
+    except (TypeError, ValueError):
+        roles = None
+    if not (isinstance(roles, list) and all(isinstance(role, str) for role in roles)):
+        raise ValueError(
+            _problem(optimizer) + f"its entry {LAYOUT!r}, a list of names as JSON, is damaged"
+        )
+    return roles
 
 
 def _problem(optimizer: Any) -> str:

@@ -113,15 +113,22 @@ def _outside() -> Iterator[None]:
         global_state.set_global_attribute("stateless_scope", scope)
 
 
+@contextlib.contextmanager
+def creating() -> Iterator[None]:
+    """A context in which variables can be created, also where a step is being compiled."""
+    from keras_tfopt.execution.select import backend
+
+    with _outside(), backend.concretely():
+        yield
+
+
 def _initialize(variable: Any) -> None:
     """Gives its first value to a variable that a layer has just created in the scope.
 
     Keras would do so at the end of the scope only, and have it stand for another value until then.
     """
-    from keras_tfopt.execution.select import backend
-
     waiting = global_state.get_global_attribute("uninitialized_variables") or []
     rest = [other for other in waiting if other is not variable]
     global_state.set_global_attribute("uninitialized_variables", rest)
-    with _outside(), backend.concretely():
+    with creating():
         variable._deferred_initialize()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
+    "OptimizerBase",
     "build_scope",
     "colocated",
     "number",
@@ -15,6 +16,7 @@ __all__ = [
     "reduce_replicas",
     "replicas",
     "run_in_pieces",
+    "start_optimizer",
 ]
 
 if TYPE_CHECKING:
@@ -55,3 +57,12 @@ def run_in_pieces(
 
 def reduce_replicas(grads: list[Any]) -> list[Any]:
     return grads
+
+
+# What the optimizers under their names in TensorFlow 1 derive from.
+OptimizerBase = object
+
+
+def start_optimizer(optimizer: Any, name: str, use_locking: bool) -> None:
+    """What `OptimizerBase` does to begin with."""
+    optimizer._name = name

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from keras_tfopt.execution import binding
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.settings import is_plain
 from keras_tfopt.execution.tensorflow_lookup import look_up  # noqa: F401
@@ -27,13 +28,24 @@ if TYPE_CHECKING:
     from keras_tfopt.execution.state import Like
 
 
+# What the optimizers under their names in TensorFlow 1 derive from.
+OptimizerBase = tf.compat.v1.train.Optimizer
+
 # Variables of one shape that are updated by one call of compiled code.
 GROUP = 8
+# Functions that optimizers of equal hyperparameters have in common, and how many are kept.
+SHARED = 256
+_shared: dict[tuple, Callable] = {}
 
 
 def outside_compiler(function: Callable) -> Callable:
     """Keeps AutoGraph from rewriting the engine where a user's own step is a `tf.function`."""
     return tf.autograph.experimental.do_not_convert(function)
+
+
+def start_optimizer(optimizer: Any, name: str, use_locking: bool) -> None:
+    """What `OptimizerBase` does to begin with."""
+    OptimizerBase.__init__(optimizer, use_locking, name)
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
@@ -246,6 +258,19 @@ def nonzero_rows(values: Any) -> Any:
     return _column(_nonzero(values), values)
 
 
+def rows_at(values: Any, mask: Any) -> tuple[Any, Any]:
+    """The rows for which a mask of `nonzero_rows` holds, and their numbers.
+
+    XLA knows no length that depends on the mask: there, the others have numbers out of range.
+    """
+    if not _in_xla():
+        indices = tf.where(tf.reshape(mask, [-1]))[:, 0]
+        return tf.gather(values, indices), indices
+    rows = tf.range(values.shape[0])
+    beyond = tf.where(tf.reshape(mask, [-1]), rows, values.shape[0] + rows)
+    return tf.where(mask, values, tf.zeros_like(values)), beyond
+
+
 def to_dense(rows: Any) -> Any:
     total = tf.math.unsorted_segment_sum(rows.values, rows.indices, rows.shape[0])
     return tf.reshape(total, rows.shape)
@@ -262,13 +287,19 @@ def to_native(rows: Any) -> Any:
 
 
 def run_in_place(
-    engine: Engine, key: Any, function: Callable, variables: Sequence[Any], inputs: Any
+    engine: Engine,
+    key: Any,
+    function: Callable,
+    variables: Sequence[Any],
+    inputs: Any,
+    sharing_key: tuple | None = None,
 ) -> Any:
     """Calls `function(values, inputs)`, which returns a result and writes; makes the writes.
 
     A write is `(position in variables, indices, an index or None, value)`. The whole runs compiled
     by XLA, which is given the variables themselves and updates them where they are. It is compiled
-    once per key and shapes; the inputs must be tensors.
+    once per key and shapes; the inputs must be tensors. Engines with one sharing key, which says
+    all else that the function depends on, have it in common.
     """
     # Variables with a copy on each of several devices are not for XLA.
     spread = any(isinstance(_native(v), tf.distribute.DistributedValues) for v in variables)
@@ -277,22 +308,33 @@ def run_in_place(
         commit(engine, [(variables[n], indices, value) for n, indices, value in writes])
         return result
     if key not in engine._fast:
-
-        def run(variables: list[Any], inputs: Any) -> Any:
-            result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
-            later = {}
-            for n, indices, value in writes:
-                if indices is None:
-                    _assign(variables[n], None, value)
-                else:
-                    later[n] = indices, value
-            return result, later
-
-        engine._fast[key] = tf.function(run, jit_compile=True, autograph=False)
+        compiled = _shared.pop((sharing_key, key), None)
+        engine._fast[key] = compiled or _in_place(function)
+        if sharing_key is not None:
+            _shared[sharing_key, key] = engine._fast[key]  # as the last one
+            if len(_shared) > SHARED:
+                del _shared[next(iter(_shared))]
     result, later = engine._fast[key]([_native(v) for v in variables], inputs)
     # Of a variable that is written in part, XLA would make a copy.
     commit(engine, [(variables[n], *write) for n, write in later.items()])
     return result
+
+
+def _in_place(function: Callable) -> Callable:
+    def run(variables: list[Any], inputs: Any) -> Any:
+        result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
+        later = {}
+        for n, indices, value in writes:
+            if indices is None:
+                _assign(variables[n], None, value)
+            else:
+                later[n] = indices, value
+        # TensorFlow notes the variables for which a function is traced, and refuses to call it when
+        # these are gone. But they are arguments: it is called for others, too.
+        tf.compat.v1.get_default_graph()._watched_variables.clear()
+        return result, later
+
+    return tf.function(run, jit_compile=True, autograph=False)
 
 
 def run_in_pieces(
@@ -364,13 +406,17 @@ def execute(engine: Engine, updates: list[Update], scalars: dict[str, dict[str, 
 
 
 def _run_whole(engine: Engine, key: tuple, group: list[Update], scalars: dict[str, Any]) -> None:
-    call = engine.rule_call(group[0])
+    call, sharing_key = engine.rule_call(group[0]), None
     if not engine.fused:
         for update in group:
             x, *slots = [read(v) for v in (update.variable, *update.slots)]
             x, slots = call(update.gradient, x, slots, scalars, update.mask)
             commit(engine, update.writes([x, *slots]))
         return
+    if key not in engine._fast and not is_plain() and (engine.scope == "element" or engine.flat):
+        rule, changing = engine.rule_to_share()
+        sharing_key = binding.sharing_key(engine, rule, changing)
+        call = binding.bind_rule(rule, group[0].kind, group[0].names, norm, changing)
     variables = [v for update in group for v in (update.variable, *update.slots)]
     each = len(variables) // len(group)
 
@@ -390,7 +436,7 @@ def _run_whole(engine: Engine, key: tuple, group: list[Update], scalars: dict[st
         # Outside of XLA, which sums in order and on one core.
         norms = [norm(update.gradient), norm(read(update.variable))] if engine.flat else []
         given.append((update.gradient, update.mask, norms))
-    run_in_place(engine, key, run, variables, (given, scalars))
+    run_in_place(engine, key, run, variables, (given, scalars), sharing_key)
 
 
 def _norm_or(known: dict[int, Any]) -> Callable[[Any], Any]:

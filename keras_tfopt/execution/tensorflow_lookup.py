@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt.execution.rows import is_taken
+from keras_tfopt.execution.versions import is_multi_optimizer
 
 
 def look_up(table: Any, ids: Any) -> Any:
@@ -47,7 +48,7 @@ def _is_ours(optimizer: Any, table: Any) -> bool:
     from keras_tfopt.execution.engine import Engine
     from keras_tfopt.execution.wrapping import WrappingEngine
 
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+    if is_multi_optimizer(optimizer):
         return _is_ours(optimizer._optimizer_map(table), table)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return _is_ours(optimizer.inner_optimizer, table)

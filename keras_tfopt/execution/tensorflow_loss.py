@@ -13,7 +13,7 @@ from keras_tfopt.execution.scopes import Reads, is_trainable
 
 
 def is_variable(value: Any) -> bool:
-    return isinstance(value, (keras.Variable, tf.Variable))
+    return isinstance(value, (keras.Variable, tf.Variable, tf.compat.v1.Variable))
 
 
 def check_traceable(verb: str, assigns: bool = True) -> None:

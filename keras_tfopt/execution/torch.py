@@ -162,6 +162,12 @@ def nonzero_rows(values: Any) -> Any:
     return _nonzero(values).reshape(-1, *[1] * (values.ndim - 1))
 
 
+def rows_at(values: Any, mask: Any) -> tuple[Any, Any]:
+    """The rows for which a mask of `nonzero_rows` holds, and their numbers."""
+    indices = torch.nonzero(mask.reshape(-1))[:, 0]
+    return values[indices], indices
+
+
 def to_dense(rows: Any) -> Any:
     return rows.values.new_zeros(rows.shape).index_add_(0, rows.indices, rows.values)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keras_tfopt.execution import torch_compile
-from keras_tfopt.execution.binding import Kind, Update, bind_rule, with_values
+from keras_tfopt.execution.binding import Kind, Update, bind_rule, sharing_key, with_values
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _step(engine: Engine, update: Update, in_blocks: bool) -> Callable[..., None
         changing = tuple(engine._changing)
         # Without the state, which compiled code would keep alive.
         rule = with_values(engine, dict.fromkeys(changing))
-        shared = (type(engine), repr(sorted(vars(rule).items())), changing, *key)
+        shared = (*sharing_key(engine, rule, changing), *key)
         if shared not in _compiled:
             _compiled[shared] = _compile(rule, kind, names, changing, in_blocks, engine.scope)
         engine._fast[key] = _compiled[shared]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import types
 import warnings
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from keras_tfopt.execution.versions import is_before
 
 _compiler_works = True
 
@@ -32,6 +35,8 @@ class Compiled:
         otherwise: Callable,
         like_many: Callable[..., tuple] | None,
     ):
+        from torch._inductor import config
+
         # Recompilations are counted per code object, and past a limit code silently runs as it is.
         own = types.FunctionType(
             function.__code__.replace(co_name=name),
@@ -40,10 +45,13 @@ class Compiled:
         )
         # A half-precision variable is compared with its copy: casts must round as they do eagerly.
         options: dict[str, Any] = {"emulate_precision_casts": True}
-        # Rules have none of the patterns that these look for, such as attention.
-        options.update(use_pre_grad_passes=False, use_joint_graph_passes=False)
+        # Rules have none of the patterns that these look for, such as attention. PyTorch 2.8 has no
+        # such options, and refuses what it does not know.
+        passes = ("use_pre_grad_passes", "use_joint_graph_passes")
+        options.update({name: False for name in passes if hasattr(config, name)})
         if like_many is not None:
             options["guard_filter_fn"] = lambda guards: [False] * len(guards)
+        _look_for_no_symbolic_tensors()
         self._compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
         self._otherwise, self._like_many = otherwise, like_many
         self._is_ready = False
@@ -73,6 +81,22 @@ def _constant_hyperparameters() -> contextlib.AbstractContextManager:
     import torch._dynamo.config
 
     return torch._dynamo.config.patch(specialize_float=True)
+
+
+@functools.cache
+def _look_for_no_symbolic_tensors() -> None:
+    """Spares Dynamo a question of Keras that has one answer in compiled code.
+
+    Before 3.15, each operation of Keras asks it by flattening its arguments in a way that Dynamo
+    cannot follow.
+    """
+    if not is_before(3, 15):
+        return
+    from keras.src.backend.common.keras_tensor import any_symbolic_tensors
+
+    @torch.compiler.substitute_in_graph(any_symbolic_tensors)
+    def none_is_symbolic(args: Any = None, kwargs: Any = None) -> bool:
+        return False
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keras_tfopt.execution import torch_compile
+from keras_tfopt.execution.binding import sharing_key
 from keras_tfopt.execution.settings import is_plain
 from keras_tfopt.execution.state import Rows
 
@@ -65,9 +66,10 @@ def run_in_pieces(
 
 def _compiled_parts(engine: Engine, rule: ModelRule) -> tuple[Callable, Callable]:
     """The parts of a rule that run for each piece."""
-    key = ("pieces", rule.names, rule.along, rule.dtype, tuple(engine._changing))
+    changing = tuple(engine._changing)
+    key = ("pieces", rule.names, rule.along, rule.dtype, changing)
     if key not in engine._fast:
-        shared = (type(engine), repr(sorted(vars(rule.rule).items())), *key)
+        shared = (*sharing_key(engine, rule.rule, changing), *key)
         if shared not in _compiled:
             _compiled[shared] = _compile(rule)
         engine._fast[key] = _compiled[shared]

@@ -20,6 +20,7 @@ from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
+from keras_tfopt.execution.versions import is_multi_optimizer
 
 Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
 
@@ -94,6 +95,10 @@ class WrappingEngine(keras.optimizers.Optimizer):
     def own_arguments(self) -> list[str]:
         return []
 
+    def workers(self) -> int:
+        """How many workers step together."""
+        return 1
+
     def raise_excess(self) -> None:
         """Raises what compiled steps could not."""
 
@@ -107,6 +112,10 @@ class WrappingEngine(keras.optimizers.Optimizer):
             return None
         limits = backend.limits(backend.read(self._counters[name]))
         return None if limits is None else limits[1]
+
+    def count_now(self, name: str) -> Any:
+        """A counter as a tensor, which a step that is being compiled can go on with."""
+        return backend.read(self._counters[name]) + 0
 
     def set_count(self, name: str, value: int) -> None:
         self._counters[name].assign(value)
@@ -135,6 +144,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(variables)
             check_accumulation(self)
+            check_alike(self)
             self._likes, self._facts, self._reach = [], [], []
             self._trainable_variables, self._slot_variables = [], []
             self._add_variables(variables, likes)
@@ -162,7 +172,9 @@ class WrappingEngine(keras.optimizers.Optimizer):
             self._trainable_variables_indices[self._var_key(variable)] = len(self._likes)
             self._likes.append(like)
             self._facts.append(self.facts(like))
-            self._reach.append(self.reach(like))
+            # What is overwritten with its gradient takes no steps that there could be hooks around.
+            overwritten = self._overwrite_variable_with_gradient(variable)
+            self._reach.append(None if overwritten else self.reach(like))
             self._trainable_variables.append(variable)
             mark_as_taken(variable)
             slots = self.slots(like).items()
@@ -273,19 +285,38 @@ class WrappingEngine(keras.optimizers.Optimizer):
                     engine.refuse_unless_finite(grads, variables)
             if not summed:
                 # Hooks must see the same on all replicas, or these would drift apart.
-                grads = backend.reduce_replicas(grads)
+                grads = self._over_replicas(grads)
             refused = getattr(innermost(self), "_refused_rows", None)
             grads = [gradients.sum_repeated(g, refused) for g in grads]
-            if not self._has("accept_step"):
+            grads, accepted, new = self._decide(grads, variables)
+            if accepted is None:
                 self._step(grads, variables, step)
             else:
-                state = collections.namedtuple("State", self._counters)(  # type: ignore[misc]
-                    *[backend.read(counter) for counter in self._counters.values()]
-                )
-                accepted, new = self.accept_step([gradients.values_of(g) for g in grads], state)
                 backend.run_if(self, accepted, lambda: self._step(grads, variables, step))
-                backend.commit(self, [(self._counters[n], None, v) for n, v in new.items()])
+            backend.commit(self, [(self._counters[n], None, v) for n, v in new.items()])
         self._iterations.assign_add(1)
+
+    def _over_replicas(self, grads: list[Any]) -> list[Any]:
+        return backend.reduce_replicas(grads)
+
+    def _decide(
+        self, grads: list[Any], variables: list[Any]
+    ) -> tuple[list[Any], Any, dict[str, Any]]:
+        """The gradients to step with, whether to (None: always), and new values of counters."""
+        if not self._has("accept_step"):
+            return grads, None, {}
+        accepted, new = self.accept_step([gradients.values_of(g) for g in grads], self._state())
+        return grads, accepted, new
+
+    def _state(self) -> Any:
+        """The values of the counters, by name."""
+        return collections.namedtuple("State", self._counters)(  # type: ignore[misc]
+            *[backend.read(counter) for counter in self._counters.values()]
+        )
+
+    def leaves_out_steps(self) -> bool:
+        """Whether there may be calls in which the optimizer inside makes no step."""
+        return self._has("accept_step")
 
     def _step(self, grads: list[Any], variables: list[Any], step: Step) -> None:
         """The inner optimizer's step with the hooks around it."""
@@ -302,14 +333,21 @@ class WrappingEngine(keras.optimizers.Optimizer):
         restore = self._snapshot(grads, variables, scalars, sums) if self._has("accept") else []
         done = self._steps_done()
         step(grads, variables)
-        if done is not None:
-            moved = ops.not_equal(self._steps_done(), done)
+        moved = None if done is None else ops.not_equal(self._steps_done(), done)
+        if moved is not None:
             last = moved if last is None else ops.logical_and(moved, last)
         for variable, accepted, old in restore:
             value = ops.where(accepted, backend.read(variable), old)
             backend.commit(self, [(variable, None, value)])
         if self._has("after"):
             self._run_after(grads, variables, scalars, last, sums)
+        self._finish(grads, variables, moved)
+
+    def _finish(self, grads: list[Any], variables: list[Any], moved: Any) -> None:
+        """What is done once variables and slots have their new values.
+
+        `moved` is None, or whether the optimizer inside has not left out this step.
+        """
         if self._has("after_step"):
             self._run_after_step(variables)
 
@@ -317,8 +355,9 @@ class WrappingEngine(keras.optimizers.Optimizer):
         """Steps that the optimizers inside have made, if one of them may leave out some."""
         inner = self.inner_optimizer
         while isinstance(inner, WrappingEngine):
-            if inner._has("accept_step"):
-                return backend.read(innermost(self)._iterations)
+            if inner.leaves_out_steps():
+                # A number of its own: on PyTorch, what is read goes on counting.
+                return backend.read(innermost(self)._iterations) + 0
             inner = inner.inner_optimizer
         return None
 
@@ -481,6 +520,8 @@ class WrappingEngine(keras.optimizers.Optimizer):
         """What to put back where the step is not accepted: `(variable, accepted, old value)`."""
         kept = []
         for number, (gradient, variable) in enumerate(zip(grads, variables, strict=True)):
+            if self._overwrite_variable_with_gradient(variable):
+                continue
             index = self._get_variable_index(variable)
             like = self._likes[index]
             g = backend.to_dense(gradient) if _is_rows(gradient) else gradient
@@ -504,6 +545,8 @@ class WrappingEngine(keras.optimizers.Optimizer):
         found = []
         kept = zip(self._trainable_variables, self._likes, self._slot_variables, strict=True)
         for variable, like, slots in kept:
+            if self._overwrite_variable_with_gradient(variable):
+                continue
             s = collections.namedtuple("Slots", slots)(  # type: ignore[misc]
                 *[backend.read(slot) for slot in slots.values()]
             )
@@ -558,7 +601,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
 def check_accumulation(wrapper: WrappingEngine) -> None:
     """Raises an error where a wrapper could not tell micro-steps from steps."""
     inner = innermost(wrapper)
-    if not isinstance(inner, keras.optimizers.MultiOptimizer):
+    if not is_multi_optimizer(inner):
         return
     steps = [part.gradient_accumulation_steps for part in inner.optimizers]
     if any(steps):
@@ -569,18 +612,31 @@ def check_accumulation(wrapper: WrappingEngine) -> None:
         )
 
 
+def check_alike(wrapper: WrappingEngine) -> None:
+    """Raises an error where one worker would leave out a step that the others make."""
+    if not wrapper._has("accept_step"):
+        return
+    for part in averages.parts(wrapper.inner_optimizer):
+        if isinstance(part, WrappingEngine) and part.workers() > 1:
+            outer, inner = type(wrapper).__name__, type(part).__name__
+            raise ValueError(
+                f"{outer} decides on each worker alone, and {inner} waits for all of them: write "
+                f"{inner}({outer}(...)) instead of {outer}({inner}(...))"
+            )
+
+
 def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
     """`apply` of any optimizer, on gradients that are already summed over the replicas."""
     if isinstance(optimizer, (Engine, WrappingEngine)):
         optimizer._apply(grads, variables, summed=True)
         return
-    if backend.replicas() > 1:
+    if backend.replicas() > 1 and not getattr(optimizer, "steps_apart", False):
         # Keras is going to sum over them once more, for rows by putting each in as often as there
         # are replicas; and its optimizers do not sum rows that repeat.
         grads = [backend.to_dense(g) if _is_rows(g) else g for g in grads]
         grads = [g / backend.replicas() for g in grads]
     native = [backend.to_native(g) if _is_rows(g) else g for g in grads]
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):  # which wants all of them
+    if is_multi_optimizer(optimizer):  # which wants all of them
         given = {optimizer._var_key(v): g for v, g in zip(variables, native, strict=True)}
         variables = optimizer._trainable_variables
         native = [given.get(optimizer._var_key(v)) for v in variables]
@@ -588,7 +644,7 @@ def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None
 
 
 def _skips_steps(optimizer: Any) -> bool:
-    return isinstance(optimizer, WrappingEngine) and optimizer._has("accept_step")
+    return isinstance(optimizer, WrappingEngine) and optimizer.leaves_out_steps()
 
 
 def innermost(optimizer: Any) -> Any:
@@ -607,7 +663,7 @@ def core_of(optimizer: Any, index: int) -> tuple[Any, int]:
     """What moves variable number `index` in the end, and its number there."""
     if isinstance(optimizer, WrappingEngine):
         return core_of(optimizer.inner_optimizer, index)
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+    if is_multi_optimizer(optimizer):
         variable = optimizer._trainable_variables[index]
         key = optimizer._var_key(variable)
         part = optimizer.optimizers[optimizer._var_to_optimizer_idx[key]]
@@ -623,7 +679,7 @@ def state_of(optimizer: Any, index: int) -> list[Any]:
     if isinstance(optimizer, Engine):
         return list(optimizer._slot_variables[index].values())
     variable = optimizer._trainable_variables[index]
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+    if is_multi_optimizer(optimizer):
         part = optimizer.optimizers[optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]]
         return state_of(part, part._get_variable_index(variable))
     # Keras names state after the variable. No other tie between the two is the same in all of its

@@ -1,0 +1,114 @@
+"""Which cells of the matrix a run covers. A cell is an invariant, or test, and an optimizer.
+
+A test that takes a `case` is one cell for each Case; its variants, modes, dtypes go with the cell.
+Other tests are about the optimizer that a mark `cell(optimizer=..., invariant=...)` names.
+Exhaustive runs cover every cell in full. In others, the runs on the several backends together
+cover every cell in part, and in full what differs:
+
+- Every cell has a backend that is its home, by a hash of its name.
+- A formula is carried out by operations of the backend, so that each optimizer has to meet each
+  backend, and by Python branches, so that each of its variants counts. Where a test depends on the
+  formula of a rule (mark `formula`), its cells are covered in full at home, and by one test each,
+  again chosen by a hash, on the other backends.
+- All else depends on what the engine does with a rule. It tells apart few kinds of them: of each,
+  the cells of one optimizer (REPRESENTATIVES) are covered in full at home, and in every mode on the
+  other backends; and those of all other optimizers by one test at home.
+
+A hash stays the same from run to run, and when other optimizers or tests are added.
+"""
+
+import collections
+import importlib.util
+import os
+import zlib
+from typing import NamedTuple
+
+BACKENDS = ("tensorflow", "jax", "torch")
+EAGER = ("eager", "plain")  # what tests call steps that are made operation by operation
+EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ  # set by `--exhaustive` before tests are read
+INSTALLED = tuple(name for name in BACKENDS if importlib.util.find_spec(name))
+
+
+class Cell(NamedTuple):
+    invariant: str
+    optimizer: str
+
+
+def pick(options, *words):
+    """One of some options, always the same for the same words."""
+    return options[zlib.crc32("/".join(words).encode()) % len(options)]
+
+
+def _params(item):
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def case_of(item):
+    """The Case that a test takes, or None."""
+    case = _params(item).get("case")
+    return case if hasattr(case, "name") else None
+
+
+def cell_of(item):
+    """The cell that a test belongs to, or None. The mark `cell` says what its name does not."""
+    said = {}
+    for mark in item.iter_markers("cell"):
+        said = {**mark.kwargs, **said}
+    optimizer = said.get("optimizer") or getattr(case_of(item), "name", None)
+    if optimizer is None:
+        return None
+    file, test = (name.removeprefix("test_") for name in (item.path.stem, item.originalname))
+    words = [test if test != file else "", said.get("invariant", "")]
+    return Cell(f"{file}: {' '.join(filter(None, words))}".replace("_", " "), optimizer)
+
+
+def mode_of(item):
+    """Whether a test makes steps operation by operation, or compiled; "" where it does not say."""
+    way = way_of(item)
+    return "eager" if way in EAGER else "compiled" if way else ""
+
+
+def way_of(item):
+    """How a test makes steps, as one of its parameters says; "" where none does."""
+    words = [_params(item).get(name) for name in ("mode", "way", "runner_of")]
+    return next(filter(None, words), "")
+
+
+def backends_of(item):
+    """The backends on which a test says something, of those that are installed."""
+    mark = item.get_closest_marker("backends")
+    return tuple(name for name in INSTALLED if mark is None or name in mark.args)
+
+
+def left_out(items, backend, representatives):
+    """The tests, of those given, that a run on this backend leaves to others."""
+    cells, unwanted = collections.defaultdict(list), set()
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            unwanted.add(id(item))
+        elif case_of(item):
+            cells[cell_of(item)].append(item)
+    for cell, members in cells.items():
+        places = backends_of(members[0])
+        if backend not in places:  # skipped, with a reason
+            continue
+        is_home = backend == pick(places, *cell)
+        if members[0].get_closest_marker("formula"):
+            kept = members if is_home else one_of(members, *cell, backend)
+        elif cell.optimizer in representatives:
+            kept = members if is_home else one_of_each_mode(members, *cell, backend)
+        else:
+            kept = one_of(members, *cell, backend) if is_home else []
+        unwanted |= {id(item) for item in members} - {id(item) for item in kept}
+    return [item for item in items if id(item) in unwanted]
+
+
+def one_of(tests, *words):
+    return [pick(sorted(tests, key=lambda item: item.name), *words)]
+
+
+def one_of_each_mode(tests, *words):
+    by_mode = collections.defaultdict(list)
+    for item in tests:
+        by_mode[way_of(item)].append(item)
+    return [item for same in by_mode.values() for item in one_of(same, *words)]

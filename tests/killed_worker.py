@@ -1,0 +1,90 @@
+"""What test_interruptions.py runs, and kills: a training that writes backups of itself.
+
+    KERAS_BACKEND=jax python -m tests.killed_worker FOLDER NAME POINT
+
+A process that has not been killed at POINT writes the model and the optimizer into
+`FOLDER/end.npz`. `never` is no point.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+
+import keras
+import numpy as np
+
+from tests.cases import CASES
+from tests.state_worker import MAKERS, everything, make_model
+
+ALL_MAKERS = {**{case.name: case.make for case in CASES}, **MAKERS}
+EPOCHS, BATCHES = 4, 3
+KILLED_IN = 2  # the epoch, from zero
+rng = np.random.default_rng(7)
+IDS = rng.integers(0, 5, size=(4 * BATCHES, 4))
+TARGETS = rng.normal(size=(4 * BATCHES, 2)).astype("float32")
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MidEpoch(keras.callbacks.Callback):
+    """Dies when the weights have moved since the last backup."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == (KILLED_IN, BATCHES - 2):
+            die()
+
+
+class WhileSaving(keras.callbacks.Callback):
+    """Dies in the middle of the optimizer's state, as it is written into the file."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == KILLED_IN:
+            optimizer = self.model.optimizer
+            save = optimizer.save_own_variables
+            optimizer.save_own_variables = lambda store: save(Deadly(store))
+
+
+class Deadly:
+    """A store that takes two entries."""
+
+    def __init__(self, store):
+        self.store, self.left = store, 2
+
+    def __setitem__(self, key, value):
+        if not self.left:
+            die()
+        self.store[key] = value
+        self.left -= 1
+
+
+POINTS = {"never": None, "mid_epoch": MidEpoch, "while_saving": WhileSaving}
+
+
+def run(folder, name, point="never"):
+    """The model, trained to the end, from the last backup if there is one."""
+    model = make_model(ALL_MAKERS[name]())
+    backup = keras.callbacks.BackupAndRestore(
+        folder / "backup", double_checkpoint=True, delete_checkpoint=False
+    )
+    callbacks = [backup] if point == "never" else [POINTS[point](), backup]
+    first = []
+    callbacks.append(keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: first.append(e)))
+    model.fit(
+        IDS, TARGETS, batch_size=4, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
+    )
+    return first[0], everything(model)
+
+
+def main(folder, name, point):
+    first, arrays = run(folder, name, point)
+    np.savez(folder / "end.npz", np.array(first), *arrays)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,181 @@
+"""Which tests a run leaves to other backends, and what the matrix makes of reports."""
+
+import collections
+import importlib.util
+import itertools
+import pathlib
+import types
+
+import pytest
+
+from tests import cells
+
+ROOT = pathlib.Path(__file__).parents[1]
+MODES = ("eager", "compiled")
+DTYPES = ("float32", "float64")
+OPTIMIZERS = [f"Optimizer{n}" for n in range(30)]
+REPRESENTATIVES = {"Optimizer3", "Optimizer7"}
+
+
+class Item:
+    """What pytest knows of a test, as far as it is asked for here."""
+
+    def __init__(self, test, case, mode, marks, dtype="float32"):
+        self.originalname, self.name = f"test_{test}", f"test_{test}[{case}-{mode}-{dtype}]"
+        self.path = pathlib.Path("tests/test_contract.py")
+        params = {"case": types.SimpleNamespace(name=case), "mode": mode, "dtype": dtype}
+        self.callspec = types.SimpleNamespace(params=params)
+        self.marks = marks
+
+    def iter_markers(self, name):
+        return (mark for mark in self.marks if mark.name == name)
+
+    def get_closest_marker(self, name):
+        return next(self.iter_markers(name), None)
+
+    def __repr__(self):
+        return self.name
+
+
+def suite():
+    marked = {
+        "formula": [pytest.mark.formula.mark],
+        "engine": [],
+        "rows": [pytest.mark.backends("tensorflow", "torch", reason="...").mark],
+        "rare": [pytest.mark.exhaustive.mark],
+    }
+    return [
+        Item(test, case, mode, marks, dtype)
+        for test, marks in marked.items()
+        for case in OPTIMIZERS
+        for mode in MODES
+        for dtype in DTYPES
+    ]
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """{backend: {(test, optimizer): {(mode, dtype)}}} of what is not left out."""
+    monkeypatch.setattr(cells, "INSTALLED", cells.BACKENDS)
+    found = {}
+    for backend in cells.BACKENDS:
+        items = suite()
+        left_out = set(map(str, cells.left_out(items, backend, REPRESENTATIVES)))
+        found[backend] = collections.defaultdict(set)
+        for item in items:
+            if str(item) not in left_out:
+                test, case = item.originalname[5:], item.callspec.params["case"].name
+                params = item.callspec.params
+                found[backend][test, case].add((params["mode"], params["dtype"]))
+    return found
+
+
+def how_many(run, test, case):
+    """How many tests of a cell the backends cover, and whether always in each mode."""
+    found = [run[backend].get((test, case), set()) for backend in cells.BACKENDS]
+    modes = [{mode for mode, _ in tests} for tests in found]
+    return sorted(map(len, found)), all(each == set(MODES) for each in modes)
+
+
+def test_every_optimizer_meets_every_invariant(run):
+    for case in OPTIMIZERS:
+        assert how_many(run, "formula", case) == ([1, 1, 4], False)
+        expected = ([2, 2, 4], True) if case in REPRESENTATIVES else ([0, 0, 1], False)
+        assert how_many(run, "engine", case) == expected
+        assert how_many(run, "rare", case) == ([0, 0, 0], False)
+
+
+def test_a_cell_has_its_home_where_it_says_something(run):
+    for case in OPTIMIZERS:
+        assert any(run[backend].get(("rows", case)) for backend in ("tensorflow", "torch"))
+        assert len(run["jax"]["rows", case]) == 4  # skipped with a reason, not in silence
+
+
+def test_homes_and_modes_are_spread(run):
+    modes = collections.Counter()
+    for backend in cells.BACKENDS:
+        homes = [case for case in OPTIMIZERS if len(run[backend].get(("formula", case), ())) == 4]
+        assert 4 <= len(homes) <= 16
+        for case in OPTIMIZERS:
+            if case not in homes:
+                modes.update(run[backend]["formula", case])
+    assert set(modes) == set(itertools.product(MODES, DTYPES))
+    assert min(modes.values()) > 5
+
+
+def test_one_backend_alone_covers_every_cell(monkeypatch):
+    monkeypatch.setattr(cells, "INSTALLED", ("jax",))
+    left_out = cells.left_out(suite(), "jax", REPRESENTATIVES)
+    covered = {cells.cell_of(item) for item in suite() if str(item) not in set(map(str, left_out))}
+    tests = {cell.invariant for cell in covered}
+    assert tests == {"contract: formula", "contract: engine", "contract: rows"}
+    assert len(covered) == 3 * len(OPTIMIZERS)
+
+
+def test_cells_and_modes_of_items():
+    item = Item("contract", "Adam", "xla", [pytest.mark.cell(invariant="use_ema").mark])
+    assert cells.cell_of(item) == ("contract: use ema", "Adam")
+    assert cells.mode_of(item) == "compiled"
+    assert cells.mode_of(Item("contract", "Adam", "plain", [])) == "eager"
+    assert cells.mode_of(Item("contract", "Adam", None, [])) == ""
+    about = pytest.mark.cell(optimizer="LARS", invariant="direct").mark
+    assert cells.cell_of(Item("same", "Adam", "eager", [about])) == (
+        "contract: same direct",
+        "LARS",
+    )
+
+
+# The matrix
+
+
+REPORT = """<testsuites><testsuite>
+<testcase name="a"><properties><property name="invariant" value="contract: one"/>
+<property name="optimizer" value="Adam"/><property name="mode" value="eager"/></properties>
+</testcase>
+<testcase name="b"><properties><property name="invariant" value="contract: one"/>
+<property name="optimizer" value="Adam"/><property name="mode" value="compiled"/></properties>
+{outcome}</testcase>
+<testcase name="c"><properties><property name="invariant" value="state: two"/>
+<property name="optimizer" value="LARS"/><property name="mode" value=""/></properties>
+<skipped message="no such thing here"/></testcase>
+<testcase name="about no optimizer"/>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def matrix(monkeypatch, tmp_path):
+    spec = importlib.util.spec_from_file_location("matrix", ROOT / ".ci" / "matrix.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "OUT", tmp_path / "matrix.md")
+    return module
+
+
+def cells_of_row(text, name):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} ")]
+    return [part.strip() for part in line.strip("|").split("|")[1:]]
+
+
+def test_matrix(matrix, tmp_path, capsys):
+    for backend, outcome in (("jax", ""), ("torch", '<failure message="wrong"/>')):
+        report = tmp_path / f"{backend}-1-of-1.xml"
+        report.write_text(REPORT.format(outcome=outcome), encoding="utf-8")
+    assert matrix.summary(sorted(tmp_path.glob("*.xml"))) == 1
+    text = capsys.readouterr().out
+    assert cells_of_row(text, "invariant")[:3] == ["torch eager", "torch compiled", "torch"]
+    assert cells_of_row(text, "contract: one") == ["1", "0/1", ".", "1", "1", "."]
+    assert cells_of_row(text, "state: two") == [".", ".", "- (a)", ".", ".", "- (a)"]
+    assert "(a) no such thing here" in text
+    assert cells_of_row(text, "Adam") == ["1", "0/1", ".", "1", "1", "."]
+    assert "2 optimizers x 2 invariants" in text
+    assert "1 of them passed on some backend, 1 failed on some" in text
+    whole = (tmp_path / "matrix.md").read_text(encoding="utf-8")
+    torch = whole.split("## torch")[1].split("```")[1].splitlines()
+    assert torch[2:] == ["Adam +F. ...", "LARS ... ..-"]
+
+
+def test_no_cells_are_no_success(matrix, tmp_path):
+    report = tmp_path / "jax-1-of-1.xml"
+    report.write_text("<testsuites/>", encoding="utf-8")
+    assert matrix.summary([report]) is None

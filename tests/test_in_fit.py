@@ -1,0 +1,349 @@
+"""Every optimizer in all that Keras does with a model around it: compiling, fitting, changing.
+
+A cell is an optimizer and a check. With `--exhaustive` all cells run; without, two optimizers for
+each check, which take turns, of those that stand for a kind (`REPRESENTATIVES`). Wrappers around
+other kinds of optimizers than that of their Case are tested in test_composition.py.
+"""
+
+import contextlib
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.cases import CASES, REPRESENTATIVES
+from tests.cells import EXHAUSTIVE
+from tests.stepping import BACKEND, Runner, to_numpy
+from tests.test_composition import FIT, IDS, START, TARGETS, close, make_model, same, state
+
+EPOCHS, BATCHES = 2, 3
+
+
+def fit(model, epochs=EPOCHS, **options):
+    model.fit(IDS, TARGETS, **{**FIT, "epochs": epochs, **options})
+    return model
+
+
+def fitted(case, *, arguments=None, **options):
+    return fit(make_model(case.make(**(arguments or {})), **options))
+
+
+def batches():
+    for start in range(0, len(IDS), len(IDS) // BATCHES):
+        yield IDS[start : start + 4], TARGETS[start : start + 4]
+
+
+@functools.cache
+def baseline(case_name):
+    """Weights after two epochs, step by step and operation by operation."""
+    case = next(case for case in CASES if case.name == case_name)
+    model = make_model(case.make(), run_eagerly=True)
+    with keras_tfopt.execution.plain():
+        for _ in range(EPOCHS):
+            for x, y in batches():
+                model.train_on_batch(x, y)
+    assert all(not np.array_equal(a, b) for a, b in zip(model.get_weights(), START))
+    return model.get_weights()
+
+
+def equals_baseline(case, model):
+    close(model.get_weights(), baseline(case.name))
+
+
+# How a step is run
+
+
+def run_eagerly(case):
+    equals_baseline(case, fitted(case, run_eagerly=True))
+
+
+def jit_compile(case):
+    equals_baseline(case, fitted(case, jit_compile=True))
+
+
+def not_jit_compiled(case):
+    equals_baseline(case, fitted(case, jit_compile=False))
+
+
+def steps_per_execution(case):
+    """Not a divisor of the number of steps, so that the last execution is shorter."""
+    if BACKEND == "torch":
+        pytest.skip("Keras has no steps_per_execution on PyTorch")
+    equals_baseline(case, fitted(case, steps_per_execution=2))
+
+
+def the_same_seed(case):
+    """Shuffled data and dropout: the same to the bit, and another seed is another training."""
+
+    def trained(seed):
+        keras.utils.set_random_seed(seed)
+        layers = keras.layers
+        model = keras.Sequential(
+            [layers.Embedding(8, 3), layers.Flatten(), layers.Dropout(0.5), layers.Dense(2)]
+        )
+        model.compile(case.make(), "mse")
+        return state(fit(model, shuffle=True))
+
+    first, second, other = trained(0), trained(0), trained(1)
+    assert same(first, second)
+    assert not same(first, other)
+
+
+# Models and optimizers
+
+
+def clone_model(case):
+    model = fitted(case)
+    clone = keras.models.clone_model(model)
+    clone.compile(type(model.optimizer).from_config(model.optimizer.get_config()), "mse")
+    before = state(model)
+    clone.set_weights(START)
+    equals_baseline(case, fit(clone))
+    assert same(before, state(model))
+
+
+def compiled_again(case):
+    """With the same optimizer training goes on, with a new one it starts."""
+    model = make_model(case.make())
+    fit(model, 1)
+    model.compile(model.optimizer, "mse")
+    fit(model, 1)
+    equals_baseline(case, model)
+    assert int(to_numpy(model.optimizer.iterations)) == EPOCHS * BATCHES
+    model.compile(case.make(), "mse")
+    model.set_weights(START)
+    equals_baseline(case, fit(model))
+
+
+def two_models_in_turns(case):
+    """Each has an optimizer, of other numbers than the other."""
+    others = {"learning_rate": 0.011}
+    models = [make_model(case.make()), make_model(case.make(**others))]
+    for _ in range(EPOCHS):
+        for batch in batches():
+            for model in models:
+                model.train_on_batch(*batch)
+    equals_baseline(case, models[0])
+    close(models[1].get_weights(), fitted(case, arguments=others).get_weights())
+    assert not same(models[0].get_weights(), models[1].get_weights())
+
+
+def two_optimizers_in_one_model(case):
+    """Each moves some of the variables, as if there were no others."""
+    shapes = {"first/kernel": (3, 2), "second/kernel": (2,)}
+    rng = np.random.default_rng(0)
+    values = {path: rng.normal(size=shape) for path, shape in shapes.items()}
+    plan = [{p: rng.normal(size=shape) for p, shape in shapes.items()} for _ in range(3)]
+
+    def runners():
+        arguments = ({}, {"learning_rate": 0.011})
+        for (path, value), changes in zip(values.items(), arguments):
+            yield path, Runner(case.make(**changes), {path: value}, "compiled")
+
+    alone = {}
+    for path, runner in runners():
+        for grads in plan:
+            runner.step({path: grads[path]})
+        alone[path] = runner.snapshot()
+    together = dict(runners())
+    for grads in plan:
+        for path, runner in together.items():
+            runner.step({path: grads[path]})
+    for path, runner in together.items():
+        assert same(runner.snapshot(), alone[path])
+
+
+# Variables that come and go
+
+
+def frozen(case):
+    """What is frozen rests with its state, and goes on from there once it is not."""
+    model = make_model(case.make())
+    optimizer, dense = model.optimizer, model.get_layer("dense")
+    fit(model, 1)
+    start = state(model)
+    dense.trainable = False
+    model.compile(optimizer, "mse")
+    if BACKEND == "jax":
+        # The trainer hands over values without names, so they have to be all.
+        with pytest.raises(ValueError, match="1 .* built with 3 variables"):
+            fit(model, 1)
+        return
+    fit(model, 1)
+    dense.trainable = True
+    after = state(model)
+    rests = [same([a], [b]) for a, b in zip(start[:3], after[:3])]
+    assert rests == [False, True, True]
+    if case.scope != "model":
+        for variable in dense.variables:
+            for name in optimizer.slot_names:
+                with contextlib.suppress(KeyError):
+                    slot = optimizer.slot(variable, name)
+                    place = next(i for i, v in enumerate(optimizer.variables) if v is slot)
+                    assert same([start[3 + place]], [after[3 + place]]), name
+    model.compile(optimizer, "mse")
+    fit(model, 1)
+    assert all(not same([a], [b]) for a, b in zip(after[:3], state(model)[:3]))
+    assert int(to_numpy(optimizer.iterations)) == 3 * BATCHES
+
+
+def frozen_for_a_new_optimizer(case):
+    """Half of a model is trained, by an optimizer that knows no other half."""
+    model = make_model(case.make())
+    model.get_layer("dense").trainable = False
+    model.compile(case.make(), "mse")
+    fit(model)
+    assert [same([a], [b]) for a, b in zip(model.get_weights(), START)] == [False, True, True]
+    assert not {"dense/kernel", "dense/bias"} & {v.path for v in model.trainable_variables}
+    model.get_layer("dense").trainable = True
+    model.compile(case.make(), "mse")
+    model.set_weights(START)
+    equals_baseline(case, fit(model))
+
+
+def added(case):
+    """An optimizer refuses variables that it was not built for, by their names."""
+    model = make_model(case.make())
+    fit(model, 1)
+    optimizer = model.optimizer
+    new = keras.Variable(np.ones(2), name="newcomer")
+    before = state(model)
+    known = model.trainable_variables[0]
+    for variables in ([new], [known, new]):
+        grads = [keras.ops.ones(v.shape) for v in variables]
+        with pytest.raises(ValueError, match="(?s)newcomer.*recreate a new optimizer"):
+            optimizer.apply(grads, variables)
+    assert same(before, state(model)) and np.all(to_numpy(new) == 1)
+
+    larger = keras.Sequential([*model.layers, keras.layers.Dense(2, name="more")])
+    larger.build((None, 2))
+    larger.compile(optimizer, "mse")
+    expected = "5 .* built with 3" if BACKEND == "jax" else "more/kernel.*recreate"
+    with pytest.raises(ValueError, match=f"(?s){expected}"):
+        fit(larger, 1)
+
+
+def unused(case):
+    """A layer without influence on the loss changes nothing for the others."""
+    inputs = keras.Input((2,), dtype="int32")
+    x = keras.layers.Flatten()(keras.layers.Embedding(8, 3, name="table")(inputs))
+    outputs = {name: keras.layers.Dense(2, name=name)(x) for name in ("used", "unused")}
+    model = keras.Model(inputs, outputs)
+    used = [model.get_layer("table"), model.get_layer("used")]
+    used[0].set_weights(START[:1])
+    used[1].set_weights(START[1:])
+    model.compile(case.make(), {"used": "mse"})
+    model.fit(IDS, {"used": TARGETS}, epochs=EPOCHS, **FIT)
+    close([*used[0].get_weights(), *used[1].get_weights()], baseline(case.name))
+
+
+# Averages, constraints, policies
+
+
+def averages_through_two_fits(case):
+    """The first leaves averages in the model, from which the second goes on."""
+    arguments = {"use_ema": True, "ema_momentum": 0.6}
+    by_fit, by_steps = (make_model(case.make(**arguments)) for _ in range(2))
+    for _ in range(2):
+        fit(by_fit, 1)
+        last = by_steps.get_weights()
+        for batch in batches():
+            by_steps.train_on_batch(*batch)
+        trained = by_steps.get_weights()
+        by_steps.optimizer.finalize_variable_values(by_steps.trainable_variables)
+        close(by_fit.get_weights(), by_steps.get_weights())
+        for a, b, c in zip(by_fit.get_weights(), trained, last):
+            assert not np.array_equal(a, b) and not np.array_equal(a, c)
+
+
+def constraints(case):
+    """Hold after training; where they never act, they change nothing."""
+
+    def constrained(constraint):
+        model = make_model(case.make())
+        dense = model.get_layer("dense")
+        dense.kernel.constraint = constraint
+        return fit(model)
+
+    kernel = constrained(keras.constraints.NonNeg()).get_layer("dense").get_weights()[0]
+    assert np.min(START[1]) < 0
+    # Between steps of the optimizer inside, a wrapper may go back to what was before all steps.
+    assert case.moves_after or np.min(kernel) >= 0
+    assert np.max(kernel) > 0
+    equals_baseline(case, constrained(keras.constraints.MaxNorm(1e6)))
+
+
+@contextlib.contextmanager
+def policy(name):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def policies(case):
+    """Variables keep their dtype, state is not narrower than float32, and training is training."""
+    for name in ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16", "float64"):
+        with policy(name):
+            optimizer = case.make()
+            if "float16" in name.split("_"):  # whose usual scale is too large for a few steps
+                optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
+            model = fit(make_model(optimizer))
+        dtype = name if "mixed" not in name else "float32"
+        assert {v.dtype for v in model.trainable_variables} == {dtype}
+        kept = {v.dtype for v in model.optimizer.variables} - {"int32", "int64", "bool"}
+        # The learning rate is of Keras's float type, unless variables are float64.
+        assert kept <= {"float64", "float32"}, name
+        # What a pass rounds turns the sign of a gradient here and there.
+        largest = 1e-5 if name == "float64" else 0.05
+        for v, expected in zip(model.trainable_variables, baseline(case.name), strict=True):
+            assert np.all(np.isfinite(to_numpy(v)))
+            assert np.mean(np.abs(to_numpy(v) - expected)) < largest, (name, v.path)
+        assert not same([to_numpy(v) for v in model.trainable_variables], START)
+
+
+CHECKS = (
+    run_eagerly,
+    jit_compile,
+    not_jit_compiled,
+    steps_per_execution,
+    the_same_seed,
+    clone_model,
+    compiled_again,
+    two_models_in_turns,
+    two_optimizers_in_one_model,
+    frozen,
+    frozen_for_a_new_optimizer,
+    added,
+    unused,
+    averages_through_two_fits,
+    constraints,
+    policies,
+)
+
+
+def cells():
+    """All, or two optimizers for each check: in turns, so that each meets several checks."""
+    kinds = [case for case in CASES if case.name in REPRESENTATIVES]
+    for number, check in enumerate(CHECKS):
+        some = [kinds[(2 * number + i) % len(kinds)] for i in range(2)]
+        if check is jit_compile and BACKEND == "torch":
+            some = some[:1]  # PyTorch takes minutes to compile a whole training step
+        for case in CASES if EXHAUSTIVE else some:
+            yield pytest.param(case, check, id=f"{check.__name__}-{case.name}")
+
+
+@pytest.mark.parametrize(("case", "check"), cells())
+def test_in_fit(case, check):
+    check(case)
+
+
+def test_each_kind_meets_several_checks():
+    met = [cell.values[0].name for cell in cells()]
+    assert set(met) >= REPRESENTATIVES
+    assert min(met.count(name) for name in REPRESENTATIVES) >= 4
+    assert {cell.values[1] for cell in cells()} == set(CHECKS)

@@ -1,0 +1,123 @@
+"""Trainings that are killed, and gradients that are no numbers."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests import killed_worker
+from tests.cases import every_case, initial
+from tests.cells import EXHAUSTIVE
+from tests.stepping import BACKEND, Rows, Runner, to_numpy
+from tests.test_contract import follow
+
+# Killed
+
+# The main options together, in the middle of an accumulation; with --exhaustive, every optimizer.
+KILLED = list(killed_worker.ALL_MAKERS) if EXHAUSTIVE else ["lazy"]
+
+
+def run(folder, name, point):
+    return subprocess.run(
+        [sys.executable, "-m", "tests.killed_worker", str(folder), name, point],
+        env={**os.environ, "KERAS_BACKEND": BACKEND},
+        cwd=pathlib.Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize("point", [point for point in killed_worker.POINTS if point != "never"])
+def test_a_killed_training_goes_on_to_the_bit(name, point, tmp_path):
+    """From the last backup that is whole. What was being written is never read."""
+    _, expected = killed_worker.run(tmp_path / "whole", name)
+    killed = run(tmp_path, name, point)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert not (tmp_path / "end.npz").exists()
+    again = run(tmp_path, name, "never")
+    assert again.returncode == 0, again.stderr[-3000:]
+    with np.load(tmp_path / "end.npz") as arrays:
+        first, *got = (arrays[key] for key in arrays)
+    # The backup of an epoch is that of its end; the one being written may be lost.
+    assert int(first) == killed_worker.KILLED_IN
+    for a, b in zip(got, expected, strict=True):
+        assert np.array_equal(a, b)
+
+
+# Gradients
+
+SOUND = {
+    "sound/kernel": np.random.default_rng(0).normal(size=(3, 2)),
+    "hit/kernel": np.random.default_rng(1).normal(size=(2, 2)),
+    "table/embeddings": np.random.default_rng(2).normal(size=(5, 2)),
+}
+
+
+def steps_with(case, entry, mode):
+    """Two sound steps; a third in which one entry of a kernel and one of a row may be replaced."""
+    runner = Runner(case.make(), SOUND, mode)
+    for step in range(3):
+        rng = np.random.default_rng(step)
+        grads = {path: rng.normal(size=SOUND[path].shape) for path in list(SOUND)[:2]}
+        rows = Rows(rng.normal(size=(3, 2)), np.array([0, 2, 3], "int32"))
+        if step == 2 and entry is not None:
+            grads["hit/kernel"][0, 1] = entry
+            rows.values[1, 0] = entry
+        runner.step({**grads, "table/embeddings": rows})
+    return runner
+
+
+def skips(case):
+    return case.cls is keras_tfopt.SkipNonFinite
+
+
+def needs_finite(case):
+    return (case.inner or case.cls).needs_finite
+
+
+@pytest.mark.formula
+@every_case("case")
+@pytest.mark.parametrize("entry", (np.nan, np.inf, -np.inf))
+def test_numbers_that_are_not_finite_stay_where_they_are(case, entry):
+    """They are neither hidden nor carried into other variables and, by rules of rows, other rows.
+
+    Rules that look at all variables at once refuse them, which test_ggt.py tests.
+    """
+    if needs_finite(case):
+        with pytest.raises(ValueError, match="NaN or infinity in the gradient of 'hit/kernel'"):
+            steps_with(case, entry, "eager")
+        return
+    hit, whole = steps_with(case, entry, "eager"), steps_with(case, None, "eager")
+    if skips(case):
+        assert int(to_numpy(hit.optimizer.iterations)) == 2
+        assert all(np.all(np.isfinite(array)) for array in hit.snapshot())
+        return
+    assert np.array_equal(hit.values["sound/kernel"], whole.values["sound/kernel"])
+    for name, slot in hit.slots["sound/kernel"].items():
+        assert np.array_equal(slot, whole.slots["sound/kernel"][name]), name
+    assert not np.isfinite(hit.values["hit/kernel"][0, 1])
+    assert not np.isfinite(hit.values["table/embeddings"][2, 0])
+    if case.sparse == "rows" and case.scope == "element" and not case.moves_after:
+        others = [0, 1, 3, 4]
+        table, expected = hit.values["table/embeddings"], whole.values["table/embeddings"]
+        assert np.array_equal(table[others], expected[others])
+
+
+@pytest.mark.formula
+@every_case("case")
+def test_gradients_of_zero_from_the_first_step_on(case):
+    """Nothing has been seen yet that a step could be divided by."""
+    zeros = {path: np.zeros_like(value) for path, value in initial().items() if path != "frozen"}
+    for path, value in initial().items():
+        if path.endswith("embeddings"):  # where rows that nobody names rest
+            zeros[path] = Rows(np.zeros_like(value[:3]), np.array([0, 2, 0], "int32"))
+    runner = Runner(case.make(), initial(), "compiled")
+    follow(runner, case.make_reference(), [zeros] * 3, case.tolerance("float32"))
+    assert all(np.all(np.isfinite(array)) for array in runner.snapshot())

@@ -1,0 +1,305 @@
+"""What holds for any legal numbers: properties, tried with examples that hypothesis makes up.
+
+The examples are the same in every run. What is legal is not written down once more: the message
+that refuses an argument says it, and is held to its word.
+"""
+
+import datetime
+import json
+import math
+import re
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cases import CASES, RULES, every_case
+from tests.cells import EXHAUSTIVE
+from tests.stepping import MODES, Rows, Runner, to_numpy
+from tests.test_bad_input import own_arguments
+from tests.test_contract import assert_close, row_pair
+
+examples = settings(
+    max_examples=100 if EXHAUSTIVE else 15,
+    derandomize=True,
+    database=None,
+    deadline=datetime.timedelta(seconds=60),  # the first example of a mode is compiled
+)
+PLAIN = {"eager", "compiled"} & set(MODES)
+
+
+def of(cases):
+    return pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in cases])
+
+
+# What is legal
+
+
+class Legal:
+    """What an argument may be, as its own error message says."""
+
+    def __init__(self, case, name):
+        with pytest.raises((TypeError, ValueError)) as error:
+            case.make(**{name: {"nonsense"}})
+        self.text = str(error.value).split("Received:")[0]
+        assert f"`{name}`" in self.text, self.text
+        self.interval = re.search(r"in ([\[(])([-\w.]+), ([-\w.]+)([\])])", self.text)
+        self.above = re.search(r"number (>=?) ([\d.]+)", self.text)
+        self.integer = re.search(r"integer >= (\d+)", self.text)
+        self.is_bool = "True or False" in self.text
+        self.is_bound = bool(self.interval or self.above or self.integer)
+
+    def limits(self):
+        """Lowest and highest number, and whether each of them is left out itself."""
+        if self.interval:
+            left, low, high, right = self.interval.groups()
+            return float(low), float(high), left == "(", right == ")"
+        sign, low = self.above.groups()
+        return float(low), math.inf, sign == ">", True
+
+    def values(self):
+        if self.is_bool:
+            return st.booleans()
+        if self.integer:
+            lowest = int(self.integer[1])
+            return st.integers(lowest, lowest + 10**6)
+        low, high, left_open, right_open = self.limits()
+        return st.floats(
+            None if low == -math.inf else low,
+            None if high == math.inf else high,
+            exclude_min=left_open and low != -math.inf,
+            exclude_max=right_open and high != math.inf,
+            allow_nan=False,
+            allow_infinity=False,
+        )
+
+    def others(self):
+        """Numbers that are none of the legal ones, and things that are no numbers."""
+        wrong = [
+            st.text().filter(lambda text: not text.isspace()),
+            st.lists(st.floats(), min_size=1),
+            st.complex_numbers(),
+        ]
+        if self.is_bool:
+            return st.one_of(*wrong, st.floats(), st.integers())
+        wrong += [st.booleans(), st.sampled_from([math.nan, math.inf, -math.inf])]
+        if self.integer:
+            wrong += [st.floats(), st.integers(max_value=int(self.integer[1]) - 1)]
+            return st.one_of(*wrong)
+        low, high, left_open, right_open = self.limits()
+        if low != -math.inf:
+            wrong.append(st.floats(max_value=low, exclude_max=not left_open, allow_nan=False))
+        if high != math.inf:
+            wrong.append(st.floats(high, exclude_min=not right_open, allow_nan=False))
+        return st.one_of(*wrong)
+
+
+def arguments_of(case):
+    """Own arguments that are numbers or booleans by what they say, with what they may be."""
+    names = [name for name in own_arguments(case) if name != "inner_optimizer"]
+    legal = {name: Legal(case, name) for name in names}
+    return {name: each for name, each in legal.items() if each.is_bound or each.is_bool}
+
+
+BASE = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")
+
+
+def random_arguments(case):
+    """Any legal arguments of a case, the options of all optimizers among them."""
+    own = {name: each.values() for name, each in arguments_of(case).items()}
+    assert own or not own_arguments(case).keys() - {"inner_optimizer", "skip_list"}
+    options = {name: Legal(case, name).values() for name in BASE if name not in own}
+    clips = [name for name in options if "clip" in name]
+    # Keras holds the learning rate in float32.
+    largest = float(np.finfo("float32").max)
+    rates = Legal(case, "learning_rate").values().filter(lambda rate: rate <= largest)
+    chosen = st.sampled_from([None, *clips]).flatmap(
+        lambda clip: st.fixed_dictionaries(
+            {},
+            optional={
+                **own,
+                **{n: s for n, s in options.items() if n == clip or n not in clips},
+                "learning_rate": rates,
+                "gradient_accumulation_steps": st.integers(2, 100),
+                "master_weights": st.booleans(),
+                "name": st.text(st.characters(categories=["L", "N"]), min_size=1),
+            },
+        )
+    )
+    averages = st.fixed_dictionaries(
+        {"use_ema": st.just(True), "ema_momentum": st.floats(0, 1)},
+        optional={"ema_overwrite_frequency": st.integers(1, 10**6)},
+    )
+    return st.builds(
+        lambda arguments, more: {**arguments, **more}, chosen, st.one_of(st.just({}), averages)
+    )
+
+
+@pytest.mark.formula
+@every_case("case")
+def test_any_legal_configuration_comes_back(case):
+    @examples
+    @given(random_arguments(case))
+    def check(arguments):
+        optimizer = case.make(**arguments)
+        text = json.dumps(keras.saving.serialize_keras_object(optimizer), allow_nan=False)
+        again = keras.saving.deserialize_keras_object(json.loads(text))
+        assert type(again) is case.cls
+        assert again.get_config() == optimizer.get_config()
+        config = optimizer.get_config()
+        config = {**config.get("inner_optimizer", {}).get("config", {}), **config}
+        for name, value in arguments.items():
+            if name == "learning_rate":
+                value = float(np.float32(value))
+            assert config[name] == value and type(config[name]) is type(value), name
+
+    check()
+
+
+@pytest.mark.formula
+@every_case("case")
+def test_what_is_not_legal_is_refused_by_its_name(case):
+    wrong = {name: legal.others() for name, legal in arguments_of(case).items()}
+    if not wrong:
+        pytest.skip("no argument of its own is a number or a boolean")
+
+    @examples
+    @given(st.sampled_from(sorted(wrong)), st.data())
+    def check(name, data):
+        value = data.draw(wrong[name])
+        with pytest.raises((TypeError, ValueError)) as error:
+            case.make(**{name: value})
+        assert f"`{name}`" in str(error.value)
+
+    check()
+
+
+# Rows
+
+
+@every_case("case")
+@pytest.mark.parametrize("mode", sorted(PLAIN))
+def test_any_rows_are_the_dense_step_on_touched_rows(case, mode):
+    """Rows in any order and any number of times; the reference where norms are over the rows."""
+    table = np.random.default_rng(3).normal(size=(7, 3)).astype("float32")
+    by_rows, dense = row_pair(case, mode, table)
+    start = by_rows.snapshot()
+    as_dense = case.sparse != "rows" or case.scope == "element"
+    reference, slots = case.make_reference(), by_rows.slots
+    moves_in_rows = case.sparse != "dense"
+
+    def reset(runner):
+        for variable, value in zip((*runner.variables, *runner.optimizer.variables), start):
+            variable.assign(value)
+
+    @examples
+    @given(st.lists(st.integers(0, 6), min_size=5, max_size=5), st.integers(0, 99))
+    def check(indices, seed):
+        values = np.random.default_rng(seed).integers(-8, 9, size=(5, 3)) / 8 + 1 / 16
+        g = np.zeros_like(table)
+        np.add.at(g, indices, values)
+        reset(by_rows)
+        before = by_rows.values["embeddings"]
+        by_rows.step({"embeddings": Rows(values.astype("float32"), np.array(indices, "int32"))})
+        after = by_rows.values["embeddings"]
+        touched = np.unique(indices)
+        resting = np.setdiff1d(np.arange(7), touched)
+        if moves_in_rows and not case.moves_after:
+            assert np.array_equal(after[resting], before[resting])
+        if not as_dense:
+            x = {"embeddings": before.astype("float64")}
+            rows = {"embeddings": (values, indices)}
+            x, _ = reference.advance(rows, x, slots, int(to_numpy(by_rows.optimizer.iterations)))
+            assert_close(after, x["embeddings"], 4e-6, "touched rows")
+            return
+        reset(dense)
+        dense.step({"kernel": g})
+        rows = touched if moves_in_rows or case.acts_in_rows else slice(None)
+        assert_close(after[rows], dense.values["kernel"][rows], 4e-6, "touched rows")
+
+    check()
+
+
+# Symmetries
+
+
+POWERS = st.integers(-6, 6).map(lambda exponent: 2.0**exponent)
+
+
+@pytest.mark.formula
+@of([case for case in RULES if case.scaling])
+@pytest.mark.parametrize("mode", sorted(PLAIN))
+def test_gradients_of_another_scale(case, mode):
+    """Powers of two round nothing, so the steps are the same to the bit."""
+    arguments, power = case.scaling
+    start = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    plan = np.random.default_rng(1).normal(size=(4, 3, 4)).astype("float32")
+    runner = Runner(case.make(**arguments), {"kernel": start}, mode)
+    fresh = runner.snapshot()
+
+    def moves(scale, rate):
+        for variable, value in zip((*runner.variables, *runner.optimizer.variables), fresh):
+            variable.assign(value)
+        runner.optimizer.learning_rate = rate
+        for g in plan:
+            runner.step({"kernel": scale * g})
+        return runner.values["kernel"]
+
+    once = moves(1.0, 0.25)
+    assert np.all(once != start)
+
+    @examples
+    @given(POWERS)
+    def check(scale):
+        # What the gradient is larger by, the rate is smaller by.
+        assert np.array_equal(moves(scale, 0.25 / scale**power), once)
+
+    check()
+
+
+@st.composite
+def shapes(draw):
+    """Two shapes of 12 entries, and where to cut them in two."""
+    pair = draw(st.tuples(*[st.sampled_from([(12,), (3, 4), (2, 6), (2, 3, 2), (1, 12, 1)])] * 2))
+    return *pair, draw(st.integers(1, 11)), draw(st.integers(0, 99))
+
+
+@pytest.mark.formula
+@of([case for case in RULES if case.scope in ("element", "model")])
+def test_shapes_and_cuts_do_not_matter_to_rules_of_entries(case):
+    """One variable, the same in another shape, and the same as two variables."""
+
+    @examples
+    @given(shapes())
+    def check(drawn):
+        one, other, cut, seed = drawn
+        rng = np.random.default_rng(seed)
+        x, plan = rng.normal(size=12), rng.normal(size=(3, 12))
+        layouts = {
+            "one": lambda v: {"kernel": v.reshape(one)},
+            "other": lambda v: {"kernel": v.reshape(other)},
+            "cut": lambda v: {"first/kernel": v[:cut], "second/kernel": v[cut:]},
+        }
+        ends = []
+        for lay_out in layouts.values():
+            runner = Runner(case.make(), lay_out(x), "eager", "float64")
+            for g in plan:
+                runner.step(lay_out(g))
+            ends.append(np.concatenate([v.ravel() for v in runner.values.values()]))
+        assert np.all(ends[0] != x)
+        for end in ends[1:]:
+            assert_close(end, ends[0], 1e-13 * (1 if case.scope == "element" else 1e3), "entries")
+
+    check()
+
+
+@pytest.mark.formula
+def test_all_kinds_of_messages_were_understood():
+    """No number among the arguments was left out because of what its message says."""
+    for case in CASES:
+        known = arguments_of(case)
+        for name, default in own_arguments(case).items():
+            is_number = isinstance(default, bool | int | float)
+            assert not is_number or name in known, f"{case.name}: {name}"

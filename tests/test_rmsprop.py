@@ -1,0 +1,15 @@
+"""Where RMSProp leaves the original: without epsilon, zero divided by zero is zero."""
+
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.stepping import MODES, Runner
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_zero_divided_by_zero_is_no_step(mode):
+    optimizer = keras_tfopt.RMSProp(0.5, rho=0.0, epsilon=0.0)
+    runner = Runner(optimizer, {"x": np.array([1.0, 2.0, 3.0])}, mode)
+    runner.step({"x": np.array([4.0, 0.0, -0.1])})
+    np.testing.assert_allclose(runner.values["x"], [0.5, 2.0, 3.5], rtol=1e-6)

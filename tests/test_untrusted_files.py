@@ -1,0 +1,314 @@
+"""Configurations and files that somebody else wrote: nothing in them is run.
+
+What is damaged or belongs elsewhere is refused with an error, and the optimizer stays as it was.
+Checkpoints of TensorFlow 1 have their own tests of damage in test_checkpoint_files.py.
+"""
+
+import base64
+import copy
+import io
+import json
+import pathlib
+import pickle
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt import legacy
+from tests.cases import every_case
+from tests.state_worker import MAKERS, batches, everything, make_model, train
+from tests.stepping import Runner, make_variable, to_numpy
+from tests.test_bad_input import own_arguments
+
+STEPS = list(batches())
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+# Code in configurations
+
+
+@pytest.fixture
+def marker(tmp_path):
+    """A file that is there once anything has been run."""
+    path = tmp_path / "was here"
+    yield path
+    assert not path.exists(), "code from a file was run"
+
+
+def payloads(marker):
+    """What a configuration may hold in the place of a value, to have something run."""
+    text = f"open({str(marker)!r}, 'w').close()"
+    function = lambda *arguments, path=str(marker): [open(path, "w"), 0.1][1]  # noqa: E731
+    saved = keras.saving.serialize_keras_object(function)
+    assert saved["class_name"] == "__lambda__"
+    call = {"config": {"name": text}, "registered_name": None}
+    yield saved
+    for module, name in (("builtins", "exec"), ("os", "system"), ("subprocess", "run")):
+        yield {"module": module, "class_name": name, **call}
+        yield {"module": module, "class_name": "function", "config": name, "registered_name": name}
+    code = base64.b64encode(pickle.dumps(Dangerous(marker))).decode()
+    yield {"class_name": "__lambda__", "config": {"value": code}}
+    yield {"class_name": "__bytes__", "config": {"value": code}}
+
+
+class Dangerous:
+    """An object whose pickle opens a file when it is read."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return open, (str(self.marker), "w")
+
+
+@pytest.mark.formula
+@every_case("case")
+def test_no_argument_runs_what_it_holds(case, marker):
+    """Neither when it is read nor, where it passes for something, in a step."""
+    names = {*own_arguments(case), "learning_rate", "row_variables", "weight_decay", "name"}
+    right = keras.saving.serialize_keras_object(case.make())
+    for name in names:
+        for payload in payloads(marker):
+            config = copy.deepcopy(right)
+            inner = config["config"].get("inner_optimizer", config)["config"]
+            owner = config["config"] if name in config["config"] else inner
+            owner[name] = payload
+            with pytest.raises((TypeError, ValueError, AttributeError, ImportError)):
+                optimizer = keras.saving.deserialize_keras_object(config)
+                Runner(optimizer, {"kernel": np.ones(2)}).step({"kernel": np.ones(2)})
+            assert not marker.exists(), (name, payload)
+
+
+def test_a_model_file_with_code_in_the_configuration_of_its_optimizer(tmp_path, marker):
+    model = make_model(keras_tfopt.DecoupledWeightDecay(keras_tfopt.Momentum(0.1), 0.1))
+    train(model, STEPS[:1])
+    model.save(tmp_path / "model.keras")
+    for payload in payloads(marker):
+
+        def change(config, payload=payload):
+            config["compile_config"]["optimizer"]["config"]["decay_variables"] = payload
+
+        rewrite(tmp_path / "model.keras", tmp_path / "bad.keras", config=change)
+        with pytest.raises((TypeError, ValueError, AttributeError, ImportError)):
+            keras.saving.load_model(tmp_path / "bad.keras")
+
+
+def rewrite(source, target, config=None, without=(), weights=None):
+    """A model file with a changed configuration, fewer members or other weights."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name in without:
+                continue
+            if name == "config.json" and config is not None:
+                content = json.loads(data)
+                config(content)
+                data = json.dumps(content).encode()
+            if name == "model.weights.h5" and weights is not None:
+                data = weights(data)
+            new.writestr(name, data)
+
+
+# Pickles in the place of arrays
+
+
+def test_no_archive_of_arrays_is_unpickled(tmp_path, marker):
+    kernel = make_variable("kernel", np.ones(2))
+    optimizer = legacy.MovingAverageOptimizer(legacy.GradientDescentOptimizer(0.5), 0.5)
+    optimizer.apply_gradients([(np.ones(2, "float32"), kernel)])
+    saver = optimizer.swapping_saver([kernel])
+    path = saver.save(None, str(tmp_path / "averages.npz"))
+    with np.load(path) as file:
+        arrays = dict(file)
+    before = [to_numpy(kernel)]
+    dangerous = np.empty((), object)
+    dangerous[()] = Dangerous(marker)
+    name = next(iter(arrays))
+    np.savez(tmp_path / "pickled.npz", **{**arrays, name: dangerous})
+    data = pathlib.Path(path).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(data[: len(data) // 2])
+    (tmp_path / "no.npz").write_bytes(b"nothing of the kind")
+    (tmp_path / "pickle.npz").write_bytes(pickle.dumps(Dangerous(marker)))
+    (tmp_path / "one.npz").write_bytes(data)
+    np.savez(tmp_path / "renamed.npz", **{f"other_{k}": v for k, v in arrays.items()})
+    np.savez(tmp_path / "reshaped.npz", **{k: np.ones((3, *v.shape)) for k, v in arrays.items()})
+    for bad in ("pickled", "cut", "no", "pickle", "renamed", "reshaped"):
+        with pytest.raises(ValueError, match=bad):
+            saver.restore(None, str(tmp_path / f"{bad}.npz"))
+        assert same(before, [to_numpy(kernel)]), bad
+    saver.restore(None, str(tmp_path / "one.npz"))
+
+
+def test_no_stored_state_is_unpickled(marker):
+    optimizer = keras_tfopt.LazyAdam(0.1, name="mine")
+    optimizer.build([make_variable("kernel", np.ones(2))])
+    store = {}
+    optimizer.save_own_variables(store)
+    dangerous = np.empty((), object)
+    dangerous[()] = Dangerous(marker)
+    buffer = io.BytesIO()
+    np.save(buffer, dangerous, allow_pickle=True)
+    before = [to_numpy(v) for v in optimizer.variables]
+    for wrong in (dangerous, buffer.getvalue(), np.array(["text"] * 2), np.ones(2, "complex64")):
+        for key in store:
+            with pytest.raises(ValueError, match="does not fit the optimizer 'mine'"):
+                optimizer.load_own_variables({**store, key: wrong})
+            assert same(before, [to_numpy(v) for v in optimizer.variables])
+
+
+# Damage
+
+
+def damaged_layouts():
+    yield from (b"", b"\xff\xfe", b"{", b"[", b"null", b"3", b'"text"', b"[3, 4]", b"[null]", b"{}")
+    yield json.dumps([["iteration"]]).encode()
+    yield json.dumps({"iteration": "iteration"}).encode()
+    yield json.dumps(["iteration"] * 1000).encode()
+
+
+@pytest.mark.parametrize("built", (True, False))
+def test_damaged_layouts_of_state(built):
+    first = keras_tfopt.LazyAdam(0.1)
+    first.build([make_variable("kernel", np.ones(2))])
+    store = {}
+    first.save_own_variables(store)
+    second = keras_tfopt.LazyAdam(0.2, name="mine")
+    if built:
+        second.build([make_variable("kernel", np.ones(2))])
+    before = [to_numpy(v) for v in second.variables]
+    layouts = [np.frombuffer(layout, "uint8") for layout in damaged_layouts()]
+    for layout in (*layouts, np.float32(3), np.ones((2, 2)), np.array(["text"])):
+        with pytest.raises(ValueError, match="does not fit the optimizer 'mine'"):
+            second.load_own_variables({**store, "layout": layout})
+        assert same(before, [to_numpy(v) for v in second.variables])
+    second.build([make_variable("kernel", np.ones(2))])
+    second.load_own_variables(store)
+    assert float(to_numpy(second.learning_rate)) == np.float32(0.1)
+
+
+@every_case("case")
+def test_state_with_one_entry_that_is_wrong(case):
+    """Each in turn: missing, of another shape, not numbers. Then the right state is loaded."""
+    runner = Runner(case.make(), {"kernel": np.ones((3, 2)), "embeddings": np.ones((4, 2))})
+    optimizers = [runner.optimizer]
+    while hasattr(optimizers[-1], "inner_optimizer"):
+        optimizers.append(optimizers[-1].inner_optimizer)
+    runner.step({"kernel": np.ones((3, 2)), "embeddings": np.ones((4, 2))})
+    for optimizer in optimizers:
+        store = {}
+        optimizer.save_own_variables(store)
+        before = runner.snapshot()
+        for key, array in store.items():
+            others = [np.ones((7, *np.shape(array)), "float32"), np.array("text")]
+            stores = [{**store, key: other} for other in others]
+            stores.append({k: v for k, v in store.items() if k != key})
+            for wrong in stores:
+                with pytest.raises(ValueError, match="does not fit the optimizer"):
+                    optimizer.load_own_variables(wrong)
+                assert same(before, runner.snapshot())
+        optimizer.load_own_variables(store)
+        assert same(before, runner.snapshot())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    model = make_model(MAKERS["lazy"]())
+    train(model, STEPS[:3])
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    return folder
+
+
+ERRORS = (OSError, ValueError, KeyError, zipfile.BadZipFile)
+
+
+def test_cut_files_of_weights(saved, tmp_path):
+    """The file is read as a whole or not at all."""
+    model = make_model(MAKERS["lazy"]())
+    train(model, STEPS[:2])
+    before = everything(model)
+    data = (saved / "model.weights.h5").read_bytes()
+    bad = tmp_path / "bad.weights.h5"
+    for length in (0, 1, 100, len(data) // 2, len(data) - 1000, len(data) - 1):
+        bad.write_bytes(data[:length])
+        with pytest.raises(ERRORS):
+            model.load_weights(bad)
+        assert same(before, everything(model)), length
+    (tmp_path / "renamed.npz").write_bytes(data)
+    with pytest.raises(ERRORS, match="Invalid|npz|format|supported"):
+        model.load_weights(tmp_path / "renamed.npz")
+    model.load_weights(saved / "model.weights.h5")
+    assert not same(before, everything(model))
+
+
+def test_files_of_weights_with_a_damaged_optimizer(saved, tmp_path):
+    """Keras puts weights in place layer by layer; the state of the optimizer is all or nothing."""
+    model = make_model(MAKERS["lazy"]())
+    train(model, STEPS[:2])
+    own = [to_numpy(v) for v in model.optimizer.variables]
+    bad = tmp_path / "bad.weights.h5"
+
+    def change(file, number):
+        group = file["optimizer/vars"]
+        last = str(max(int(key) for key in group if key.isdigit()))
+        if number == 0:
+            del group[last]
+        elif number == 1:
+            group.move(last, "1000")
+        elif number == 2:
+            group["layout"][...] = 0
+        elif number == 3:
+            del group["layout"]
+        else:
+            del group[last]
+            group[last] = np.ones(17)
+
+    for number in range(5):
+        bad.write_bytes((saved / "model.weights.h5").read_bytes())
+        with h5py.File(bad, "r+") as file:
+            change(file, number)
+        with pytest.raises(ValueError, match="does not fit the optimizer"):
+            model.load_weights(bad)
+        assert same(own, [to_numpy(v) for v in model.optimizer.variables]), number
+
+
+def test_damaged_model_files(saved, tmp_path):
+    source, bad = saved / "model.keras", tmp_path / "bad.keras"
+    data = source.read_bytes()
+    for length in (0, 1, 100, len(data) // 2, len(data) - 1):
+        bad.write_bytes(data[:length])
+        with pytest.raises(ERRORS):
+            keras.saving.load_model(bad)
+    for member in ("config.json", "model.weights.h5"):
+        rewrite(source, bad, without=[member])
+        with pytest.raises(ERRORS):
+            keras.saving.load_model(bad)
+    rewrite(source, bad, weights=lambda data: data[: len(data) // 2])
+    with pytest.raises(ERRORS):
+        keras.saving.load_model(bad)
+
+    def another_rule(config):
+        optimizer = config["compile_config"]["optimizer"]
+        optimizer.update(class_name="Adagrad", registered_name="keras_tfopt>Adagrad")
+        for name in ("beta_1", "beta_2", "epsilon", "catch_up"):
+            del optimizer["config"][name]
+
+    rewrite(source, bad, config=another_rule)
+    with pytest.raises(ValueError, match="does not fit the optimizer"):
+        keras.saving.load_model(bad)
+
+    def unknown(config):
+        config["compile_config"]["optimizer"]["config"]["momentun"] = 0.9
+
+    rewrite(source, bad, config=unknown)
+    with pytest.raises((TypeError, ValueError), match="momentun"):
+        keras.saving.load_model(bad)
+    assert type(keras.saving.load_model(source).optimizer) is keras_tfopt.LazyAdam
