@@ -377,7 +377,7 @@ def test_one_step_on_the_mean_is_k_micro_steps(case, mode):
         for grads in micro[:-1]:
             before, slots = parts.values, parts.slots
             parts.step(grads)
-            assert_nothing_moved(parts, before, slots)
+            assert_nothing_moved(parts, before, slots, case.before_options)
         parts.step(micro[-1])
         x = initial()
         means = {p: sum(dense_like(g[p], x[p]) for g in micro) / k for p in x}
@@ -413,12 +413,12 @@ def test_rows_that_are_named_with_a_gradient_of_zero_are_touched_by_an_accumulat
     )
 
 
-def assert_nothing_moved(runner, values, slots):
+def assert_nothing_moved(runner, values, slots, left_out=()):
     for path, value in runner.values.items():
         assert np.array_equal(value, values[path]), path
     for path, owned in runner.slots.items():
         for name, slot in owned.items():
-            assert np.array_equal(slot, slots[path][name]), (path, name)
+            assert name in left_out or np.array_equal(slot, slots[path][name]), (path, name)
 
 
 def test_accumulation_in_fit_is_training_on_larger_batches():

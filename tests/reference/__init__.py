@@ -17,10 +17,15 @@ class Reference:
     #                   "move_rows": slots everywhere, the variable in touched rows only
 
     learning_rate = None
+    global_step = None  # what a counter from outside holds, before it is counted up
 
     def lr(self, step):
         """The learning rate of step `step` (1 at the first); a function gets the count from 0."""
         return self.learning_rate(step - 1) if callable(self.learning_rate) else self.learning_rate
+
+    def count(self, step):
+        """The number of step `step` as the rule counts."""
+        return step if self.global_step is None else self.global_step + 1
 
     def start(self, x):
         """Initial slots of all variables: {path: {name: array}}; path None: of all together."""

@@ -16,7 +16,7 @@ class AdagradDA(Reference):
         l1_regularization_strength=0.0,
         l2_regularization_strength=0.0,
     ):
-        self.learning_rate = learning_rate
+        self.learning_rate, self.global_step = learning_rate, global_step
         self.initial = initial_gradient_squared_accumulator_value
         self.l1_regularization_strength = l1_regularization_strength
         self.l2_regularization_strength = l2_regularization_strength
@@ -29,7 +29,8 @@ class AdagradDA(Reference):
         lr = self.lr(step)
         dual = s["gradient_accumulator"] + g
         squares = s["gradient_squared_accumulator"] + g**2
-        shrunk = np.clip(np.abs(dual) - step * self.l1_regularization_strength, 0, None)
-        scale = np.sqrt(squares) / lr + step * self.l2_regularization_strength
+        count = self.count(step)
+        shrunk = np.clip(np.abs(dual) - count * self.l1_regularization_strength, 0, None)
+        scale = np.sqrt(squares) / lr + count * self.l2_regularization_strength
         new = {"gradient_accumulator": dual, "gradient_squared_accumulator": squares}
         return np.where(dual > 0, -shrunk, shrunk) / scale, new

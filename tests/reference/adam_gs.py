@@ -21,7 +21,7 @@ class AdamGS(Reference):
         return {"m": np.zeros_like(x), "v": np.zeros_like(x)}
 
     def update(self, g, x, s, step, path):
-        t = step if self.global_step is None else self.global_step + 1
+        t = self.count(step)
         m = s["m"] * self.beta_1 + g * (1 - self.beta_1)
         v = s["v"] * self.beta_2 + g**2 * (1 - self.beta_2)
         rate = self.lr(step) / (1 - self.beta_1**t) * math.sqrt(1 - self.beta_2**t)

@@ -23,7 +23,8 @@ class Shampoo(Reference):
         alpha=0.5,
         use_iterative_root=None,
     ):
-        self.learning_rate, self.max_matrix_size = learning_rate, max_matrix_size
+        self.learning_rate, self.global_step = learning_rate, global_step
+        self.max_matrix_size = max_matrix_size
         self.gbar = gbar_decay, gbar_weight
         self.mat_gbar = mat_gbar_decay, mat_gbar_weight
         self.svd_interval, self.update_interval = svd_interval, precond_update_interval
@@ -51,7 +52,7 @@ class Shampoo(Reference):
 
     def _step(self, g, x, s, step, rows):
         shape, n = x.shape or (1,), x.ndim or 1
-        new = dict(s)
+        new, count = dict(s), self.count(step)
         direction = self.gbar[0] * s.get("gbar", 0) + self.gbar[1] * g
         if "gbar" in s:
             new["gbar"] = direction
@@ -67,12 +68,12 @@ class Shampoo(Reference):
                 h[total > 0] = total[total > 0] ** (-self.alpha / n)
                 direction = np.moveaxis(np.moveaxis(direction, i, -1) * h, -1, i)
             else:
-                if step % self.update_interval == 0:
+                if count % self.update_interval == 0:
                     products = np.tensordot(g, g, axes=(axes, axes))
                     weight = self.mat_gbar[1] * self.update_interval
                     total = self.mat_gbar[0] * total + weight * products
                 h = s.get(f"H_{i}")
-                if step % self.svd_interval == 0:
+                if count % self.svd_interval == 0:
                     u, sigma, _ = np.linalg.svd(total / d + self.epsilon * np.eye(d))
                     h = (u * np.maximum(sigma, self.epsilon) ** (-self.alpha / n)) @ u.T
                     if f"H_{i}" in s:
