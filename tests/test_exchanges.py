@@ -128,10 +128,10 @@ def test_replicas_need_the_outermost_optimizer(results):
         assert "ModelAverage must be the outermost optimizer" in worker["error"]
 
 
-@pytest.mark.parametrize("method", exchange_worker.METHODS)
-def test_one_worker_goes_on_from_what_several_saved(method, folders):
+@pytest.mark.parametrize(("engine", "method"), [(e, m) for e, kind, m in RUNS if kind == "resumed"])
+def test_one_worker_goes_on_from_what_several_saved(engine, method, folders):
     """From there on, it makes the steps of the optimizer inside, to the bit."""
-    path = folders[PROCESSES] / f"{method}-0.keras"
+    path = folders[engine] / f"{method}-0.keras"
     assert isinstance(distributed.current(), distributed.Alone)
     model, inner = keras.models.load_model(path), keras.models.load_model(path)
     assert type(model.optimizer).__name__ == method

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from keras_tfopt.execution.exchanges import Alone, Exchange, current, make, set_current
+from keras_tfopt.execution.exchanges.workers import restore_replicas
 
 
 def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exchange:
@@ -91,11 +92,13 @@ def train_apart(model: keras.Model) -> keras.Model:
     there, and the copies differ until an optimizer over workers makes them equal. Random layers
     get seeds that differ. Elsewhere workers train apart anyway, and nothing changes.
 
-    `save` and `get_weights` see the first device. Exchange before: let the number of steps be a
-    multiple of the period.
+    `evaluate`, `predict` and `get_weights` see the first device: exchange before, by a number of
+    steps that is a multiple of the period. A saved model has what the first device has; what the
+    others have is saved with its optimizer. Where it is loaded for as many devices, all go on from
+    where they were; for another number, all go on from the first.
 
     Args:
-        model: The model, before `fit`.
+        model: The model, before `fit`, and after it has been loaded.
 
     Returns:
         The model.
@@ -103,4 +106,5 @@ def train_apart(model: keras.Model) -> keras.Model:
     exchange = current()
     if hasattr(exchange, "train_apart"):
         exchange.train_apart(model)
+    restore_replicas(model)
     return model

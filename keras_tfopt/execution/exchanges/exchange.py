@@ -12,8 +12,8 @@ class Exchange:
     """What a worker knows of the others, and how it exchanges tensors with them.
 
     A subclass for another engine defines `rank`, `size`, `all_reduce_sum`, `cond`, `broadcast` and
-    `gather`. Nothing else is asked of it: a mean is a sum divided by `size`, and a part of the
-    workers is a sum in which the others have zeros.
+    `gather`. Nothing else is asked of one with a process for each worker: a mean is a sum divided
+    by `size`, and a part of the workers is a sum in which the others have zeros.
 
     All workers call the same methods in the same order, with tensors of the same shapes and dtypes.
     An engine that waits for a worker for longer than its time-out raises an error that names it.
@@ -60,6 +60,19 @@ class Exchange:
 
     def gather(self, text: str) -> list[str]:
         """The texts of all workers, in their order. On the host, when an optimizer is built."""
+        raise NotImplementedError
+
+    @property
+    def workers_here(self) -> int:
+        """How many of the workers run in this process."""
+        return 1
+
+    def values_of(self, variable: Any) -> list[np.ndarray]:
+        """The value of a variable on each of the workers of this process, if they are several."""
+        return []
+
+    def set_values(self, variable: Any, values: list[np.ndarray]) -> None:
+        """Gives each of the workers of this process its own value of a variable."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 from keras_tfopt.execution.exchanges import flat
 from keras_tfopt.execution.exchanges.exchange import Exchange
 from keras_tfopt.execution.exchanges.jax_processes import JaxProcesses
+from keras_tfopt.execution.training_state import array_of
 
 
 class JaxMesh(Exchange):
@@ -71,6 +72,22 @@ class JaxMesh(Exchange):
             return [text] * self.size
         texts = self._processes.gather(text)
         return [texts[device.process_index] for device in self.mesh.devices.flat]
+
+    @property
+    def workers_here(self) -> int:
+        return len(self.mesh.local_devices)
+
+    def values_of(self, variable: Any) -> list[np.ndarray]:
+        return [array_of(part.data) for part in variable.value.addressable_shards]
+
+    def set_values(self, variable: Any, values: list[np.ndarray]) -> None:
+        shape, dtype = variable.value.shape, variable.value.dtype
+        placed = [
+            jax.device_put(jax.numpy.asarray(value, dtype), device)
+            for value, device in zip(values, self.mesh.local_devices, strict=True)
+        ]
+        whole = jax.sharding.NamedSharding(self.mesh, PartitionSpec())
+        variable.assign(jax.make_array_from_single_device_arrays(shape, whole, placed))
 
     def close(self) -> None:
         if self._owns_distribution:

@@ -12,6 +12,7 @@ from tensorflow.python.distribute import distribute_utils
 
 from keras_tfopt.execution.exchanges import flat
 from keras_tfopt.execution.exchanges.exchange import Exchange
+from keras_tfopt.execution.training_state import array_of
 
 
 class MirroredReplicas(Exchange):
@@ -101,6 +102,17 @@ class MirroredReplicas(Exchange):
 
     def gather(self, text: str) -> list[str]:
         return [text] * self.size
+
+    @property
+    def workers_here(self) -> int:
+        return self.size
+
+    def values_of(self, variable: Any) -> list[np.ndarray]:
+        return [array_of(part) for part in self._local(variable._value)]
+
+    def set_values(self, variable: Any, values: list[np.ndarray]) -> None:
+        for part, value in zip(self._local(variable._value), values, strict=True):
+            part.assign(tf.cast(value, part.dtype))
 
 
 class SumNeeded(Exception):

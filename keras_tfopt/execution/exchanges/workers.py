@@ -17,6 +17,7 @@ from keras_tfopt.execution import averages, gradients
 from keras_tfopt.execution.binding import Scalars
 from keras_tfopt.execution.building import describe, path_of
 from keras_tfopt.execution.exchanges.exchange import Exchange, current
+from keras_tfopt.execution.exchanges.replicas import ReplicaStates
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like
 from keras_tfopt.execution.wrapping import Step, WrappingEngine, apply_summed, innermost, is_of_rows
@@ -52,6 +53,8 @@ class WorkersEngine(WrappingEngine):
         self.center_optimizer = None
         if self.moves_center:
             self.center_optimizer = center_of(self.inner_optimizer, type(self).__name__)
+        # Keras loads attributes in the order of their names: this one after the optimizers inside.
+        self.replica_states = ReplicaStates(self)
 
     # ---- Hooks ----------------------------------------------------------------------------------
 
@@ -122,6 +125,7 @@ class WorkersEngine(WrappingEngine):
         if self.center_optimizer is not None and not self.center_optimizer.built:
             with backend.build_scope(self, variables):
                 self.center_optimizer.build(variables)
+        self.replica_states.restore()
 
     @tracking.no_automatic_dependency_tracking
     def extend(self, variables: Sequence[Any]) -> None:
@@ -375,6 +379,13 @@ def check_same(one: dict[str, Any], first: dict[str, Any], rank: int) -> None:
             "Either all workers go on from saved state or none. Received: saved state on worker "
             f"{0 if first['resumes'] else rank}, none on worker {rank if first['resumes'] else 0}"
         )
+
+
+def restore_replicas(model: keras.Model) -> None:
+    """Gives the workers of this process their own values again, once a model is loaded whole."""
+    for part in averages.parts(model.optimizer) if model.optimizer else ():
+        if isinstance(part, WorkersEngine):
+            part.replica_states.restore_again()
 
 
 def agreed(optimizer: Any, finite: Any) -> Any:
