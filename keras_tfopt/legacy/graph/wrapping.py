@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.algorithm import check_bool, check_number
-from keras_tfopt.execution import Like, path_of, prepare, variables_of
+from keras_tfopt.execution import Like, prepare, variables_of
 from keras_tfopt.execution.graph import (
     Pairs,
     Verbs,
@@ -31,7 +31,7 @@ from keras_tfopt.legacy.arguments import build_optimizer, check_name, chosen_dim
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.graph.conversion import Converting, keras_of
 from keras_tfopt.legacy.optimizer import Optimizer
-from keras_tfopt.legacy.saver import SwappingSaver, check_saver_arguments
+from keras_tfopt.legacy.saver import check_moved, check_saver_arguments, eager_saver
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.wrappers import MovingAverage, VariableClipping
 from keras_tfopt.wrappers.choice import pattern_of
@@ -325,29 +325,12 @@ class Averaging(Wrapping):
         if is_eager():
             self._take_back()
         here = [v for v in self._averaged if operations.is_here(v)]
-        if not here:
-            raise RuntimeError(
-                "There are no averages yet: call `apply_gradients` or `minimize` before "
-                "`swapping_saver`"
-            )
-        pairs = [(v, super(Averaging, self).get_slot(v, "average")) for v in here]
+        check_moved(here)
         if outermost_graph() is None:
-            return self._eager_saver(pairs, var_list, name)
+            moved = [self._given.get(id(v), v) for v in here]
+            return eager_saver(var_list, moved, self._average_of, name, self)
+        pairs = [(variable, self._average_of(variable)) for variable in here]
         return around.swapping_saver(pairs, var_list, name, kwargs)
 
-    def _eager_saver(self, pairs: list[tuple[Any, Any]], var_list: Any, name: str) -> Any:
-        whole = self if var_list is None else None
-        if var_list is None:
-            var_list = [self._given.get(id(v), v) for v, _ in pairs]
-        if not isinstance(var_list, Mapping):
-            var_list = {path_of(variable): variable for variable in var_list}
-        swapped = {}
-        for key, variable in var_list.items():
-            average = next((a for v, a in pairs if v is native(variable)), None)
-            if average is None:
-                raise ValueError(
-                    "Argument `var_list` must hold variables that have averages. Received: "
-                    f"{path_of(variable)!r}, which no step has moved"
-                )
-            swapped[key] = variable, average
-        return SwappingSaver(swapped, name, whole)
+    def _average_of(self, variable: Any) -> Any:
+        return Verbs.get_slot(self, variable, "average")
