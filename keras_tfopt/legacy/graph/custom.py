@@ -12,6 +12,7 @@ from keras_tfopt.execution.graph import STEPS, Pairs, Verbs, operations, verbs
 from keras_tfopt.execution.options import check_learning_rate
 from keras_tfopt.legacy.arguments import check_name, rate_of
 from keras_tfopt.legacy.custom import OneFunction
+from keras_tfopt.legacy.graph.conversion import check_outside_graphs
 from keras_tfopt.legacy.optimizer import Optimizer
 
 
@@ -54,11 +55,7 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
         Raises:
             RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers.
         """
-        if operations.in_a_graph():
-            raise RuntimeError(
-                f"{type(self).__name__}.keras is for eager programs: there are no Keras optimizers "
-                "in graphs of tf.compat.v1. Ask for it outside of `with graph.as_default():`"
-            )
+        check_outside_graphs(self)
         if self._imperative is None:
             self._imperative = Imperative(
                 rate_of(self._given_rate),

@@ -322,8 +322,7 @@ class Averaging(Wrapping):
             ValueError: if a variable has no average, or its average is not among `var_list`.
         """
         check_saver_arguments(kwargs)
-        if is_eager():
-            self._take_back()
+        self._take_back()
         here = [v for v in self._averaged if operations.is_here(v)]
         check_moved(here)
         if outermost_graph() is None:
