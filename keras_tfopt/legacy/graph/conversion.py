@@ -7,15 +7,15 @@ import warnings
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_tfopt.execution import (
     array_of,
-    core,
+    derive,
     prepare,
     set_steps,
     slots_of,
+    state_at,
     steps_of,
     variables_of,
 )
@@ -30,7 +30,7 @@ from keras_tfopt.execution.graph import (
     operations,
     outermost_graph,
 )
-from keras_tfopt.legacy.checkpoints.names import in_original_order
+from keras_tfopt.legacy.checkpoints.names import laid_as_built, laid_by_name
 from keras_tfopt.legacy.checkpoints.powers import power_after, steps_of_power
 
 # So many that no power of a decay rate is left.
@@ -151,13 +151,9 @@ class ConvertingRule(Converting, Executor):
                 if own is not None:
                     slot.assign(ops.cast(own.read_value(), slot.dtype))
         for name in self._plan.shared:
-            rows = self._reordered(self._non_slot(name).numpy(), back=False)
-            core(made).slot(None, name).assign(rows)
-        if self._plan.shared:
-            rule = core(made)
-            kept = {n: ops.convert_to_tensor(rule.slot(None, n)) for n in self._plan.shared}
-            for name, value in rule.derived(kept).items():
-                rule.slot(None, name).assign(value)
+            array = laid_as_built(array_of(self._non_slot(name)), *self._layout())
+            state_at(made, None, name).assign(array)
+        derive(made)
         set_steps(made, self._steps_done())
 
     def _adopt(self) -> None:
@@ -174,8 +170,8 @@ class ConvertingRule(Converting, Executor):
                 if kept is not None:
                     kept.assign(ops.cast(ops.convert_to_tensor(slot), kept.dtype.name))
         for name in self._plan.shared:
-            array = array_of(core(made).slot(None, name))
-            self._non_slot(name).assign(self._reordered(array, back=True))
+            array = array_of(state_at(made, None, name))
+            self._non_slot(name).assign(laid_by_name(array, *self._layout()))
         steps = self._eager_steps = steps_of(made)
         for hyperparameter, power in self._powers().items():
             beta = self._initial(hyperparameter)
@@ -189,19 +185,11 @@ class ConvertingRule(Converting, Executor):
         known = self._with_state.values()
         return [v for v in known if not getattr(v, "_in_graph_mode", False)]
 
-    def _reordered(self, array: np.ndarray, back: bool) -> np.ndarray:
-        """Entries of all variables: by name here, in the order of building there."""
+    def _layout(self) -> tuple[list[str], list[int]]:
+        """Names and sizes of the variables, as they follow one another in the Keras optimizer."""
         variables = variables_of(self._keras_optimizer)
         sizes = [math.prod(operations.shape_of(variable)) for variable in variables]
-        by_name = in_original_order([name_of(variable) for variable in variables])
-        starts = np.cumsum([0, *sizes])
-        if not back:
-            of_name = np.cumsum([0, *[sizes[i] for i in by_name]])
-            place = {i: of_name[rank] for rank, i in enumerate(by_name)}
-            pieces = [array[..., place[i] : place[i] + n] for i, n in enumerate(sizes)]
-        else:
-            pieces = [array[..., starts[i] : starts[i + 1]] for i in by_name]
-        return np.concatenate(pieces, axis=-1)
+        return [name_of(variable) for variable in variables], sizes
 
     def _steps_done(self) -> int:
         """How many steps the state says have been made."""
