@@ -36,7 +36,37 @@ def warn_of_quirks(extended: type) -> None:
             )
 
 
-class DecoupledWeightDecayExtension:
+class Minimizing:
+    """`minimize` with the variables that decay."""
+
+    _minimize: Callable[..., Any]
+
+    def minimize(
+        self,
+        loss: Any,
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = Optimizer.GATE_OP,
+        aggregation_method: Any = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+        decay_var_list: Any = None,
+        compiled: bool = False,
+    ) -> Any:
+        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
+        check_bool("compiled", compiled)
+        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
+        return self._minimize(
+            loss, var_list, how, compiled,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
+        )  # fmt: skip
+
+
+class DecoupledWeightDecayExtension(Minimizing):
     """To be put before a class of optimizers, whose variables then decay before each step.
 
     ```python
@@ -65,30 +95,7 @@ class DecoupledWeightDecayExtension:
         self._decaying: dict[Any, Any] = {}
         self._wrapper(None)
 
-    @outside_compiler
-    def minimize(
-        self,
-        loss: Callable[[], Any],
-        global_step: Any = None,
-        var_list: Any = None,
-        gate_gradients: int = Optimizer.GATE_OP,
-        aggregation_method: Any = None,
-        colocate_gradients_with_ops: bool = False,
-        name: str | None = None,
-        grad_loss: Any = None,
-        decay_var_list: Any = None,
-        compiled: bool = False,
-    ) -> Any:
-        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
-        check_bool("compiled", compiled)
-        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
-        return self._minimize(  # type: ignore[attr-defined]
-            loss, var_list, how, compiled,
-            gate_gradients=gate_gradients,
-            aggregation_method=aggregation_method,
-            colocate_gradients_with_ops=colocate_gradients_with_ops,
-            grad_loss=grad_loss,
-        )  # fmt: skip
+    minimize = outside_compiler(Minimizing.minimize)
 
     @outside_compiler
     def apply_gradients(

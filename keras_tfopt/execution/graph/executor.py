@@ -161,7 +161,7 @@ class Executor(Verbs):
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
         plan = self._plan
         given = [plan.learning_rate, plan.global_step, *plan.changing.values()]
-        check_graph(given, type(self).__name__)
+        check_graph(given, self)
         self._check_finite(pairs)
         if in_a_graph() or tf.distribute.has_strategy():
             return super()._run(pairs, global_step, name)

@@ -18,11 +18,11 @@ from keras_tfopt.execution.graph import (
     verbs,
 )
 from keras_tfopt.execution.verb_arguments import checked_variables
-from keras_tfopt.legacy.decay import extension_with, warn_of_quirks
+from keras_tfopt.legacy.decay import Minimizing, extension_with, warn_of_quirks
 from keras_tfopt.wrappers import DecoupledWeightDecay
 
 
-class DecoupledWeightDecayExtension:
+class DecoupledWeightDecayExtension(Minimizing):
     """To be put before a class of optimizers, whose variables then decay before each step.
 
     ```python
@@ -51,28 +51,8 @@ class DecoupledWeightDecayExtension:
             weight_decay if symbolic else check_hyperparameter("weight_decay", weight_decay, 0)
         )
 
-    def minimize(
-        self,
-        loss: Any,
-        global_step: Any = None,
-        var_list: Any = None,
-        gate_gradients: int = Verbs.GATE_OP,
-        aggregation_method: Any = None,
-        colocate_gradients_with_ops: bool = False,
-        name: str | None = None,
-        grad_loss: Any = None,
-        decay_var_list: Any = None,
-        compiled: bool = False,
-    ) -> Any:
-        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
-        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
-        return Verbs._minimize(
-            self, loss, var_list, how, compiled,  # type: ignore[arg-type]
-            gate_gradients=gate_gradients,
-            aggregation_method=aggregation_method,
-            colocate_gradients_with_ops=colocate_gradients_with_ops,
-            grad_loss=grad_loss,
-        )  # fmt: skip
+    # The class behind may have none that is called so.
+    _minimize = Verbs._minimize
 
     def apply_gradients(
         self,
@@ -83,8 +63,7 @@ class DecoupledWeightDecayExtension:
     ) -> Any:
         """As `Optimizer.apply_gradients`, with the variables that decay."""
         given = verbs.list_of_pairs(grads_and_vars)
-        pairs = verbs.checked_pairs(given)
-        verbs.check_graph([variable for _, variable in pairs], type(self).__name__)
+        pairs = verbs.checked_pairs(given, self)
         verbs.check_counter(global_step)
         chosen = None
         if decay_var_list is not None:

@@ -66,7 +66,7 @@ class Wrapping(Converting, Verbs, Optimizer):
     ) -> Any:
         """Calls that of `opt`, with what is to be done around it; see `Optimizer`."""
         given = verbs.list_of_pairs(grads_and_vars)
-        pairs = self._checked(given)
+        pairs = verbs.checked_pairs(given, self)
         verbs.check_counter(global_step)
         self._begin_verb()
         self._begin(pairs)
@@ -168,7 +168,7 @@ class Multitasking(Wrapping):
         """Calls that of `opt`, which leaves variables alone whose gradient is zero."""
         given = verbs.list_of_pairs(grads_and_vars)
         if self._filters:  # an optimizer of Keras, which has no such methods
-            kept = [around.is_moving(gradient) for gradient, _ in self._checked(given)]
+            kept = [around.is_moving(gradient) for gradient, _ in verbs.checked_pairs(given, self)]
             if not any(kept):
                 return verbs.counted(global_step)
             given = [(g if k else None, v) for (g, v), k in zip(given, kept, strict=True)]
