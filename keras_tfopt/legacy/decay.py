@@ -147,14 +147,12 @@ class DecoupledWeightDecayExtension(Minimizing):
         return self._decaying[None]
 
 
-def extension_with(
-    extension: type, is_base: Callable[[type], bool], bases: str
-) -> Callable[[Any], Any]:
+def extension_with(extension: type, base: type, bases: str) -> Callable[[Any], Any]:
     """The function `extend_with_decoupled_weight_decay` for a mixin that adds the decay.
 
     Args:
         extension: The mixin.
-        is_base: Whether it can be put before a class.
+        base: What the classes that it can be put before derive from.
         bases: What classes those are, in words.
     """
 
@@ -171,7 +169,7 @@ def extension_with(
         Raises:
             TypeError: if it is anything else.
         """
-        if not (inspect.isclass(base_optimizer) and is_base(base_optimizer)):
+        if not (inspect.isclass(base_optimizer) and issubclass(base_optimizer, base)):
             raise TypeError(
                 f"Argument `base_optimizer` must be a class of optimizers of {bases}. Received: "
                 f"{base_optimizer!r}"
@@ -194,6 +192,6 @@ def extension_with(
 
 extend_with_decoupled_weight_decay = extend_with_weight_decay = extension_with(
     DecoupledWeightDecayExtension,
-    lambda base: issubclass(base, Optimizer),
+    Optimizer,
     "keras_tfopt.legacy",
 )

@@ -32,7 +32,6 @@ from keras_tfopt.execution.verb_arguments import (
     tuples_of,
 )
 
-v1 = tf.compat.v1
 Pairs = list[tuple[Any, Any]]
 
 

@@ -177,7 +177,7 @@ class ConvertingRule(Converting, Executor):
             beta = self._initial(hyperparameter)
             power.assign(ops.cast(power_after(steps, float(array_of(beta))), power.dtype.name))
         if self._plan.counter is not None:
-            count = self._non_slot(self._plan.counter[0])
+            count = self._count()
             count.assign(ops.cast(steps, count.dtype.name))
 
     def _variables_with_state(self) -> list[Any]:
@@ -194,7 +194,7 @@ class ConvertingRule(Converting, Executor):
     def _steps_done(self) -> int:
         """How many steps the state says have been made."""
         if self._plan.counter is not None:
-            return int(self._non_slot(self._plan.counter[0]))
+            return int(self._count())
         found = []
         for hyperparameter, power in self._powers().items():
             beta = float(array_of(self._initial(hyperparameter)))

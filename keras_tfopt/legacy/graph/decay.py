@@ -5,16 +5,17 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from keras import ops
+
 from keras_tfopt.algorithm import check_hyperparameter
-from keras_tfopt.execution import changes, prepare, variables_of
+from keras_tfopt.execution import OptimizerBase, prepare, variables_of
 from keras_tfopt.execution.graph import (
     Verbs,
     around,
-    is_optimizer_class,
     is_variable,
     native,
     operations,
-    read,
+    value_now,
     verbs,
 )
 from keras_tfopt.execution.verb_arguments import checked_variables
@@ -46,7 +47,7 @@ class DecoupledWeightDecayExtension(Minimizing):
     def __init__(self, weight_decay: Any, **kwargs: Any):
         super().__init__(**kwargs)
         warn_of_quirks(type(self))
-        symbolic = is_variable(weight_decay) or operations.is_tensor(weight_decay)
+        symbolic = is_variable(weight_decay) or ops.is_tensor(weight_decay)
         self._weight_decay = (
             weight_decay if symbolic else check_hyperparameter("weight_decay", weight_decay, 0)
         )
@@ -75,7 +76,7 @@ class DecoupledWeightDecayExtension(Minimizing):
                     variable,
                     around.distinct(gradient),
                     getattr(self, "_use_locking", False),
-                    decay=self._decay_now(),
+                    decay=value_now(self._weight_decay),
                 )
                 for gradient, variable in pairs
                 if gradient is not None
@@ -96,12 +97,6 @@ class DecoupledWeightDecayExtension(Minimizing):
 
     _around: Any = None
 
-    def _decay_now(self) -> Any:
-        value = self._weight_decay
-        if is_variable(value):
-            return read(value)
-        return value() if callable(value) and changes(value) else value
-
 
 def _shrink(x: Any, t: Any) -> Any:
     rule: Any = types.SimpleNamespace()
@@ -110,6 +105,6 @@ def _shrink(x: Any, t: Any) -> Any:
 
 extend_with_decoupled_weight_decay = extend_with_weight_decay = extension_with(
     DecoupledWeightDecayExtension,
-    is_optimizer_class,
+    OptimizerBase,
     "keras_tfopt.legacy or of tf.compat.v1.train",
 )

@@ -11,14 +11,13 @@ import keras
 from keras import ops
 
 from keras_tfopt.algorithm import check_bool, check_number
-from keras_tfopt.execution import Like, prepare, variables_of
+from keras_tfopt.execution import Like, OptimizerBase, prepare, variables_of
 from keras_tfopt.execution.graph import (
     Pairs,
     Verbs,
     around,
     dtype_of,
     is_eager,
-    is_optimizer,
     is_variable,
     name_of,
     native,
@@ -45,7 +44,7 @@ class Wrapping(Converting, Verbs, Optimizer):
         opt = arguments["opt"]
         if isinstance(opt, keras.optimizers.Optimizer):
             opt = Optimizer(opt)
-        if not is_optimizer(opt):
+        if not isinstance(opt, OptimizerBase):
             raise TypeError(
                 "Argument `opt` must be an optimizer of keras_tfopt.legacy, of "
                 f"tf.compat.v1.train or of Keras. Received: {opt!r}"
