@@ -187,7 +187,8 @@ class Clipping(Wrapping):
         # A name is enough to find a variable that is made later; a variable is only itself.
         self._by_name: dict[str, Any] = {}
         self._by_variable: list[tuple[Any, Any]] = []
-        for variable, pattern, dims in chosen_dims(arguments["vars_to_clip_dims"], is_variable):
+        self._chosen = chosen_dims(arguments["vars_to_clip_dims"], is_variable)
+        for variable, pattern, dims in self._chosen:
             if isinstance(variable, str):
                 self._by_name[pattern] = dims
             else:
@@ -198,7 +199,7 @@ class Clipping(Wrapping):
     def _keras_arguments(self) -> dict[str, Any]:
         named = {
             pattern if isinstance(v, str) else pattern_of(self._given.get(id(native(v)), v)): dims
-            for v, pattern, dims in chosen_dims(self._arguments["vars_to_clip_dims"], is_variable)
+            for v, pattern, dims in self._chosen
         }
         return {**super()._keras_arguments(), "vars_to_clip_dims": named}
 
