@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,10 @@ KINDS = {"resource": True, "reference": False}
 
 def kinds(case: Case) -> list[str]:
     """The kinds of variables that a case was recorded on."""
-    if case.entry["resource_variables"] is True:
-        return ["resource", "reference"] if _holds_for_both(case) else ["resource"]
-    return ["reference"]
-
-
-def _holds_for_both(case: Case) -> bool:
+    if case.entry["resource_variables"] is not True:
+        return ["reference"]
     # Quirks are of one kind of variables only; everything else follows the same formulas.
-    return not case.quirk
+    return ["resource"] if case.quirk else ["resource", "reference"]
 
 
 def trajectory(case: Case, kind: str) -> Arrays:
@@ -142,8 +138,3 @@ def _schedule(global_step: Any, v1: Any, value: Mapping[str, Any]) -> Any:
     if value.get("passed_as") == "callable":
         return lambda: function(**counts, **how)
     return function(**counts, **how)
-
-
-def names(cases: Sequence[Case]) -> list[tuple[str, str]]:
-    """Cases and the kinds of variables that they are to be replayed on."""
-    return [(case.name, kind) for case in cases for kind in kinds(case)]

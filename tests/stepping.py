@@ -62,6 +62,17 @@ def make_variable(path, value, dtype="float32"):
         return keras.Variable(np.asarray(value), dtype=dtype, name=name)
 
 
+@contextlib.contextmanager
+def policy(name):
+    """A context with another policy of data types, for what is made in it."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
 def to_numpy(x):
     """Contents as a NumPy array of its own; half precision as float32, which holds it exactly."""
     if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16"):

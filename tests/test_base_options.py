@@ -5,7 +5,6 @@ references of the rules; from exact relations (one step on a mean is k micro-ste
 Keras, on dense variables in float32, where it is right.
 """
 
-import contextlib
 import itertools
 
 import keras
@@ -16,7 +15,7 @@ import keras_tfopt
 from integration.stock_defects import mean_of_outputs
 from tests import stepping
 from tests.cases import CASES, every_case
-from tests.stepping import BACKEND, MODES, Rows, Runner, make_variable, to_numpy
+from tests.stepping import BACKEND, MODES, Rows, Runner, make_variable, policy, to_numpy
 from tests.test_contract import assert_close
 
 CASE = {case.name: case for case in CASES}
@@ -843,16 +842,6 @@ def test_exclusion_is_refused_once_built():
 
 
 # Precision
-
-
-@contextlib.contextmanager
-def policy(name):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 @pytest.mark.parametrize("case", [CASE["LazyAdam"], CASE["LARS"]], ids=lambda c: c.name)

@@ -16,6 +16,7 @@ import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.execution import checkpoint_files, write_checkpoint
 from keras_tfopt.legacy.checkpoints.powers import power_after, steps_of_power
+from tests.stepping import policy
 
 pytest.importorskip("tensorflow")
 
@@ -570,11 +571,8 @@ def test_ggt_is_laid_out_as_here():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(dtype, tmp_path):
     """Variables in half precision refuse float32, unless a copy keeps it."""
-    keras.config.set_dtype_policy(dtype)
-    try:
+    with policy(dtype):
         model, exact = dense(), dense()
-    finally:
-        keras.config.set_dtype_policy("float32")
     error = assert_refused(legacy.CheckpointMismatch, "4 of", recorded("Adam"), model, adam())
     assert {e.status for e in error.report.problems} == {"dtype mismatch"}
 
@@ -594,11 +592,8 @@ def test_half_precision(dtype, tmp_path):
 
 
 def test_under_loss_scaling():
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
+    with policy("mixed_float16"):
         model = dense()
-    finally:
-        keras.config.set_dtype_policy("float32")
     optimizer = adam()
     model.compile(optimizer=keras.optimizers.LossScaleOptimizer(optimizer), loss="mse")
     legacy.load_checkpoint(recorded("Adam"), model, model.optimizer)

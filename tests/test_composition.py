@@ -6,7 +6,6 @@ wrapper several checks; `test_the_size_of_the_matrix` prints both numbers. Two c
 of their own: several devices in test_distribution.py, a change of the backend in test_state.py.
 """
 
-import contextlib
 import functools
 import importlib.util
 import itertools
@@ -17,7 +16,7 @@ import pytest
 
 import keras_tfopt
 from tests.compositions import COMPOSITIONS, INNERS, WRAPPERS
-from tests.stepping import BACKEND, Rows, Runner, to_numpy
+from tests.stepping import BACKEND, Rows, Runner, policy, to_numpy
 
 IDS = np.random.default_rng(0).integers(0, 6, size=(12, 2))
 TARGETS = np.random.default_rng(1).normal(size=(12, 2)).astype("float32")
@@ -174,15 +173,6 @@ def loss_scale(cell):
 
 
 def mixed_precision(cell):
-    @contextlib.contextmanager
-    def policy(name):
-        old = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(name)
-        try:
-            yield
-        finally:
-            keras.config.set_dtype_policy(old)
-
     with policy("mixed_float16"):
         compiled = make_model(cell.make()).optimizer
         assert isinstance(compiled, keras.optimizers.LossScaleOptimizer)

@@ -15,7 +15,7 @@ import pytest
 import keras_tfopt
 from tests.cases import CASES, REPRESENTATIVES
 from tests.cells import EXHAUSTIVE
-from tests.stepping import BACKEND, Runner, to_numpy
+from tests.stepping import BACKEND, Runner, policy, to_numpy
 from tests.test_composition import FIT, IDS, START, TARGETS, close, make_model, same, state
 
 EPOCHS, BATCHES = 2, 3
@@ -273,16 +273,6 @@ def constraints(case):
     assert case.moves_after or np.min(kernel) >= 0
     assert np.max(kernel) > 0
     equals_baseline(case, constrained(keras.constraints.MaxNorm(1e6)))
-
-
-@contextlib.contextmanager
-def policy(name):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def policies(case):

@@ -41,6 +41,7 @@ from keras_tfopt.execution.state import Like, Rows, Slot
 from keras_tfopt.execution.training_state import (
     array_of,
     core,
+    derive,
     described_slots,
     dtype_of,
     follows_schedule,
@@ -72,6 +73,7 @@ __all__ = [
     "Imperative",
     "array_of",
     "core",
+    "derive",
     "described_slots",
     "dtype_of",
     "follows_schedule",

@@ -131,6 +131,10 @@ class Engine(keras.optimizers.Optimizer):
         """With scope "model": what follows from the sums, and new values of small slots."""
         return {}, {}
 
+    def derived(self, slots: dict[str, Any]) -> dict[str, Any]:
+        """With scope "model": slots that follow from the others, so that no original keeps them."""
+        return {}
+
     def takes_rows(self, like: Any) -> bool:
         """Whether `sparse` holds for this variable; where not, row gradients are as if dense."""
         return True

@@ -76,6 +76,14 @@ def state_at(optimizer: Any, variable: Any, name: str) -> Any:
     raise KeyError(name)
 
 
+def derive(optimizer: Any) -> None:
+    """Computes the slots of all variables that follow from the others, which have changed."""
+    rule = core(optimizer)
+    slots = {name: ops.convert_to_tensor(slot) for name, slot in rule._model_slots.items()}
+    for name, value in rule.derived(slots).items():
+        rule._model_slots[name].assign(value)
+
+
 def steps_of(optimizer: Any) -> int:
     """How many steps an optimizer has made; those that accumulate are one."""
     rule = core(optimizer)

@@ -36,7 +36,37 @@ def warn_of_quirks(extended: type) -> None:
             )
 
 
-class DecoupledWeightDecayExtension:
+class Minimizing:
+    """`minimize` with the variables that decay."""
+
+    _minimize: Callable[..., Any]
+
+    def minimize(
+        self,
+        loss: Any,
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = Optimizer.GATE_OP,
+        aggregation_method: Any = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+        decay_var_list: Any = None,
+        compiled: bool = False,
+    ) -> Any:
+        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
+        check_bool("compiled", compiled)
+        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
+        return self._minimize(
+            loss, var_list, how, compiled,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
+        )  # fmt: skip
+
+
+class DecoupledWeightDecayExtension(Minimizing):
     """To be put before a class of optimizers, whose variables then decay before each step.
 
     ```python
@@ -65,30 +95,7 @@ class DecoupledWeightDecayExtension:
         self._decaying: dict[Any, Any] = {}
         self._wrapper(None)
 
-    @outside_compiler
-    def minimize(
-        self,
-        loss: Callable[[], Any],
-        global_step: Any = None,
-        var_list: Any = None,
-        gate_gradients: int = Optimizer.GATE_OP,
-        aggregation_method: Any = None,
-        colocate_gradients_with_ops: bool = False,
-        name: str | None = None,
-        grad_loss: Any = None,
-        decay_var_list: Any = None,
-        compiled: bool = False,
-    ) -> Any:
-        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
-        check_bool("compiled", compiled)
-        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
-        return self._minimize(  # type: ignore[attr-defined]
-            loss, var_list, how, compiled,
-            gate_gradients=gate_gradients,
-            aggregation_method=aggregation_method,
-            colocate_gradients_with_ops=colocate_gradients_with_ops,
-            grad_loss=grad_loss,
-        )  # fmt: skip
+    minimize = outside_compiler(Minimizing.minimize)
 
     @outside_compiler
     def apply_gradients(
@@ -140,14 +147,12 @@ class DecoupledWeightDecayExtension:
         return self._decaying[None]
 
 
-def extension_with(
-    extension: type, is_base: Callable[[type], bool], bases: str
-) -> Callable[[Any], Any]:
+def extension_with(extension: type, base: type, bases: str) -> Callable[[Any], Any]:
     """The function `extend_with_decoupled_weight_decay` for a mixin that adds the decay.
 
     Args:
         extension: The mixin.
-        is_base: Whether it can be put before a class.
+        base: What the classes that it can be put before derive from.
         bases: What classes those are, in words.
     """
 
@@ -164,7 +169,7 @@ def extension_with(
         Raises:
             TypeError: if it is anything else.
         """
-        if not (inspect.isclass(base_optimizer) and is_base(base_optimizer)):
+        if not (inspect.isclass(base_optimizer) and issubclass(base_optimizer, base)):
             raise TypeError(
                 f"Argument `base_optimizer` must be a class of optimizers of {bases}. Received: "
                 f"{base_optimizer!r}"
@@ -187,6 +192,6 @@ def extension_with(
 
 extend_with_decoupled_weight_decay = extend_with_weight_decay = extension_with(
     DecoupledWeightDecayExtension,
-    lambda base: issubclass(base, Optimizer),
+    Optimizer,
     "keras_tfopt.legacy",
 )

@@ -5,13 +5,19 @@ from __future__ import annotations
 import functools
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from keras_tfopt.execution import CheckpointFile, array_of, dtype_of, write_checkpoint
+from keras_tfopt.execution import (
+    CheckpointFile,
+    array_of,
+    dtype_of,
+    path_of,
+    write_checkpoint,
+)
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.checkpoints.saving import Written, written
 
@@ -31,6 +37,53 @@ def check_saver_arguments(given: Mapping[str, Any]) -> None:
     unknown = sorted(set(given) - _OF_SAVER)
     if unknown:
         raise TypeError(f"`swapping_saver` has no arguments {unknown}")
+
+
+def check_moved(moved: Sequence[Any], missing: str = "are no averages") -> None:
+    """Raises an error before the first step, when there is nothing to swap."""
+    if not moved:
+        raise RuntimeError(
+            f"There {missing} yet: call `apply_gradients` or `minimize` before `swapping_saver`"
+        )
+
+
+def eager_saver(
+    var_list: Any,
+    moved: Sequence[Any],
+    average_of: Callable[[Any], Any],
+    name: str,
+    optimizer: Any = None,
+    suffix: str = AVERAGE,
+    averages: str = "averages",
+) -> SwappingSaver:
+    """The saver that a program without sessions asks an optimizer for.
+
+    Args:
+        var_list: Variables to save, a list or a dictionary of them by name. None is `moved`.
+        moved: All variables that have averages.
+        average_of: From a variable to its average, or to None if it has none.
+        name: Name of the saver.
+        optimizer: The optimizer whose whole state is saved where all variables are, or None.
+        suffix: What stands behind the names of the trained values.
+        averages: What an error calls the averages.
+
+    Raises:
+        ValueError: if a variable has no average.
+    """
+    if var_list is None:
+        var_list = moved
+    else:
+        optimizer = None
+    if not isinstance(var_list, Mapping):
+        var_list = {path_of(variable): variable for variable in var_list}
+    swapped = {key: (variable, average_of(variable)) for key, variable in var_list.items()}
+    for variable, average in swapped.values():
+        if average is None:
+            raise ValueError(
+                f"Argument `var_list` must hold variables that have {averages}. Received: "
+                f"{path_of(variable)!r}, which no step has moved"
+            )
+    return SwappingSaver(swapped, name, optimizer, suffix)
 
 
 class SwappingSaver:

@@ -13,7 +13,12 @@ from keras_tfopt.distributed.protocols import check_tokens
 from keras_tfopt.execution import check_traceable, outside_compiler, path_of, slots_of, variables_of
 from keras_tfopt.execution.verb_arguments import check_counter
 from keras_tfopt.legacy.optimizer import Pairs, checked_pairs
-from keras_tfopt.legacy.saver import SwappingSaver, check_saver_arguments
+from keras_tfopt.legacy.saver import (
+    SwappingSaver,
+    check_moved,
+    check_saver_arguments,
+    eager_saver,
+)
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.legacy.wrapping import Wrapping, step_around
 
@@ -260,25 +265,14 @@ class Elastic(WithCenter):
             ValueError: if a variable has no center.
         """
         check_saver_arguments(kwargs)
-        if not self._optimizer.built:
-            raise RuntimeError(
-                "There is no center yet: call `apply_gradients` or `minimize` before "
-                "`swapping_saver`"
-            )
-        if var_list is None:
-            var_list = variables_of(self._optimizer)
-        if not isinstance(var_list, Mapping):
-            var_list = {path_of(variable): variable for variable in var_list}
-        swapped = {}
-        for key, variable in var_list.items():
-            center = slots_of(self._optimizer, variable).get("center")
-            if center is None:
-                raise ValueError(
-                    "Argument `var_list` must hold variables that have a center. Received: "
-                    f"{path_of(variable)!r}, which no step has moved"
-                )
-            swapped[key] = variable, center
-        return SwappingSaver(swapped, name, suffix="local")
+        moved = variables_of(self._optimizer)
+        check_moved(moved, "is no center")
+        return eager_saver(
+            var_list, moved, self._center_of, name, suffix="local", averages="a center"
+        )
+
+    def _center_of(self, variable: Any) -> Any:
+        return slots_of(self._optimizer, variable).get("center")
 
 
 class MeansOfModels(OverWorkers):

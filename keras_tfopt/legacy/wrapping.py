@@ -14,7 +14,6 @@ from keras_tfopt.execution import (
     check_traceable,
     is_variable,
     outside_compiler,
-    path_of,
     prepare,
     slots_of,
     variables_of,
@@ -22,7 +21,12 @@ from keras_tfopt.execution import (
 from keras_tfopt.execution.verb_arguments import check_counter
 from keras_tfopt.legacy.arguments import build_optimizer, chosen_dims
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, checked_pairs
-from keras_tfopt.legacy.saver import SwappingSaver, check_saver_arguments
+from keras_tfopt.legacy.saver import (
+    SwappingSaver,
+    check_moved,
+    check_saver_arguments,
+    eager_saver,
+)
 from keras_tfopt.legacy.table import Row
 
 
@@ -159,23 +163,9 @@ class Averaging(Wrapping):
             ValueError: if a variable has no average.
         """
         check_saver_arguments(kwargs)
-        if not self._optimizer.built:
-            raise RuntimeError(
-                "There are no averages yet: call `apply_gradients` or `minimize` before "
-                "`swapping_saver`"
-            )
-        whole = self if var_list is None else None
-        if var_list is None:
-            var_list = variables_of(self._optimizer)
-        if not isinstance(var_list, Mapping):
-            var_list = {path_of(variable): variable for variable in var_list}
-        swapped = {}
-        for key, variable in var_list.items():
-            average = slots_of(self._optimizer, variable).get("average")
-            if average is None:
-                raise ValueError(
-                    "Argument `var_list` must hold variables that have averages. Received: "
-                    f"{path_of(variable)!r}, which no step has moved"
-                )
-            swapped[key] = variable, average
-        return SwappingSaver(swapped, name, whole)
+        moved = variables_of(self._optimizer)
+        check_moved(moved)
+        return eager_saver(var_list, moved, self._average_of, name, self)
+
+    def _average_of(self, variable: Any) -> Any:
+        return slots_of(self._optimizer, variable).get("average")

@@ -9,13 +9,12 @@ from keras_tfopt.execution.graph.operations import (
     apart,
     dtype_of,
     in_a_graph,
-    is_optimizer,
-    is_optimizer_class,
     is_variable,
     name_of,
     native,
     outermost_graph,
     read,
+    value_now,
 )
 from keras_tfopt.execution.graph.verbs import Pairs, Verbs
 
@@ -33,13 +32,12 @@ __all__ = [
     "dtype_of",
     "in_a_graph",
     "is_eager",
-    "is_optimizer",
-    "is_optimizer_class",
     "is_variable",
     "name_of",
     "native",
     "operations",
     "outermost_graph",
     "read",
+    "value_now",
     "verbs",
 ]

@@ -9,14 +9,16 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tfopt.execution.binding import ModelRule, ModelStep, ModelVariable
-from keras_tfopt.execution.graph.executor import Executor, flat, written
+from keras_tfopt.execution.graph.executor import Executor
 from keras_tfopt.execution.graph.operations import (
     dense_of,
     dtype_of,
     group,
     native,
     read,
+    write,
 )
+from keras_tfopt.execution.state import Rows
 from keras_tfopt.execution.tensorflow import norm
 
 
@@ -62,19 +64,19 @@ class AllVariablesExecutor(Executor):
             old = {name: read(variable) for name, variable in kept.items()}
             slots = old | self._rule.derived(old)
             x = [read(variable) for variable in variables]
-            gradient = flat(grads)
+            gradient = tf.concat([tf.reshape(g, [-1]) for g in grads], 0)
             x, _, new = step.new_values(x, [None] * len(x), slots, grads, scalars)
-            count = self._non_slot(self._plan.counter[0])  # type: ignore[index]
+            count = self._count()
             following = read(count) + 1
         values = [*x, gradient, following]
         for name in kept:
             values += [*new[name]] if isinstance(new[name], tuple) else [new[name]]
         with tf.control_dependencies(values):
-            writes = [written(v, n, self._use_locking) for v, n in zip(variables, x, strict=True)]
-            writes += [written(v, new[n], self._use_locking) for n, v in kept.items()]
-            writes.append(written(count, following, self._use_locking))
+            writes = [_written(v, n, self._use_locking) for v, n in zip(variables, x, strict=True)]
+            writes += [_written(v, new[n], self._use_locking) for n, v in kept.items()]
+            writes.append(_written(count, following, self._use_locking))
             for name in self._plan.scratch:
-                writes.append(written(self._non_slot(name), gradient, self._use_locking))
+                writes.append(_written(self._non_slot(name), gradient, self._use_locking))
         return group(*writes, name=name_scope)
 
     def _step_of(self, variables: list[Any]) -> tuple[ModelStep, dict[str, Any]]:
@@ -92,3 +94,11 @@ class AllVariablesExecutor(Executor):
             start = end
         kept = {name: self._non_slot(name) for name in self._plan.shared}
         return ModelStep(rule, members, dict.fromkeys(described)), kept
+
+
+def _written(variable: Any, value: Any, use_locking: bool) -> Any:
+    """Like `write`, of a value that may be one row, `Rows`."""
+    if isinstance(value, Rows):
+        index = tf.reshape(tf.cast(value.index, "int32"), [1])
+        return write(variable, value.value[None], index, use_locking)
+    return write(variable, value, None, use_locking)

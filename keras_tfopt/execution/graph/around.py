@@ -59,7 +59,7 @@ def unless_zero(apply: Callable[..., Any]) -> Callable[..., Any]:
     """The function that adds a step to a graph, so that the step rests while a gradient is zero."""
 
     def rests(grad: Any, variable: Any, *indices: Any) -> Any:
-        values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+        moves = _any_nonzero(grad)
 
         def step() -> Any:
             with tf.control_dependencies(
@@ -68,8 +68,7 @@ def unless_zero(apply: Callable[..., Any]) -> Callable[..., Any]:
                 return tf.no_op()
 
         if tf.executing_eagerly():
-            return step() if bool(tf.reduce_any(values != 0)) else tf.no_op()
-        moves = tf.reduce_any(tf.not_equal(values, 0))
+            return step() if bool(moves) else tf.no_op()
         return conditional(moves, variable, step, tf.no_op)
 
     return rests
@@ -98,13 +97,17 @@ def is_moving(gradient: Any) -> bool:
     """
     if gradient is None:
         return False
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if not tf.executing_eagerly():
         raise RuntimeError(
             "MultitaskOptimizerWrapper around an optimizer of Keras works eagerly only. Use "
             "keras_tfopt.Multitask there"
         )
-    return bool(tf.reduce_any(tf.not_equal(values, 0)))
+    return bool(_any_nonzero(gradient))
+
+
+def _any_nonzero(gradient: Any) -> Any:
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.reduce_any(tf.not_equal(values, 0))
 
 
 def mark_as_averaged(variable: Any) -> None:

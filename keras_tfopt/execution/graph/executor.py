@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
-from keras import ops
 from tensorflow.python.framework import ops as framework
 
 from keras_tfopt.execution.binding import (
@@ -35,14 +33,12 @@ from keras_tfopt.execution.graph.operations import (
     reaching,
     read,
     shape_of,
+    value_now,
     write,
 )
 from keras_tfopt.execution.graph.verbs import Pairs, Verbs, check_graph
-from keras_tfopt.execution.options import changes
-from keras_tfopt.execution.state import Like, Rows, Slot
+from keras_tfopt.execution.state import Like, Slot
 from keras_tfopt.execution.tensorflow import execute, norm
-
-v1 = tf.compat.v1
 
 # A count of steps that only schedules of Keras need.
 STEPS = "iterations"
@@ -152,6 +148,10 @@ class Executor(Verbs):
     def _non_slot(self, name: str) -> Any:
         return self._get_non_slot_variable(name, graph=outermost_graph())
 
+    def _count(self) -> Any:
+        """The variable that counts steps, where there is one."""
+        return self._non_slot(self._plan.counter[0])  # type: ignore[index]
+
     def _powers(self) -> dict[str, Any]:
         """By hyperparameter, the variable with its power."""
         return {h: self._non_slot(name) for h, name in self._plan.powers.items()}
@@ -161,7 +161,7 @@ class Executor(Verbs):
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
         plan = self._plan
         given = [plan.learning_rate, plan.global_step, *plan.changing.values()]
-        check_graph(given, type(self).__name__)
+        check_graph(given, self)
         self._check_finite(pairs)
         if in_a_graph() or tf.distribute.has_strategy():
             return super()._run(pairs, global_step, name)
@@ -192,15 +192,7 @@ class Executor(Verbs):
         for name in self._plan.powers:
             values.setdefault(name, getattr(self._rule, name))
         self._made = {}
-        self._now = {name: self._value(value) for name, value in values.items()}
-
-    def _value(self, value: Any) -> Any:
-        """What a hyperparameter is in this step."""
-        if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
-            return value(tf.identity(self._non_slot(self._plan.counter[0])))  # type: ignore[index]
-        if isinstance(value, (keras.Variable, tf.Variable, v1.Variable)):
-            return tf.identity(native(value))
-        return value() if callable(value) and changes(value) else value
+        self._now = {name: value_now(value, self._count) for name, value in values.items()}
 
     def _scalars(self, dtype: str) -> dict[str, Any]:
         """The scalars of this step in a data type, with the hyperparameters that change."""
@@ -224,7 +216,7 @@ class Executor(Verbs):
         if self._plan.global_step is not None:
             return tf.cast(tf.identity(native(self._plan.global_step)), dtype) + 1
         if self._plan.counter is not None:
-            return tf.cast(self._non_slot(self._plan.counter[0]), dtype) + 1
+            return tf.cast(self._count(), dtype) + 1
         return None
 
     def _apply_dense(self, grad: Any, var: Any) -> Any:
@@ -313,7 +305,7 @@ class Executor(Verbs):
                 with framework.colocate_with(power):
                     advanced.append(write(power, read(power) * factor, None, self._use_locking))
             if self._plan.counter is not None:
-                count = self._non_slot(self._plan.counter[0])
+                count = self._count()
                 with framework.colocate_with(count):
                     advanced.append(write(count, read(count) + 1, None, self._use_locking))
         return group(*update_ops, *advanced, name=name_scope)
@@ -336,17 +328,3 @@ class Powers:
 def _by_row(slot: Slot, like: Like) -> bool:
     same = tuple(slot.shape[:1]) == like.shape[:1]
     return same if slot.by_row is None else slot.by_row
-
-
-def written(variable: Any, value: Any, use_locking: bool) -> Any:
-    """Like `write`, of a value that may be one row, `Rows`."""
-    if isinstance(value, Rows):
-        index = tf.reshape(tf.cast(value.index, "int32"), [1])
-        return write(variable, value.value[None], index, use_locking)
-    return write(variable, value, None, use_locking)
-
-
-def flat(values: Iterable[Any]) -> Any:
-    """Tensors laid end to end."""
-    parts = [ops.reshape(value, (-1,)) for value in values]
-    return tf.concat(parts, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -48,6 +48,21 @@ def read(variable: Any) -> Any:
     # What reads a reference variable anew can be moved before an assignment when a graph is
     # optimized, whatever it was told to come after; what computes with its value is not.
     return tf.convert_to_tensor(variable) if is_reference(variable) else variable.read_value()
+
+
+def value_now(value: Any, count: Callable[[], Any] | None = None) -> Any:
+    """What a hyperparameter is in this step.
+
+    Args:
+        value: Number, tensor, variable, schedule or function without arguments.
+        count: Function that gives the variable with the number of steps, which a schedule follows;
+            None where there are no schedules.
+    """
+    if is_variable(value):
+        return read(value)
+    if count is not None and isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+        return value(read(count()))
+    return value() if callable(value) else value
 
 
 @contextlib.contextmanager
@@ -145,21 +160,6 @@ def is_here(variable: Any) -> bool:
     graph = outermost_graph()
     in_graph_mode = getattr(variable, "_in_graph_mode", True)
     return variable.graph is graph if in_graph_mode else graph is None
-
-
-def is_optimizer(value: Any) -> bool:
-    """Whether this is an optimizer of `tf.compat.v1.train`, or derives from that class."""
-    return isinstance(value, v1.train.Optimizer)
-
-
-def is_optimizer_class(value: type) -> bool:
-    """Whether this class is, or derives from, that of the optimizers of `tf.compat.v1.train`."""
-    return issubclass(value, v1.train.Optimizer)
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether this is a tensor of TensorFlow."""
-    return tf.is_tensor(value)
 
 
 def global_step() -> Any:

@@ -32,7 +32,6 @@ from keras_tfopt.execution.verb_arguments import (
     tuples_of,
 )
 
-v1 = tf.compat.v1
 Pairs = list[tuple[Any, Any]]
 
 
@@ -180,17 +179,12 @@ class Verbs(OptimizerBase):
                 or a variable belongs to another graph.
         """
         given = list_of_pairs(grads_and_vars)
-        pairs = self._checked(given)
+        pairs = checked_pairs(given, self)
         check_counter(global_step)
         self._given.update(
             {id(own): theirs for (_, own), (_, theirs) in zip(pairs, given, strict=True)}
         )
         return self._run(pairs, native(global_step), name)
-
-    def _checked(self, given: Pairs) -> Pairs:
-        pairs = checked_pairs(given)
-        check_graph([variable for _, variable in pairs], type(self).__name__)
-        return pairs
 
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
         """The verb itself; all has been checked."""
@@ -235,10 +229,12 @@ def list_of_pairs(grads_and_vars: Any) -> Pairs:
     return pairs
 
 
-def checked_pairs(pairs: Pairs) -> Pairs:
+def checked_pairs(given: Pairs, optimizer: Any) -> Pairs:
     """Pairs of a gradient of TensorFlow, or None, and a variable of TensorFlow; or an error."""
-    check_any_gradient(pairs)
-    return [(_gradient(g, native(variable)), native(variable)) for g, variable in pairs]
+    check_any_gradient(given)
+    pairs = [(_gradient(g, native(variable)), native(variable)) for g, variable in given]
+    check_graph([variable for _, variable in pairs], optimizer)
+    return pairs
 
 
 def _gradient(gradient: Any, variable: Any) -> Any:
@@ -303,7 +299,7 @@ def counted(global_step: Any) -> Any:
     return native(global_step).read_value()
 
 
-def check_graph(values: Iterable[Any], owner: str) -> None:
+def check_graph(values: Iterable[Any], optimizer: Any) -> None:
     """Raises an error for variables or tensors of another graph than the one being built."""
     here = outermost_graph()
     for value in values:
@@ -313,8 +309,9 @@ def check_graph(values: Iterable[Any], owner: str) -> None:
             continue
         place = "no graph" if is_eager else "another graph than that which is being built"
         raise ValueError(
-            f"{owner} was given {value.name!r}, which belongs to {place}. Make variables, tensors "
-            "and operations of one training step in one `with graph.as_default():`"
+            f"{type(optimizer).__name__} was given {value.name!r}, which belongs to {place}. Make "
+            "variables, tensors and operations of one training step in one "
+            "`with graph.as_default():`"
         )
 
 

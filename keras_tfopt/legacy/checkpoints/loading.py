@@ -12,7 +12,7 @@ from keras_tfopt.algorithm import check_bool
 from keras_tfopt.execution import (
     CheckpointFile,
     Content,
-    core,
+    derive,
     prepare,
     set_steps,
     state_at,
@@ -115,7 +115,7 @@ def load_checkpoint(
         for variable, slot in plan.begin if new else ():
             state = state_at(plan.optimizer, variable, slot)
             state.assign(ops.cast(ops.convert_to_tensor(variable), state.dtype))
-        _derive(plan)
+        derive(plan.optimizer)
         if plan.iterations is not None:
             set_steps(plan.optimizer, plan.iterations)
         if plan.counter is not None:
@@ -139,17 +139,6 @@ def _assign(move: Move, value: np.ndarray, optimizer: Any) -> None:
     if value.dtype.name != str(variable.dtype):
         value = ops.cast(ops.convert_to_tensor(value), variable.dtype)
     variable.assign(value)
-
-
-def _derive(plan: Plan) -> None:
-    """State that the original computes in each step, and ours keeps."""
-    if not plan.derived:
-        return
-    rule = core(plan.optimizer)
-    kept = [name for name in rule.slot_names if name not in plan.derived]
-    found = rule.derived({name: ops.convert_to_tensor(rule.slot(None, name)) for name in kept})
-    for name, value in found.items():
-        rule.slot(None, name).assign(value)
 
 
 class _Bar:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_tfopt.execution import Content
 
 AVERAGE = "ExponentialMovingAverage"
@@ -284,6 +286,25 @@ def base_of(suffix: str) -> str:
 def in_original_order(names: Sequence[Any]) -> list[int]:
     """Places of variables in the order in which the originals lay them end to end: by name."""
     return sorted(range(len(names)), key=lambda i: f"{names[i]}:0")
+
+
+def laid_by_name(array: np.ndarray, names: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
+    """Entries of all variables, end to end in the order of building, in that of the originals.
+
+    Args:
+        array: The entries, in its last dimension.
+        names: The names of the variables, in the order of building.
+        sizes: How many entries each has.
+    """
+    pieces = np.split(array, np.cumsum(sizes)[:-1], axis=-1)
+    return np.concatenate([pieces[i] for i in in_original_order(names)], axis=-1)
+
+
+def laid_as_built(array: np.ndarray, names: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
+    """Undoes `laid_by_name`."""
+    order = in_original_order(names)
+    pieces = np.split(array, np.cumsum([sizes[i] for i in order])[:-1], axis=-1)
+    return np.concatenate([pieces[place] for place in np.argsort(order)], axis=-1)
 
 
 def named(name: str, names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -71,7 +72,6 @@ class Plan:
         trained: The variables that it is built for, or will be.
         moves: Values to be assigned.
         begin: Variables and slots of theirs that start at the value of the variable.
-        derived: Slots of all variables that follow from the others.
         counter: The variable that the optimizer takes the step from, and its value to be.
     """
 
@@ -84,7 +84,6 @@ class Plan:
         self.variables, choices = variables_in(model)
         self.tensors, left_out = naming.renamed(naming.stored(file.contents), name_map)
         self.moves: list[Move] = []
-        self.derived: set[str] = set()
         self.counter: tuple[Any, int] | None = None
         self.begin: list[tuple[Any, str]] = []
         self.steps: dict[str, int] = {}
@@ -201,37 +200,22 @@ class Plan:
         assert self.origin is not None
         row = self.origin.row
         sources = [self.source.get(id(variable)) for variable in self.trained]
+        sizes = [math.prod(variable.shape) for variable in self.trained]
         for slot, wanted in shared_slots(self.optimizer, self.trained).items():
             if slot not in row.shared:
-                self.derived.add(slot)  # follows from the others
-                continue
+                continue  # it follows from the others
             found = naming.named(slot, self.tensors)
-            change = None if None in sources else self._reordered()
             self._move(
-                found[0] if found and change else None,
+                found[0] if found and None not in sources else None,
                 f"{slot} of all variables",
                 wanted,
                 None,
                 slot,
-                change=change,
+                functools.partial(naming.laid_as_built, names=sources, sizes=sizes),
             )
         for slot in row.scratch:
             for name in naming.named(slot, self.tensors)[:1]:
                 self._pass_over(name, None, "written before it is read")
-
-    def _reordered(self) -> Change:
-        """From the order of the original, that of names, into that of building."""
-        sizes = [math.prod(variable.shape) for variable in self.trained]
-        start, at = 0, {}
-        for index in naming.in_original_order([self.source[id(v)] for v in self.trained]):
-            at[index] = start
-            start += sizes[index]
-
-        def change(array: np.ndarray) -> np.ndarray:
-            pieces = [array[..., at[i] : at[i] + size] for i, size in enumerate(sizes)]
-            return np.concatenate(pieces, axis=-1)
-
-        return change
 
     def _plan_steps(self) -> None:
         assert self.origin is not None

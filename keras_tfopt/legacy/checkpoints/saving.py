@@ -26,7 +26,7 @@ from keras_tfopt.execution import (
     write_checkpoint,
 )
 from keras_tfopt.execution.binding import MASTER
-from keras_tfopt.legacy.checkpoints.names import AVERAGE, Renaming, in_original_order
+from keras_tfopt.legacy.checkpoints.names import AVERAGE, Renaming, laid_by_name
 from keras_tfopt.legacy.checkpoints.origin import (
     decay_rate,
     keras_optimizer,
@@ -188,12 +188,10 @@ def _shared(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]
     row = origin_of(optimizer).row
     found = shared_slots(ours, trained)
     sizes = [math.prod(variable.shape) for variable in trained]
-    starts = np.cumsum([0, *sizes])
-    order = in_original_order([names[id(variable)] for variable in trained])
+    their_names = [names[id(variable)] for variable in trained]
 
     def sorted_by_name(name: str) -> np.ndarray:
-        array = array_of(state_at(ours, None, name))
-        return np.concatenate([array[..., starts[i] : starts[i + 1]] for i in order], axis=-1)
+        return laid_by_name(_array_at(ours, None, name), their_names, sizes)
 
     for name in row.shared:
         yield Written(name, found[name].dtype, functools.partial(sorted_by_name, name))

@@ -7,28 +7,30 @@ import warnings
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_tfopt.execution import (
     array_of,
-    core,
+    derive,
     prepare,
     set_steps,
     slots_of,
+    state_at,
     steps_of,
     variables_of,
 )
 from keras_tfopt.execution.graph import (
+    Executor,
     Pairs,
     Verbs,
+    in_a_graph,
     is_eager,
     name_of,
     native,
     operations,
     outermost_graph,
 )
-from keras_tfopt.legacy.checkpoints.names import in_original_order
+from keras_tfopt.legacy.checkpoints.names import laid_as_built, laid_by_name
 from keras_tfopt.legacy.checkpoints.powers import power_after, steps_of_power
 
 # So many that no power of a decay rate is left.
@@ -53,6 +55,14 @@ class Converting(Verbs):
         """A new Keras optimizer."""
         raise NotImplementedError
 
+    def _hand_over(self) -> None:
+        """Puts the state into the Keras optimizer."""
+        raise NotImplementedError
+
+    def _adopt(self) -> None:
+        """Takes the state from the Keras optimizer, which is built."""
+        raise NotImplementedError
+
     @property
     def keras(self) -> Any:
         """The Keras optimizer: for `model.compile`, or for `apply`, `slot` and saving.
@@ -65,11 +75,7 @@ class Converting(Verbs):
             RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers; or if both have
                 been trained with since it was last asked for.
         """
-        if outermost_graph() is not None:
-            raise RuntimeError(
-                f"{type(self).__name__}.keras is for eager programs: there are no Keras optimizers "
-                "in graphs of tf.compat.v1. Ask for it outside of `with graph.as_default():`"
-            )
+        check_outside_graphs(self)
         if self._keras_optimizer is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the constructor has warned already
@@ -93,9 +99,9 @@ class Converting(Verbs):
             )
 
     def _take_back(self) -> None:
-        """Goes on from the state of the Keras optimizer, if that is the one that counts."""
+        """Goes on from the state of the Keras optimizer, where eager and if it is what counts."""
         made = self._keras_optimizer
-        if made is None or not made.built:
+        if not is_eager() or made is None or not made.built:
             return
         if not self._is_there:
             self._check_unmoved()
@@ -108,31 +114,30 @@ class Converting(Verbs):
         return super()._run(pairs, global_step, name)
 
     def _begin_verb(self) -> None:
+        self._take_back()
         if is_eager():
-            self._take_back()
             self._eager_steps += 1
         elif outermost_graph() is None:
             self._traced = True
 
     def get_slot(self, var: Any, name: str) -> Any:
         """The state called `name` of a variable; None if there is none, or not yet."""
-        if is_eager():
-            self._take_back()
+        self._take_back()
         return super().get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
         """The names of the slots there are, in alphabetical order; none before the first step."""
-        if is_eager():
-            self._take_back()
+        self._take_back()
         return super().get_slot_names()
 
     def variables(self) -> list[Any]:
         """The variables with the state in the graph that is being built, sorted by name."""
-        if is_eager():
-            self._take_back()
+        self._take_back()
         return super().variables()
 
-    # ---- State on its way -----------------------------------------------------------------------
+
+class ConvertingRule(Converting, Executor):
+    """A rule, whose state goes by the names of its slots."""
 
     def _hand_over(self) -> None:
         made = self._keras_optimizer
@@ -145,14 +150,10 @@ class Converting(Verbs):
                 own = Verbs.get_slot(self, variable, name)
                 if own is not None:
                     slot.assign(ops.cast(own.read_value(), slot.dtype))
-        for name in self._plan.shared:  # type: ignore[attr-defined]
-            rows = self._reordered(self._non_slot(name).numpy(), back=False)  # type: ignore[attr-defined]
-            core(made).slot(None, name).assign(rows)
-        if self._plan.shared:  # type: ignore[attr-defined]
-            rule = core(made)
-            kept = {n: ops.convert_to_tensor(rule.slot(None, n)) for n in self._plan.shared}  # type: ignore[attr-defined]
-            for name, value in rule.derived(kept).items():
-                rule.slot(None, name).assign(value)
+        for name in self._plan.shared:
+            array = laid_as_built(array_of(self._non_slot(name)), *self._layout())
+            state_at(made, None, name).assign(array)
+        derive(made)
         set_steps(made, self._steps_done())
 
     def _adopt(self) -> None:
@@ -168,48 +169,50 @@ class Converting(Verbs):
                 kept = Verbs.get_slot(self, own, name)
                 if kept is not None:
                     kept.assign(ops.cast(ops.convert_to_tensor(slot), kept.dtype.name))
-        for name in self._plan.shared:  # type: ignore[attr-defined]
-            array = array_of(core(made).slot(None, name))
-            self._non_slot(name).assign(self._reordered(array, back=True))  # type: ignore[attr-defined]
+        for name in self._plan.shared:
+            array = array_of(state_at(made, None, name))
+            self._non_slot(name).assign(laid_by_name(array, *self._layout()))
         steps = self._eager_steps = steps_of(made)
-        for hyperparameter, power in self._powers().items():  # type: ignore[attr-defined]
-            beta = self._initial(hyperparameter)  # type: ignore[attr-defined]
+        for hyperparameter, power in self._powers().items():
+            beta = self._initial(hyperparameter)
             power.assign(ops.cast(power_after(steps, float(array_of(beta))), power.dtype.name))
-        if self._plan.counter is not None:  # type: ignore[attr-defined]
-            count = self._non_slot(self._plan.counter[0])  # type: ignore[attr-defined]
+        if self._plan.counter is not None:
+            count = self._count()
             count.assign(ops.cast(steps, count.dtype.name))
 
     def _variables_with_state(self) -> list[Any]:
         """The variables that eager steps have moved, in the order in which they came."""
-        known = self._with_state.values()  # type: ignore[attr-defined]
+        known = self._with_state.values()
         return [v for v in known if not getattr(v, "_in_graph_mode", False)]
 
-    def _reordered(self, array: np.ndarray, back: bool) -> np.ndarray:
-        """Entries of all variables: by name here, in the order of building there."""
+    def _layout(self) -> tuple[list[str], list[int]]:
+        """Names and sizes of the variables, as they follow one another in the Keras optimizer."""
         variables = variables_of(self._keras_optimizer)
         sizes = [math.prod(operations.shape_of(variable)) for variable in variables]
-        by_name = in_original_order([name_of(variable) for variable in variables])
-        starts = np.cumsum([0, *sizes])
-        if not back:
-            of_name = np.cumsum([0, *[sizes[i] for i in by_name]])
-            place = {i: of_name[rank] for rank, i in enumerate(by_name)}
-            pieces = [array[..., place[i] : place[i] + n] for i, n in enumerate(sizes)]
-        else:
-            pieces = [array[..., starts[i] : starts[i + 1]] for i in by_name]
-        return np.concatenate(pieces, axis=-1)
+        return [name_of(variable) for variable in variables], sizes
 
     def _steps_done(self) -> int:
         """How many steps the state says have been made."""
-        if self._plan.counter is not None:  # type: ignore[attr-defined]
-            return int(self._non_slot(self._plan.counter[0]))  # type: ignore[attr-defined]
+        if self._plan.counter is not None:
+            return int(self._count())
         found = []
-        for hyperparameter, power in self._powers().items():  # type: ignore[attr-defined]
-            beta = float(array_of(self._initial(hyperparameter)))  # type: ignore[attr-defined]
+        for hyperparameter, power in self._powers().items():
+            beta = float(array_of(self._initial(hyperparameter)))
             found.append(steps_of_power(float(array_of(power)), beta))
         known = [steps for steps in found if steps is not None]
         if known:
             return known[-1]
         return max(_MANY, self._eager_steps) if found else self._eager_steps
+
+
+def check_outside_graphs(optimizer: Any) -> None:
+    """Raises an error for a Keras optimizer that is asked for in a graph of TensorFlow 1."""
+    if in_a_graph():
+        raise RuntimeError(
+            f"{type(optimizer).__name__}.keras is for eager programs: there are no Keras "
+            "optimizers in graphs of tf.compat.v1. Ask for it outside of "
+            "`with graph.as_default():`"
+        )
 
 
 def keras_of(optimizer: Any) -> Any:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_tfopt.algorithm import check_bool
 from keras_tfopt.execution import Imperative, apply_rows, prepare, slots_of
-from keras_tfopt.execution.graph import STEPS, Pairs, Verbs, operations, verbs
+from keras_tfopt.execution.graph import STEPS, Pairs, Verbs, operations, value_now, verbs
 from keras_tfopt.execution.options import check_learning_rate
 from keras_tfopt.legacy.arguments import check_name, rate_of
 from keras_tfopt.legacy.custom import OneFunction
+from keras_tfopt.legacy.graph.conversion import check_outside_graphs
 from keras_tfopt.legacy.optimizer import Optimizer
 
 
@@ -41,7 +43,7 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
 
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str | None = None):
         check_bool("use_locking", use_locking)
-        if not (operations.is_variable(learning_rate) or operations.is_tensor(learning_rate)):
+        if not (operations.is_variable(learning_rate) or ops.is_tensor(learning_rate)):
             check_learning_rate(learning_rate)
         self._given_rate = learning_rate
         self._learning_rate_tensor: Any = None
@@ -54,11 +56,7 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
         Raises:
             RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers.
         """
-        if operations.in_a_graph():
-            raise RuntimeError(
-                f"{type(self).__name__}.keras is for eager programs: there are no Keras optimizers "
-                "in graphs of tf.compat.v1. Ask for it outside of `with graph.as_default():`"
-            )
+        check_outside_graphs(self)
         if self._imperative is None:
             self._imperative = Imperative(
                 rate_of(self._given_rate),
@@ -108,7 +106,7 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
         return super()._run(pairs, global_step, name)
 
     def _follows_schedule(self) -> bool:
-        return hasattr(self._given_rate, "get_config") and callable(self._given_rate)
+        return isinstance(self._given_rate, LearningRateSchedule)
 
     def _count(self) -> Any:
         return self._get_non_slot_variable(STEPS, graph=operations.outermost_graph())
@@ -116,13 +114,7 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
     def _prepare(self) -> None:
         """Before the variables of a step; sets `_learning_rate_tensor`."""
         rate = self._given_rate if self._imperative is None else self._rate
-        if operations.is_variable(rate):
-            rate = operations.read(rate)
-        elif self._imperative is None and self._follows_schedule():
-            rate = rate(operations.read(self._count()))
-        elif callable(rate):
-            rate = rate()
-        self._learning_rate_tensor = ops.convert_to_tensor(rate)
+        self._learning_rate_tensor = ops.convert_to_tensor(value_now(rate, self._count))
 
     def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
         """After the variables of a step."""

@@ -5,24 +5,25 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from keras import ops
+
 from keras_tfopt.algorithm import check_hyperparameter
-from keras_tfopt.execution import changes, prepare, variables_of
+from keras_tfopt.execution import OptimizerBase, prepare, variables_of
 from keras_tfopt.execution.graph import (
     Verbs,
     around,
-    is_optimizer_class,
     is_variable,
     native,
     operations,
-    read,
+    value_now,
     verbs,
 )
 from keras_tfopt.execution.verb_arguments import checked_variables
-from keras_tfopt.legacy.decay import extension_with, warn_of_quirks
+from keras_tfopt.legacy.decay import Minimizing, extension_with, warn_of_quirks
 from keras_tfopt.wrappers import DecoupledWeightDecay
 
 
-class DecoupledWeightDecayExtension:
+class DecoupledWeightDecayExtension(Minimizing):
     """To be put before a class of optimizers, whose variables then decay before each step.
 
     ```python
@@ -46,33 +47,13 @@ class DecoupledWeightDecayExtension:
     def __init__(self, weight_decay: Any, **kwargs: Any):
         super().__init__(**kwargs)
         warn_of_quirks(type(self))
-        symbolic = is_variable(weight_decay) or operations.is_tensor(weight_decay)
+        symbolic = is_variable(weight_decay) or ops.is_tensor(weight_decay)
         self._weight_decay = (
             weight_decay if symbolic else check_hyperparameter("weight_decay", weight_decay, 0)
         )
 
-    def minimize(
-        self,
-        loss: Any,
-        global_step: Any = None,
-        var_list: Any = None,
-        gate_gradients: int = Verbs.GATE_OP,
-        aggregation_method: Any = None,
-        colocate_gradients_with_ops: bool = False,
-        name: str | None = None,
-        grad_loss: Any = None,
-        decay_var_list: Any = None,
-        compiled: bool = False,
-    ) -> Any:
-        """As `Optimizer.minimize`, with the variables that decay; None and no variables are all."""
-        how = {"global_step": global_step, "name": name, "decay_var_list": decay_var_list}
-        return Verbs._minimize(
-            self, loss, var_list, how, compiled,  # type: ignore[arg-type]
-            gate_gradients=gate_gradients,
-            aggregation_method=aggregation_method,
-            colocate_gradients_with_ops=colocate_gradients_with_ops,
-            grad_loss=grad_loss,
-        )  # fmt: skip
+    # The class behind may have none that is called so.
+    _minimize = Verbs._minimize
 
     def apply_gradients(
         self,
@@ -83,8 +64,7 @@ class DecoupledWeightDecayExtension:
     ) -> Any:
         """As `Optimizer.apply_gradients`, with the variables that decay."""
         given = verbs.list_of_pairs(grads_and_vars)
-        pairs = verbs.checked_pairs(given)
-        verbs.check_graph([variable for _, variable in pairs], type(self).__name__)
+        pairs = verbs.checked_pairs(given, self)
         verbs.check_counter(global_step)
         chosen = None
         if decay_var_list is not None:
@@ -96,7 +76,7 @@ class DecoupledWeightDecayExtension:
                     variable,
                     around.distinct(gradient),
                     getattr(self, "_use_locking", False),
-                    decay=self._decay_now(),
+                    decay=value_now(self._weight_decay),
                 )
                 for gradient, variable in pairs
                 if gradient is not None
@@ -117,12 +97,6 @@ class DecoupledWeightDecayExtension:
 
     _around: Any = None
 
-    def _decay_now(self) -> Any:
-        value = self._weight_decay
-        if is_variable(value):
-            return read(value)
-        return value() if callable(value) and changes(value) else value
-
 
 def _shrink(x: Any, t: Any) -> Any:
     rule: Any = types.SimpleNamespace()
@@ -131,6 +105,6 @@ def _shrink(x: Any, t: Any) -> Any:
 
 extend_with_decoupled_weight_decay = extend_with_weight_decay = extension_with(
     DecoupledWeightDecayExtension,
-    is_optimizer_class,
+    OptimizerBase,
     "keras_tfopt.legacy or of tf.compat.v1.train",
 )

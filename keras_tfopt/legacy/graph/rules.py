@@ -15,7 +15,6 @@ from keras_tfopt.execution.binding import with_values
 from keras_tfopt.execution.graph import (
     STEPS,
     AllVariablesExecutor,
-    Executor,
     Pairs,
     Plan,
     apart,
@@ -34,7 +33,7 @@ from keras_tfopt.legacy.arguments import (
     named_arguments,
     take_slot_bases,
 )
-from keras_tfopt.legacy.graph.conversion import Converting
+from keras_tfopt.legacy.graph.conversion import ConvertingRule
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.slots import slots_in_order, unwritten_shape
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
@@ -58,7 +57,7 @@ class Later:
         return repr(self.value)
 
 
-class Rule(Converting, Executor, Optimizer):
+class Rule(ConvertingRule, Optimizer):
     """An optimizer that is a rule of keras_tfopt under the name of an original."""
 
     _never_called = frozenset({"_apply"})  # of RETURNN

@@ -126,7 +126,7 @@ class StaleInGraph(Wrapping):
                 "gradients is known by it. Received: None"
             )
         given = verbs.list_of_pairs(grads_and_vars)
-        pairs = self._checked(given)
+        pairs = verbs.checked_pairs(given, self)
         verbs.check_counter(global_step)
         if self.local_step is None:
             raise RuntimeError(

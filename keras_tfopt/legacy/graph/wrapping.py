@@ -11,14 +11,13 @@ import keras
 from keras import ops
 
 from keras_tfopt.algorithm import check_bool, check_number
-from keras_tfopt.execution import Like, path_of, prepare, variables_of
+from keras_tfopt.execution import Like, OptimizerBase, prepare, variables_of
 from keras_tfopt.execution.graph import (
     Pairs,
     Verbs,
     around,
     dtype_of,
     is_eager,
-    is_optimizer,
     is_variable,
     name_of,
     native,
@@ -31,7 +30,7 @@ from keras_tfopt.legacy.arguments import build_optimizer, check_name, chosen_dim
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.graph.conversion import Converting, keras_of
 from keras_tfopt.legacy.optimizer import Optimizer
-from keras_tfopt.legacy.saver import SwappingSaver, check_saver_arguments
+from keras_tfopt.legacy.saver import check_moved, check_saver_arguments, eager_saver
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.wrappers import MovingAverage, VariableClipping
 from keras_tfopt.wrappers.choice import pattern_of
@@ -45,7 +44,7 @@ class Wrapping(Converting, Verbs, Optimizer):
         opt = arguments["opt"]
         if isinstance(opt, keras.optimizers.Optimizer):
             opt = Optimizer(opt)
-        if not is_optimizer(opt):
+        if not isinstance(opt, OptimizerBase):
             raise TypeError(
                 "Argument `opt` must be an optimizer of keras_tfopt.legacy, of "
                 f"tf.compat.v1.train or of Keras. Received: {opt!r}"
@@ -66,7 +65,7 @@ class Wrapping(Converting, Verbs, Optimizer):
     ) -> Any:
         """Calls that of `opt`, with what is to be done around it; see `Optimizer`."""
         given = verbs.list_of_pairs(grads_and_vars)
-        pairs = self._checked(given)
+        pairs = verbs.checked_pairs(given, self)
         verbs.check_counter(global_step)
         self._begin_verb()
         self._begin(pairs)
@@ -168,7 +167,7 @@ class Multitasking(Wrapping):
         """Calls that of `opt`, which leaves variables alone whose gradient is zero."""
         given = verbs.list_of_pairs(grads_and_vars)
         if self._filters:  # an optimizer of Keras, which has no such methods
-            kept = [around.is_moving(gradient) for gradient, _ in self._checked(given)]
+            kept = [around.is_moving(gradient) for gradient, _ in verbs.checked_pairs(given, self)]
             if not any(kept):
                 return verbs.counted(global_step)
             given = [(g if k else None, v) for (g, v), k in zip(given, kept, strict=True)]
@@ -188,7 +187,8 @@ class Clipping(Wrapping):
         # A name is enough to find a variable that is made later; a variable is only itself.
         self._by_name: dict[str, Any] = {}
         self._by_variable: list[tuple[Any, Any]] = []
-        for variable, pattern, dims in chosen_dims(arguments["vars_to_clip_dims"], is_variable):
+        self._chosen = chosen_dims(arguments["vars_to_clip_dims"], is_variable)
+        for variable, pattern, dims in self._chosen:
             if isinstance(variable, str):
                 self._by_name[pattern] = dims
             else:
@@ -199,7 +199,7 @@ class Clipping(Wrapping):
     def _keras_arguments(self) -> dict[str, Any]:
         named = {
             pattern if isinstance(v, str) else pattern_of(self._given.get(id(native(v)), v)): dims
-            for v, pattern, dims in chosen_dims(self._arguments["vars_to_clip_dims"], is_variable)
+            for v, pattern, dims in self._chosen
         }
         return {**super()._keras_arguments(), "vars_to_clip_dims": named}
 
@@ -322,32 +322,14 @@ class Averaging(Wrapping):
             ValueError: if a variable has no average, or its average is not among `var_list`.
         """
         check_saver_arguments(kwargs)
-        if is_eager():
-            self._take_back()
+        self._take_back()
         here = [v for v in self._averaged if operations.is_here(v)]
-        if not here:
-            raise RuntimeError(
-                "There are no averages yet: call `apply_gradients` or `minimize` before "
-                "`swapping_saver`"
-            )
-        pairs = [(v, super(Averaging, self).get_slot(v, "average")) for v in here]
+        check_moved(here)
         if outermost_graph() is None:
-            return self._eager_saver(pairs, var_list, name)
+            moved = [self._given.get(id(v), v) for v in here]
+            return eager_saver(var_list, moved, self._average_of, name, self)
+        pairs = [(variable, self._average_of(variable)) for variable in here]
         return around.swapping_saver(pairs, var_list, name, kwargs)
 
-    def _eager_saver(self, pairs: list[tuple[Any, Any]], var_list: Any, name: str) -> Any:
-        whole = self if var_list is None else None
-        if var_list is None:
-            var_list = [self._given.get(id(v), v) for v, _ in pairs]
-        if not isinstance(var_list, Mapping):
-            var_list = {path_of(variable): variable for variable in var_list}
-        swapped = {}
-        for key, variable in var_list.items():
-            average = next((a for v, a in pairs if v is native(variable)), None)
-            if average is None:
-                raise ValueError(
-                    "Argument `var_list` must hold variables that have averages. Received: "
-                    f"{path_of(variable)!r}, which no step has moved"
-                )
-            swapped[key] = variable, average
-        return SwappingSaver(swapped, name, whole)
+    def _average_of(self, variable: Any) -> Any:
+        return Verbs.get_slot(self, variable, "average")
