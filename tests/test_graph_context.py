@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -121,6 +122,46 @@ def test_steps_in_a_function(name, compiler):
         assert int(count) == 4
         value = x.numpy()
     assert_close(value, straight(MAKE[name], 4))
+
+
+@pytest.mark.parametrize("compiler", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: legacy.GradientDescentOptimizer(0.1),  # counts no steps
+        lambda: legacy.MomentumOptimizer(0.1, 0.9),
+        lambda: legacy.AdamOptimizer(0.1),
+    ],
+)
+def test_steps_in_a_function_and_of_keras_go_on_from_each_other(make, compiler):
+    def function():
+        return tf.function(
+            lambda: optimizer.minimize(lambda: tf.reduce_sum(x.value**2), var_list=[x]),
+            jit_compile=compiler,
+        )
+
+    with eagerly():
+        x, optimizer = keras.Variable([1.0, -2.0]), make()
+        step = function()
+        step()
+        assert int(optimizer.keras.iterations) == 1
+        step()
+        eager, y = make(), tf.Variable([1.0, -2.0])
+        for _ in range(2):
+            eager.minimize(lambda: tf.reduce_sum(y**2), var_list=[y])
+        for slot in eager.get_slot_names():
+            assert_close(optimizer.get_slot(x, slot).numpy(), eager.get_slot(y, slot).numpy())
+        made = optimizer.keras
+        assert int(made.iterations) == 2
+        made.apply([2 * x], [x])
+        function()()  # is traced after it
+        assert int(optimizer.keras.iterations) == 4
+        value = x.numpy()
+        made.apply([2 * x], [x])
+        step()  # was traced before it
+        with pytest.raises(RuntimeError, match="so that neither has the whole state"):
+            optimizer.variables()
+    assert_close(value, straight(make, 4))
 
 
 @pytest.mark.parametrize("kind", KINDS)

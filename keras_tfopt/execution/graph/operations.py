@@ -155,6 +155,20 @@ def lifted() -> contextlib.AbstractContextManager:
     return tf.init_scope()
 
 
+def add_one_to(counter: Any) -> Any:
+    """Counts a step of a function that is being traced; gives the counter, made from None.
+
+    Replicas of a strategy would all count.
+    """
+    if tf.distribute.has_strategy():
+        return counter
+    if counter is None:
+        with lifted():
+            counter = tf.Variable(0, trainable=False, dtype="int64", name="traced_steps")
+    counter.assign_add(1)
+    return counter
+
+
 def is_here(variable: Any) -> bool:
     """Whether a variable belongs to the graph that is being built, or is an eager one."""
     graph = outermost_graph()

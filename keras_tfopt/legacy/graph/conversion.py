@@ -49,7 +49,10 @@ class Converting(Verbs):
     _is_there = False  # whether the state that counts is that of the Keras optimizer
     _traced = False  # whether a compiled function may go on changing the state here
     _steps_seen = 0  # of the Keras optimizer, when the state last went over or back
-    _eager_steps = 0  # where no variable counts them
+    _traced_seen = 0  # of compiled functions here, when it last went over
+    # Steps, for rules that do not count them: eager ones, and those of compiled functions.
+    _eager_steps = 0
+    _traced_steps: Any = None
 
     def _make_keras(self) -> Any:
         """A new Keras optimizer."""
@@ -80,11 +83,11 @@ class Converting(Verbs):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the constructor has warned already
                 self._keras_optimizer = self._make_keras()
-        if not self._is_there:
+        if not self._is_there or self._has_moved_here():
             self._check_unmoved()
-        if not self._is_there or (self._traced and self._steps_there() == self._steps_seen):
             self._hand_over()
         self._is_there, self._steps_seen = True, self._steps_there()
+        self._traced_seen = self._steps_traced()
         return self._keras_optimizer
 
     def _steps_there(self) -> int:
@@ -103,22 +106,37 @@ class Converting(Verbs):
         made = self._keras_optimizer
         if not is_eager() or made is None or not made.built:
             return
-        if not self._is_there:
+        if not self._is_there or self._has_moved_here():
             self._check_unmoved()
+            self._is_there = False
             return
         self._is_there, self._steps_seen = False, self._steps_there()
         self._adopt()
+
+    def _has_moved_here(self) -> bool:
+        """Whether compiled functions have made steps since the state went over."""
+        if self._traced and self._traced_steps is None:  # not counted
+            return self._steps_there() == self._steps_seen
+        return self._steps_traced() != self._traced_seen
+
+    def _steps_traced(self) -> int:
+        return 0 if self._traced_steps is None else int(self._traced_steps)
 
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
         self._begin_verb()
         return super()._run(pairs, global_step, name)
 
     def _begin_verb(self) -> None:
-        self._take_back()
+        with operations.lifted():  # also when a function is traced, for its first step
+            self._take_back()
         if is_eager():
             self._eager_steps += 1
         elif outermost_graph() is None:
             self._traced = True
+            self._traced_steps = operations.add_one_to(self._traced_steps)
+
+    def _steps_of_verbs(self) -> int:
+        return self._eager_steps + self._steps_traced()
 
     def get_slot(self, var: Any, name: str) -> Any:
         """The state called `name` of a variable; None if there is none, or not yet."""
@@ -172,7 +190,8 @@ class ConvertingRule(Converting, Executor):
         for name in self._plan.shared:
             array = array_of(state_at(made, None, name))
             self._non_slot(name).assign(laid_by_name(array, *self._layout()))
-        steps = self._eager_steps = steps_of(made)
+        steps = steps_of(made)
+        self._eager_steps += steps - self._steps_of_verbs()
         for hyperparameter, power in self._powers().items():
             beta = self._initial(hyperparameter)
             power.assign(ops.cast(power_after(steps, float(array_of(beta))), power.dtype.name))
@@ -202,7 +221,7 @@ class ConvertingRule(Converting, Executor):
         known = [steps for steps in found if steps is not None]
         if known:
             return known[-1]
-        return max(_MANY, self._eager_steps) if found else self._eager_steps
+        return max(_MANY, self._steps_of_verbs()) if found else self._steps_of_verbs()
 
 
 def check_outside_graphs(optimizer: Any) -> None:
