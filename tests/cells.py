@@ -14,6 +14,9 @@ cover every cell in part, and in full what differs:
   the cells of one optimizer (REPRESENTATIVES) are covered in full at home, and in every mode on the
   other backends; and those of all other optimizers by one test at home.
 
+Of tests that are about no optimizer, those that take long and whose parameters differ in what no
+backend knows of (mark `spread`) run once for all backends, each on its home.
+
 A hash stays the same from run to run, and when other optimizers or tests are added.
 """
 
@@ -80,11 +83,17 @@ def backends_of(item):
     return tuple(name for name in INSTALLED if mark is None or name in mark.args)
 
 
+def spread(item):
+    """Whether one backend is enough for a test that is not about one optimizer."""
+    return item.get_closest_marker("spread") is not None
+
+
 def left_out(items, backend, representatives):
     """The tests, of those given, that a run on this backend leaves to others."""
     cells, unwanted = collections.defaultdict(list), set()
     for item in items:
-        if item.get_closest_marker("exhaustive"):
+        elsewhere = backend in backends_of(item) and backend != pick(backends_of(item), item.name)
+        if item.get_closest_marker("exhaustive") or (spread(item) and elsewhere):
             unwanted.add(id(item))
         elif case_of(item):
             cells[cell_of(item)].append(item)

@@ -41,6 +41,9 @@ def pytest_configure(config):
         "markers",
         "cell(optimizer, invariant): its place in the matrix, where name and Case do not say it",
     )
+    config.addinivalue_line(
+        "markers", "spread: on one of the backends, by a hash of its name, unless it is exhaustive"
+    )
     config.addinivalue_line("markers", "exhaustive: left out unless the run is exhaustive")
     config.addinivalue_line(
         "markers", "backends(*names, reason): says something on these backends, and why"

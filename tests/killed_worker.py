@@ -1,9 +1,9 @@
 """What test_interruptions.py runs, and kills: a training that writes backups of itself.
 
-    KERAS_BACKEND=jax python -m tests.killed_worker FOLDER NAME POINT
+    KERAS_BACKEND=jax python -m tests.killed_worker FOLDER NAME [POINT]
 
-A process that has not been killed at POINT writes the model and the optimizer into
-`FOLDER/end.npz`. `never` is no point.
+NAME is that of an optimizer of state_worker.py. A process that has not been killed at POINT writes
+the model and the optimizer into `FOLDER/end.npz`.
 """
 
 import os
@@ -14,10 +14,8 @@ import sys
 import keras
 import numpy as np
 
-from tests.cases import CASES
 from tests.state_worker import MAKERS, everything, make_model
 
-ALL_MAKERS = {**{case.name: case.make for case in CASES}, **MAKERS}
 EPOCHS, BATCHES = 4, 3
 KILLED_IN = 2  # the epoch, from zero
 rng = np.random.default_rng(7)
@@ -30,49 +28,62 @@ def die():
 
 
 class MidEpoch(keras.callbacks.Callback):
-    """Dies when the weights have moved since the last backup."""
+    """Ends when the weights have moved since the last backup."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
         if (self.epoch, batch) == (KILLED_IN, BATCHES - 2):
-            die()
+            self.end()
 
 
 class WhileSaving(keras.callbacks.Callback):
-    """Dies in the middle of the optimizer's state, as it is written into the file."""
+    """Ends in the middle of the optimizer's state, as it is written into the file."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == KILLED_IN:
-            optimizer = self.model.optimizer
+            optimizer = innermost(self.model.optimizer)  # which has enough of it
             save = optimizer.save_own_variables
-            optimizer.save_own_variables = lambda store: save(Deadly(store))
+            optimizer.save_own_variables = lambda store: save(Deadly(store, self.end))
+
+
+def innermost(optimizer):
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return optimizer if inner is None else innermost(inner)
 
 
 class Deadly:
     """A store that takes two entries."""
 
-    def __init__(self, store):
-        self.store, self.left = store, 2
+    def __init__(self, store, end):
+        self.store, self.end, self.left = store, end, 2
 
     def __setitem__(self, key, value):
         if not self.left:
-            die()
+            self.end()
         self.store[key] = value
         self.left -= 1
 
 
-POINTS = {"never": None, "mid_epoch": MidEpoch, "while_saving": WhileSaving}
+POINTS = {"mid_epoch": MidEpoch, "while_saving": WhileSaving}
 
 
-def run(folder, name, point="never"):
-    """The model, trained to the end, from the last backup if there is one."""
-    model = make_model(ALL_MAKERS[name]())
+def run(folder, make, point=None, end=die):
+    """The model, trained to its end or to a point, from the last backup if there is one."""
+    model = make_model(make())
     backup = keras.callbacks.BackupAndRestore(
         folder / "backup", double_checkpoint=True, delete_checkpoint=False
     )
-    callbacks = [backup] if point == "never" else [POINTS[point](), backup]
+    callbacks = [POINTS[point](end), backup] if point else [backup]
     first = []
     callbacks.append(keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: first.append(e)))
     model.fit(
@@ -81,8 +92,8 @@ def run(folder, name, point="never"):
     return first[0], everything(model)
 
 
-def main(folder, name, point):
-    first, arrays = run(folder, name, point)
+def main(folder, name, point=None):
+    first, arrays = run(folder, MAKERS[name], point)
     np.savez(folder / "end.npz", np.array(first), *arrays)
 
 

@@ -112,6 +112,20 @@ def test_one_backend_alone_covers_every_cell(monkeypatch):
     assert len(covered) == 3 * len(OPTIMIZERS)
 
 
+def test_a_test_that_is_spread_has_one_home(monkeypatch):
+    monkeypatch.setattr(cells, "INSTALLED", cells.BACKENDS)
+    items = [Item("averages", number, "eager", [pytest.mark.spread.mark]) for number in range(30)]
+    for item in items:
+        del item.callspec.params["case"]
+    covered = []
+    for backend in cells.BACKENDS:
+        left_out = set(map(str, cells.left_out(items, backend, REPRESENTATIVES)))
+        here = [str(item) for item in items if str(item) not in left_out]
+        assert 4 <= len(here) <= 16
+        covered += here
+    assert sorted(covered) == sorted(map(str, items))
+
+
 def test_cells_and_modes_of_items():
     item = Item("contract", "Adam", "xla", [pytest.mark.cell(invariant="use_ema").mark])
     assert cells.cell_of(item) == ("contract: use ema", "Adam")

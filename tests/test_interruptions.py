@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,19 +13,19 @@ import pytest
 import keras_tfopt
 from tests import killed_worker
 from tests.cases import every_case, initial
-from tests.cells import EXHAUSTIVE
+from tests.state_worker import MAKERS
 from tests.stepping import BACKEND, Rows, Runner, to_numpy
 from tests.test_contract import follow
 
 # Killed
 
-# The main options together, in the middle of an accumulation; with --exhaustive, every optimizer.
-KILLED = list(killed_worker.ALL_MAKERS) if EXHAUSTIVE else ["lazy"]
+# The main options together, in the middle of an accumulation.
+KILLED = "lazy"
 
 
-def run(folder, name, point):
+def run(folder, name, *point):
     return subprocess.run(
-        [sys.executable, "-m", "tests.killed_worker", str(folder), name, point],
+        [sys.executable, "-m", "tests.killed_worker", str(folder), name, *point],
         env={**os.environ, "KERAS_BACKEND": BACKEND},
         cwd=pathlib.Path(__file__).parents[1],
         capture_output=True,
@@ -33,20 +34,41 @@ def run(folder, name, point):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KILLED)
-@pytest.mark.parametrize("point", [point for point in killed_worker.POINTS if point != "never"])
-def test_a_killed_training_goes_on_to_the_bit(name, point, tmp_path):
+@pytest.mark.parametrize("point", killed_worker.POINTS)
+def test_a_killed_training_goes_on_to_the_bit(point, tmp_path):
     """From the last backup that is whole. What was being written is never read."""
-    _, expected = killed_worker.run(tmp_path / "whole", name)
-    killed = run(tmp_path, name, point)
+    _, expected = killed_worker.run(tmp_path / "whole", MAKERS[KILLED])
+    killed = run(tmp_path, KILLED, point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert not (tmp_path / "end.npz").exists()
-    again = run(tmp_path, name, "never")
+    again = run(tmp_path, KILLED)
     assert again.returncode == 0, again.stderr[-3000:]
     with np.load(tmp_path / "end.npz") as arrays:
         first, *got = (arrays[key] for key in arrays)
     # The backup of an epoch is that of its end; the one being written may be lost.
     assert int(first) == killed_worker.KILLED_IN
+    for a, b in zip(got, expected, strict=True):
+        assert np.array_equal(a, b)
+
+
+class Killed(Exception):
+    """Ends a training in this process."""
+
+
+@every_case("case")
+@pytest.mark.parametrize("point", killed_worker.POINTS)
+def test_what_a_killed_training_leaves_is_enough_to_go_on(case, point, tmp_path):
+    """Its files as they are at that moment, which is all that a kill leaves."""
+
+    def end():
+        shutil.copytree(tmp_path / "running", tmp_path / "left")
+        raise Killed
+
+    _, expected = killed_worker.run(tmp_path / "whole", case.make)
+    with pytest.raises(Killed):
+        killed_worker.run(tmp_path / "running", case.make, point, end)
+    first, got = killed_worker.run(tmp_path / "left", case.make)
+    assert first == killed_worker.KILLED_IN
     for a, b in zip(got, expected, strict=True):
         assert np.array_equal(a, b)
 
