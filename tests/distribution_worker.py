@@ -194,7 +194,9 @@ OPTIONS = {
 RUNS = {**PLAIN, **OPTIONS, **IN_PROCESSES}
 CONTROL = "LazyAdam"  # is trained on half of each batch, too: what one device would do alone
 SOME = ("global_clipnorm", "accumulation", "accumulation_model", "ema_overwrite", "Picky")
+CLIPPED = ("clipnorm", "clipvalue", "global_clipnorm")
 EAGER = ("LazyAdam", "MoveRows", "accumulation_model", "ema_overwrite", "Picky")
+EVERYWHERE = {CONTROL, "unclipped", *CLIPPED, *EAGER}
 # With `keras_tfopt.layers.Embedding` for a layer
 LOOKUPS = (
     *PLAIN,
@@ -250,12 +252,14 @@ SPREADS = {
 def is_usual(spread, steps, run):
     """Whether a run belongs to what is not exhaustive: all runs, but not all in every way.
 
-    The first way there is for all. What every backend has is for one of them, by a hash, and of
-    several spreads of the same one is.
+    The first way there is for one backend, by a hash, and for some runs on all. What every backend
+    has besides is for one of them, too, and of several spreads of the same one is.
     """
     first = next(iter(SPREADS))
-    if EXHAUSTIVE or spread == first and steps == next(iter(SPREADS[first])):
+    if EXHAUSTIVE:
         return True
+    if spread == first and steps == next(iter(SPREADS[first])):
+        return run in EVERYWHERE or pick(INSTALLED, run) == BACKEND
     if steps in ("lookups", "rows") and pick(INSTALLED, steps, run) != BACKEND:
         return False
     alike = [s for s, modes in SPREADS.items() if run in modes.get(steps, ())]

@@ -105,6 +105,7 @@ FORMULAS = {
 }
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", FORMULAS)
 def test_context_has_the_averages(name):
     path = expected_averages(SOURCES[name])
@@ -120,6 +121,7 @@ def test_context_has_the_averages(name):
 
 @every_source
 @every_verb
+@pytest.mark.spread
 def test_evaluation_sees_averages_and_leaves_no_trace(make, verb):
     model = trained(make)
     before = everything(model)
@@ -147,6 +149,7 @@ WAYS = [(name, {}) for name in SOURCES]
 WAYS += [(name, way) for name in ("MovingAverage", "stock use_ema") for way in OPTIONS[1:]]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("name", "options"), WAYS, ids=str)
 def test_training_goes_on_to_the_bit(name, options):
     make = SOURCES[name]
@@ -178,6 +181,7 @@ class Interrupts(keras.callbacks.Callback):
 @every_verb
 @pytest.mark.parametrize("error", (KeyboardInterrupt(), RuntimeError("from a callback")), ids=repr)
 @pytest.mark.parametrize("at", (0, 1))
+@pytest.mark.spread
 def test_whatever_happens_the_model_keeps_its_weights(verb, error, at):
     model = trained(SOURCES["MovingAverage"])
     before = everything(model)

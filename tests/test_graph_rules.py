@@ -7,6 +7,7 @@ import pytest
 
 from keras_tfopt import legacy
 from keras_tfopt.legacy.table import REQUIRED, TABLE
+from tests import cells
 from tests.cases import RULES
 from tests.stepping import BACKEND
 
@@ -77,8 +78,15 @@ def reference_gradients(dtype, sign=1.0):
     return {**dense, "table": ((sign * values).astype(dtype), indices)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NAMES)
+def names_and_kinds():
+    """One kind of variables for each rule; in exhaustive runs, both."""
+    for name in NAMES:
+        for kind in KINDS:
+            marks = [] if kind == cells.pick(KINDS, name) else [pytest.mark.exhaustive]
+            yield pytest.param(name, kind, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "kind"), names_and_kinds())
 def test_steps_are_those_of_the_reference(name, kind):
     case = NAMES[name]
     for dtype in DTYPES:

@@ -61,6 +61,7 @@ def gradient(rank, step, values=VALUES):
     ],
 )
 @every_method
+@pytest.mark.spread
 def test_one_worker_is_the_optimizer_inside_to_the_bit(method, mode, base):
     for make in (
         lambda: keras_tfopt.LazyAdam(0.1, **base),
