@@ -105,8 +105,8 @@ clean: ## Remove what was built and cached
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean ## clean, and remove .venv and .venv-oldest
-	rm -rf $(VENV) .venv-oldest
+distclean: clean ## clean, and remove .venv and those of other versions
+	rm -rf $(VENV) .venv-*
 
 # One stamp a set of extras (joined by +): nothing is installed again unless what is to be installed
 # may have changed. torch comes first and alone: see constraints.txt. The largest set contains the
