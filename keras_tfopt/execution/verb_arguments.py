@@ -55,7 +55,9 @@ def checked_variables(
     if fits(var_list):
         return [var_list]
     try:
-        variables = keras.tree.flatten(list(var_list))
+        variables = list(var_list)
+        if not all(map(fits, variables)):  # flattening takes longer than a small step
+            variables = keras.tree.flatten(variables)
     except TypeError:
         raise error(
             f"Argument `{argument}` must be a list of variables. Received: {var_list!r}"
