@@ -27,6 +27,7 @@ import keras_tfopt
 import keras_tfopt.distributed as distributed
 from tests import averaging
 from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
+from tests.cells import EXHAUSTIVE
 
 BACKEND = keras.backend.backend()
 FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
@@ -312,6 +313,8 @@ LEFT_OUT = {
     "jax_mesh": {"from_one", "other_models"},
     "mesh_of_processes": set(KINDS) - {"fit"},
 }
+# Replicas in one process, of which each has something of its own: only these unless exhaustive.
+IN_PART = {(engine, "resumed"): ["ElasticAverage", "AGN"] for engine in ("mirrored", "jax_mesh")}
 if BACKEND != "tensorflow":
     for _names in LEFT_OUT.values():
         _names.add("compiled_by_xla")
@@ -325,6 +328,7 @@ def runs(engine):
         for kind, (_, methods) in KINDS.items()
         if kind not in left_out
         for method in methods
+        if EXHAUSTIVE or (engine, kind) not in IN_PART or method in IN_PART[engine, kind]
     ]
 
 
