@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
+from tests.cases import CASES
 from tests.cells import EXHAUSTIVE, INSTALLED, pick
 from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND, to_numpy
@@ -69,6 +70,8 @@ MAKERS = {
     ),
     **IN_PROCESSES,
 }
+# What goes on on another backend: in exhaustive runs, every optimizer.
+TRAVELLERS = {**MAKERS, **{case.name: case.make for case in CASES if EXHAUSTIVE}}
 BEFORE, AFTER = 3, 3
 
 
@@ -114,7 +117,7 @@ def sources(name, target):
 def main(stage, folder):
     steps = list(batches())
     if stage == "train":
-        for name, make in MAKERS.items():
+        for name, make in TRAVELLERS.items():
             model = make_model(make())
             train(model, steps[:BEFORE])
             model.save(folder / f"{BACKEND}_{name}.keras")
@@ -122,7 +125,7 @@ def main(stage, folder):
             train(model, steps[BEFORE:])
             np.savez(folder / f"{BACKEND}_{name}_after.npz", *everything(model))
         return
-    for name, make in MAKERS.items():
+    for name, make in TRAVELLERS.items():
         for source in sources(name, BACKEND):
             path = folder / f"{source}_{name}.keras"
             model = keras.saving.load_model(path)

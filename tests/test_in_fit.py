@@ -178,7 +178,7 @@ def frozen(case):
     assert rests == [False, True, True]
     if case.scope != "model":
         for variable in dense.variables:
-            for name in optimizer.slot_names:
+            for name in set(optimizer.slot_names) - set(case.moves_everywhere):
                 with contextlib.suppress(KeyError):
                     slot = optimizer.slot(variable, name)
                     place = next(i for i, v in enumerate(optimizer.variables) if v is slot)
@@ -288,11 +288,14 @@ def policies(case):
         kept = {v.dtype for v in model.optimizer.variables} - {"int32", "int64", "bool"}
         # The learning rate is of Keras's float type, unless variables are float64.
         assert kept <= {"float64", "float32"}, name
-        # What a pass rounds turns the sign of a gradient here and there.
+        # What a pass rounds turns the sign of a gradient here and there, and where a variable has
+        # gone far, its own numbers are rounded by more.
         largest = 1e-5 if name == "float64" else 0.05
-        for v, expected in zip(model.trainable_variables, baseline(case.name), strict=True):
+        ends = zip(model.trainable_variables, baseline(case.name), START, strict=True)
+        for v, expected, start in ends:
+            far = max(1, np.mean(np.abs(expected - start)))
             assert np.all(np.isfinite(to_numpy(v)))
-            assert np.mean(np.abs(to_numpy(v) - expected)) < largest, (name, v.path)
+            assert np.mean(np.abs(to_numpy(v) - expected)) < largest * far, (name, v.path)
         assert not same([to_numpy(v) for v in model.trainable_variables], START)
 
 

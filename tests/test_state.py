@@ -16,12 +16,13 @@ import pytest
 
 import keras_tfopt
 from tests import state_worker
-from tests.cases import every_case, gradients, initial
+from tests.cases import CASES, every_case, gradients, initial
 from tests.cells import INSTALLED
 from tests.state_worker import (
     BEFORE,
     EVERYTHING,
     MAKERS,
+    TRAVELLERS,
     batches,
     everything,
     make_model,
@@ -326,11 +327,18 @@ def arrays(path):
         return [file[key] for key in file]
 
 
+def travellers():
+    cases = {case.name for case in CASES}
+    for name in TRAVELLERS:
+        marks = [pytest.mark.cell(optimizer=name)] if name in cases else []
+        yield pytest.param(name, marks=marks)
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("travelled")
 @pytest.mark.skipif(len(INSTALLED) < 2, reason="needs two backends")
 @pytest.mark.backends(INSTALLED[0], reason=f"all backends at once: in the run of {INSTALLED[0]}")
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", travellers())
 def test_training_goes_on_on_another_backend(name, travelled):
     ways = [(source, target) for target in INSTALLED for source in sources(name, target)]
     assert len(ways) >= len(INSTALLED)
