@@ -342,6 +342,8 @@ def travellers():
 def test_training_goes_on_on_another_backend(name, travelled):
     ways = [(source, target) for target in INSTALLED for source in sources(name, target)]
     assert len(ways) >= len(INSTALLED)
+    # Each backend computes gradients in its own way: see test_same_fit of test_cross_backend.py.
+    tolerance = 1e-6 if name in MAKERS else 1e-5
     for source, target in ways:
         expected = arrays(travelled / f"{source}_{name}_after.npz")
         for suffix in ("", "_h5") if name == "lazy" else ("",):
@@ -353,7 +355,7 @@ def test_training_goes_on_on_another_backend(name, travelled):
                     error = np.max(
                         np.abs(np.subtract(a, b, dtype="float64")) / np.maximum(1, np.abs(b))
                     )
-                    assert error <= 1e-6, f"{source} on {target}{suffix}: {error:.1e}"
+                    assert error <= tolerance, f"{source} on {target}{suffix}: {error:.1e}"
 
 
 # tf.train.Checkpoint
