@@ -124,6 +124,31 @@ def test_steps_in_a_function(name, compiler):
     assert_close(value, straight(MAKE[name], 4))
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_reg_adagrad_is_told_in_functions(inside):
+    """By one compiled step for both; or by a context within the function."""
+    with eagerly():
+        x, optimizer = tf.Variable([1.0]), legacy.RegAdagradOptimizer(0.1, 0.25)
+
+        def step():
+            optimizer.apply_gradients([(tf.constant([0.5]), x)])
+
+        def told():
+            with optimizer.avoid_updating_slots():
+                step()
+
+        learns = tf.function(step)
+        rests = tf.function(told) if inside else told
+        step = step if inside else learns
+        learns()
+        assert optimizer.get_slot(x, "accumulator").numpy().tolist() == [0.5]
+        for _ in range(2):
+            rests()
+        assert optimizer.get_slot(x, "accumulator").numpy().tolist() == [0.5]
+        learns()
+        assert optimizer.get_slot(x, "accumulator").numpy().tolist() == [0.75]
+
+
 @pytest.mark.parametrize("compiler", [False, True])
 @pytest.mark.parametrize(
     "make",

@@ -169,6 +169,49 @@ def add_one_to(counter: Any) -> Any:
     return counter
 
 
+class Switch:
+    """Is on within a context: for steps in compiled functions, at the time when they run.
+
+    Operations of a graph of TensorFlow 1, and replicas of a strategy, have what it was when they
+    were built.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._variable: Any = None
+
+    def now(self) -> Any:
+        """1 or 0."""
+        self._make_in_functions()
+        in_function = self._variable is not None and not tf.executing_eagerly()
+        return read(self._variable) if in_function and _is_shared() else float(self._depth > 0)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """The context."""
+        self._make_in_functions()
+        self._turn(1)
+        try:
+            yield
+        finally:
+            self._turn(-1)
+
+    def _make_in_functions(self) -> None:
+        if self._variable is None and not tf.executing_eagerly() and _is_shared():
+            with lifted():
+                self._variable = tf.Variable(float(self._depth > 0), trainable=False, name="switch")
+
+    def _turn(self, change: int) -> None:
+        self._depth += change
+        if self._variable is not None and _is_shared():
+            self._variable.assign(float(self._depth > 0))
+
+
+def _is_shared() -> bool:
+    """Whether functions can have a variable in common with what is around them."""
+    return outermost_graph() is None and not tf.distribute.has_strategy()
+
+
 def is_here(variable: Any) -> bool:
     """Whether a variable belongs to the graph that is being built, or is an eager one."""
     graph = outermost_graph()

@@ -120,7 +120,8 @@ class Converting(Verbs):
         return self._steps_traced() != self._traced_seen
 
     def _steps_traced(self) -> int:
-        return 0 if self._traced_steps is None else int(self._traced_steps)
+        # AutoGraph makes a tensor of int(variable).
+        return 0 if self._traced_steps is None else int(self._traced_steps.numpy())
 
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
         self._begin_verb()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from keras import ops
@@ -23,6 +23,7 @@ from keras_tfopt.execution.graph import (
     is_variable,
     name_of,
     native,
+    operations,
     read,
 )
 from keras_tfopt.execution.verb_arguments import checked_variables
@@ -190,21 +191,15 @@ class AllVariables(AllVariablesExecutor, Rule):
 class AvoidedSlots(Rule):
     """`RegAdagradOptimizer`, which can take steps that its accumulator does not see."""
 
-    _avoided = 0
-
     def _planned(self, arguments: dict[str, Any]) -> Plan:
         plan = super()._planned(arguments)
-        plan.changing["avoiding"] = lambda: float(self._avoided > 0)  # type: ignore[index]
+        self._avoiding = operations.Switch()
+        plan.changing["avoiding"] = self._avoiding.now  # type: ignore[index]
         return plan
 
-    @contextlib.contextmanager
-    def avoid_updating_slots(self) -> Iterator[None]:
+    def avoid_updating_slots(self) -> contextlib.AbstractContextManager[None]:
         """A context in which steps, or operations that are built, leave the accumulators alone."""
-        self._avoided += 1
-        try:
-            yield
-        finally:
-            self._avoided -= 1
+        return self._avoiding.on()
 
 
 class LayerRates(Rule):
