@@ -18,6 +18,7 @@ Modes, and where they exist:
 """
 
 import contextlib
+import importlib.metadata
 from typing import NamedTuple
 
 import keras
@@ -27,6 +28,13 @@ import pytest
 import keras_tfopt
 
 BACKEND = keras.backend.backend()
+
+
+def version_of(package):
+    """(major, minor) of what is installed."""
+    return tuple(map(int, importlib.metadata.version(package).split(".")[:2]))
+
+
 MODES = {
     "tensorflow": ("eager", "compiled", "fast", "xla"),
     "jax": ("eager", "compiled"),

@@ -12,7 +12,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import execution
-from tests.stepping import to_numpy
+from tests.stepping import to_numpy, version_of
 
 BACKEND = keras.backend.backend()
 SHAPES = [(7, 5), (5,), (), (400, 400), (3, 2, 2), (1,), (0, 4)]  # the fourth is large for torch
@@ -357,5 +357,7 @@ class TestJax:
         ours = self.temporary_bytes(
             keras_tfopt.LazyAdam(0.01, gradient_accumulation_steps=2), gradient
         )
-        # The sum of the gradients and their mean; table and moments are updated where they are.
-        assert ours < 2.5 * self.rows * self.width * 4
+        # The sum of the gradients and their mean; table and moments are updated where they are. XLA
+        # of JAX 0.6 keeps the gradient apart.
+        arrays = 2.5 if version_of("jax") >= (0, 7) else 3.5
+        assert ours < arrays * self.rows * self.width * 4

@@ -15,7 +15,16 @@ from keras_tfopt.distributed import Alone, InProcess, OverWorkers
 from tests import averaging, threads
 from tests.averaging import INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
 from tests.cases import CASES, gradients, initial
-from tests.stepping import BACKEND, MODES, Rows, Runner, make_variable, to_numpy
+from tests.stepping import (
+    BACKEND,
+    MODES,
+    Rows,
+    Runner,
+    make_variable,
+    several_only,
+    to_numpy,
+    version_of,
+)
 
 METHODS = {
     "ModelAverage": lambda inner, **how: keras_tfopt.ModelAverage(inner, PERIOD, **how),
@@ -75,10 +84,14 @@ def test_one_worker_is_the_optimizer_inside_to_the_bit(method, mode, base):
                 grads = {p: None if isinstance(g, Rows) else g for p, g in grads.items()}
             ours.step(grads)
             inner.step(grads)
+        # XLA of JAX 0.6 rounds a compiled step otherwise that may be left out.
+        old = BACKEND == "jax" and mode == "compiled" and version_of("jax") < (0, 7)
+        tolerance = 1e-6 if old else 0
         for path, value in inner.values.items():
-            np.testing.assert_array_equal(ours.values[path], value)
+            np.testing.assert_allclose(ours.values[path], value, rtol=tolerance)
         state = zip(ours.optimizer.inner_optimizer.variables, inner.optimizer.variables)
-        assert all(np.array_equal(to_numpy(a), to_numpy(b)) for a, b in state)
+        for a, b in state:
+            np.testing.assert_allclose(to_numpy(a), to_numpy(b), rtol=tolerance)
 
 
 def test_there_is_no_other_worker_by_default():
@@ -468,12 +481,22 @@ def test_more_replicas_than_the_one_there_is():
         runner.step({"x": np.ones(2)})
 
 
-def test_other_arguments_that_do_not_fit():
+@several_only
+def test_several_optimizers_that_do_not_fit():
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(momentum()))
     with pytest.raises(ValueError, match="MultiOptimizer outside"):
         keras_tfopt.AGN(several)
     with pytest.raises(ValueError, match="`rho` must be given"):
         keras_tfopt.ElasticAverage(several).build([make_variable("x", np.ones(1))])
+
+
+def test_a_center_where_there_are_no_several_optimizers(monkeypatch):
+    """Keras has them since 3.15."""
+    monkeypatch.delattr(keras.optimizers, "MultiOptimizer", raising=False)
+    assert isinstance(keras_tfopt.AGN(momentum()).center_optimizer, keras_tfopt.Momentum)
+
+
+def test_other_arguments_that_do_not_fit():
     with pytest.raises(ValueError, match="`variables_to_average` must be None"):
         keras_tfopt.SyncReplicas(momentum(), 1, variables_to_average="x")
     with pytest.raises(ValueError, match="`variables_to_average` must match"):

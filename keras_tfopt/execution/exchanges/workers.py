@@ -20,6 +20,7 @@ from keras_tfopt.execution.exchanges.exchange import Exchange, current
 from keras_tfopt.execution.exchanges.replicas import ReplicaStates
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like
+from keras_tfopt.execution.versions import is_multi_optimizer
 from keras_tfopt.execution.wrapping import Step, WrappingEngine, apply_summed, innermost, is_of_rows
 
 
@@ -331,7 +332,7 @@ class WorkersEngine(WrappingEngine):
 def center_of(inner: Any, owner: str) -> Any:
     """Another optimizer of the same arguments, which steps with gradients as they come."""
     core = innermost(inner)
-    if isinstance(core, keras.optimizers.MultiOptimizer):
+    if is_multi_optimizer(core):
         raise ValueError(
             f"{owner} needs one optimizer for all variables: put the MultiOptimizer outside, and "
             f"an {owner} around each of its optimizers. Received: {inner!r}"
