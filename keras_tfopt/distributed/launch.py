@@ -127,11 +127,16 @@ def run(
             reader.join(PATIENCE)
 
 
+interrupted = threading.Event()
+
+
 def watch(processes: list[subprocess.Popen], grace: float) -> tuple[int, int] | None:
     """Waits until all have ended, or for a while after one has failed."""
     failed: tuple[int, int] | None = None
     deadline = float("inf")
     while True:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
         ended = [process.poll() for process in processes]
         if failed is None:
             failed = next(((rank, status) for rank, status in enumerate(ended) if status), None)
@@ -184,13 +189,16 @@ def ended_by_signals() -> Iterator[None]:
     """Makes a request to terminate end the workers as Ctrl-C does."""
 
     def interrupt(*_: object) -> NoReturn:
+        interrupted.set()  # an exception is lost where a finalizer happens to run
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    interrupted.clear()
+    before = {sent: signal.signal(sent, interrupt) for sent in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
 
 
 if __name__ == "__main__":
