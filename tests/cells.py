@@ -83,17 +83,18 @@ def backends_of(item):
     return tuple(name for name in INSTALLED if mark is None or name in mark.args)
 
 
-def spread(item):
-    """Whether one backend is enough for a test that is not about one optimizer."""
-    return item.get_closest_marker("spread") is not None
+def is_elsewhere(item, backend):
+    """Whether one backend is enough for a test that is not about one optimizer: another one."""
+    places = backends_of(item)
+    is_spread = item.get_closest_marker("spread") and backend in places
+    return is_spread and backend != pick(places, item.name)
 
 
 def left_out(items, backend, representatives):
     """The tests, of those given, that a run on this backend leaves to others."""
     cells, unwanted = collections.defaultdict(list), set()
     for item in items:
-        elsewhere = backend in backends_of(item) and backend != pick(backends_of(item), item.name)
-        if item.get_closest_marker("exhaustive") or (spread(item) and elsewhere):
+        if item.get_closest_marker("exhaustive") or is_elsewhere(item, backend):
             unwanted.add(id(item))
         elif case_of(item):
             cells[cell_of(item)].append(item)

@@ -14,6 +14,7 @@ import sys
 import keras
 import numpy as np
 
+from keras_tfopt.execution import parts
 from tests.state_worker import MAKERS, everything, make_model
 
 EPOCHS, BATCHES = 4, 3
@@ -27,12 +28,16 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MidEpoch(keras.callbacks.Callback):
-    """Ends when the weights have moved since the last backup."""
+class Ending(keras.callbacks.Callback):
+    """Calls `end` at its point."""
 
     def __init__(self, end):
         super().__init__()
         self.end = end
+
+
+class MidEpoch(Ending):
+    """When the weights have moved since the last backup."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -42,23 +47,14 @@ class MidEpoch(keras.callbacks.Callback):
             self.end()
 
 
-class WhileSaving(keras.callbacks.Callback):
-    """Ends in the middle of the optimizer's state, as it is written into the file."""
-
-    def __init__(self, end):
-        super().__init__()
-        self.end = end
+class WhileSaving(Ending):
+    """In the middle of the optimizer's state, as it is written into the file."""
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == KILLED_IN:
-            optimizer = innermost(self.model.optimizer)  # which has enough of it
+            *_, optimizer = parts(self.model.optimizer)  # the innermost, which has enough of it
             save = optimizer.save_own_variables
             optimizer.save_own_variables = lambda store: save(Deadly(store, self.end))
-
-
-def innermost(optimizer):
-    inner = getattr(optimizer, "inner_optimizer", None)
-    return optimizer if inner is None else innermost(inner)
 
 
 class Deadly:

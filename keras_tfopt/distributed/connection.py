@@ -103,8 +103,6 @@ def train_apart(model: keras.Model) -> keras.Model:
     Returns:
         The model.
     """
-    exchange = current()
-    if hasattr(exchange, "train_apart"):
-        exchange.train_apart(model)
+    current().train_apart(model)
     restore_replicas(model)
     return model

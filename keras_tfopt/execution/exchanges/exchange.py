@@ -75,6 +75,9 @@ class Exchange:
         """Gives each of the workers of this process its own value of a variable."""
         raise NotImplementedError
 
+    def train_apart(self, model: Any) -> None:
+        """Makes the workers of one program train apart; elsewhere, they do."""
+
     def close(self) -> None:
         """Ends the connection."""
 
