@@ -73,6 +73,7 @@ bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.second_order
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.embedding
 	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.exchange
+	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.verbs
 
 defects: setup ## What stock Keras gets wrong on each backend, and what becomes of it here
 	@$(PY) -m integration.stock_defects --all $(ARGS)

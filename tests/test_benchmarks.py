@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from integration.benchmarks import contenders, costs, dense, embedding, exchange
+from integration.benchmarks import contenders, costs, dense, embedding, exchange, verbs
 from integration.benchmarks.shapes import WORK
 
 SMALL = [(8, 8), (8,)]
@@ -57,6 +57,24 @@ def test_exchange_benchmark(capsys):
     exchange.report("alone", [{**found[0], "numbers": 10**6}])
     assert found[0]["never"] > 0 and found[0]["always"] > 0
     assert "alone: 1M numbers: step" in capsys.readouterr().out
+
+
+def test_verbs_benchmark():
+    """Both sides of it train alike, and its table says how long each took."""
+    trained = []
+    for make in (verbs.verbs, verbs.by_hand):
+        training = verbs.Training(3)
+        start = training.model.get_weights()
+        step = make(training)
+        for _ in range(5):
+            step()
+        trained.append(training.weights())
+    for ours, hand, before in zip(*trained, start, strict=True):
+        np.testing.assert_allclose(ours, hand, rtol=1e-5, atol=1e-7)
+        assert np.abs(ours - before).max() > 1e-4
+    result = verbs.measure(2, budget=0.01)
+    assert result["min"] <= result["ratio"] <= result["max"]
+    assert "| 2 dense layers of 64 |" in verbs.table([result])
 
 
 def test_embedding_benchmark(monkeypatch, tmp_path):

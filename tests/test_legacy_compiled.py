@@ -192,6 +192,50 @@ def test_other_numbers_and_shapes_compile_again():
     check_compilations(optimizer, 4)
 
 
+stream = iter([])  # which no compiled step may read
+
+
+class Loader:
+    """Is made by what no compiled step may read."""
+
+    def __init__(self):
+        self.x = variable([0.0])
+        self.factor = next(stream)
+
+    def loss(self):
+        return ops.sum(self.x) * self.factor
+
+
+class Cloning(Loader):
+    def loss(self):
+        return ops.sum(self.x) * type(self)().factor
+
+
+def test_how_an_object_was_made_is_of_no_consequence():
+    """The methods that a step calls are looked into; those that made the object are done."""
+    global stream
+    stream = iter([1.0])
+    loader = Loader()
+    optimizer = legacy.GradientDescentOptimizer(1.0)
+    take(optimizer, loader.loss)
+    loader.factor = 10.0
+    take(optimizer, loader.loss)
+    assert to_numpy(loader.x).tolist() == [-11.0]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="has an effect on JAX only")
+@pytest.mark.parametrize(
+    "loss",
+    [lambda made: made.loss, lambda made: lambda: ops.sum(made.x) * Loader().factor],
+    ids=["by its type", "by its name"],
+)
+def test_how_an_object_is_made_counts_where_the_step_makes_one(loss):
+    global stream
+    stream = iter([1.0, 10.0])
+    with pytest.raises(TypeError, match="`stream` in `Loader.__init__`.*iterator"):
+        take(legacy.GradientDescentOptimizer(1.0), loss(Cloning()))
+
+
 def test_layers_that_are_changed_are_seen():
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Rescaling(1.0)])
     model.add(keras.layers.Dense(1, use_bias=False))

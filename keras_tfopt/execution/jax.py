@@ -102,6 +102,11 @@ def is_dense(ids: Any) -> bool:
     return isinstance(ids, jax.Array)
 
 
+def is_ordinary(gradient: Any) -> bool:
+    """Whether a gradient is an ordinary tensor."""
+    return isinstance(gradient, jax.Array)
+
+
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     """Whether a gradient is one that needs neither check nor conversion."""
     return False

@@ -42,11 +42,13 @@ class Captured:
         self.kept: list[Any] = []
         self._alive: list[Any] = []  # the same for all that this walk has seen
         self._seen: dict[int, tuple[int, Build | None]] = {}
+        self._classes: set[type] = set()  # of objects that this walk has seen
         self._places: list[tuple[Callable[[Any], None], Any, Build]] = []
         self._arguments = arguments
         self._build = self._walk(arguments, "the arguments", True)
         self.key = tuple(self._key)
         self._alive.clear()
+        self._classes.clear()
 
     @contextlib.contextmanager
     def exchanged(self, arrays: list[Any]) -> Iterator[Any]:
@@ -196,14 +198,16 @@ class Captured:
         if build is not None:
             self._places.append((put, value, build))
 
-    def _class(self, cls: Any) -> Build | None:
+    def _class(self, cls: Any, makes: bool = True) -> Build | None:
+        """Methods of a class; those that make an instance too, unless there is one already."""
         self._same(cls)
         for base in cls.__mro__:
             if _is_known(base):
                 continue
             for name, member in vars(base).items():
-                member = getattr(member, "__func__", member)  # of class methods and static ones
-                member = member.fget if isinstance(member, property) else member
+                if name in _MAKING and not makes:
+                    continue
+                member = _function_of(member)
                 if isinstance(member, types.FunctionType):
                     self._walk(member, f"`{base.__name__}.{name}`", True)
                 elif not name.startswith("__") and not hasattr(member, "__get__"):
@@ -221,7 +225,9 @@ class Captured:
             raise _refusal(where, f"an object of class {cls.__name__}")
         # Those of a user's class are alike if all that they hold is.
         self._same(value if _is_known(cls) else cls)
-        self._walk(cls, where, True)
+        if cls not in self._classes:
+            self._classes.add(cls)
+            self._class(cls, makes=_makes_its_like(cls))
         if isinstance(value, keras.optimizers.Optimizer):
             members = {name: getattr(value, name, None) for name in _options(cls)}  # type: ignore[arg-type]
         elif isinstance(value, _OF_KERAS) or not _is_known(cls):
@@ -237,6 +243,7 @@ class Captured:
         return None
 
 
+_MAKING = ("__init__", "__new__")
 _OF_KERAS = (
     keras.Layer,
     keras.losses.Loss,
@@ -255,6 +262,26 @@ def _options(cls: Any) -> list[str]:
 def _bookkeeping() -> frozenset[str]:
     """Attributes of layers that Keras keeps for itself."""
     return frozenset(vars(keras.Layer())) | frozenset(vars(keras.Sequential())) - {"_trainable"}
+
+
+def _function_of(member: Any) -> Any:
+    """The function of a method, a class method, a static one or a property."""
+    member = getattr(member, "__func__", member)
+    return member.fget if isinstance(member, property) else member
+
+
+def _makes_its_like(cls: type) -> bool:
+    """Whether methods of a class might make instances of it that do not know its name."""
+    for base in cls.__mro__:
+        for name, member in () if _is_known(base) else vars(base).items():
+            if isinstance(member, classmethod):
+                return True
+            function = _function_of(member)
+            if isinstance(function, types.FunctionType) and name not in _MAKING:
+                names, attributes = _names(function.__code__)
+                if "type" in names or "__class__" in attributes:
+                    return True
+    return False
 
 
 @functools.cache

@@ -41,7 +41,7 @@ def check_traceable(verb: str, assigns: bool = True) -> None:
 def loss_and_gradients(
     loss: Callable[[], Any],
     variables: Sequence[Any] | None,
-    seed: Callable[[Any], Any],
+    seed: Callable[[Any], Any] | None,
     likely: Sequence[Any],
 ) -> tuple[Any, list[Any], list[Any]]:
     """What the loss gives, its gradients, and the variables, found if they are None."""
@@ -78,7 +78,7 @@ class _Recorded(Given):
 
 
 def _differentiated(
-    loss: Callable[[], Any], variables: Sequence[Any], seed: Callable[[Any], Any]
+    loss: Callable[[], Any], variables: Sequence[Any], seed: Callable[[Any], Any] | None
 ) -> tuple[Any, list[Any], _Recorded]:
     scopes = []
 
@@ -93,8 +93,9 @@ def _differentiated(
     scopes[0].values = new
     # Where the loss does not depend on an argument, JAX writes zeros, and only the trace of the
     # way back tells them from zeros that were computed.
-    trace = jax.make_jaxpr(pull_back)(seed(result))
-    gradients = jax.extend.core.jaxpr_as_fun(trace)(seed(result))
+    weight = jnp.ones_like(result) if seed is None else seed(result)
+    trace = jax.make_jaxpr(pull_back)(weight)
+    gradients = jax.extend.core.jaxpr_as_fun(trace)(weight)
     made = {id(equation.outvars[0]): equation for equation in trace.jaxpr.eqns}
     gradients = [
         None if _is_zero(variable, made) else gradient

@@ -39,8 +39,6 @@ def gradients_of_loss(
 
     def seed(result: Any) -> Any:
         ones = ops.ones_like(result)
-        if weight is None:
-            return ones
         seeded = ops.cast(ops.convert_to_tensor(weight), result.dtype) * ones
         if tuple(seeded.shape) != tuple(result.shape):
             raise ValueError(
@@ -63,10 +61,11 @@ def gradients_of_loss(
             )
         return result
 
+    start = None if weight is None else seed
     if variables is None:
-        return Found(*backend.loss_and_gradients(checked, None, seed, likely))
+        return Found(*backend.loss_and_gradients(checked, None, start, likely))
     real = [is_real(variable) for variable in variables]
     differentiable = [variable for variable, r in zip(variables, real, strict=True) if r]
-    result, gradients, _ = backend.loss_and_gradients(checked, differentiable, seed, ())
+    result, gradients, _ = backend.loss_and_gradients(checked, differentiable, start, ())
     known = iter(gradients)
     return Found(result, [next(known) if r else None for r in real], list(variables))

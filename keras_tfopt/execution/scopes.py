@@ -26,7 +26,9 @@ class Reads(keras.StatelessScope):
                 _initialize(variable)
 
     def get_current_value(self, variable: Any) -> Any:
-        self.read.setdefault(id(variable), variable)
+        self.read[id(variable)] = variable
+        if self.original_scope is None and variable._value is not None:
+            return None  # as nearly always, and this is called for each variable in each step
         return self._around(variable)
 
     def add_update(self, update: tuple[Any, Any]) -> None:
@@ -75,7 +77,8 @@ def is_trainable(variable: Any) -> bool:
 
 def is_real(variable: Any) -> bool:
     """Whether there are gradients for a variable of this data type."""
-    return _is_real(variable.dtype)
+    # What Keras computes with in a variable's place is real if the variable is.
+    return _is_real(getattr(variable, "_dtype", None) or variable.dtype)
 
 
 @functools.cache  # as every step asks for every variable

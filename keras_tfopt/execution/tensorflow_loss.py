@@ -28,7 +28,7 @@ def check_traceable(verb: str, assigns: bool = True) -> None:
 def loss_and_gradients(
     loss: Callable[[], Any],
     variables: Sequence[Any] | None,
-    seed: Callable[[Any], Any],
+    seed: Callable[[Any], Any] | None,
     likely: Sequence[Any],
 ) -> tuple[Any, list[Any], list[Any]]:
     """What the loss gives, its gradients, and the variables, found if they are None."""
@@ -47,7 +47,8 @@ def loss_and_gradients(
             for value in values:
                 tape.watch(value)
             result = loss()
-    return result, tape.gradient(result, values, output_gradients=seed(result)), list(variables)
+    weight = None if seed is None else seed(result)
+    return result, tape.gradient(result, values, output_gradients=weight), list(variables)
 
 
 def _native(variable: Any) -> Any:

@@ -87,13 +87,20 @@ def is_dense(ids: Any) -> bool:
     return ids.layout is torch.strided
 
 
-def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
-    """Whether a gradient is one that needs neither check nor conversion."""
-    # The checks that this spares cost more than the update of a small variable.
+def is_ordinary(gradient: Any) -> bool:
+    """Whether a gradient is an ordinary tensor."""
     return (
         isinstance(gradient, torch.Tensor)
         and not isinstance(gradient, LookupGradient)
         and gradient.layout is torch.strided
+    )
+
+
+def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+    """Whether a gradient is one that needs neither check nor conversion."""
+    # The checks that this spares cost more than the update of a small variable.
+    return (
+        is_ordinary(gradient)
         and gradient.dtype is DTYPES[like.dtype]
         and gradient.shape == like.shape
         and gradient.device == variable._value.device

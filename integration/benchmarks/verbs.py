@@ -1,0 +1,167 @@
+"""A step by `minimize` of `keras_tfopt.legacy` beside a training loop written by hand.
+
+    KERAS_BACKEND=torch python -m integration.benchmarks.verbs
+
+Both train the same network, eagerly, on a batch of 32 digits with the same optimizer, by turns. The
+loop is the one that a user of the backend writes: `loss.backward()` on PyTorch, a `tf.GradientTape`
+on TensorFlow, and on JAX, where the verbs are called with `compiled=True`, a jitted function from
+values to values. The table gives medians in milliseconds, and the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from sklearn.datasets import load_digits
+
+from integration.benchmarks.dense import rounds_of
+from keras_tfopt import legacy
+
+BACKEND = keras.backend.backend()
+LAYERS = (3, 30)
+WIDTH = 64
+RATE = 1e-3
+PEERS = {
+    "torch": "loss.backward() and apply",
+    "tensorflow": "tf.GradientTape and apply",
+    "jax": "jax.jit of value_and_grad and stateless_apply",
+}
+
+
+class Training:
+    """A network of some layers, one batch, and its loss."""
+
+    def __init__(self, layers: int):
+        keras.utils.set_random_seed(0)
+        hidden = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(layers - 1)]
+        self.model = keras.Sequential([keras.Input((64,)), *hidden, keras.layers.Dense(10)])
+        digits = load_digits()
+        self.x = ops.convert_to_tensor(digits.data[:32].astype("float32") / 16)
+        self.y = ops.one_hot(digits.target[:32], 10)
+        self.values: list[Any] = []  # of the variables, where the loop holds them
+
+    def weights(self) -> list[np.ndarray]:
+        if self.values:
+            return [np.asarray(value) for value in self.values[0]]
+        return self.model.get_weights()
+
+    def loss(self) -> Any:
+        return self.loss_of(self.model(self.x, training=True))
+
+    def loss_of(self, logits: Any) -> Any:
+        return ops.mean(keras.losses.categorical_crossentropy(self.y, logits, from_logits=True))
+
+
+def verbs(training: Training) -> Callable[[], None]:
+    """A step by our verbs."""
+    optimizer = legacy.MomentumOptimizer(RATE, 0.9)
+    compiled = BACKEND == "jax"
+
+    def step() -> None:
+        optimizer.minimize(training.loss, compiled=compiled)
+        _wait(training.model)
+
+    return step
+
+
+def by_hand(training: Training) -> Callable[[], None]:
+    """A step by a loop of the backend, with the same optimizer."""
+    model, optimizer = training.model, legacy.MomentumOptimizer(RATE, 0.9).keras
+    variables = model.trainable_variables
+    optimizer.build(variables)
+    if BACKEND == "torch":
+        import torch
+
+        def step() -> None:
+            model.zero_grad()
+            training.loss().backward()
+            gradients = [variable.value.grad for variable in variables]
+            with torch.no_grad():
+                optimizer.apply(gradients, variables)
+
+    elif BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = training.loss()
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply(gradients, variables)
+            _wait(model)
+
+    else:
+        import jax
+
+        still = [variable.value for variable in model.non_trainable_variables]
+
+        @jax.jit
+        def update(values: Any, state: Any) -> tuple:
+            def loss(values: Any) -> Any:
+                logits, _ = model.stateless_call(values, still, training.x, training=True)
+                return training.loss_of(logits)
+
+            gradients = jax.grad(loss)(values)
+            return optimizer.stateless_apply(state, gradients, values)
+
+        now = training.values
+        now[:] = [[v.value for v in variables], [v.value for v in optimizer.variables]]
+
+        def step() -> None:
+            now[:] = update(*now)
+            jax.block_until_ready(now)
+
+    return step
+
+
+def _wait(model: keras.Model) -> None:
+    """Until the step is done, which other backends than PyTorch may only have begun."""
+    if BACKEND == "jax":
+        import jax
+
+        jax.block_until_ready([variable.value for variable in model.trainable_variables])
+
+
+def measure(layers: int, budget: float) -> dict[str, Any]:
+    training, other = Training(layers), Training(layers)
+    times = rounds_of({"ours": verbs(training), "hand": by_hand(other)}, budget)
+    ours, hand = (statistics.median(times[name]) for name in ("ours", "hand"))
+    singles = [a / b for a, b in zip(times["ours"], times["hand"], strict=True)]
+    return {
+        "layers": layers,
+        "ours": ours,
+        "hand": hand,
+        "min": min(singles),
+        "ratio": ours / hand,
+        "max": max(singles),
+    }
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    lines = [
+        "| backend | network | minimize, ms | by hand | ms | ours / by hand (min, max) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        lines.append(
+            f"| {BACKEND} | {r['layers']} dense layers of {WIDTH} | {r['ours']:.2f} | "
+            f"{PEERS[BACKEND]} | {r['hand']:.2f} | "
+            f"**{r['ratio']:.2f}** ({r['min']:.2f}, {r['max']:.2f}) |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds of rounds a row")
+    options = parser.parse_args()
+    print(table([measure(layers, options.budget) for layers in LAYERS]))
+
+
+if __name__ == "__main__":
+    main()
