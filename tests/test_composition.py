@@ -197,6 +197,11 @@ def multi_optimizer(cell):
         return around_all(several[0](several[1](each[0], {".*dense.*": each[1]})))
 
     plain = lambda optimizer: optimizer  # noqa: E731
+    if cell.wrapper == "AGN":  # which steps with another optimizer of the same arguments
+        with pytest.raises(ValueError, match="AGN needs one optimizer for all .* MultiOptimizer"):
+            make(plain, WRAPPERS["AGN"])
+        assert not same(fitted(make(WRAPPERS["AGN"], plain)).get_weights(), START)
+        return
     inside = fitted(make(plain, WRAPPERS[cell.wrapper]))
     outside = fitted(make(WRAPPERS[cell.wrapper], plain))
     close(inside.get_weights(), outside.get_weights())
