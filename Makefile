@@ -9,6 +9,7 @@ BACKENDS := tensorflow jax torch
 BACKEND ?= jax
 WORKERS ?= 2
 PART ?=
+BENCHMARKS ?= dense verbs
 ARGS ?=
 
 VENV := .venv
@@ -68,12 +69,11 @@ returnn: setup ## RETURNN, installed into .venv, trains with optimizers that its
 	@$(PIP) install --quiet --no-deps --constraint constraints.txt returnn dm-tree
 	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.returnn_training
 
-bench: setup ## Step times beside hand-made peers, on one BACKEND (a few minutes)
-	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.dense $(ARGS)
-	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.second_order
-	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.embedding
-	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.exchange
-	KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.benchmarks.verbs
+bench: setup ## Step times beside peers, on one BACKEND; BENCHMARKS="second_order embedding exchange" for more
+	@for name in $(BENCHMARKS); do \
+	  KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
+	  $(PY) -m integration.benchmarks.$$name $(ARGS) || exit 1; \
+	done
 
 defects: setup ## What stock Keras gets wrong on each backend, and what becomes of it here
 	@$(PY) -m integration.stock_defects --all $(ARGS)

@@ -139,7 +139,7 @@ def plot(results: list[dict], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
-    parser.add_argument("--budget", type=float, default=5.0, help="seconds of rounds per table row")
+    parser.add_argument("--budget", type=float, default=2.5, help="seconds of rounds per table row")
     parser.add_argument("--rules", nargs="*", default=list(contenders.RULES))
     parser.add_argument("--work", nargs="*", default=list(WORK))
     options = parser.parse_args()

@@ -127,8 +127,8 @@ def growth_over_tables(jit: bool | str, turns: int) -> list[dict]:
         row = {"table": table, "ids": FEW, "kind": "zipf", "ours": summary(ours[table])}
         row["growth"] = round(row["ours"]["median"] / smallest, 2)
         if 12 * 4 * table[0] * table[1] < available_memory():
-            stock = {"stock": Training("stock", table, FEW, "zipf", jit)}
-            row["stock"] = summary(measure(stock, 1)["stock"])
+            stock = Training("stock", table, FEW, "zipf", jit)
+            row["stock"] = summary(stock.turn())
             row["stock / ours"] = round(row["stock"]["median"] / row["ours"]["median"], 1)
             del stock
             gc.collect()

@@ -84,7 +84,7 @@ def ratio(times: dict[str, list[float]], ours: str, other: str) -> dict[str, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds of rounds per row")
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds of rounds per row")
     options = parser.parse_args()
 
     shapes = [(PARAMETERS,)]

@@ -158,7 +158,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=5.0, help="seconds of rounds a row")
+    parser.add_argument("--budget", type=float, default=2.5, help="seconds of rounds a row")
     options = parser.parse_args()
     print(table([measure(layers, options.budget) for layers in LAYERS]))
 
