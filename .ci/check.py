@@ -11,6 +11,7 @@ nothing failed.
 """
 
 import argparse
+import concurrent.futures
 import os
 import shutil
 import subprocess
@@ -28,16 +29,17 @@ BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
 PARTS = {"tensorflow": 2, "jax": 2}
 EXHAUSTIVE_PARTS = 6
-# Suites that are commands, each of which has to end well: modules, or a file.
+# Suites that are commands, each of which has to end well: modules, or a file. Those that take long
+# come first.
 COMMANDS = {
+    "reference": (("integration.reference",),),
+    "dist": ((".ci/check_dist.py",),),
     "lint": (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)),
     "shell": (
         ("keras_tfopt", "list", "ada*", "--exclude", "keras.*", "--source", "tf.train"),
         ("keras_tfopt", "list", "--second-order"),
         ("keras_tfopt", "info", "LARSOptimizer"),
     ),
-    "dist": ((".ci/check_dist.py",),),
-    "reference": (("integration.reference",),),
 }
 
 
@@ -64,23 +66,49 @@ def environment(backend):
     return {**defaults, **os.environ, "KERAS_BACKEND": backend}
 
 
-def run(command, env=None):
-    print("\n$ " + " ".join(command), flush=True)
+def line_of(command):
     how = [] if command[0].endswith(".py") else ["-m"]
-    return subprocess.run([sys.executable, *how, *command], cwd=ROOT, env=env).returncode
+    return [sys.executable, *how, *command]
+
+
+def run(command, env):
+    print("\n$ " + " ".join(command), flush=True)
+    return subprocess.run(line_of(command), cwd=ROOT, env=env).returncode
 
 
 def run_suite(suite, options):
-    if suite in COMMANDS:
-        return run_commands(suite)
     if suite == "guides":
         return run_guides(options)
     return run_backend(suite, options)
 
 
-def run_commands(suite):
-    failed = sum(run(command, environment("jax")) != 0 for command in COMMANDS[suite])
-    return len(COMMANDS[suite]) - failed, failed, 0
+def run_commands(suites, options):
+    """{suite: (counts, seconds)} of suites that are commands, as many at a time as workers."""
+    with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
+        ran = {suite: [pool.submit(run_quietly, c) for c in COMMANDS[suite]] for suite in suites}
+        results = {}
+        for suite, futures in ran.items():
+            ended = [future.result() for future in futures]
+            failed = sum(not ok for ok, _ in ended)
+            counts = len(ended) - failed, failed, 0
+            results[suite] = counts, sum(seconds for _, seconds in ended)
+    return results
+
+
+def run_quietly(command):
+    """Whether a command ended well, and seconds; it prints when it has ended."""
+    start = time.monotonic()
+    done = subprocess.run(
+        line_of(command),
+        cwd=ROOT,
+        env=environment("jax"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    print("\n$ " + " ".join(command) + "\n" + done.stdout, end="", flush=True)
+    return done.returncode == 0, time.monotonic() - start
 
 
 def run_guides(options):
@@ -161,11 +189,13 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     if not (options.fast or options.part):  # nothing of other versions, perhaps
         shutil.rmtree(COMPILED, ignore_errors=True)
-    results = {}
+    commands = sorted(set(options.suites) & set(COMMANDS), key=list(COMMANDS).index)
+    results = run_commands(commands, options)
     for suite in options.suites:
-        start = time.monotonic()
-        counts = run_suite(suite, options)
-        results[suite] = counts, time.monotonic() - start
+        if suite not in results:
+            start = time.monotonic()
+            counts = run_suite(suite, options)
+            results[suite] = counts, time.monotonic() - start
 
     if is_exhaustive(options):
         print(flush=True)

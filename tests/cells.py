@@ -14,8 +14,9 @@ cover every cell in part, and in full what differs:
   the cells of one optimizer (REPRESENTATIVES) are covered in full at home, and in every mode on the
   other backends; and those of all other optimizers by one test at home.
 
-Of tests that are about no optimizer, those that take long and whose parameters differ in what no
-backend knows of (mark `spread`) run once for all backends, each on its home.
+Of tests that are about no optimizer, those that take long and are much the same on every backend
+(mark `spread`), or whose parameters differ in what no backend knows of, run once for all backends,
+each on its home.
 
 A hash stays the same from run to run, and when other optimizers or tests are added.
 """

@@ -10,6 +10,7 @@ from integration.benchmarks.shapes import WORK
 SMALL = [(8, 8), (8,)]
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("rule", contenders.RULES)
 def test_a_row_of_the_table(rule):
     result = dense.measure(rule, "small", SMALL, budget=0.1, bandwidth=1e10)

@@ -753,6 +753,7 @@ print(more, before, report.iterations, float(first[5]), float(last[5]))
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_a_gigabyte(tmp_path):
     """A table and its two moments: one tensor in memory beside the model, and a bar."""

@@ -196,6 +196,7 @@ def children(process):
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 @pytest.mark.parametrize(("what", "status"), [("ends", 0), ("fails", 7)])
 def test_launcher(what, status, tmp_path):
     process = started(tmp_path, what, "--an-argument")
@@ -209,6 +210,7 @@ def test_launcher(what, status, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_launcher(sent, tmp_path):
     process = started(tmp_path, "waits")

@@ -34,12 +34,16 @@ def run(fault, folder, **more):
     return ended, min(map(float, failed)) - start if failed else None
 
 
+def spread(*values):
+    return pytest.param(*values, marks=pytest.mark.spread)
+
+
 @pytest.mark.parametrize(
     ("fault", "limit", "reason"),
     [
         ("killed", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
-        ("raises", LIMIT, "worker 1 has ended with OSError: the disk is full"),
-        ("stalls", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
+        spread("raises", LIMIT, "worker 1 has ended with OSError: the disk is full"),
+        spread("stalls", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
     ],
 )
 def test_others_end_with_a_clear_error(fault, limit, reason, tmp_path):

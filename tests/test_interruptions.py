@@ -34,6 +34,7 @@ def run(folder, name, *point):
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 @pytest.mark.parametrize("point", killed_worker.POINTS)
 def test_a_killed_training_goes_on_to_the_bit(point, tmp_path):
     """From the last backup that is whole. What was being written is never read."""

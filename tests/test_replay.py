@@ -435,6 +435,7 @@ def test_dump_holds_what_ours_computes_where_it_differs(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 def test_exit_status_of_the_program(tmp_path):
     good = [str(TF1), "--only", "Momentum__plain"]
     for arguments, status, last in [
