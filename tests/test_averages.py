@@ -145,7 +145,9 @@ if BACKEND == "torch":
 
 
 # How a step is run is nothing to the optimizer: one of ours and one of Keras for all of it.
-WAYS = [(name, {}) for name in SOURCES]
+WAYS = [
+    pytest.param(name, {}, marks=several_only if name == "of several" else ()) for name in SOURCES
+]
 WAYS += [(name, way) for name in ("MovingAverage", "stock use_ema") for way in OPTIONS[1:]]
 
 

@@ -93,6 +93,7 @@ def test_embedding_benchmark(monkeypatch, tmp_path):
     assert found["tables"][0]["growth"] == 1
     text = embedding.text({"here": found})
     assert "| 100 x 4 | 16 zipf |" in text and "| 50 x 4 | 32 uniform |" in text
+    pytest.importorskip("matplotlib")  # which comes with what the guides need
     embedding.plot({"here": found}, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 

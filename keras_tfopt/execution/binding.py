@@ -151,7 +151,8 @@ def bind_rule(
     Hyperparameters that are `changing` are among the scalars.
     """
     rule_at = _rule_at(rule, changing)
-    slots_of = collections.namedtuple("Slots", [n for n in names if n != MASTER])  # type: ignore[misc]
+    own_names = [name for name in names if name != MASTER]
+    slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
     of_elements = getattr(rule, "scope", None) == "element"
     name_of_rule = type(rule).__name__
@@ -174,7 +175,7 @@ def bind_rule(
         t = Scalars(scalars, dict(kind.facts), rows, _no_norm if of_elements else norm, mask)
         result = rule_at(scalars).update(g, x, slots_of(*kept), t)
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
-        x, new = _check_result(name_of_rule, result, start, dict(zip(names, kept, strict=False)))
+        x, new = _check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
         if mask is not None:
             x = ops.where(mask, x, start)
         changed = [x if name == MASTER else new.get(name) for name in names]
@@ -342,7 +343,7 @@ class Scalars:
     def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
         raise AttributeError(
             f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
-            f"{sorted(vars(self))}"
+            f"{sorted(self._names)}"
         )
 
     def __init__(
@@ -353,11 +354,12 @@ class Scalars:
         norm: Callable[[Any], Any],
         touched: Any = None,
     ):
-        for name, value in scalars.items():
-            if not name.startswith(HYPERPARAMETER):
-                setattr(self, name, value)
-        for name, value in facts.items():
+        known = {n: v for n, v in scalars.items() if not n.startswith(HYPERPARAMETER)}
+        known.update(facts)
+        for name, value in known.items():
             setattr(self, name, value)
+        # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.
+        self._names = [*known, "rows", "touched", "norm"]
         self.rows = rows
         self.touched = touched
         self.norm = norm

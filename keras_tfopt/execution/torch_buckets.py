@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keras_tfopt.execution import torch_compile
-from keras_tfopt.execution.binding import Kind, Update, bind_rule, sharing_key, with_values
+from keras_tfopt.execution.binding import MASTER, Kind, Update, bind_rule, sharing_key, with_values
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def _is_plain_update(update: Update) -> bool:
         update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor
         and 0 not in update.like.shape
+        # What a variable in half precision is compared with has to be rounded like it.
+        and (MASTER not in update.names or torch_compile.keeps_casts())
     )
 
 
@@ -134,7 +136,8 @@ def _plan(updates: list[Update], scope: str) -> list[Bucket]:
         else:
             lists.append([position])
     return [
-        _bucket(updates, positions, blocks)
+        # One variable is a whole by itself; and PyTorch 2.8 gets sums over a single block wrong.
+        _bucket(updates, positions, blocks and len(positions) > 1)
         for (blocks, *_), lists in alike.items()
         for positions in lists
         if positions

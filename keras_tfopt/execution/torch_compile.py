@@ -11,10 +11,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from keras.src.backend.common import global_state
 
 from keras_tfopt.execution.versions import is_before
 
+JOINT_PASSES = "use_joint_graph_passes"
+
 _compiler_works = True
+
+
+@functools.cache
+def keeps_casts() -> bool:
+    """Whether compiled code rounds where it casts to half precision and back.
+
+    PyTorch leaves out such pairs of casts, unless it can be told not to, as 2.8 cannot.
+    """
+    from torch._inductor import config
+
+    return hasattr(config, JOINT_PASSES)
 
 
 class Compiled:
@@ -47,7 +61,7 @@ class Compiled:
         options: dict[str, Any] = {"emulate_precision_casts": True}
         # Rules have none of the patterns that these look for, such as attention. PyTorch 2.8 has no
         # such options, and refuses what it does not know.
-        passes = ("use_pre_grad_passes", "use_joint_graph_passes")
+        passes = ("use_pre_grad_passes", JOINT_PASSES)
         options.update({name: False for name in passes if hasattr(config, name)})
         if like_many is not None:
             options["guard_filter_fn"] = lambda guards: [False] * len(guards)
@@ -63,6 +77,7 @@ class Compiled:
             if self._is_ready:
                 return self._compiled(*args)
             with _constant_hyperparameters(), _known_processor():
+                _have_device_of_keras()
                 if self._like_many is None:
                     return self._compiled(*args)
                 self._compiled(*self._like_many(*args))
@@ -81,6 +96,15 @@ def _constant_hyperparameters() -> contextlib.AbstractContextManager:
     import torch._dynamo.config
 
     return torch._dynamo.config.patch(specialize_float=True)
+
+
+def _have_device_of_keras() -> None:
+    """Sets the device that Keras looks up where it has never been set, to none as there.
+
+    Dynamo of PyTorch 2.8 fails where it has to guard that an attribute is missing.
+    """
+    if not hasattr(global_state.GLOBAL_STATE_TRACKER, "torch_device"):
+        global_state.set_global_attribute("torch_device", None)
 
 
 @functools.cache
