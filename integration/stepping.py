@@ -28,7 +28,11 @@ def precision(float64: bool) -> contextlib.AbstractContextManager[Any]:
     if float64 and keras.backend.backend() == "jax":
         import jax
 
-        return jax.enable_x64(True)
+        if hasattr(jax, "enable_x64"):
+            return jax.enable_x64(True)
+        from jax.experimental import enable_x64  # where older versions have it
+
+        return enable_x64()
     return contextlib.nullcontext()
 
 
