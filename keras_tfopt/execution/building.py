@@ -87,8 +87,20 @@ def pair(
         with keras.name_scope(optimizer.name):
             backend.once(lambda: optimizer.build(variables))
     if not are_same(variables, optimizer._trainable_variables):
-        optimizer._check_variables_are_known(variables)
+        check_known(optimizer, variables)
     return grads, variables
+
+
+def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raises an error, by their names, for variables that an optimizer was not built for."""
+    # Keras's own error shows values, and before 3.15 fails where a step is being compiled.
+    known = optimizer._trainable_variables_indices
+    unknown = [path_of(v) for v in variables if optimizer._var_key(v) not in known]
+    if unknown:
+        raise ValueError(
+            f"{type(optimizer).__name__} was built for other variables than {unknown}. For a new "
+            "set of variables, create a new optimizer"
+        )
 
 
 def prepare(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -33,6 +33,7 @@ from keras_tfopt.execution.binding import (
 from keras_tfopt.execution.building import (
     add_slot,
     are_same,
+    check_known,
     constant,
     describe,
     mend_loss_scaling,
@@ -257,7 +258,7 @@ class Engine(keras.optimizers.Optimizer):
         if variable is None:
             slots, owner = self._model_slots, "all variables together"
         else:
-            self._check_variables_are_known([variable])
+            check_known(self, [variable])
             slots = self._slot_variables[self._get_variable_index(variable)]
             owner = repr(path_of(variable))
         if name not in slots:

@@ -14,7 +14,14 @@ from keras.src.utils import tracking
 
 from keras_tfopt.execution import averages, gradients, persistence
 from keras_tfopt.execution.binding import HYPERPARAMETER, Cache, Scalars, scalar, widest, write
-from keras_tfopt.execution.building import add_slot, describe, mend_loss_scaling, pair, path_of
+from keras_tfopt.execution.building import (
+    add_slot,
+    check_known,
+    describe,
+    mend_loss_scaling,
+    pair,
+    path_of,
+)
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.rows import mark_as_taken
@@ -194,7 +201,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
                 "Call `optimizer.build(variables)`."
             )
         if variable is not None:
-            self._check_variables_are_known([variable])
+            check_known(self, [variable])
             own = self._slot_variables[self._get_variable_index(variable)]
             if name in own:
                 return own[name]
