@@ -312,7 +312,7 @@ def test_the_table_of_what_there_was_is_whole():
     root = pathlib.Path(__file__).parents[1]
     text = (root / "guides" / "tf1_workers.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    named = {name for line in rows for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     recorded = json.loads((root / "tests" / "signatures" / "tf1.json").read_text())
     wanted = {*GETTERS, *GETTERS.values(), *MAKE, "get_slot", "get_slot_names", "compute_gradients"}
     for name, method in (n.split(".") for n in recorded["methods"] if "." in n):
