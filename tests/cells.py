@@ -14,8 +14,8 @@ cover every cell in part, and in full what differs:
   the cells of one optimizer (REPRESENTATIVES) are covered in full at home, and in every mode on the
   other backends; and those of all other optimizers by one test at home.
 
-Of tests that are about no optimizer, those that take long and are much the same on every backend
-(mark `spread`), or whose parameters differ in what no backend knows of, run once for all backends,
+Of tests that are about no optimizer, those that take long and are much the same on every backend,
+or whose parameters differ in what no backend knows of (mark `spread`), run once for all backends,
 each on its home.
 
 A hash stays the same from run to run, and when other optimizers or tests are added.
@@ -27,6 +27,8 @@ import os
 import zlib
 from typing import NamedTuple
 
+import pytest
+
 BACKENDS = ("tensorflow", "jax", "torch")
 EAGER = ("eager", "plain")  # what tests call steps that are made operation by operation
 EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ  # set by `--exhaustive` before tests are read
@@ -36,6 +38,11 @@ INSTALLED = tuple(name for name in BACKENDS if importlib.util.find_spec(name))
 class Cell(NamedTuple):
     invariant: str
     optimizer: str
+
+
+def spread(*values):
+    """Parameters of a test that is to run on one backend with them."""
+    return pytest.param(*values, marks=pytest.mark.spread)
 
 
 def pick(options, *words):

@@ -40,12 +40,15 @@ SOURCES = {
         )
     ),
 }
+
+
+def marks_of(name):
+    return several_only if name == "of several" else ()
+
+
 every_source = pytest.mark.parametrize(
     "make",
-    [
-        pytest.param(make, id=name, marks=several_only if name == "of several" else ())
-        for name, make in SOURCES.items()
-    ],
+    [pytest.param(make, id=name, marks=marks_of(name)) for name, make in SOURCES.items()],
 )
 every_verb = pytest.mark.parametrize("verb", ("evaluate", "predict"))
 
@@ -145,9 +148,7 @@ if BACKEND == "torch":
 
 
 # How a step is run is nothing to the optimizer: one of ours and one of Keras for all of it.
-WAYS = [
-    pytest.param(name, {}, marks=several_only if name == "of several" else ()) for name in SOURCES
-]
+WAYS = [pytest.param(name, {}, marks=marks_of(name)) for name in SOURCES]
 WAYS += [(name, way) for name in ("MovingAverage", "stock use_ema") for way in OPTIONS[1:]]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import averaging, fault_worker, worker_processes
+from tests.cells import spread
 from tests.stepping import BACKEND
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
@@ -32,10 +33,6 @@ def run(fault, folder, **more):
     start = float(happened[0])
     assert max(worker.ended for worker in ended) - start < END
     return ended, min(map(float, failed)) - start if failed else None
-
-
-def spread(*values):
-    return pytest.param(*values, marks=pytest.mark.spread)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.cells import spread
 from tests.stepping import BACKEND
 
 # Arguments, and the bytes that may be used besides weights, gradients and state.
@@ -49,11 +50,7 @@ def measured(arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def spread(*values):
-    return pytest.param(*values, marks=pytest.mark.spread)
-
-
-@pytest.mark.parametrize("name", ["many", "one", spread("norms"), spread("window")])
+@pytest.mark.parametrize("name", [n if n in ("many", "one") else spread(n) for n in WORK])
 def test_a_step_needs_no_second_copy(name):
     arguments, most = WORK[name]
     used = measured(arguments)

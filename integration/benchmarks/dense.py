@@ -42,6 +42,14 @@ def rounds_of(steps: dict[str, Callable[[], None]], budget: float) -> dict[str, 
     return times
 
 
+def ratio(times: dict[str, list[float]], ours: str, other: str) -> dict[str, float]:
+    """That of the medians, and its spread over single rounds."""
+    single = [a / b for a, b in zip(times[ours], times[other])]
+    medians = statistics.median(times[ours]) / statistics.median(times[other])
+    found = {"min": min(single), "median": medians, "max": max(single)}
+    return {name: round(value, 2) for name, value in found.items()}
+
+
 def copy_bandwidth() -> float:
     """Bytes a second, read and written, of copying 256 MiB with as many threads as the backend."""
     source = np.ones(1 << 26, "float32")
@@ -90,12 +98,7 @@ def measure(rule: str, work: str, shapes: Shapes, budget: float, bandwidth: floa
     }
     for other in ("peer", "stock"):
         if other in times:
-            single = [a / b for a, b in zip(times["ours"], times[other])]
-            result[f"ratio_to_{other}"] = {
-                "min": round(min(single), 2),
-                "median": round(medians["ours"] / medians[other], 2),
-                "max": round(max(single), 2),
-            }
+            result[f"ratio_to_{other}"] = ratio(times, "ours", other)
     del steps
     gc.collect()
     return result

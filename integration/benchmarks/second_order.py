@@ -19,7 +19,7 @@ import keras
 
 import keras_tfopt
 from integration.benchmarks import contenders
-from integration.benchmarks.dense import rounds_of
+from integration.benchmarks.dense import ratio, rounds_of
 
 BACKEND = contenders.BACKEND
 PARAMETERS = 10_000_000
@@ -72,13 +72,6 @@ def seconds_of_an_interval(make: Callable) -> float:
     for _ in range(INTERVAL):
         step()
     return 1e3 * (time.perf_counter() - before) / INTERVAL
-
-
-def ratio(times: dict[str, list[float]], ours: str, other: str) -> dict[str, float]:
-    single = [a / b for a, b in zip(times[ours], times[other])]
-    medians = statistics.median(times[ours]) / statistics.median(times[other])
-    found = {"min": min(single), "median": medians, "max": max(single)}
-    return {name: round(value, 2) for name, value in found.items()}
 
 
 def main() -> None:

@@ -58,7 +58,6 @@ combine_rows = backend.combine_rows
 row_products = backend.row_products
 conditional = backend.conditional
 eigh_is_slow = backend.eigh_is_slow
-is_ordinary = backend.is_ordinary
 is_variable = backend.is_variable
 outside_compiler = backend.outside_compiler
 OptimizerBase = backend.OptimizerBase
@@ -91,7 +90,6 @@ __all__ = [
     "check_traceable",
     "start_optimizer",
     "gradients_of_loss",
-    "is_ordinary",
     "is_variable",
     "outside_compiler",
     "prepare",

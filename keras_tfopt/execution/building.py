@@ -94,13 +94,19 @@ def pair(
 def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
     """Raises an error, by their names, for variables that an optimizer was not built for."""
     # Keras's own error shows values, and before 3.15 fails where a step is being compiled.
-    known = optimizer._trainable_variables_indices
-    unknown = [path_of(v) for v in variables if optimizer._var_key(v) not in known]
+    unknown = _unknown(optimizer, variables)
     if unknown:
         raise ValueError(
-            f"{type(optimizer).__name__} was built for other variables than {unknown}. For a new "
-            "set of variables, create a new optimizer"
+            f"{type(optimizer).__name__} was built for other variables than "
+            f"{[path_of(variable) for variable in unknown]}. For a new set of variables, create a "
+            "new optimizer"
         )
+
+
+def _unknown(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """Those of some variables that an optimizer was not built for."""
+    known = optimizer._trainable_variables_indices
+    return [variable for variable in variables if optimizer._var_key(variable) not in known]
 
 
 def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -120,8 +126,7 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
         return
     if are_same(variables, optimizer._trainable_variables):
         return
-    known = optimizer._trainable_variables_indices
-    new = [variable for variable in variables if optimizer._var_key(variable) not in known]
+    new = _unknown(optimizer, variables)
     if not new:
         return
     if not hasattr(optimizer, "extend"):

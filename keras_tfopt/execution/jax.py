@@ -97,14 +97,9 @@ def scale_native(gradient: Any, scale: Any) -> Any:
     return rows.map(lambda values: values * scale.astype(values.dtype))
 
 
-def is_dense(ids: Any) -> bool:
-    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
-    return isinstance(ids, jax.Array)
-
-
-def is_ordinary(gradient: Any) -> bool:
-    """Whether a gradient is an ordinary tensor."""
-    return isinstance(gradient, jax.Array)
+def is_dense(value: Any) -> bool:
+    """Whether ids or a gradient are an ordinary tensor, neither sparse nor ragged."""
+    return isinstance(value, jax.Array)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:

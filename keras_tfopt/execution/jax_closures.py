@@ -199,21 +199,32 @@ class Captured:
             self._places.append((put, value, build))
 
     def _class(self, cls: Any, makes: bool = True) -> Build | None:
-        """Methods of a class; those that make an instance too, unless there is one already."""
+        """Members of a class; what makes an instance of it only where one may be made."""
         self._same(cls)
+        making = []
         for base in cls.__mro__:
             if _is_known(base):
                 continue
             for name, member in vars(base).items():
-                if name in _MAKING and not makes:
+                makes = makes or isinstance(member, classmethod)
+                member = getattr(member, "__func__", member)  # of class methods and static ones
+                member = member.fget if isinstance(member, property) else member
+                if name in _MAKING:
+                    making.append((base, name, member))
                     continue
-                member = _function_of(member)
-                if isinstance(member, types.FunctionType):
-                    self._walk(member, f"`{base.__name__}.{name}`", True)
-                elif not name.startswith("__") and not hasattr(member, "__get__"):
-                    put = functools.partial(setattr, base, name)
-                    self._at(member, put, f"`{base.__name__}.{name}`", False)
+                makes = makes or _may_make_its_like(member)
+                self._member(base, name, member)
+        if makes:
+            for one in making:
+                self._member(*one)
         return None
+
+    def _member(self, base: Any, name: str, member: Any) -> None:
+        if isinstance(member, types.FunctionType):
+            self._walk(member, f"`{base.__name__}.{name}`", True)
+        elif not name.startswith("__") and not hasattr(member, "__get__"):
+            put = functools.partial(setattr, base, name)
+            self._at(member, put, f"`{base.__name__}.{name}`", False)
 
     def _object(self, value: Any, where: str, strict: bool) -> Build | None:
         cls = type(value)
@@ -227,7 +238,7 @@ class Captured:
         self._same(value if _is_known(cls) else cls)
         if cls not in self._classes:
             self._classes.add(cls)
-            self._class(cls, makes=_makes_its_like(cls))
+            self._class(cls, makes=False)
         if isinstance(value, keras.optimizers.Optimizer):
             members = {name: getattr(value, name, None) for name in _options(cls)}  # type: ignore[arg-type]
         elif isinstance(value, _OF_KERAS) or not _is_known(cls):
@@ -264,24 +275,12 @@ def _bookkeeping() -> frozenset[str]:
     return frozenset(vars(keras.Layer())) | frozenset(vars(keras.Sequential())) - {"_trainable"}
 
 
-def _function_of(member: Any) -> Any:
-    """The function of a method, a class method, a static one or a property."""
-    member = getattr(member, "__func__", member)
-    return member.fget if isinstance(member, property) else member
-
-
-def _makes_its_like(cls: type) -> bool:
-    """Whether methods of a class might make instances of it that do not know its name."""
-    for base in cls.__mro__:
-        for name, member in () if _is_known(base) else vars(base).items():
-            if isinstance(member, classmethod):
-                return True
-            function = _function_of(member)
-            if isinstance(function, types.FunctionType) and name not in _MAKING:
-                names, attributes = _names(function.__code__)
-                if "type" in names or "__class__" in attributes:
-                    return True
-    return False
+def _may_make_its_like(method: Any) -> bool:
+    """Whether a method might make another instance of its class without the name of that."""
+    if not isinstance(method, types.FunctionType):
+        return False
+    names, attributes = _names(method.__code__)
+    return "type" in names or "__class__" in attributes
 
 
 @functools.cache

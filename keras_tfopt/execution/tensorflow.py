@@ -137,14 +137,9 @@ def scale_native(gradient: Any, scale: Any) -> Any:
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
-def is_dense(ids: Any) -> bool:
-    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
-    return isinstance(ids, tf.Tensor)
-
-
-def is_ordinary(gradient: Any) -> bool:
-    """Whether a gradient is an ordinary tensor."""
-    return isinstance(gradient, tf.Tensor)
+def is_dense(value: Any) -> bool:
+    """Whether ids or a gradient are an ordinary tensor, neither sparse nor ragged."""
+    return isinstance(value, tf.Tensor)
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:

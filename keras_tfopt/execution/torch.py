@@ -82,17 +82,12 @@ def scale_native(gradient: Any, scale: Any) -> Any:
     return gradient * scale.to(gradient.dtype)
 
 
-def is_dense(ids: Any) -> bool:
-    """Whether ids are an ordinary tensor, neither sparse nor ragged."""
-    return ids.layout is torch.strided
-
-
-def is_ordinary(gradient: Any) -> bool:
-    """Whether a gradient is an ordinary tensor."""
+def is_dense(value: Any) -> bool:
+    """Whether ids or a gradient are an ordinary tensor, neither sparse nor ragged."""
     return (
-        isinstance(gradient, torch.Tensor)
-        and not isinstance(gradient, LookupGradient)
-        and gradient.layout is torch.strided
+        isinstance(value, torch.Tensor)
+        and not isinstance(value, LookupGradient)
+        and value.layout is torch.strided
     )
 
 
@@ -100,7 +95,7 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     """Whether a gradient is one that needs neither check nor conversion."""
     # The checks that this spares cost more than the update of a small variable.
     return (
-        is_ordinary(gradient)
+        is_dense(gradient)
         and gradient.dtype is DTYPES[like.dtype]
         and gradient.shape == like.shape
         and gradient.device == variable._value.device

@@ -18,7 +18,7 @@ from keras_tfopt.execution import (
     as_named_rows,
     check_traceable,
     gradients_of_loss,
-    is_ordinary,
+    is_dense,
     is_variable,
     outside_compiler,
     path_of,
@@ -311,7 +311,7 @@ def checked_pairs(grads_and_vars: Any) -> Pairs:
     """Pairs of a gradient and a variable, row gradients as such; or an error."""
     pairs = tuples_of(grads_and_vars)
     check_pairs(pairs)
-    if all(is_ordinary(gradient) for gradient, _ in pairs):
+    if all(is_dense(gradient) for gradient, _ in pairs):
         return pairs
     for pair in pairs:
         if not _is_gradient(pair[0]):
