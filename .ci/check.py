@@ -142,6 +142,7 @@ def run_part(backend, number, parts, options):
         "-n",
         str(options.workers),
         "--dist=loadgroup",
+        "--no-loadscope-reorder",
         f"--junitxml={report.relative_to(ROOT)}",
         f"--part={number}/{parts}",
     ]

@@ -161,11 +161,12 @@ def _array(value: Any) -> np.ndarray:
     return np.array(value)
 
 
-def replay(case: Case, ways: Mapping[str, stepping.Way], through: str = "keras") -> Outcome:
-    """Replays a case in these ways; reports what fails first, or the least accurate."""
+def replay(case: Case, ways: Mapping[str, stepping.Way | None], through: str = "keras") -> Outcome:
+    """Replays a case in these ways; reports what fails first, or the least accurate.
+
+    Ways through a graph are kinds of variables, and None.
+    """
     worst = Outcome(None, -1.0, "", None)
-    if through == "graph":
-        ways = {kind: kind for kind in through_graph.kinds(case)}  # type: ignore[misc]
     for label, way in ways.items():
         which = f" ({label})" if len(ways) > 1 else ""
         try:
@@ -211,7 +212,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Gradients do not exist for variables")
     outcomes = {}
     for case in selection.cases:
-        outcome = replay(case, stepping.ways(options.mode), options.through)
+        if options.through == "graph":
+            ways = dict.fromkeys(through_graph.kinds(case))
+        else:
+            ways = stepping.ways(options.mode)
+        outcome = replay(case, ways, options.through)
         outcomes[case] = outcome
         if outcome.failure:
             print(f"FAILED {case.name}: {outcome.failure}", flush=True)

@@ -6,13 +6,14 @@ Exhaustive runs cover every cell in full. In others, the runs on the several bac
 cover every cell in part, and in full what differs:
 
 - Every cell has a backend that is its home, by a hash of its name.
+- The engine tells apart few kinds of rules: of each, the cells of one optimizer (REPRESENTATIVES)
+  are covered in full at home, and by one test each, again chosen by a hash, on the other backends.
 - A formula is carried out by operations of the backend, so that each optimizer has to meet each
   backend, and by Python branches, so that each of its variants counts. Where a test depends on the
-  formula of a rule (mark `formula`), its cells are covered in full at home, and by one test each,
-  again chosen by a hash, on the other backends.
-- All else depends on what the engine does with a rule. It tells apart few kinds of them: of each,
-  the cells of one optimizer (REPRESENTATIVES) are covered in full at home, and in every mode on the
-  other backends; and those of all other optimizers by one test at home.
+  formula of a rule (mark `formula`), the cells of the other optimizers are covered at home by every
+  variant, in one mode each, and by every mode; and by one test each on the other backends.
+- All else depends on what the engine does with a rule: of the cells of the other optimizers every
+  second one, by a hash, is covered, by one test at home.
 
 Of tests that are about no optimizer, those that take long and are much the same on every backend,
 or whose parameters differ in what no backend knows of (mark `spread`), run once for all backends,
@@ -30,6 +31,7 @@ from typing import NamedTuple
 import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
+WAYS = ("mode", "way", "runner_of")  # the parameter that says how a test makes steps
 EAGER = ("eager", "plain")  # what tests call steps that are made operation by operation
 EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ  # set by `--exhaustive` before tests are read
 INSTALLED = tuple(name for name in BACKENDS if importlib.util.find_spec(name))
@@ -81,8 +83,13 @@ def mode_of(item):
 
 def way_of(item):
     """How a test makes steps, as one of its parameters says; "" where none does."""
-    words = [_params(item).get(name) for name in ("mode", "way", "runner_of")]
+    words = [_params(item).get(name) for name in WAYS]
     return next(filter(None, words), "")
+
+
+def variant_of(item):
+    """All parameters of a test but the way to make steps."""
+    return tuple((n, repr(v)) for n, v in sorted(_params(item).items()) if n not in WAYS)
 
 
 def backends_of(item):
@@ -111,22 +118,30 @@ def left_out(items, backend, representatives):
         if backend not in places:  # skipped, with a reason
             continue
         is_home = backend == pick(places, *cell)
-        if members[0].get_closest_marker("formula"):
-            kept = members if is_home else one_of(members, *cell, backend)
-        elif cell.optimizer in representatives:
-            kept = members if is_home else one_of_each_mode(members, *cell, backend)
+        depends_on_formula = members[0].get_closest_marker("formula")
+        if is_home and cell.optimizer in representatives:
+            kept = members
+        elif is_home and depends_on_formula:
+            kept = one_of_each(members, variant_of, *cell) + one_of_each(members, way_of, *cell)
+        elif (
+            depends_on_formula
+            or cell.optimizer in representatives
+            or (is_home and pick((True, False), "sample", *cell))
+        ):
+            kept = [one_of(members, *cell, backend)]
         else:
-            kept = one_of(members, *cell, backend) if is_home else []
+            kept = []
         unwanted |= {id(item) for item in members} - {id(item) for item in kept}
     return [item for item in items if id(item) in unwanted]
 
 
 def one_of(tests, *words):
-    return [pick(sorted(tests, key=lambda item: item.name), *words)]
+    return pick(sorted(tests, key=lambda item: item.name), *words)
 
 
-def one_of_each_mode(tests, *words):
-    by_mode = collections.defaultdict(list)
+def one_of_each(tests, kind_of, *words):
+    kinds = collections.defaultdict(list)
     for item in tests:
-        by_mode[way_of(item)].append(item)
-    return [item for same in by_mode.values() for item in one_of(same, *words)]
+        kinds[kind_of(item)].append(item)
+    # By the name of one of them, or all kinds would have the same mode.
+    return [one_of(alike, *words, min(item.name for item in alike)) for alike in kinds.values()]

@@ -84,10 +84,20 @@ def _parts(items, count):
 
 
 def _order(items, cells):
-    """Puts together, on one worker, what shares compiled code: the tests of one optimizer."""
+    """Puts together, on one worker, what shares compiled code: the tests of one optimizer.
+
+    Tests that share something else begin: what they share takes long, and workers that come to the
+    end would wait for it.
+    """
     files = list(dict.fromkeys(item.path for item in items))
     cases = {id(item): getattr(cells.case_of(item), "name", "") for item in items}
-    items.sort(key=lambda item: (files.index(item.path), cases[id(item)]))
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("xdist_group") is None,
+            files.index(item.path),
+            cases[id(item)],
+        )
+    )
     for item in items:
         if cases[id(item)] and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(cases[id(item)]))

@@ -369,7 +369,8 @@ assert two[0] != plain[0]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND == "torch", reason="Keras spreads no training on PyTorch by itself")
+@pytest.mark.backends("tensorflow", "jax", reason="Keras spreads no training on PyTorch by itself")
+@pytest.mark.spread
 def test_averages_on_two_devices():
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     done = subprocess.run(

@@ -21,6 +21,7 @@ def test_a_row_of_the_table(rule):
     assert f"| {rule} | small |" in dense.table([result])
 
 
+@pytest.mark.spread
 def test_costs_that_medians_hide():
     assert 0.1 < costs.growth(steps=40, part=20) < 10
     assert costs.first_step("Adam") > 0
@@ -42,6 +43,7 @@ def test_our_step_and_the_peers_move_variables_alike():
         assert np.abs(a - start).max() > 1e-3
 
 
+@pytest.mark.spread
 def test_shapes_are_those_of_the_models_they_are_named_after():
     count = {name: sum(int(np.prod(s)) for s in make()) for name, make in WORK.items()}
     resnet = keras.applications.ResNet50(weights=None)
@@ -52,6 +54,7 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     assert count["200 of 64x64"] == 200 * 64 * 64
 
 
+@pytest.mark.spread
 def test_exchange_benchmark(capsys):
     """On one worker, which has nobody to exchange with."""
     found = exchange.measure(3, (2000,))
@@ -60,6 +63,7 @@ def test_exchange_benchmark(capsys):
     assert "alone: 1M numbers: step" in capsys.readouterr().out
 
 
+@pytest.mark.spread
 def test_verbs_benchmark():
     """Both sides of it train alike, and its table says how long each took."""
     trained = []
@@ -79,6 +83,7 @@ def test_verbs_benchmark():
     assert "| 2 dense layers of 64 |" in verbs.table([result])
 
 
+@pytest.mark.spread
 def test_embedding_benchmark(monkeypatch, tmp_path):
     monkeypatch.setattr(embedding, "TABLES", [(50, 4), (100, 4)])
     monkeypatch.setattr(embedding, "IDS", [16, 32])

@@ -51,6 +51,7 @@ def rows_of(text):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line]
 
 
+@pytest.mark.spread
 def test_distances_from_the_originals(page):
     """The numbers of this backend: the same as on the page, but for rounding."""
     now, then = rows_of(catalogue.differences()), rows_of(page)

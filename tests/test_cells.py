@@ -71,30 +71,45 @@ def run(monkeypatch):
 
 
 def how_many(run, test, case):
-    """How many tests of a cell the backends cover, and whether always in each mode."""
-    found = [run[backend].get((test, case), set()) for backend in cells.BACKENDS]
-    modes = [{mode for mode, _ in tests} for tests in found]
-    return sorted(map(len, found)), all(each == set(MODES) for each in modes)
+    """How many tests of a cell the backends cover."""
+    return sorted(len(run[backend].get((test, case), ())) for backend in cells.BACKENDS)
 
 
-def test_every_optimizer_meets_every_invariant(run):
+def test_every_optimizer_meets_what_depends_on_its_formula(run):
+    sampled = 0
     for case in OPTIMIZERS:
-        assert how_many(run, "formula", case) == ([1, 1, 4], False)
-        expected = ([2, 2, 4], True) if case in REPRESENTATIVES else ([0, 0, 1], False)
-        assert how_many(run, "engine", case) == expected
-        assert how_many(run, "rare", case) == ([0, 0, 0], False)
+        represents = case in REPRESENTATIVES
+        covered = how_many(run, "engine", case)
+        assert covered == [1, 1, 4] if represents else covered in ([0, 0, 0], [0, 0, 1])
+        sampled += covered == [0, 0, 1]
+        assert how_many(run, "rare", case) == [0, 0, 0]
+        *away, home = how_many(run, "formula", case)
+        assert away == [1, 1]
+        assert home == 4 if represents else home in (2, 3)
+    assert 8 < sampled < len(OPTIMIZERS) - 8
+
+
+def test_formulas_are_met_in_every_variant_and_every_mode(run):
+    every_dtype_in = collections.Counter()
+    for case in OPTIMIZERS:
+        home = max((run[backend]["formula", case] for backend in cells.BACKENDS), key=len)
+        modes, dtypes = map(set, zip(*home))
+        assert modes == set(MODES) and dtypes == set(DTYPES)
+        every_dtype_in.update(mode for mode, dtype in home if dtype == DTYPES[0])
+    assert min(every_dtype_in[mode] for mode in MODES) > 5
 
 
 def test_a_cell_has_its_home_where_it_says_something(run):
+    for case in REPRESENTATIVES:
+        assert all(run[backend]["rows", case] for backend in cells.BACKENDS)
     for case in OPTIMIZERS:
-        assert any(run[backend].get(("rows", case)) for backend in ("tensorflow", "torch"))
         assert len(run["jax"]["rows", case]) == 4  # skipped with a reason, not in silence
 
 
 def test_homes_and_modes_are_spread(run):
     modes = collections.Counter()
     for backend in cells.BACKENDS:
-        homes = [case for case in OPTIMIZERS if len(run[backend].get(("formula", case), ())) == 4]
+        homes = [case for case in OPTIMIZERS if len(run[backend].get(("formula", case), ())) > 1]
         assert 4 <= len(homes) <= 16
         for case in OPTIMIZERS:
             if case not in homes:
@@ -103,13 +118,14 @@ def test_homes_and_modes_are_spread(run):
     assert min(modes.values()) > 5
 
 
-def test_one_backend_alone_covers_every_cell(monkeypatch):
+def test_one_backend_alone_is_home_of_every_cell(monkeypatch):
     monkeypatch.setattr(cells, "INSTALLED", ("jax",))
     left_out = cells.left_out(suite(), "jax", REPRESENTATIVES)
     covered = {cells.cell_of(item) for item in suite() if str(item) not in set(map(str, left_out))}
-    tests = {cell.invariant for cell in covered}
-    assert tests == {"contract: formula", "contract: engine", "contract: rows"}
-    assert len(covered) == 3 * len(OPTIMIZERS)
+    of = collections.Counter(cell.invariant for cell in covered)
+    assert set(of) == {"contract: formula", "contract: engine", "contract: rows"}
+    assert of["contract: formula"] == of["contract: rows"] == len(OPTIMIZERS)  # rows: skipped
+    assert {c.optimizer for c in covered if c.invariant == "contract: engine"} >= REPRESENTATIVES
 
 
 def test_a_test_that_is_spread_has_one_home(monkeypatch):

@@ -308,6 +308,7 @@ def test_saver_in_graph_mode_restores_it(kind, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 def test_training_in_graph_mode_goes_on_from_it(tmp_path):
     prefix = write_loaded("Adam", tmp_path)
     done = restored_by(sys.executable, "Adam", prefix, tmp_path / "done.npz")

@@ -25,6 +25,7 @@ from keras_tfopt.execution import Like, look_up, select
 from keras_tfopt.execution import engine as engine_module
 from keras_tfopt.execution.rows import deliver_rows
 from tests.cases import every_rule
+from tests.cells import INSTALLED, pick
 from tests.stepping import BACKEND, make_variable, to_numpy
 
 VOCABULARY, WIDTH, LENGTH = 60, 4, 6
@@ -319,22 +320,26 @@ JOBS = {
     "in_a_loop": Job(in_a_loop, rows=BACKEND == "torch"),
     "rematerialized_model": Job(rematerialized_model, rows=BACKEND == "torch"),
 }
-if BACKEND == "torch":
-    del JOBS["steps_per_execution"]  # Keras refuses it there
+REFUSED = {"torch": ["steps_per_execution"]}  # by Keras
+for refused in REFUSED.get(BACKEND, ()):
+    del JOBS[refused]
 WAYS = {
     "compiled": {"jit_compile": True},
     "plain": {"jit_compile": False},
     "eagerly": {"run_eagerly": True, "jit_compile": False},
 }
 USUAL = {"tensorflow": "plain", "jax": "compiled", "torch": "plain"}[BACKEND]
-# These are tried in every way, and the others in the usual one, unless the run is exhaustive.
+# Unless the run is exhaustive, these are tried in every way, and the others in the usual one on one
+# backend each.
 EVERYWHERE = ("three_lookups", "accumulation")
 
 
 def every_job():
     for name in JOBS:
+        places = [place for place in INSTALLED if name not in REFUSED.get(place, ())]
+        is_usual = {USUAL} if pick(places, name) == BACKEND else set()
         for way in WAYS:
-            rare = way != USUAL and name not in EVERYWHERE
+            rare = way not in is_usual and name not in EVERYWHERE
             marks = [pytest.mark.exhaustive] * rare + [pytest.mark.slow] * (way != USUAL)
             yield pytest.param(name, way, id=f"{name}-{way}", marks=marks)
 

@@ -56,6 +56,7 @@ def test_others_end_with_a_clear_error(fault, limit, reason, tmp_path):
         assert "Worker 1 of 2: " in other.text or BACKEND == "jax", other.text[-3000:]
 
 
+@pytest.mark.spread
 def test_first_worker_dies(tmp_path):
     """With it dies what the others have in common."""
     (_, survivor), seconds = run("first_killed", tmp_path)
@@ -67,6 +68,7 @@ def test_first_worker_dies(tmp_path):
         assert said and seconds < LIMIT, survivor.text[-3000:]
 
 
+@pytest.mark.spread
 def test_unequal_numbers_of_steps(tmp_path):
     (longer, shorter), _ = run("unequal", tmp_path)
     assert shorter.status == 0, shorter.text[-3000:]
@@ -75,6 +77,7 @@ def test_unequal_numbers_of_steps(tmp_path):
     assert said in longer.text, longer.text[-3000:]
 
 
+@pytest.mark.spread
 def test_all_resume_from_their_backups(tmp_path):
     """As if nothing had happened: state of the optimizers included."""
     (survivor, _), _ = run("backup_killed", tmp_path)

@@ -18,6 +18,7 @@ def gradients_of(step):
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 def test_the_products_of_the_window_do_not_drift_in_a_thousand_steps():
     runner = Runner(keras_tfopt.GGT(1e-3, window=10, svd_epsilon=1e-4), START, "compiled")
     reference = Reference(1e-3, window=10, svd_epsilon=1e-4)

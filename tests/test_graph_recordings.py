@@ -5,7 +5,8 @@ from pathlib import Path
 import keras
 import pytest
 
-from integration import originals, recordings, replay, stepping, through_graph
+from integration import originals, recordings, replay, through_graph
+from tests import cells
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("graphs are TensorFlow's", allow_module_level=True)
@@ -18,10 +19,21 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_recording_in_a_graph(name):
-    """On resource variables, on reference variables, or on both, as it was recorded."""
-    outcome = replay.replay(CASES[name], stepping.MODES[0], through="graph")
+def every_recording():
+    """On resource variables, on reference variables, or on both, as it was recorded.
+
+    Unless the run is exhaustive, on one of both.
+    """
+    for name, case in CASES.items():
+        kinds = through_graph.kinds(case)
+        for kind in kinds:
+            marks = [pytest.mark.exhaustive] if kind != cells.pick(kinds, name) else []
+            yield pytest.param(name, kind, id=f"{name}-{kind}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "kind"), every_recording())
+def test_recording_in_a_graph(name, kind):
+    outcome = replay.replay(CASES[name], {kind: None}, through="graph")
     assert outcome.failure is None
     assert 0 <= outcome.error <= 1
 

@@ -125,6 +125,7 @@ def by_reference(case, steps):
 @pytest.mark.slow
 @pytest.mark.formula
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in LONG])
+@pytest.mark.spread
 def test_a_long_run(case):
     steps = STEPS if BACKEND != "torch" else STEPS // 10
     loop = Loop(case.make(**arguments(case)), "float64", steps // CHUNKS)
@@ -154,6 +155,7 @@ def test_a_long_run(case):
 @pytest.mark.slow
 @pytest.mark.formula
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in LONG])
+@pytest.mark.spread
 def test_a_long_run_in_float32(case):
     """What users train in: near float64 all along, to some hundred roundings."""
     steps = STEPS // 10

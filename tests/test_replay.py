@@ -66,9 +66,12 @@ def every_way(usual):
 
 
 def usual(name):
-    """On one of the backends operation by operation, and compiled in some way on the others."""
+    """On one of the backends operation by operation, and compiled in some way on another one."""
     home = cells.pick(cells.INSTALLED, name)
-    return (PLAIN if home == BACKEND else cells.pick(OTHERS, name),)
+    others = [backend for backend in cells.INSTALLED if backend != home]
+    if home == BACKEND:
+        return (PLAIN,)
+    return (cells.pick(OTHERS, name),) if cells.pick(others, "compiled", name) == BACKEND else ()
 
 
 @every_way({name: usual(name) for name in CASES})

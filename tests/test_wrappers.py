@@ -171,6 +171,7 @@ class TestExtension:
         assert isinstance(again.inner_optimizer, cls)  # Keras has one of its own on torch
         assert again.beta_1 == 0.5 and again.inner_optimizer.clipnorm == 1.0
 
+    @pytest.mark.spread
     def test_is_loaded_in_another_process(self, tmp_path):
         program = f"""
 import sys, keras, keras_tfopt, numpy as np
