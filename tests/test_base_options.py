@@ -268,6 +268,7 @@ def test_option(case, name):
     [(name, "compiled") for name in OPTIONS]
     + [("everything", mode) for mode in MODES if mode not in ("eager", "compiled")],
 )
+@pytest.mark.spread
 def test_option_in_compiled_steps(name, mode):
     run_against_numpy(CASE["LazyAdam"], OPTIONS[name], mode)
 
@@ -279,11 +280,13 @@ def test_all_options_together_in_compiled_steps(case, name):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.spread
 def test_option_in_float64(name):
     run_against_numpy(CASE["LazyAdam"], OPTIONS[name], "eager", "float64")
 
 
 @pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.spread
 def test_option_in_fit(name):
     """Through `fit`, with what the backend makes of an embedding's gradient."""
     options = dict(OPTIONS[name])
@@ -873,6 +876,7 @@ def test_mixed_precision_in_fit(case, name):
 @pytest.mark.parametrize("master_weights", (False, True))
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
 @pytest.mark.parametrize("mode", ("eager", "compiled"))
+@pytest.mark.spread
 def test_small_updates_of_half_precision_variables(dtype, master_weights, mode):
     """Below half a unit in the last place they are lost, unless there is a copy in float32."""
     rate = {"bfloat16": 2**-11, "float16": 2**-14}[dtype]
@@ -911,6 +915,7 @@ def test_assigned_half_precision_variables_count_more_than_their_copies(dtype):
     ("name", "mode"),
     [("use_ema", "eager"), ("accumulation", "eager"), ("everything", "compiled")],
 )
+@pytest.mark.spread
 def test_options_on_half_precision_variables(dtype, name, mode):
     """State is float32; the variables follow float64 to within their own roundings."""
     options, case = OPTIONS[name], CASE["LazyAdam"]

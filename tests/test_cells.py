@@ -128,18 +128,30 @@ def test_one_backend_alone_is_home_of_every_cell(monkeypatch):
     assert {c.optimizer for c in covered if c.invariant == "contract: engine"} >= REPRESENTATIVES
 
 
-def test_a_test_that_is_spread_has_one_home(monkeypatch):
+def test_a_test_that_is_spread_has_one_home_in_all_ways(monkeypatch):
     monkeypatch.setattr(cells, "INSTALLED", cells.BACKENDS)
-    items = [Item("averages", number, "eager", [pytest.mark.spread.mark]) for number in range(30)]
-    for item in items:
-        del item.callspec.params["case"]
-    covered = []
+    modes = {"tensorflow": (*MODES, "xla"), "jax": MODES, "torch": MODES}
+    covered = collections.defaultdict(list)
     for backend in cells.BACKENDS:
+        items = [
+            Item("averages", number, mode, [pytest.mark.spread.mark])
+            for number in range(30)
+            for mode in modes[backend]
+        ]
+        for item in items:
+            del item.callspec.params["case"]
         left_out = set(map(str, cells.left_out(items, backend, REPRESENTATIVES)))
-        here = [str(item) for item in items if str(item) not in left_out]
-        assert 4 <= len(here) <= 16
-        covered += here
-    assert sorted(covered) == sorted(map(str, items))
+        here = [item for item in items if str(item) not in left_out]
+        for item in here:
+            number, mode, _ = str(item).split("[")[1].split("-")
+            covered[int(number)].append((backend, mode))
+    assert sorted(covered) == list(range(30))
+    homes = collections.Counter()
+    for found in covered.values():
+        ((home, *others), ways) = zip(*found)
+        assert set(others) == {home} and ways == modes[home]
+        homes[home] += 1
+    assert len(homes) == 3 and min(homes.values()) >= 4
 
 
 def test_cells_and_modes_of_items():

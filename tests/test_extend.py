@@ -32,6 +32,7 @@ def gradients(some, seed):
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("inner", INNERS)
+@pytest.mark.spread
 def test_same_as_known_from_the_start(inner, around):
     results = []
     for late in (False, True):

@@ -53,6 +53,7 @@ def test_fast_equals_plain(name, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("width", [(1,), (3,), (64,), (2, 2)], ids=str)
+@pytest.mark.spread
 def test_rows_of_a_dense_gradient_are_touched_where_any_number_is_not_zero(dtype, width):
     random = np.random.default_rng(0)
     gradient = np.zeros((40, int(np.prod(width))))

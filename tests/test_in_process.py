@@ -29,6 +29,7 @@ def plainly():
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != QUIRK])
+@pytest.mark.spread
 def test_recorded_schedule(name):
     problem, error = replay_workers.replay(RECORDED[name])
     assert problem is None

@@ -22,7 +22,7 @@ from tests.test_bad_input import own_arguments
 from tests.test_contract import assert_close, row_pair
 
 examples = settings(
-    max_examples=100 if EXHAUSTIVE else 15,
+    max_examples=100 if EXHAUSTIVE else 8,
     derandomize=True,
     database=None,
     deadline=datetime.timedelta(seconds=60),  # the first example of a mode is compiled

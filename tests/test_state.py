@@ -17,7 +17,7 @@ import pytest
 import keras_tfopt
 from tests import state_worker
 from tests.cases import CASES, every_case, gradients, initial
-from tests.cells import INSTALLED
+from tests.cells import INSTALLED, pick
 from tests.state_worker import (
     BEFORE,
     EVERYTHING,
@@ -69,6 +69,7 @@ def go_on_alike(model, again):
 
 @pytest.mark.slow
 @every_maker
+@pytest.mark.spread
 def test_a_saved_model_goes_on(make, tmp_path):
     """In the middle of an accumulation, with averages, schedule, loss scale."""
     model = trained(make)
@@ -78,6 +79,7 @@ def test_a_saved_model_goes_on(make, tmp_path):
 
 @pytest.mark.slow
 @every_maker
+@pytest.mark.spread
 def test_saved_weights_go_on(make, tmp_path):
     model = trained(make)
     model.save_weights(tmp_path / "model.weights.h5")
@@ -97,6 +99,7 @@ UNBUILT = [name for name in OTHERS if not is_of_keras(name)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", UNBUILT)
+@pytest.mark.spread
 def test_saved_weights_go_on_in_an_optimizer_that_is_not_built_yet(name, tmp_path):
     """Stock Keras skips the state with a warning. (So it does for its own, ours inside or not.)"""
     make = OTHERS[name]
@@ -366,9 +369,17 @@ def test_training_goes_on_on_another_backend(name, travelled):
 # tf.train.Checkpoint
 
 
+def checkpoints():
+    """Each optimizer at one time only, unless the run is exhaustive."""
+    times = "built", "before build", "before the model is trained"
+    for name in OTHERS:
+        usual = pick(times, "checkpoint", name)
+        for when in times:
+            yield pytest.param(name, when, marks=[pytest.mark.exhaustive] * (when != usual))
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's own checkpoints")
-@pytest.mark.parametrize("when", ("built", "before build", "before the model is trained"))
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(("name", "when"), checkpoints())
 def test_tensorflow_checkpoint(name, when, tmp_path):
     import tensorflow as tf
 

@@ -286,6 +286,7 @@ BAD = (np.nan, np.inf, -np.inf)
     ),
 )
 @every_mode
+@pytest.mark.spread
 def test_a_step_that_is_not_finite_changes_nothing(make, mode):
     values = {"k": np.ones(3), "embeddings": TABLE}
     runner, clean = (Runner(keras_tfopt.SkipNonFinite(make()), values, mode) for _ in range(2))
@@ -394,6 +395,7 @@ def test_an_average_of_every_step_is_the_mean():
 
 
 @every_wrapper
+@pytest.mark.spread
 def test_accumulation_inside_is_one_step_on_the_mean(wrapper):
     """Also for what happens in touched rows: those of all micro-steps."""
     make = wrapper.make
