@@ -9,6 +9,7 @@ BACKENDS := tensorflow jax torch
 BACKEND ?= jax
 WORKERS ?= 2
 PART ?=
+ALSO ?=
 BENCHMARKS ?= dense verbs
 ARGS ?=
 
@@ -43,8 +44,8 @@ quickstart: $(STAMPS)/$(BACKEND)+guides ## Install with one BACKEND and train on
 
 setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 
-test: setup ## Lint, distribution, reference, the suite on each backend, the guides in full
-	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist reference $(BACKENDS) guides -- $(ARGS)
+test: setup ## Lint, distribution, reference, the suite on each backend; ALSO=guides as CI does
+	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist reference $(BACKENDS) $(ALSO) -- $(ARGS)
 
 test-all: setup ## Every optimizer in every test (hours), and the matrix; PART=1..6 for a part
 	@$(PY) .ci/check.py --workers $(WORKERS) $(PART:%=--part %) lint $(BACKENDS) -- --exhaustive $(ARGS)

@@ -2,7 +2,9 @@
 
     KERAS_BACKEND=torch python -m tests.cross_backend_worker OUT.npz
 
-Without `--exhaustive` these are the main variants, on TensorFlow each in one way, by a hash.
+Without `--exhaustive` these are the main variants, on TensorFlow each in one way, by a hash; and
+prescribed gradients are for the first Case of each kind, as test_contract.py compares each backend
+with the references.
 
 Keys are `steps/<Case>-<variant>/<mode>/<step>/<array>` for prescribed gradients, and
 `fit/<Case>/<jit>/<epoch>/<weight>` for ordinary training. `<mode>` and `<jit>` differ between
@@ -14,7 +16,7 @@ import sys
 import keras
 import numpy as np
 
-from tests.cases import CASES, gradients, initial
+from tests.cases import CASES, REPRESENTATIVES, gradients, initial
 from tests.cells import EXHAUSTIVE, pick
 from tests.stepping import BACKEND, Runner
 
@@ -27,8 +29,13 @@ UNUSED = (7, 11)  # ids that no batch has
 MASKED = 0  # ids that are masked: mask_zero
 
 
-def variants_of(case):
-    return tuple(case.variants) if EXHAUSTIVE else (case.main,)
+def prescribed():
+    """Cases and variants that get prescribed gradients."""
+    for case in CASES:
+        if EXHAUSTIVE:
+            yield from ((case, variant) for variant in case.variants)
+        elif case.name in REPRESENTATIVES:
+            yield case, case.main
 
 
 def some(options, *words):
@@ -37,15 +44,14 @@ def some(options, *words):
 
 def steps():
     """Prescribed gradients: dense, rows, repeated rows, None; the variables after every step."""
-    for case in CASES:
-        for variant in variants_of(case):
-            for mode in some(STEP_MODES[BACKEND], "steps", case.name):
-                runner = Runner(case.make(variant), initial(), mode)
-                for count, grads in enumerate(gradients(), start=1):
-                    runner.step(grads)
-                    prefix = f"steps/{case.name}-{variant}/{mode}/{count}"
-                    for path, value in runner.values.items():
-                        yield f"{prefix}/{path}", value
+    for case, variant in prescribed():
+        for mode in some(STEP_MODES[BACKEND], "steps", case.name):
+            runner = Runner(case.make(variant), initial(), mode)
+            for count, grads in enumerate(gradients(), start=1):
+                runner.step(grads)
+                prefix = f"steps/{case.name}-{variant}/{mode}/{count}"
+                for path, value in runner.values.items():
+                    yield f"{prefix}/{path}", value
 
 
 def fit():

@@ -14,9 +14,9 @@ import sys
 import numpy as np
 import pytest
 
-from tests.cases import CASES, every_case
+from tests.cases import every_case
 from tests.cells import INSTALLED
-from tests.cross_backend_worker import MASKED, UNUSED, variants_of
+from tests.cross_backend_worker import MASKED, UNUSED, prescribed
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,11 +77,7 @@ def assert_agree(results, prefix, tolerance):
 
 @pytest.mark.parametrize(
     ("case", "variant"),
-    [
-        pytest.param(case, variant, id=f"{case.name}-{variant}")
-        for case in CASES
-        for variant in variants_of(case)
-    ],
+    [pytest.param(case, variant, id=f"{case.name}-{variant}") for case, variant in prescribed()],
 )
 def test_same_gradients(case, variant, results):
     tolerance = case.tolerance("float32", variant)  # 1e-6, unless the case says why not
