@@ -29,17 +29,16 @@ BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
 PARTS = {"tensorflow": 2, "jax": 2}
 EXHAUSTIVE_PARTS = 6
-# Suites that are commands, each of which has to end well: modules, or a file. Those that take long
-# come first.
+# Suites that are commands, each of which has to end well: modules, or a file.
 COMMANDS = {
-    "reference": (("integration.reference",),),
-    "dist": ((".ci/check_dist.py",),),
     "lint": (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)),
     "shell": (
         ("keras_tfopt", "list", "ada*", "--exclude", "keras.*", "--source", "tf.train"),
         ("keras_tfopt", "list", "--second-order"),
         ("keras_tfopt", "info", "LARSOptimizer"),
     ),
+    "dist": ((".ci/check_dist.py",),),
+    "reference": (("integration.reference",),),
 }
 
 
@@ -82,17 +81,11 @@ def run_suite(suite, options):
     return run_backend(suite, options)
 
 
-def run_commands(suites, options):
-    """{suite: (counts, seconds)} of suites that are commands, as many at a time as workers."""
-    with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
-        ran = {suite: [pool.submit(run_quietly, c) for c in COMMANDS[suite]] for suite in suites}
-        results = {}
-        for suite, futures in ran.items():
-            ended = [future.result() for future in futures]
-            failed = sum(not ok for ok, _ in ended)
-            counts = len(ended) - failed, failed, 0
-            results[suite] = counts, sum(seconds for _, seconds in ended)
-    return results
+def counts_of(commands):
+    """(counts, seconds) of a suite whose commands run in a pool; waits for them."""
+    ended = [command.result() for command in commands]
+    failed = sum(not ok for ok, _ in ended)
+    return (len(ended) - failed, failed, 0), sum(seconds for _, seconds in ended)
 
 
 def run_quietly(command):
@@ -190,13 +183,17 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     if not (options.fast or options.part):  # nothing of other versions, perhaps
         shutil.rmtree(COMPILED, ignore_errors=True)
-    commands = sorted(set(options.suites) & set(COMMANDS), key=list(COMMANDS).index)
-    results = run_commands(commands, options)
-    for suite in options.suites:
-        if suite not in results:
-            start = time.monotonic()
-            counts = run_suite(suite, options)
-            results[suite] = counts, time.monotonic() - start
+    # One command after the other, beside the tests: the longest leaves most of a machine idle.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        chosen = [suite for suite in COMMANDS if suite in options.suites]
+        commands = {s: [pool.submit(run_quietly, c) for c in COMMANDS[s]] for s in chosen}
+        results = {}
+        for suite in options.suites:
+            if suite not in commands:
+                start = time.monotonic()
+                counts = run_suite(suite, options)
+                results[suite] = counts, time.monotonic() - start
+        results |= {suite: counts_of(running) for suite, running in commands.items()}
 
     if is_exhaustive(options):
         print(flush=True)
