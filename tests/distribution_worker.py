@@ -196,7 +196,7 @@ CONTROL = "LazyAdam"  # is trained on half of each batch, too: what one device w
 SOME = ("global_clipnorm", "accumulation", "accumulation_model", "ema_overwrite", "Picky")
 CLIPPED = ("clipnorm", "clipvalue", "global_clipnorm")
 EAGER = ("LazyAdam", "MoveRows", "accumulation_model", "ema_overwrite", "Picky")
-EVERYWHERE = {CONTROL, "unclipped", *CLIPPED, *EAGER}
+EVERYWHERE = {CONTROL, "unclipped", *CLIPPED}
 # With `keras_tfopt.layers.Embedding` for a layer
 LOOKUPS = (
     *PLAIN,

@@ -317,7 +317,7 @@ def pytest_generate_tests(metafunc):
             inner,
             check,
             id=f"{check.__name__}-{wrapper}-{inner}",
-            marks=pytest.mark.cell(optimizer=wrapper, invariant=check.__name__),
+            marks=list(marks_of(wrapper, check)),
         )
         for wrapper, inner, check in MATRIX
         if everything or is_selected(wrapper, inner, check)
@@ -325,10 +325,20 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize(("wrapper", "inner", "check"), cells)
 
 
+NO_STEPS = "Keras has no steps_per_execution on PyTorch"
+
+
+def marks_of(wrapper, check):
+    yield pytest.mark.cell(optimizer=wrapper, invariant=check.__name__)
+    yield pytest.mark.spread
+    if check is steps_per_execution:
+        yield pytest.mark.backends("tensorflow", "jax", reason=NO_STEPS)
+
+
 # What Keras does not have, on a backend or with an optimizer.
 def missing(inner, check):
     if check is steps_per_execution and BACKEND == "torch":
-        return "Keras has no steps_per_execution on PyTorch"
+        return NO_STEPS
     if check is row_gradients and inner == "stock Adam":
         return "optimizers of Keras move all rows"
     if check is tensorboard and not importlib.util.find_spec("tensorflow"):
