@@ -15,10 +15,9 @@ cover every cell in part, and in full what differs:
 - All else depends on what the engine does with a rule: of the cells of the other optimizers every
   third one, by a hash, is covered, by one test at home.
 
-Of tests that are about no optimizer, those that take long and are much the same on every backend,
-or whose parameters differ in what no backend knows of (mark `spread`), run once for all backends,
-each on its home, in all ways to make steps that there are. Each parameter has to exist on all
-backends.
+Whatever they are about, tests that take long and are much the same on every backend, or whose
+parameters differ in what no backend knows of (mark `spread`), run once for all backends, each on
+its home, in all ways to make steps that there are. Each parameter has to exist on all backends.
 
 A hash stays the same from run to run, and when other optimizers or tests are added.
 """
@@ -100,11 +99,16 @@ def backends_of(item):
     return tuple(name for name in INSTALLED if mark is None or name in mark.args)
 
 
+def is_spread(item):
+    return item.get_closest_marker("spread") is not None
+
+
 def is_elsewhere(item, backend):
-    """Whether one backend is enough for a test that is not about one optimizer: another one."""
+    """Whether one backend is enough for a test, and it is another one."""
     places = backends_of(item)
-    is_spread = item.get_closest_marker("spread") and backend in places
-    return is_spread and backend != pick(places, _name_in_all_ways(item))
+    if not is_spread(item) or backend not in places:  # there it is skipped, with a reason
+        return False
+    return backend != pick(places, _name_in_all_ways(item))
 
 
 def _name_in_all_ways(item):
@@ -118,23 +122,21 @@ def left_out(items, backend, representatives):
     for item in items:
         if item.get_closest_marker("exhaustive") or is_elsewhere(item, backend):
             unwanted.add(id(item))
-        elif case_of(item):
+        elif case_of(item) and not is_spread(item):
             cells[cell_of(item)].append(item)
     for cell, members in cells.items():
         places = backends_of(members[0])
         if backend not in places:  # skipped, with a reason
             continue
         is_home = backend == pick(places, *cell)
+        represents = cell.optimizer in representatives
         depends_on_formula = members[0].get_closest_marker("formula")
-        if is_home and cell.optimizer in representatives:
+        is_sampled = is_home and pick((True, False, False), "sample", *cell)
+        if is_home and represents:
             kept = members
         elif is_home and depends_on_formula:
             kept = one_of_each(members, variant_of, *cell) + one_of_each(members, way_of, *cell)
-        elif (
-            depends_on_formula
-            or cell.optimizer in representatives
-            or (is_home and pick((True, False, False), "sample", *cell))
-        ):
+        elif represents or depends_on_formula or is_sampled:
             kept = [one_of(members, *cell, backend)]
         else:
             kept = []

@@ -333,11 +333,12 @@ def runs(engine):
 
 
 def is_usual(engine, kind, method):
-    """In `fit`, all that there is; in other ways, each method on one backend, by a hash."""
+    """Where all methods are tried, but for `fit`, each is on one backend, by a hash."""
     if (engine, kind) in IN_PART:
         return method in IN_PART[engine, kind]
-    is_for_all = KINDS[kind][1] is METHODS
-    return kind == "fit" or not is_for_all or pick(INSTALLED, kind, method) == BACKEND
+    if kind == "fit" or KINDS[kind][1] is not METHODS:
+        return True
+    return pick(INSTALLED, kind, method) == BACKEND
 
 
 def connect():

@@ -41,7 +41,10 @@ def suite():
     marked = {
         "formula": [pytest.mark.formula.mark],
         "engine": [],
-        "rows": [pytest.mark.backends("tensorflow", "torch", reason="...").mark],
+        "rows": [
+            pytest.mark.formula.mark,
+            pytest.mark.backends("tensorflow", "torch", reason="...").mark,
+        ],
         "rare": [pytest.mark.exhaustive.mark],
     }
     return [
@@ -100,9 +103,9 @@ def test_formulas_are_met_in_every_variant_and_every_mode(run):
 
 
 def test_a_cell_has_its_home_where_it_says_something(run):
-    for case in REPRESENTATIVES:
-        assert all(run[backend]["rows", case] for backend in cells.BACKENDS)
     for case in OPTIMIZERS:
+        away, home = sorted(len(run[backend]["rows", case]) for backend in ("tensorflow", "torch"))
+        assert away == 1 and home >= 2
         assert len(run["jax"]["rows", case]) == 4  # skipped with a reason, not in silence
 
 

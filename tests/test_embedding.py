@@ -337,9 +337,9 @@ EVERYWHERE = ("three_lookups", "accumulation")
 def every_job():
     for name in JOBS:
         places = [place for place in INSTALLED if name not in REFUSED.get(place, ())]
-        is_usual = {USUAL} if pick(places, name) == BACKEND else set()
+        is_home = pick(places, name) == BACKEND
         for way in WAYS:
-            rare = way not in is_usual and name not in EVERYWHERE
+            rare = not (name in EVERYWHERE or (is_home and way == USUAL))
             marks = [pytest.mark.exhaustive] * rare + [pytest.mark.slow] * (way != USUAL)
             yield pytest.param(name, way, id=f"{name}-{way}", marks=marks)
 

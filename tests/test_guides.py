@@ -1,8 +1,7 @@
 """The guides run on the backend of the test run, with small settings, and draw their pictures.
 
 In full they run in `make guides`, each on one backend; so, on another one of the backends that are
-installed, they run here, on all of them only in exhaustive runs. One that trains on all backends by
-itself has no other one.
+installed, they run here, on all of them only in exhaustive runs.
 """
 
 import os
@@ -32,11 +31,7 @@ pytest.importorskip("sklearn")
 
 def usual():
     """The guides that run here."""
-    return [
-        guide
-        for guide in runner.names()
-        if cells.EXHAUSTIVE or (home(guide) == BACKEND and guide != "switching")
-    ]
+    return [guide for guide in runner.names() if cells.EXHAUSTIVE or home(guide) == BACKEND]
 
 
 def home(guide):

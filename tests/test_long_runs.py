@@ -123,7 +123,6 @@ def by_reference(case, steps):
 
 
 @pytest.mark.slow
-@pytest.mark.formula
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in LONG])
 @pytest.mark.spread
 def test_a_long_run(case):
@@ -153,7 +152,6 @@ def test_a_long_run(case):
 
 
 @pytest.mark.slow
-@pytest.mark.formula
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in LONG])
 @pytest.mark.spread
 def test_a_long_run_in_float32(case):

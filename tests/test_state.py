@@ -309,6 +309,8 @@ def test_stock_optimizers_do_not_take_ours_for_theirs(tmp_path):
 
 # Between backends
 
+several_backends = pytest.mark.skipif(len(INSTALLED) < 2, reason="needs two backends")
+
 
 @pytest.fixture(scope="module")
 def travelled(tmp_path_factory):
@@ -344,7 +346,7 @@ def travellers():
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("travelled")
-@pytest.mark.skipif(len(INSTALLED) < 2, reason="needs two backends")
+@several_backends
 @pytest.mark.backends(INSTALLED[0], reason=f"all backends at once: in the run of {INSTALLED[0]}")
 @pytest.mark.parametrize("name", travellers())
 def test_training_goes_on_on_another_backend(name, travelled):
@@ -364,6 +366,7 @@ def test_training_goes_on_on_another_backend(name, travelled):
                     assert error <= tolerance, f"{source} on {target}{suffix}: {error:.1e}"
 
 
+@several_backends
 def test_every_way_between_backends_is_gone():
     gone = {way for name in TRAVELLERS for way in ways(name)}
     assert gone == set(itertools.permutations(INSTALLED, 2))
