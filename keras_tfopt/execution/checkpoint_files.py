@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -69,6 +70,27 @@ class CheckpointFile:
             value = np.asarray(self._reader.get_tensor(name))
         # Some backends do not take bfloat16 from NumPy.
         return value.astype("float32") if value.dtype.name == "bfloat16" else value
+
+    @functools.cached_property
+    def colocations(self) -> dict[str, str]:
+        """By name, the variable with which a variable of the graph was placed.
+
+        Read from the `.meta` file; empty if there is none, or if it cannot be read.
+        """
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+        graph = self._tf.compat.v1.MetaGraphDef()
+        try:
+            with self._tf.io.gfile.GFile(self.prefix + ".meta", "rb") as file:
+                graph.ParseFromString(file.read())
+        except (self._tf.errors.OpError, DecodeError):
+            return {}
+        found = {}
+        for node in graph.graph_def.node:
+            if node.op in ("VariableV2", "VarHandleOp") and "_class" in node.attr:
+                for place in node.attr["_class"].list.s:
+                    found[node.name] = place.decode().removeprefix("loc:@")
+        return found
 
 
 def write_checkpoint(

@@ -12,7 +12,7 @@ from keras_tfopt.execution import CheckpointFile
 from keras_tfopt.legacy.checkpoints import names as naming
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored
 from keras_tfopt.legacy.checkpoints.origin import writers_of
-from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, Plan
+from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, plans_for
 from keras_tfopt.legacy.checkpoints.report import table
 from keras_tfopt.legacy.slots import slots_in_order
 from keras_tfopt.legacy.table import TABLE
@@ -75,11 +75,11 @@ def inspect_checkpoint(
         head = ("name", "shape", "dtype", "meaning", "goes to")
         print("\n".join([file.prefix, *table([head, *rows]), *_written_by(tensors)]))
         return found
-    plan = Plan(file, model, optimizer, name_map, swapped)
-    meanings = _meant(file, plan.tensors, swapped)
-    print(plan.report)
+    plans, report = plans_for(file, model, optimizer, name_map, swapped)
+    meanings = _meant(file, plans[0].tensors, swapped)
+    print(report)
     targets: dict[str, str | None] = {}
-    for entry in plan.report.entries:
+    for entry in report.entries:
         if entry.name is not None and entry.status == "restored":
             targets.setdefault(entry.name, entry.target)
     return [dataclasses.replace(f, target=targets.get(f.name)) for f in meanings]

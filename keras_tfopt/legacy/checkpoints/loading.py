@@ -20,7 +20,7 @@ from keras_tfopt.execution import (
     variables_of,
 )
 from keras_tfopt.legacy.checkpoints.names import Stored
-from keras_tfopt.legacy.checkpoints.planning import Move, Plan
+from keras_tfopt.legacy.checkpoints.planning import Move, Plan, plans_for
 from keras_tfopt.legacy.checkpoints.report import CheckpointMismatch, Report
 
 # Checkpoints below this size are read before a bar could be looked at.
@@ -58,16 +58,23 @@ def load_checkpoint(
     was given as `global_step`; the window of GGT, in the order of its variables here. Counts that
     differ are all in the report. A learning rate is not part of such checkpoints.
 
+    Optimizers of one kind that share a checkpoint have numbered powers: `beta1_power`,
+    `beta1_power_1`. Which is whose is told by the `.meta` file, which has the variable that a power
+    was placed with; by a scope that holds the power and the variables; by decay rates; and it does
+    not matter where all powers tell the same number of steps. Otherwise a ValueError names them.
+
     Everything is compared and read once, checksums included, before the first assignment. Of the
     file, one tensor is in memory at a time. Nothing in it is executed. It is TensorFlow that reads
     it, on any backend of Keras.
 
     Args:
         prefix: Path of the checkpoint, without `.index`; or a folder, of which it is the latest.
-        model: A `keras.Model` or layer that is built, or a list of variables.
+        model: A `keras.Model` or layer that is built, or a list of variables. Or a list of models,
+            of which each has its variables in a scope of its name: `generator/dense/kernel`.
         optimizer: An optimizer of keras_tfopt or of keras_tfopt.legacy, with wrappers or without,
             that stands for the one that wrote the checkpoint, built or not. None fills the model
-            alone.
+            alone. Several that share the checkpoint, such as the two of a GAN, are a list of
+            optimizers that are built, each for variables of its own.
         name_map: What is called otherwise here, from names in the checkpoint to paths of variables:
             a dictionary of names or scopes; a list of pairs of a regular expression and a
             replacement, applied in turn as `re.sub` does; or a function. State follows its
@@ -85,7 +92,8 @@ def load_checkpoint(
         ImportError: without TensorFlow.
         FileNotFoundError: if there is no checkpoint there.
         CheckpointMismatch: a ValueError with the `report`, if the checkpoint does not fit.
-        ValueError: if the file is truncated or damaged, or an argument does not fit it.
+        ValueError: if the file is truncated or damaged, an argument does not fit it, or it is not
+            clear which of several optimizers wrote what.
         TypeError: for an optimizer that stands for none of TensorFlow 1.
 
     In all these cases nothing has been changed.
@@ -93,21 +101,28 @@ def load_checkpoint(
     check_bool("strict", strict)
     check_bool("swapped", swapped)
     file = CheckpointFile(prefix)
-    plan = Plan(file, model, optimizer, name_map, swapped)
-    report = plan.report
+    plans, report = plans_for(file, model, optimizer, name_map, swapped)
     if strict and report.problems:
         raise CheckpointMismatch(report)
 
-    bar = _Bar(plan.moves, progress)
-    for move in plan.moves:
+    moves = [move for plan in plans for move in plan.moves]
+    bar = _Bar(moves, progress)
+    for move in moves:
         _read(file, move.tensor)
         bar.add(move)
+    for one in model if isinstance(model, (list, tuple)) else [model]:
+        if isinstance(one, keras.Model):
+            sync(one)
+    for plan in plans:
+        _fill(file, plan, bar)
+    return report
+
+
+def _fill(file: CheckpointFile, plan: Plan, bar: _Bar) -> None:
     new = plan.optimizer is not None and not plan.optimizer.built
     if plan.optimizer is not None:
         prepare(plan.optimizer, plan.trained)
         plan.trained = variables_of(plan.optimizer)
-    if isinstance(model, keras.Model):
-        sync(model)
     for move in plan.moves:
         _assign(move, _read(file, move.tensor), plan.optimizer)
         bar.add(move)
@@ -121,7 +136,6 @@ def load_checkpoint(
         if plan.counter is not None:
             counter, step = plan.counter
             counter.assign(step)
-    return report
 
 
 def _read(file: CheckpointFile, tensor: Stored) -> np.ndarray:

@@ -71,6 +71,22 @@ def _joined(contents: list[Content]) -> tuple[Content, int] | None:
     return Content(tuple(shape), first.dtype), axis
 
 
+def along(tensor: Stored, shape: tuple[int, ...]) -> Stored:
+    """Parts of one size may follow one another in any dimension: in that which gives the shape."""
+    count = len(tensor.names)
+    if count == 1 or tensor.shape == shape or len(tensor.shape) != len(shape):
+        return tensor
+    part = list(tensor.shape)
+    if part[tensor.axis] % count:
+        return tensor
+    part[tensor.axis] //= count
+    for axis in range(len(part)):
+        joined = tuple(size * count if i == axis else size for i, size in enumerate(part))
+        if joined == shape:
+            return tensor._replace(shape=shape, axis=axis)
+    return tensor
+
+
 def without_output(name: str) -> str:
     """A name of a variable without the number of an output behind it."""
     return re.sub(r":\d+$", "", name)

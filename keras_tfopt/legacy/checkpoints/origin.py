@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 
-from keras_tfopt.execution import array_of, core, parts, path_of
+from keras_tfopt.execution import array_of, core, parts, path_of, variables_of
 from keras_tfopt.legacy.arguments import CONSTANT
 from keras_tfopt.legacy.checkpoints.names import numbered
 from keras_tfopt.legacy.optimizer import Optimizer
@@ -54,6 +54,36 @@ def keras_optimizer(optimizer: Any) -> Any:
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer  # `compile` puts it there under mixed_float16
     return optimizer
+
+
+def optimizers_in(optimizer: Any) -> Sequence[Any]:
+    """The optimizers of an argument that is one, None, or a list of several."""
+    if not isinstance(optimizer, (list, tuple)):
+        return [optimizer]
+    if not optimizer:
+        raise ValueError(
+            f"Argument `optimizer` must hold at least one optimizer. Received: {optimizer!r}"
+        )
+    return optimizer
+
+
+def check_apart(optimizers: Iterable[Any]) -> None:
+    """Raises an error unless each optimizer is built, for variables that no other one has."""
+    trained: dict[int, Any] = {}
+    for one in optimizers:
+        variables = [] if one is None else variables_of(keras_optimizer(one))
+        if not variables:
+            raise ValueError(
+                "Argument `optimizer` must hold optimizers that are built, so that it is known "
+                "which variables each trains: `optimizer.build(variables)`. Received: "
+                f"{one!r}, which is not"
+            )
+        for variable in variables:
+            if trained.setdefault(id(variable), one) is not one:
+                raise ValueError(
+                    "Argument `optimizer` must hold optimizers of different variables. Received: "
+                    f"two that train {path_of(variable)!r}"
+                )
 
 
 def origin_of(optimizer: Any) -> Origin:

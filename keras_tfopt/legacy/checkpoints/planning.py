@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_tfopt.execution import (
@@ -17,20 +16,21 @@ from keras_tfopt.execution import (
     described_slots,
     dtype_of,
     follows_schedule,
-    is_variable,
-    layers_of,
     path_of,
     shared_slots,
     variables_of,
 )
 from keras_tfopt.execution.binding import MASTER
 from keras_tfopt.legacy.checkpoints import names as naming
+from keras_tfopt.legacy.checkpoints.models import variables_in
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored
 from keras_tfopt.legacy.checkpoints.origin import (
     Origin,
+    check_apart,
     decay_rate,
     in_order_of_building,
     keras_optimizer,
+    optimizers_in,
     origin_of,
     step_variable,
     writers_of,
@@ -46,7 +46,9 @@ from keras_tfopt.legacy.checkpoints.report import (
     UNUSED,
     Entry,
     Report,
+    joined,
 )
+from keras_tfopt.legacy.checkpoints.sharing import agreeing, ambiguous, own
 from keras_tfopt.legacy.slots import slots_in_order
 from keras_tfopt.legacy.table import Row
 
@@ -73,12 +75,19 @@ class Plan:
         moves: Values to be assigned.
         begin: Variables and slots of theirs that start at the value of the variable.
         counter: The variable that the optimizer takes the step from, and its value to be.
+        taken: The powers of decay rates that plans for optimizers have, this one included.
     """
 
     def __init__(
-        self, file: CheckpointFile, model: Any, optimizer: Any, name_map: Any, swapped: Any
+        self,
+        file: CheckpointFile,
+        model: Any,
+        optimizer: Any,
+        name_map: Any,
+        swapped: Any,
+        taken: set[str],
     ):
-        self.file = file
+        self.file, self.taken = file, taken
         self.optimizer = keras_optimizer(optimizer)
         self.origin: Origin | None = None if optimizer is None else origin_of(optimizer)
         self.variables, choices = variables_in(model)
@@ -175,13 +184,9 @@ class Plan:
     def _base(self, here: Mapping[int, Mapping[str, Any]]) -> str:
         """What the slots of this optimizer are called in the checkpoint."""
         assert self.origin is not None
-        present = dict.fromkeys(
-            naming.base_of(suffix)
-            for source in self.source.values()
-            if source is not None
-            for suffix in self.behind.get(source, {})
-        )
-        suffixes = {s for slots in self.behind.values() for s in slots}
+        sources = self._sources()
+        suffixes = [s for source in sources for s in self.behind.get(source, {})]
+        present = dict.fromkeys(map(naming.base_of, suffixes))
         for base in (*self.origin.bases, *self.origin.slot_bases.values()):
             if base in suffixes:
                 return base
@@ -196,6 +201,15 @@ class Plan:
             )
         return self.origin.bases[0]
 
+    def _sources(self) -> list[str]:
+        """The names in the checkpoint of the variables that are trained."""
+        found = [self.source.get(id(variable)) for variable in self.trained]
+        return [name for name in found if name is not None]
+
+    def _own(self, name: str, tensors: Mapping[str, Stored]) -> list[str]:
+        """The tensors of this name that may be those of this optimizer."""
+        return own(naming.named(name, tensors), self.tensors, self._sources(), self.file)
+
     def _plan_shared(self) -> None:
         assert self.origin is not None
         row = self.origin.row
@@ -204,7 +218,9 @@ class Plan:
         for slot, wanted in shared_slots(self.optimizer, self.trained).items():
             if slot not in row.shared:
                 continue  # it follows from the others
-            found = naming.named(slot, self.tensors)
+            found = self._own(slot, self.tensors)
+            if len(found) > 1:
+                raise ambiguous({(name,): None for name in found})
             self._move(
                 found[0] if found and None not in sources else None,
                 f"{slot} of all variables",
@@ -222,22 +238,22 @@ class Plan:
         row = self.origin.row
         scalars = {n: t for n, t in self.tensors.items() if t.shape == () and n not in self._used}
         whole = {n: t for n, t in scalars.items() if t.dtype in ("int32", "int64")}
-        own: list[int] = []
-        for argument in row.powers:
-            count = self._plan_power(argument, row, scalars)
-            if count is not None and own and count != own[0]:
+        counts: list[int] = []
+        for argument, name in self._powers(row, scalars).items():
+            count = self._plan_power(argument, name, row)
+            if count is not None and counts and count != counts[0]:
                 entry = self._entries.pop()
-                detail = f"{count} steps, by the other power {own[0]}"
+                detail = f"{count} steps, by the other power {counts[0]}"
                 self._entries.append(dataclasses.replace(entry, status=INCONSISTENT, detail=detail))
             elif count is not None:
-                own.append(count)
+                counts.append(count)
         if row.counts:
             fractions = {n: t for n, t in scalars.items() if t.dtype.startswith("float")}
-            names = naming.named(GLOBAL_STEP, fractions)
+            names = self._own(GLOBAL_STEP, fractions)
             if names:
-                own.append(int(self._value(names[0])))
-                self.steps[f"{names[0]} of {self.origin.names[0]}"] = own[-1]
-                self._restored(names[0], f"iterations = {own[-1]}")
+                counts.append(int(self._value(names[0])))
+                self.steps[f"{names[0]} of {self.origin.names[0]}"] = counts[-1]
+                self._restored(names[0], f"iterations = {counts[-1]}")
             else:
                 self._entries.append(Entry(None, "iterations", MISSING))
         names = naming.named(GLOBAL_STEP, whole)
@@ -245,14 +261,18 @@ class Plan:
         if names:
             step = int(self._value(names[0]))
             self.steps[names[0]] = step
-        self.iterations = own[-1] if own else step
+        self.iterations = counts[-1] if counts else step
         if names and step is not None:
-            detail = "" if not own or step == own[-1] else f"the optimizer has made {own[-1]} steps"
-            if not own:
+            detail = (
+                ""
+                if not counts or step == counts[-1]
+                else f"the optimizer has made {counts[-1]} steps"
+            )
+            if not counts:
                 self._restored(names[0], f"iterations = {step}")
             else:
                 self._restored(names[0], f"global step {step}, Report.global_step", detail)
-        if len({*own, *([] if step is None else [step])}) > 1:
+        if len({*counts, *([] if step is None else [step])}) > 1:
             told = ", ".join(f"{name} says {n}" for name, n in self.steps.items())
             self._notes.append(
                 f"Counts of steps differ: {told}. The optimizer goes on from {self.iterations}."
@@ -271,12 +291,23 @@ class Plan:
             else:
                 self._notes.append("The checkpoint has no count of steps: iterations stay.")
 
-    def _plan_power(self, argument: str, row: Row, scalars: Mapping[str, Stored]) -> int | None:
-        found = naming.named(f"{argument}_power", scalars)
-        if not found:
+    def _powers(self, row: Row, scalars: Mapping[str, Stored]) -> dict[str, str | None]:
+        """By argument, the power of it that this optimizer has written; None if there is none."""
+        found = {argument: self._own(f"{argument}_power", scalars) for argument in row.powers}
+        betas = [decay_rate(self.optimizer, row, argument) for argument in row.powers]
+        choices: list[list[Any]] = [names or [None] for names in found.values()]
+        if all(len(names) == 1 for names in choices):
+            chosen: tuple[str | None, ...] = tuple(names[0] for names in choices)
+        else:
+            chosen = agreeing(choices, betas, lambda name: float(self._value(name)), self.taken)
+        self.taken.update(name for name in chosen if name is not None)
+        return dict(zip(found, chosen, strict=True))
+
+    def _plan_power(self, argument: str, name: str | None, row: Row) -> int | None:
+        if name is None:
             self._entries.append(Entry(None, f"{argument}_power", MISSING))
             return None
-        name, beta = found[0], decay_rate(self.optimizer, row, argument)
+        beta = decay_rate(self.optimizer, row, argument)
         ours = row.renamed.get(argument, argument)
         if not isinstance(beta, float):
             self._pass_over(name, "iterations", f"{ours} changes, so that nothing follows from it")
@@ -328,7 +359,7 @@ class Plan:
         if name is None:
             self._entries.append(Entry(None, where, MISSING, wanted.shape))
             return
-        tensor = _along(self.tensors[name], wanted.shape)
+        tensor = naming.along(self.tensors[name], wanted.shape)
         self._used.add(name)
         status, detail = RESTORED, ""
         if tensor.shape != wanted.shape:
@@ -352,30 +383,19 @@ class Plan:
         return self.file.read(self.tensors[name].names[0])
 
 
-def variables_in(model: Any) -> tuple[list[Any], list[list]]:
-    """The variables of an argument `model`, and the names that they may have in a checkpoint."""
-    if isinstance(model, keras.layers.Layer):
-        if not model.built:
-            raise ValueError(
-                f"Argument `model` must be built: its variables do not exist yet. Call "
-                f"`model.build(input_shape)`. Received: {model!r}"
-            )
-        variables = list(model.weights)
-        paths = [path_of(variable) for variable in variables]
-        layers = layers_of(model) if isinstance(model, keras.Model) else ()
-        return variables, naming.spellings(paths, model, layers)
-    variables = list(model) if isinstance(model, (list, tuple)) else [None]
-    if not all(is_variable(variable) for variable in variables):
-        raise TypeError(
-            "Argument `model` must be a keras.Model, a layer, or a list of variables. Received: "
-            f"{model!r}"
-        )
-    paths = [path_of(variable) for variable in variables]
-    if len(set(paths)) < len(paths):
-        raise ValueError(
-            f"Argument `model` must have variables of distinct names. Received: {paths}"
-        )
-    return variables, naming.spellings(paths)
+def plans_for(
+    file: CheckpointFile, model: Any, optimizer: Any, name_map: Any, swapped: Any
+) -> tuple[list[Plan], Report]:
+    """A plan for each optimizer, and what they come to together."""
+    taken: set[str] = set()
+    optimizers = optimizers_in(optimizer)
+    if len(optimizers) > 1:
+        check_apart(optimizers)
+    plans = [Plan(file, model, one, name_map, swapped, taken) for one in optimizers]
+    for plan in plans[1:]:  # the first one fills the model
+        plan.moves = [move for move in plan.moves if move.slot is not None]
+    reports = [plan.report for plan in plans]
+    return plans, reports[0] if optimizer is not optimizers else joined(reports)
 
 
 def _holds(wide: str, narrow: str) -> bool:
@@ -386,19 +406,3 @@ def _holds(wide: str, narrow: str) -> bool:
         "int64": ("int32",),
     }
     return narrow == wide or narrow in wider.get(wide, ())
-
-
-def _along(tensor: Stored, shape: tuple[int, ...]) -> Stored:
-    """Parts of one size may follow one another in any dimension: in that which gives the shape."""
-    count = len(tensor.names)
-    if count == 1 or tensor.shape == shape or len(tensor.shape) != len(shape):
-        return tensor
-    part = list(tensor.shape)
-    if part[tensor.axis] % count:
-        return tensor
-    part[tensor.axis] //= count
-    for axis in range(len(part)):
-        joined = tuple(size * count if i == axis else size for i, size in enumerate(part))
-        if joined == shape:
-            return tensor._replace(shape=shape, axis=axis)
-    return tensor

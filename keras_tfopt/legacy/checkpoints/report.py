@@ -45,14 +45,15 @@ class Report:
         entries: All tensors and variables.
         steps: What the checkpoint says of the number of steps, by the name of the tensor that says
             it: the training step, powers of decay rates.
-        iterations: The number of steps that the optimizer goes on from; None if it stays.
+        iterations: The number of steps that the optimizer goes on from; None if it stays. For a
+            list of optimizers, the list of theirs.
         notes: What concerns the whole.
     """
 
     prefix: str
     entries: tuple[Entry, ...]
     steps: Mapping[str, int]
-    iterations: int | None
+    iterations: int | None | list[int | None]
     notes: tuple[str, ...] = ()
 
     @property
@@ -80,6 +81,20 @@ class Report:
         counts = {e.status: len(self.of(e.status)) for e in self.entries}
         summary = ", ".join(f"{count} {status}" for status, count in counts.items())
         return "\n".join([self.prefix, *lines, summary or "nothing", *self.notes])
+
+
+def joined(reports: Iterable[Report]) -> Report:
+    """The report on several optimizers that are restored from one checkpoint."""
+    reports = list(reports)
+    entries = dict.fromkeys(entry for report in reports for entry in report.entries)
+    used = {entry.name for entry in entries if entry.status not in (UNUSED, NOT_NEEDED)}
+    return Report(
+        reports[0].prefix,
+        tuple(e for e in entries if e.status not in (UNUSED, NOT_NEEDED) or e.name not in used),
+        {name: steps for report in reports for name, steps in report.steps.items()},
+        [report.iterations for report in reports],  # type: ignore[misc]
+        tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+    )
 
 
 class CheckpointMismatch(ValueError):

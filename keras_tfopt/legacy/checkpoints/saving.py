@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -26,14 +26,17 @@ from keras_tfopt.execution import (
     write_checkpoint,
 )
 from keras_tfopt.execution.binding import MASTER
-from keras_tfopt.legacy.checkpoints.names import AVERAGE, Renaming, laid_by_name
+from keras_tfopt.legacy.checkpoints.models import variables_in
+from keras_tfopt.legacy.checkpoints.names import AVERAGE, Renaming, laid_by_name, numbered
 from keras_tfopt.legacy.checkpoints.origin import (
+    check_apart,
     decay_rate,
     keras_optimizer,
+    optimizers_in,
     origin_of,
     step_variable,
 )
-from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, variables_in
+from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP
 from keras_tfopt.legacy.checkpoints.powers import power_after
 from keras_tfopt.legacy.slots import slots_in_order, unwritten_shape
 
@@ -64,8 +67,12 @@ def save_checkpoint(
 
     Args:
         prefix: Path, without `.index`. Folders are created.
-        model: A `keras.Model` or layer that is built, or a list of variables.
-        optimizer: An optimizer of keras_tfopt or of keras_tfopt.legacy that is built, or None.
+        model: A `keras.Model` or layer that is built, or a list of variables. Or a list of models,
+            of which each has its variables in a scope of its name: `generator/dense/kernel`.
+        optimizer: An optimizer of keras_tfopt or of keras_tfopt.legacy that is built, or None. Or a
+            list of several, each for variables of its own, in the order in which the program of
+            TensorFlow 1 calls `minimize`: `beta1_power` is that of the first, and `beta1_power_1`
+            that of the second. `global_step` is the count of the first.
         name_map: As in `load_checkpoint`, but from the names that would be written to those that
             are. State is named after its variable. What becomes None is left out.
         swapped: Whether to write averages under the names of the variables, and the trained values
@@ -82,8 +89,9 @@ def save_checkpoint(
         TypeError: for an optimizer that stands for none of TensorFlow 1.
     """
     check_bool("swapped", swapped)
-    if isinstance(model, keras.Model):
-        sync(model)
+    for one in model if isinstance(model, (list, tuple)) else [model]:
+        if isinstance(one, keras.Model):
+            sync(one)
     rename = Renaming(name_map)
     contents = {}
     for one in written(model, optimizer, swapped):
@@ -110,39 +118,28 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
     variables, choices = variables_in(model)
     # The last spelling is the barest: no scope of the model, numbers as in a process of its own.
     names = {id(v): name for v, name in zip(variables, choices[-1], strict=True)}
-    ours = keras_optimizer(optimizer)
-    trained: list[Any] = []
-    if ours is not None:
-        origin_of(optimizer)  # raises what there is to raise
-        trained = variables_of(ours)
-        if not trained:
-            raise ValueError(
-                f"Argument `optimizer` must be built: it has no state yet. Received: {optimizer!r}"
-            )
-        if is_accumulating(ours):
-            raise ValueError(
-                "Argument `optimizer` must not be in the middle of a step: TensorFlow 1 has no "
-                "variable for accumulated gradients. Received: iterations="
-                f"{int(ours.iterations)}, gradient_accumulation_steps="
-                f"{core(ours).gradient_accumulation_steps}"
-            )
-        unknown = [path_of(variable) for variable in trained if id(variable) not in names]
-        if unknown:
-            raise ValueError(
-                f"Argument `model` must have all variables of the optimizer. Received none of "
-                f"{unknown[:8]}"
-            )
-    averages = {id(v): "average" in described_slots(ours, v) for v in trained}
-    if swapped and not any(averages.values()):
+    optimizers = optimizers_in(optimizer)
+    if len(optimizers) > 1:
+        check_apart(optimizers)
+    trained: dict[int, Any] = {}  # by the identity of a variable, what trains it
+    for one in optimizers:
+        if one is not None:
+            trained |= _trained_by(one, names)
+    averages = {
+        id(v): trained[id(v)]
+        for v in variables
+        if id(v) in trained and "average" in described_slots(trained[id(v)], v)
+    }
+    if swapped and not averages:
         raise ValueError("Argument `swapped` must be False: there are no averages. Received: True")
 
     for variable in variables:
         name, dtype = names[id(variable)], dtype_of(variable)
         trained_value = Written(name, dtype, functools.partial(array_of, variable))
-        if not averages.get(id(variable)):
+        if id(variable) not in averages:
             yield trained_value
             continue
-        value = functools.partial(_array_at, ours, variable, "average")
+        value = functools.partial(_array_at, averages[id(variable)], variable, "average")
         average = Written(f"{name}/{AVERAGE}", dtype, value)
         if swapped:
             trained_value, average = (
@@ -151,15 +148,45 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
             )
         yield trained_value
         yield average
-    if ours is not None:
-        yield from _slots(ours, optimizer, trained, names)
-        yield from _shared(ours, optimizer, trained, names)
-        yield from _counts(ours, optimizer)
+    if optimizers[0] is not None:
+        yield _global_step(optimizers)
+    counts: dict[str, int] = {GLOBAL_STEP: 1}
+    for one in optimizers if optimizers[0] is not None else ():
+        yield from _slots(one, names)
+        for shared in (*_shared(one, names), *_counts(one)):
+            number = counts.get(shared.name, 0)
+            counts[shared.name] = number + 1
+            yield shared._replace(name=numbered(shared.name, number))
 
 
-def _slots(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]) -> Iterator:
-    origin = origin_of(optimizer)
-    for variable in trained:
+def _trained_by(optimizer: Any, names: Mapping[int, str]) -> dict[int, Any]:
+    """The Keras optimizer, for each variable that it trains; or an error."""
+    ours = keras_optimizer(optimizer)
+    origin_of(optimizer)  # raises what there is to raise
+    trained = variables_of(ours)
+    if not trained:
+        raise ValueError(
+            f"Argument `optimizer` must be built: it has no state yet. Received: {optimizer!r}"
+        )
+    if is_accumulating(ours):
+        raise ValueError(
+            "Argument `optimizer` must not be in the middle of a step: TensorFlow 1 has no "
+            "variable for accumulated gradients. Received: iterations="
+            f"{int(ours.iterations)}, gradient_accumulation_steps="
+            f"{core(ours).gradient_accumulation_steps}"
+        )
+    unknown = [path_of(variable) for variable in trained if id(variable) not in names]
+    if unknown:
+        raise ValueError(
+            f"Argument `model` must have all variables of the optimizer. Received none of "
+            f"{unknown[:8]}"
+        )
+    return {id(variable): ours for variable in trained}
+
+
+def _slots(optimizer: Any, names: Mapping[int, str]) -> Iterator[Written]:
+    origin, ours = origin_of(optimizer), keras_optimizer(optimizer)
+    for variable in variables_of(ours):
         shape, dtype = tuple(variable.shape), dtype_of(variable)
         here = described_slots(ours, variable)
         slots = slots_in_order(origin.row, len(shape), here)
@@ -184,8 +211,9 @@ def _zeros(ours: Any, variable: Any, slot: str) -> np.ndarray:
     return np.zeros(unwritten_shape(slot, tuple(variable.shape), size), "float32")
 
 
-def _shared(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]) -> Iterator:
-    row = origin_of(optimizer).row
+def _shared(optimizer: Any, names: Mapping[int, str]) -> Iterator[Written]:
+    row, ours = origin_of(optimizer).row, keras_optimizer(optimizer)
+    trained = variables_of(ours)
     found = shared_slots(ours, trained)
     sizes = [math.prod(variable.shape) for variable in trained]
     their_names = [names[id(variable)] for variable in trained]
@@ -199,13 +227,19 @@ def _shared(ours: Any, optimizer: Any, trained: list[Any], names: dict[int, str]
         yield Written(name, "float32", functools.partial(np.zeros, sum(sizes), "float32"))
 
 
-def _counts(ours: Any, optimizer: Any) -> Iterator:
-    row = origin_of(optimizer).row
-    steps, counter = steps_of(ours), step_variable(ours)
-    total = steps if counter is None else int(array_of(counter))
-    yield Written(GLOBAL_STEP, "int64", functools.partial(np.array, total, "int64"))
+def _global_step(optimizers: Sequence[Any]) -> Written:
+    """The training step, which is that of the first optimizer unless one has a variable for it."""
+    ours = [keras_optimizer(optimizer) for optimizer in optimizers]
+    counters = [one for one in map(step_variable, ours) if one is not None]
+    total = int(array_of(counters[0])) if counters else steps_of(ours[0])
+    return Written(GLOBAL_STEP, "int64", functools.partial(np.array, total, "int64"))
+
+
+def _counts(optimizer: Any) -> Iterator[Written]:
+    row, ours = origin_of(optimizer).row, keras_optimizer(optimizer)
+    steps = steps_of(ours)
     if row.counts:
-        yield Written(f"{GLOBAL_STEP}_1", "float32", functools.partial(np.array, steps, "float32"))
+        yield Written(GLOBAL_STEP, "float32", functools.partial(np.array, steps, "float32"))
     for argument in row.powers:
         beta = decay_rate(ours, row, argument)
         if not isinstance(beta, float):

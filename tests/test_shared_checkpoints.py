@@ -1,0 +1,242 @@
+"""Optimizers of one kind in one checkpoint of TensorFlow 1: each goes on from its own powers."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tfopt
+from keras_tfopt import legacy
+from tests.test_checkpoints import contents, tensorflow_1
+
+pytest.importorskip("tensorflow")
+
+ROOT = Path(__file__).parents[1]
+RECORDED = ROOT / "tests" / "golden" / "tf1_programs"
+PREFIX = RECORDED / "gan" / "model.ckpt-20"
+SIZE, NOISE = 16, 4
+
+
+def network(name, inputs, outputs):
+    layers = [
+        keras.layers.Dense(8, activation="leaky_relu", name="hidden"),
+        keras.layers.Dense(outputs, name="output"),
+    ]
+    model = keras.Sequential(layers, name=name)
+    model.build((None, inputs))
+    return model
+
+
+@pytest.fixture
+def models():
+    keras.utils.set_random_seed(0)
+    return [network("generator", NOISE, 2), network("discriminator", 2, 1)]
+
+
+def optimizers(models):
+    """Those of `integration/tf1/programs.py`, for the generator and the discriminator."""
+    made = [keras_tfopt.Adam(0.005, beta_1=0.5), keras_tfopt.Adam(0.01, beta_1=0.5)]
+    for optimizer, model in zip(made, models):
+        optimizer.build(model.trainable_variables)
+    return made
+
+
+def without_graph(folder):
+    for file in PREFIX.parent.glob("model.ckpt-20.[di]*"):
+        shutil.copy(file, folder)
+    return folder / PREFIX.name
+
+
+def cross_entropy(logits, label):
+    each = ops.maximum(logits, 0) - logits * label + ops.log1p(ops.exp(-ops.abs(logits)))
+    return ops.mean(each)
+
+
+def to_float(tensor):
+    return float(ops.convert_to_numpy(ops.stop_gradient(tensor)))
+
+
+def train(models, adams, first, last):
+    """The losses of steps as the program makes them."""
+    (generator, discriminator), (g_adam, d_adam) = models, adams
+    losses = {}
+    for number in range(first, last):
+        for turn in range(2):
+            random = np.random.RandomState(1000 + 2 * number + turn)
+            real = ops.convert_to_tensor((1 + 0.3 * random.randn(SIZE, 2)).astype("float32"))
+            z = ops.convert_to_tensor(random.randn(SIZE, NOISE).astype("float32"))
+
+            def d_loss(real=real, z=z):
+                made = discriminator(ops.stop_gradient(generator(z)))
+                return cross_entropy(discriminator(real), 0.9) + cross_entropy(made, 0.0)
+
+            losses[f"d_loss/{turn}/{number}"] = to_float(d_loss())
+            d_adam.minimize(d_loss, var_list=discriminator.trainable_variables)
+
+        def g_loss(z=z):
+            return cross_entropy(discriminator(generator(z)), 1.0)
+
+        losses[f"g_loss/{number}"] = to_float(g_loss())
+        g_adam.minimize(g_loss, var_list=generator.trainable_variables)
+    return losses
+
+
+def test_both_go_on_as_recorded(models):
+    """In one call, for models in the scopes of their names."""
+    recorded = np.load(RECORDED / "gan.npz")
+    adams = [legacy.AdamOptimizer(0.005, beta1=0.5), legacy.AdamOptimizer(0.01, beta1=0.5)]
+    for optimizer, model in zip(adams, models):
+        optimizer.keras.build(model.trainable_variables)
+    report = legacy.load_checkpoint(PREFIX, models, adams)
+    assert report.iterations == [20, 40] and not report.problems
+    assert report.steps["beta1_power"] == 40 and report.steps["beta1_power_1"] == 20
+    losses = train(models, adams, 20, 22)
+    assert len(losses) == 6
+    for name, loss in losses.items():
+        np.testing.assert_allclose(loss, recorded[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("which", "steps"), [(0, 20), (1, 40)], ids=["generator", "discriminator"])
+def test_one_of_them_finds_its_own_power(models, which, steps):
+    optimizer = optimizers(models)[which]
+    report = legacy.load_checkpoint(PREFIX, models, optimizer, strict=False)
+    assert report.iterations == int(optimizer.iterations) == steps
+    slots = contents(PREFIX)
+    name = models[which].name
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(optimizer.slot(models[which].trainable_variables[0], "v")),
+        slots[f"{name}/hidden/kernel/Adam_1"],
+    )
+
+
+def test_without_a_graph_it_is_refused_or_told(models, tmp_path):
+    """Nothing but the graph tells whose a power is, and so nothing is changed."""
+    prefix = without_graph(tmp_path)
+    g_adam, d_adam = adams = optimizers(models)
+    before = [ops.convert_to_numpy(v).copy() for v in models[0].weights]
+    for given in (g_adam, adams):
+        with pytest.raises(ValueError, match="several optimizers") as raised:
+            legacy.load_checkpoint(prefix, models, given, strict=False)
+        assert "beta1_power and beta2_power (40 steps)" in str(raised.value)
+        assert "beta1_power_1 and beta2_power_1 (20 steps)" in str(raised.value)
+    for weight, value in zip(models[0].weights, before):
+        np.testing.assert_array_equal(ops.convert_to_numpy(weight), value)
+    assert int(g_adam.iterations) == int(d_adam.iterations) == 0
+
+    others = {"beta1_power": None, "beta2_power": None}
+    report = legacy.load_checkpoint(prefix, models, g_adam, others, strict=False)
+    assert report.iterations == int(g_adam.iterations) == 20
+
+    scopes = {
+        f"beta{i}_power{number}": f"{scope}/beta{i}_power"
+        for i in (1, 2)
+        for number, scope in (("", "discriminator"), ("_1", "generator"))
+    }
+    report = legacy.load_checkpoint(prefix, models, optimizers(models), scopes)
+    assert report.iterations == [20, 40] and not report.problems
+
+
+def test_a_damaged_graph_is_none(models, tmp_path):
+    prefix = without_graph(tmp_path)
+    (tmp_path / "model.ckpt-20.meta").write_bytes(b"\xff" * 100)
+    with pytest.raises(ValueError, match="several optimizers"):
+        legacy.load_checkpoint(prefix, models, optimizers(models))
+
+
+def test_it_does_not_matter_where_all_tell_the_same(models, tmp_path):
+    adams = optimizers(models)
+    for adam in adams:
+        adam.iterations.assign(7)
+    path = legacy.save_checkpoint(tmp_path / "model", models, adams)
+    again = optimizers(models)
+    report = legacy.load_checkpoint(path, models, again)
+    assert report.iterations == [7, 7] and not report.problems
+    assert {e.name for e in report.of("restored")} >= {"beta1_power", "beta1_power_1"}
+
+
+def test_powers_of_one_optimizer_tell_the_same(models, tmp_path):
+    """AdaMax has one power and Adam two, so that the number at their names differs."""
+    adamax, adam = keras_tfopt.AdaMax(0.01), keras_tfopt.Adam(0.01)
+    for optimizer, model, steps in ((adamax, models[0], 3), (adam, models[1], 5)):
+        optimizer.build(model.trainable_variables)
+        optimizer.iterations.assign(steps)
+    path = legacy.save_checkpoint(tmp_path / "model", models, [adamax, adam])
+    assert {"beta1_power", "beta1_power_1", "beta2_power"} <= set(contents(path))
+    adam.iterations.assign(0)
+    assert legacy.load_checkpoint(path, models, adam, strict=False).iterations == 5
+    with pytest.raises(ValueError, match=r"beta1_power \(3 steps\); beta1_power_1 \(5 steps\)"):
+        legacy.load_checkpoint(path, models, adamax, strict=False)
+
+
+def test_decay_rates_tell_powers_apart(models, tmp_path):
+    adams = keras_tfopt.Adam(0.01, beta_1=0.5), keras_tfopt.Adam(0.01, beta_1=0.8)
+    for optimizer, model, steps in zip(adams, models, (3, 5)):
+        optimizer.build(model.trainable_variables)
+        optimizer.iterations.assign(steps)
+    path = legacy.save_checkpoint(tmp_path / "model", models, adams[::-1])
+    for optimizer in adams:
+        optimizer.iterations.assign(0)
+    report = legacy.load_checkpoint(path, models, adams)
+    assert report.iterations == [3, 5] and not report.problems
+
+
+def test_round_trip_is_exact(models, tmp_path):
+    adams = optimizers(models)
+    legacy.load_checkpoint(PREFIX, models, adams)
+    path = legacy.save_checkpoint(tmp_path / "model", models, adams[::-1])
+    ours, theirs = contents(path), contents(PREFIX)
+    assert set(ours) == set(theirs)
+    for name, array in theirs.items():
+        assert ours[name].dtype == array.dtype, name
+        # The discriminator comes first, and the training step is that of the generator.
+        expected = 40 if name == "global_step" else array
+        np.testing.assert_array_equal(ours[name], expected, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.spread
+@pytest.mark.parametrize("interpreter", ["here", "TensorFlow 1.15"])
+def test_the_program_goes_on_from_what_is_written(models, tmp_path, interpreter):
+    python = sys.executable if interpreter == "here" else tensorflow_1()
+    if python is None:
+        pytest.skip("no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it")
+    adams = optimizers(models)
+    legacy.load_checkpoint(PREFIX, models, adams)
+    legacy.save_checkpoint(tmp_path / "model.ckpt-20", models, adams[::-1])
+    program = ROOT / "integration" / "tf1" / "programs.py"
+    done = subprocess.run(
+        [python, str(program), "gan", str(tmp_path), "25", str(tmp_path / "out.npz")],
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    ours, recorded = np.load(tmp_path / "out.npz"), np.load(RECORDED / "gan.npz")
+    losses = [name for name in ours if "loss" in name]
+    assert len(losses) == 15
+    for name in losses:
+        np.testing.assert_allclose(ours[name], recorded[name], rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_what_several_optimizers_need(models, tmp_path):
+    g_adam, d_adam = optimizers(models)
+    twin = keras_tfopt.Adam()
+    with pytest.raises(ValueError, match="are built"):
+        legacy.load_checkpoint(PREFIX, models, [g_adam, twin])
+    twin.build(models[0].trainable_variables)
+    for given, message in (([g_adam, twin], "different variables"), ([], "at least one")):
+        with pytest.raises(ValueError, match=message):
+            legacy.save_checkpoint(tmp_path / "model", models, given)
+        with pytest.raises(ValueError, match=message):
+            legacy.load_checkpoint(PREFIX, models, given)
+    with pytest.raises(ValueError, match="distinct names"):
+        legacy.save_checkpoint(tmp_path / "model", [models[0], models[0]], [g_adam, d_adam])
+    assert not list(tmp_path.iterdir())
