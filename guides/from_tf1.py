@@ -82,7 +82,10 @@ A path in `skip_list` was a part of a name then, and is a part of a path now.
     LARSOptimizer(rate, skip_list=["bias"], ...)                keras_tfopt.LARS(rate, ...)
 
 Code that has to keep its `minimize` and `apply_gradients` would take `legacy.LARSOptimizer`, with
-the arguments as they are.
+the arguments as they are. A program that has to stay as a whole runs on TensorFlow 2 with
+`import tensorflow.compat.v1 as tf` and `import keras_tfopt.legacy as opt`. For `tf.layers` and
+`tf.nn.rnn_cell` it needs `pip install tf_keras` and `TF_USE_LEGACY_KERAS=1`; `tf.estimator` is
+gone.
 """
 
 

@@ -114,10 +114,10 @@ def check_counter(global_step: Any) -> None:
     if not (
         backend.is_variable(global_step)
         and _rank(global_step.shape) in (0, None)
-        and "int" in str(global_step.dtype)
+        and ("int" in str(global_step.dtype) or "float" in str(global_step.dtype))
     ):
         raise TypeError(
-            "Argument `global_step` must be None or a scalar integer variable. Received: "
+            "Argument `global_step` must be None or a scalar variable of numbers. Received: "
             f"{global_step!r}"
         )
 

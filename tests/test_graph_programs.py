@@ -1,0 +1,51 @@
+"""Programs of TensorFlow 1 make the losses that they made on 1.15.5, with nothing changed."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("graphs are TensorFlow's", allow_module_level=True)
+
+from integration.tf1 import programs
+
+RECORDED = Path(__file__).parent / "golden" / "tf1_programs"
+STEPS = 60
+# Sums are in another order there, so that the last bits differ.
+LOSSES = {"rtol": 1e-6, "atol": 1e-6}
+VARIABLES = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.mark.parametrize("resources", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_losses_are_those_of_tensorflow_1(name, resources, tmp_path):
+    out = tmp_path / "out.npz"
+    programs.main(name, str(tmp_path), STEPS, str(out), "keras_tfopt.legacy", resources)
+    ours, recorded = np.load(out), np.load(RECORDED / f"{name}.npz")
+    assert set(ours) == set(recorded)
+    losses = [key for key in recorded if not key.startswith("var/")]
+    assert len(losses) >= STEPS
+    for key in recorded:
+        tolerance = LOSSES if key in losses else VARIABLES
+        np.testing.assert_allclose(ours[key], recorded[key], **tolerance, err_msg=key)
+
+
+def test_they_have_learned():
+    for name, loss in (("convolutional", "loss"), ("skip_gram", "loss")):
+        recorded = np.load(RECORDED / f"{name}.npz")
+        losses = [recorded[f"{loss}/{step}"] for step in range(STEPS)]
+        assert np.mean(losses[-10:]) < 0.6 * np.mean(losses[:10]), name
+
+
+def test_the_gan_goes_on_from_the_checkpoint_of_tensorflow_1(tmp_path):
+    for file in (RECORDED / "gan").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    out = tmp_path / "out.npz"
+    programs.main("gan", str(tmp_path), STEPS, str(out), "keras_tfopt.legacy")
+    ours, recorded = np.load(out), np.load(RECORDED / "gan.npz")
+    losses = [key for key in ours if not key.startswith("var/")]
+    assert len(losses) == 3 * (STEPS - 20)
+    for key in losses:
+        np.testing.assert_allclose(ours[key], recorded[key], **LOSSES, err_msg=key)
