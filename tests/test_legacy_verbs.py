@@ -320,7 +320,7 @@ def test_variables_of_tensorflow():
         (lambda o, x: o.apply_gradients([(object(), x)]), TypeError, "`grads_and_vars`"),
         (lambda o, x: o.apply_gradients([(np.ones(3, "f"), x)]), ValueError, "shape"),
         (
-            lambda o, x: o.apply_gradients([(np.ones(2, "f"), x)], global_step=variable(1.0)),
+            lambda o, x: o.apply_gradients([(np.ones(2, "f"), x)], global_step=variable([1])),
             TypeError,
             "`global_step`",
         ),
@@ -338,6 +338,12 @@ def test_refused_and_nothing_changed(verb, error, match, around):
     np.testing.assert_array_equal(to_numpy(x), before)
     for old, new in zip(state, optimizer.variables(), strict=True):
         np.testing.assert_array_equal(to_numpy(new), old)
+
+
+def test_global_step_may_be_a_float():
+    x, step = variable([1.0, 2.0]), variable(3.0)
+    optimizer = legacy.MomentumOptimizer(0.5, 0.9)
+    assert float(optimizer.minimize(lambda: ops.sum(x), step)) == float(to_numpy(step)) == 4
 
 
 # ---- Inside compiled steps of the user ----------------------------------------------------------
