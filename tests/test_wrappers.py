@@ -449,3 +449,81 @@ def test_accumulation_inside_of_a_multi_optimizer_is_refused():
 def test_recordings_of_addons_are_read_whole():
     selection = recordings.select(GOLDEN.parent / "tfa", quirks=True)
     assert len(selection.cases) > 100 and any("tables" in line for line in selection.left_out)
+
+
+# Row gradients of optimizers that are not ours
+
+
+class Plain(keras.optimizers.Optimizer):
+    """Divides the gradient, which IndexedSlices of TensorFlow cannot do."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_sub(variable, gradient / 8)
+
+
+class OfSlices(keras.optimizers.Optimizer):
+    """Adds one to the rows that it is given."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        ones = keras.ops.ones_like(gradient.values)
+        variable.scatter_add(type(gradient)(ones, gradient.indices))
+
+
+STOCK = [
+    keras.optimizers.SGD,
+    keras.optimizers.RMSprop,
+    keras.optimizers.Adam,
+    keras.optimizers.Adadelta,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adamax,
+    keras.optimizers.Adafactor,
+    keras.optimizers.Nadam,
+    keras.optimizers.Ftrl,
+    Plain,
+]
+
+
+@pytest.mark.parametrize("cls", STOCK)
+@pytest.mark.parametrize("options", ({}, {"loss_scale_factor": 2.0}), ids=("", "scaled"))
+@every_mode
+def test_optimizers_of_others_take_rows_as_their_sum(cls, options, mode):
+    start = np.arange(15.0).reshape(5, 3)
+    values = np.array([[1.0, -2.0, 0.5], [0.25, 1.0, 1.0], [3.0, 0.5, -1.0]])
+    by_rows, dense = (
+        Runner(keras_tfopt.MovingAverage(cls(0.1, **options), 0.5), {"embeddings": start}, mode)
+        for _ in range(2)
+    )
+    for indices in ([1, 3, 1], []):
+        rows = Rows(values[: len(indices)], np.array(indices, "int32"))
+        total = np.zeros((5, 3))
+        np.add.at(total, rows.indices, rows.values)
+        by_rows.step({"embeddings": rows})
+        dense.step({"embeddings": total})
+    assert np.any(dense.values["embeddings"] != start)
+    np.testing.assert_allclose(by_rows.values["embeddings"], dense.values["embeddings"], rtol=1e-6)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends of Keras have dense gradients")
+@every_mode
+def test_an_optimizer_that_takes_slices_gets_them(mode):
+    inner = keras_tfopt.DecoupledWeightDecay(OfSlices(0.1), 0.5)
+    runner = Runner(inner, {"embeddings": np.ones((5, 2))}, mode)
+    runner.step({"embeddings": Rows(np.zeros((2, 2)), np.array([3, 1]))})
+    assert runner.values["embeddings"][:, 0].tolist() == [1.0, 1.5, 1.0, 1.5, 1.0]
+
+
+@several_only
+@every_mode
+def test_rows_stay_rows_for_ours_in_a_multi_optimizer(mode):
+    """A row that is named with a gradient of zero moves by its momentum."""
+    ours = keras_tfopt.Momentum(0.5, momentum=0.5)
+    several = keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(keras.optimizers.SGD(), {"ours/.*": ours})
+    )
+    values = {"ours/embeddings": np.zeros((3, 1)), "stock": np.zeros((3, 1))}
+    runner = Runner(keras_tfopt.MovingAverage(several, 0.5), values, mode)
+    for size in (1.0, 0.0):
+        rows = Rows(np.full((1, 1), size), np.array([1], "int32"))
+        runner.step({"ours/embeddings": rows, "stock": rows})
+    assert runner.values["ours/embeddings"].ravel().tolist() == [0.0, -0.75, 0.0]
+    np.testing.assert_allclose(runner.values["stock"].ravel(), [0.0, -0.01, 0.0])

@@ -13,7 +13,7 @@ from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.select import backend
-from keras_tfopt.execution.wrapping import WrappingEngine, state_of
+from keras_tfopt.execution.wrapping import WrappingEngine, in_form_for, state_of
 
 # Variables of an optimizer that are no state of the training: what it was told, and bookkeeping.
 _TOLD = ("learning_rate", "refused_rows")
@@ -75,15 +75,18 @@ def as_named_rows(gradient: Any, variable: Any) -> Any:
 def apply_rows(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
     """`optimizer.apply`, for which optimizers of Keras get row gradients in a form they take."""
     if not isinstance(optimizer, (Engine, WrappingEngine)):
-        grads = [_in_form_of_keras(gradient) for gradient in grads]
+        if not optimizer.built:
+            optimizer.build(variables)
+        pairs = zip(grads, variables, strict=True)
+        grads = [_in_form_for(optimizer, gradient, variable) for gradient, variable in pairs]
     optimizer.apply(grads, variables)
 
 
-def _in_form_of_keras(gradient: Any) -> Any:
+def _in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
     if not isinstance(gradient, RowGradient):
         return ops.convert_to_tensor(gradient)
     rows = gradients.Touched(gradient.values, gradient.indices, gradient.shape, named=True)
-    return backend.to_native(gradients.sum_repeated(rows, None))
+    return in_form_for(optimizer, gradients.sum_repeated(rows, None), variable)
 
 
 def _place(optimizer: Any, variable: Any) -> int | None:

@@ -195,9 +195,9 @@ def take(variable: Any, indices: Any) -> Any:
     return variable.value.at[indices].get(mode="fill", fill_value=0)
 
 
-def to_native(rows: Any) -> Any:
-    """A row gradient in a form that Keras's own optimizers take."""
-    return to_dense(rows)
+def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
+    """Give a gradient to an optimizer that is not ours in a form that it takes."""
+    return to_dense(gradient) if hasattr(gradient, "named") else gradient
 
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:

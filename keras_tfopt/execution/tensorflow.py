@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ GROUP = 8
 # Functions that optimizers of equal hyperparameters have in common, and how many are kept.
 SHARED = 256
 _shared: dict[tuple, Callable] = {}
+# Whether optimizers that are not ours take IndexedSlices, as far as has been tried.
+_take_slices: Any = weakref.WeakKeyDictionary()
 
 
 def outside_compiler(function: Callable) -> Callable:
@@ -281,9 +284,32 @@ def take(variable: Any, indices: Any) -> Any:
     return tf.gather(_native(variable), indices)
 
 
-def to_native(rows: Any) -> Any:
-    """A row gradient in a form that Keras's own optimizers take."""
+def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
+    """Give a gradient to an optimizer that is not ours in a form that it takes."""
+    if not hasattr(gradient, "named"):
+        return tf.identity(gradient)  # inside `tf.cond`, Keras takes none from outside of it
+    rows = gradient
+    if optimizer not in _take_slices:
+        _take_slices[optimizer] = _takes_slices(optimizer, rows, variable)
+    if not _take_slices[optimizer]:
+        return to_dense(rows)
     return tf.IndexedSlices(rows.values, rows.indices, tf.constant(rows.shape, "int64"))
+
+
+def _takes_slices(optimizer: Any, rows: Any, variable: Any) -> bool:
+    """Whether a step with IndexedSlices can be traced; no variable changes here."""
+    if type(optimizer).update_step.__module__.startswith("keras."):
+        # Keras's own rules mean the same by both forms. But not all of them take slices with its
+        # loss scale, or without any row.
+        return False
+    spec = tf.IndexedSlicesSpec(rows.shape, rows.values.dtype, rows.indices.dtype)
+    with tf.init_scope():
+        step = tf.function(lambda slices: optimizer.apply([slices], [variable]), autograph=False)
+        try:
+            step.get_concrete_function(spec)
+        except Exception:  # whatever the code of others raises
+            return False
+    return True
 
 
 def run_in_place(

@@ -642,12 +642,27 @@ def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None
         # are replicas; and its optimizers do not sum rows that repeat.
         grads = [backend.to_dense(g) if _is_rows(g) else g for g in grads]
         grads = [g / backend.replicas() for g in grads]
-    native = [backend.to_native(g) if _is_rows(g) else g for g in grads]
+    native = [in_form_for(optimizer, g, v) for g, v in zip(grads, variables, strict=True)]
     if is_multi_optimizer(optimizer):  # which wants all of them
         given = {optimizer._var_key(v): g for v, g in zip(variables, native, strict=True)}
         variables = optimizer._trainable_variables
         native = [given.get(optimizer._var_key(v)) for v in variables]
     optimizer.apply(native, variables)
+
+
+def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
+    """Give a gradient to the optimizer that moves a variable in a form that it takes."""
+    part = part_of(optimizer, variable)
+    if isinstance(part, (Engine, WrappingEngine)):
+        return gradient
+    return backend.in_form_for(part, gradient, variable)
+
+
+def part_of(optimizer: Any, variable: Any) -> Any:
+    """The optimizer that moves a variable: the one given, or one of a MultiOptimizer."""
+    if not is_multi_optimizer(optimizer):
+        return optimizer
+    return optimizer.optimizers[optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]]
 
 
 def _skips_steps(optimizer: Any) -> bool:
@@ -672,8 +687,7 @@ def core_of(optimizer: Any, index: int) -> tuple[Any, int]:
         return core_of(optimizer.inner_optimizer, index)
     if is_multi_optimizer(optimizer):
         variable = optimizer._trainable_variables[index]
-        key = optimizer._var_key(variable)
-        part = optimizer.optimizers[optimizer._var_to_optimizer_idx[key]]
+        part = part_of(optimizer, variable)
         return core_of(part, part._get_variable_index(variable))
     return optimizer, index
 
@@ -687,7 +701,7 @@ def state_of(optimizer: Any, index: int) -> list[Any]:
         return list(optimizer._slot_variables[index].values())
     variable = optimizer._trainable_variables[index]
     if is_multi_optimizer(optimizer):
-        part = optimizer.optimizers[optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]]
+        part = part_of(optimizer, variable)
         return state_of(part, part._get_variable_index(variable))
     # Keras names state after the variable. No other tie between the two is the same in all of its
     # optimizers. Sums of micro-steps and averages are not state of the rule.
