@@ -658,6 +658,32 @@ def nothing_decays() -> tuple:
     )
 
 
+@probe(
+    "11",
+    "`LossScaleOptimizer` leaves out a part of Nadam's state",
+    "largest difference of a step after copying the state from that of the original",
+)
+def state_in_attributes() -> tuple:
+    def scenario(cls: Any) -> float:
+        weights = [variable([1.0, 2.0]) for _ in range(2)]
+        both = [cls(stock.Nadam(0.1), initial_scale=1.0) for _ in weights]
+        for optimizer, weight in zip(both, weights, strict=True):
+            optimizer.build([weight])
+        steps(both[0], weights[0], 1.0, 3)
+        for old, new in zip(*[optimizer.variables for optimizer in both], strict=True):
+            new.assign(old)
+        weights[1].assign(weights[0])
+        ends = [steps(o, w, 1.0, 1) for o, w in zip(both, weights, strict=True)]
+        return float(np.max(np.abs(np.subtract(*[ops.convert_to_numpy(w) for w in ends]))))
+
+    return (
+        0.0,
+        1e-6,
+        attempt(scenario, lambda: stock.LossScaleOptimizer),
+        attempt(scenario, lambda: ours.LossScaleOptimizer),
+    )
+
+
 # Tables
 
 

@@ -527,3 +527,39 @@ def test_rows_stay_rows_for_ours_in_a_multi_optimizer(mode):
         runner.step({"ours/embeddings": rows, "stock": rows})
     assert runner.values["ours/embeddings"].ravel().tolist() == [0.0, -0.75, 0.0]
     np.testing.assert_allclose(runner.values["stock"].ravel(), [0.0, -0.01, 0.0])
+
+
+# State that an optimizer of Keras keeps as an attribute
+
+
+AROUND = {
+    "wrapper": lambda inner: keras_tfopt.MovingAverage(inner, 0.5),
+    "center": lambda inner: keras_tfopt.AGN(inner, 1),
+    "scaled": lambda inner: keras_tfopt.LossScaleOptimizer(inner, initial_scale=1.0),
+    "scaled by Keras": lambda inner: keras.optimizers.LossScaleOptimizer(
+        keras_tfopt.Multitask(inner), initial_scale=1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@every_mode
+def test_the_product_of_keras_nadam_is_state(around, mode):
+    start, plan = {"k": np.ones(3)}, np.random.default_rng(0).normal(size=(4, 3))
+    alone = Runner(keras.optimizers.Nadam(0.1), start)
+    runner, other = (Runner(AROUND[around](keras.optimizers.Nadam(0.1)), start, mode) for _ in "ab")
+    for g in plan[:3]:
+        runner.step({"k": g})
+        alone.step({"k": g})
+    if around != "center":  # which is where another Nadam moves it
+        np.testing.assert_allclose(runner.values["k"], alone.values["k"], rtol=1e-6)
+    state = [to_numpy(v) for v in runner.optimizer.variables]
+    if around == "scaled by Keras":  # whose `set_weights` forgets the optimizer inside
+        for variable, value in zip(other.optimizer.variables, state, strict=True):
+            variable.assign(value)
+    else:
+        other.optimizer.set_weights(state)
+    other.variables[0].assign(runner.values["k"])
+    for each in (runner, other):
+        each.step({"k": plan[3]})
+    assert np.array_equal(runner.values["k"], other.values["k"])

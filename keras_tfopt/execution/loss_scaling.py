@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from keras.src.utils import tracking
 
 from keras_tfopt.execution import gradients, persistence
 from keras_tfopt.execution.binding import Cache
-from keras_tfopt.execution.building import describe, pair
+from keras_tfopt.execution.building import constant, describe, pair
 from keras_tfopt.execution.configuration import portable
 from keras_tfopt.execution.exchanges.workers import agreed
+from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.wrapping import apply_summed, check_inner
 
@@ -51,7 +53,14 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
         variables = list(variables)
         with backend.build_scope(self, variables):
             self._likes = [describe(variable, type(self).__name__) for variable in variables]
-            super().build(variables)
+            scalar = functools.partial(self.add_variable, (), aggregation="none")
+            self.step_counter = scalar("zeros", "int32", name="step_counter")
+            self.dynamic_scale = scalar(constant(self.initial_scale), name="dynamic_scale")
+            # Not by the `build` of Keras's class, in which Nadam loses a part of its state.
+            if not self.inner_optimizer.built:
+                with tracked():
+                    self.inner_optimizer.build(variables)
+            keras.optimizers.Optimizer.build(self, variables)
         self.built = True
         persistence.restore_waiting(self, self._variables)
 
@@ -62,6 +71,12 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
     def load_own_variables(self, store: Any) -> None:
         names = self._own[2:]
         self._waiting = persistence.load(store, self._variables, self._roles(), names, self)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets the state, own and inner, from arrays in the order of `variables`."""
+        own = len(self._variables)
+        persistence.set_weights(self, weights[:own], self._variables, self._roles())
+        self.inner_optimizer.set_weights(weights[own:])
 
     def _roles(self) -> list[str]:
         return list(self._own[: len(self._variables)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.utils import tracking
 
 
 class Reads(keras.StatelessScope):
@@ -123,6 +124,20 @@ def creating() -> Iterator[None]:
 
     with _outside(), backend.concretely():
         yield
+
+
+@contextlib.contextmanager
+def tracked() -> Iterator[None]:
+    """A context in which variables that an optimizer keeps as attributes are among its own.
+
+    Keras's Nadam needs that when it is built, and a `build` around it may have turned it off.
+    """
+    before = tracking.is_tracking_enabled()
+    global_state.set_global_attribute("tracking_on", True)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("tracking_on", before)
 
 
 def _initialize(variable: Any) -> None:

@@ -25,6 +25,7 @@ from keras_tfopt.execution.building import (
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.rows import mark_as_taken
+from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 from keras_tfopt.execution.versions import is_multi_optimizer
@@ -149,7 +150,8 @@ class WrappingEngine(keras.optimizers.Optimizer):
         self.check(likes)
         with backend.build_scope(self, variables):
             if not self.inner_optimizer.built:
-                self.inner_optimizer.build(variables)
+                with tracked():
+                    self.inner_optimizer.build(variables)
             check_accumulation(self)
             check_alike(self)
             self._likes, self._facts, self._reach = [], [], []

@@ -18,6 +18,7 @@ from keras_tfopt.execution.binding import Scalars
 from keras_tfopt.execution.building import describe, path_of
 from keras_tfopt.execution.exchanges.exchange import Exchange, current
 from keras_tfopt.execution.exchanges.replicas import ReplicaStates
+from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like
 from keras_tfopt.execution.versions import is_multi_optimizer
@@ -124,7 +125,7 @@ class WorkersEngine(WrappingEngine):
             self._start_alike(variables)
         super().build(variables)
         if self.center_optimizer is not None and not self.center_optimizer.built:
-            with backend.build_scope(self, variables):
+            with backend.build_scope(self, variables), tracked():
                 self.center_optimizer.build(variables)
         self.replica_states.restore()
 
