@@ -86,6 +86,8 @@ class Algorithm(Engine):
             The default is the table of `keras.layers.Embedding`; None is no variable.
         master_weights: Keep a float32 copy of half-precision variables as a slot, so that updates
             below one unit in the last place add up. Slots and arithmetic are float32 in any case.
+        maximize: Whether to step up the gradient instead of down. Weight decay still shrinks
+            variables.
         **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before
             the update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
@@ -186,6 +188,8 @@ class Algorithm(Engine):
         config = super().get_config()
         config["row_variables"] = encoded(self.row_variables)
         config["master_weights"] = self.master_weights
+        if self.maximize:
+            config["maximize"] = True
         if self._no_decay_patterns:
             config["no_weight_decay"] = list(self._no_decay_patterns)
         for name, value in self.hyperparameters().items():

@@ -305,7 +305,7 @@ def _parameters(cls: type) -> list[str]:
         if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name != "inner_optimizer"
     ]
     if issubclass(cls, Algorithm):
-        names += ["row_variables", "master_weights", *_OPTIONS]
+        names += ["row_variables", "master_weights", "maximize", *_OPTIONS]
     return names
 
 

@@ -187,7 +187,7 @@ def test_a_rule_is_pure(path):
 def test_a_rule_lists_no_base_options(case):
     own = inspect.signature(case.cls.__init__).parameters
     of_the_base = set(inspect.signature(keras_tfopt.Algorithm.__init__).parameters)
-    of_the_base |= keras_options() | {"row_variables", "master_weights"}
+    of_the_base |= keras_options() | {"row_variables", "master_weights", "maximize"}
     allowed = {
         "self",
         "learning_rate",

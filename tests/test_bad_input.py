@@ -118,7 +118,12 @@ def test_right_learning_rates(case):
 
 @every_case("case")
 def test_wrong_base_options(case):
-    for name, values in {"row_variables": (3, "(", [3]), "master_weights": ("yes", 2)}.items():
+    wrong = {
+        "row_variables": (3, "(", [3]),
+        "master_weights": ("yes", 2),
+        "maximize": ("yes", 1),
+    }
+    for name, values in wrong.items():
         for value in values:
             with pytest.raises(Refused) as error:
                 case.make(**{name: value})
@@ -230,6 +235,27 @@ def test_wrong_number_of_gradients(case, runner_of):
     for gradients in ([gradient], [gradient] * 4, []):
         with pytest.raises(Refused):
             runner.optimizer.apply(gradients, runner.variables)
+    for a, b in zip(before, runner.snapshot(), strict=True):
+        assert np.array_equal(a, b)
+
+
+@every_case("case")
+def test_variables_in_the_place_of_lists_and_pairs(case, runner_of):
+    runner = runner_of(case)
+    before = runner.snapshot()
+    one, gradient = runner.variables[0], keras.ops.ones((4, 3))
+    optimizer = runner.optimizer
+    for argument, wrong in (
+        ("grads_and_vars", lambda: optimizer.apply_gradients(runner.variables)),
+        ("grads_and_vars", lambda: optimizer.apply_gradients(one)),
+        ("grads_and_vars", lambda: optimizer.apply_gradients([gradient])),
+        ("grads", lambda: optimizer.apply(one, [one])),
+        ("trainable_variables", lambda: optimizer.apply([gradient], one)),
+        ("variables", lambda: case.make().build(one)),
+    ):
+        with pytest.raises(TypeError) as error:
+            wrong()
+        message(error, f"`{argument}`")
     for a, b in zip(before, runner.snapshot(), strict=True):
         assert np.array_equal(a, b)
 

@@ -63,8 +63,8 @@ class Expected:
     """The options in NumPy, in float64, around the reference of a rule.
 
     In this order: repeated rows are summed, the loss is scaled back, micro-steps are added up, the
-    mean is clipped, weights decay, the rule takes its step, averages follow, and replace the
-    variables where they are asked to. Rows stay rows all along.
+    mean is clipped and, to maximize, negated, weights decay, the rule takes its step, averages
+    follow, and replace the variables where they are asked to. Rows stay rows all along.
     """
 
     def __init__(self, case, start, variant=None, no_decay=(), learning_rate=None, **options):
@@ -127,6 +127,8 @@ class Expected:
         if "global_clipnorm" in o:
             total = np.sqrt(sum(norm**2 for norm in norms.values()))
             values = {p: v * min(1.0, o["global_clipnorm"] / total) for p, v in values.items()}
+        if o.get("maximize"):
+            values = {p: -v for p, v in values.items()}
         return {
             p: Rows(values[p], g.indices) if isinstance(g, Rows) else values[p]
             for p, g in grads.items()
@@ -205,6 +207,12 @@ OPTIONS = {
         "loss_scale_factor": 0.25,
         "clipvalue": 1.0,
         "weight_decay": 0.1,
+    },
+    "maximize+accumulation+clipnorm+weight_decay": {
+        "maximize": True,
+        "gradient_accumulation_steps": 2,
+        "clipnorm": 1.0,
+        "weight_decay": 0.2,
     },
     "everything": {
         **EMA,
@@ -332,8 +340,14 @@ def test_rows_stay_rows(case, name, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    # Together, stock averages after every micro-step, in which nothing has moved.
-    [n for n, o in OPTIONS.items() if not {"use_ema", "gradient_accumulation_steps"} <= set(o)],
+    # Together, stock averages after every micro-step, in which nothing has moved; and stock has
+    # no `maximize`.
+    [
+        name
+        for name, options in OPTIONS.items()
+        if not {"use_ema", "gradient_accumulation_steps"} <= set(options)
+        and "maximize" not in options
+    ],
 )
 def test_dense_steps_are_those_of_stock_keras(name):
     """Stock momentum keeps the rate inside of its slot: at a constant rate it is the same."""
@@ -388,6 +402,44 @@ def test_one_step_on_the_mean_is_k_micro_steps(case, mode):
         assert_close(parts.values[path], value, case.tolerance("float32"), path)
         assert not np.array_equal(value, initial()[path])
     assert int(to_numpy(parts.optimizer.iterations)) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_maximize_is_that_of_torch(mode):
+    torch = pytest.importorskip("torch")
+    options = {"lr": 0.05, "betas": (0.8, 0.9), "eps": 1e-9, "weight_decay": 0.3}
+    x = torch.nn.Parameter(torch.tensor(INITIAL["layer/kernel"], dtype=torch.float32))
+    theirs = torch.optim.AdamW([x], maximize=True, **options)
+    ours = keras_tfopt.Adam(
+        0.05, beta_1=0.8, beta_2=0.9, epsilon=1e-9, weight_decay=0.3, maximize=True
+    )
+    runner = Runner(ours, {"kernel": INITIAL["layer/kernel"].astype("float32")}, mode)
+    for grads in gradients(5):
+        runner.step({"kernel": grads["layer/kernel"]})
+        x.grad = torch.tensor(grads["layer/kernel"])
+        theirs.step()
+    assert_close(runner.values["kernel"], x.detach().numpy(), 2e-6, "kernel")
+
+
+def test_wrappers_pass_maximize_on_and_keep_it(tmp_path):
+    start = {"kernel": np.array([1.0, -2.0], "float32")}
+    loss_grows = []
+    for wrap in (
+        lambda **k: keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1, **k)),
+        lambda **k: keras_tfopt.MomentumW(0.0, 0.1, **k),
+    ):
+        optimizer = wrap(maximize=True)
+        again = keras.saving.deserialize_keras_object(
+            keras.saving.serialize_keras_object(optimizer)
+        )
+        assert again.maximize and not wrap().maximize
+        for one in (optimizer, again):
+            runner = Runner(one, start, "eager")
+            runner.step({"kernel": np.array([1.0, 0.5], "float32")})
+            loss_grows.append(runner.values["kernel"])
+    assert all(np.allclose(x, [1.1, -1.95], rtol=1e-6) for x in loss_grows)
+    with pytest.raises(TypeError, match="inner_optimizer"):
+        keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1), maximize=True)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -409,6 +409,7 @@ def test_config_round_trip(case, variant):
         "gradient_accumulation_steps": 2,
         "row_variables": [r"table$", r"lookup$"],
         "master_weights": True,
+        "maximize": True,
     }
     for changes in ({}, {"learning_rate": 1}, {"learning_rate": schedule}, base):
         optimizer = case.make(variant, **changes)

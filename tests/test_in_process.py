@@ -110,6 +110,30 @@ def test_synchronous_workers_are_those_that_are_connected(method, micro_steps):
         np.testing.assert_allclose(run.center.values["x"], center, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("micro_steps", (None, 2))
+@pytest.mark.parametrize("method", METHODS)
+def test_going_up_is_going_down_with_the_gradient_turned_around(method, micro_steps):
+    ends = []
+    for sign in (1.0, -1.0):
+        inner = keras_tfopt.Momentum(
+            RATE,
+            MOMENTUM,
+            maximize=sign < 0,
+            weight_decay=0.1,
+            gradient_accumulation_steps=micro_steps,
+        )
+        start = {"x": np.append(np.full(averaging.INPUTS, START, "f"), np.float32(0))}
+        run = InProcess(METHODS[method](inner), WORKERS, start, synchronous=True)
+        models = [averaging.Worker(rank) for rank in range(WORKERS)]
+        for step in range(STEPS):
+            for rank, model in enumerate(models):
+                model.x = run.workers[rank].values["x"].astype(float)
+            for rank, model in enumerate(models):
+                run.step(rank, [sign * model.gradient(step)])
+        ends.append([worker.values["x"] for worker in run.workers])
+    np.testing.assert_allclose(*ends, rtol=1e-6)
+
+
 def test_order_matters_to_the_asynchronous_ones_alone():
     def ends(make, order, **how):
         run = InProcess(make, 2, {"x": np.zeros(2, "f")}, **how)

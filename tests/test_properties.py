@@ -124,6 +124,7 @@ def random_arguments(case):
                 "learning_rate": rates,
                 "gradient_accumulation_steps": st.integers(2, 100),
                 "master_weights": st.booleans(),
+                "maximize": st.booleans(),
                 "name": st.text(st.characters(categories=["L", "N"]), min_size=1),
             },
         )

@@ -109,8 +109,9 @@ class ElasticAverage(OverWorkers):
         rho = self.rho
         if rho is None:
             rho = ops.where(t.lr > 0, self._rate(t.workers) / t.lr, ops.zeros_like(t.lr))
-        # The gradient is of a loss that may have been scaled.
-        return g + rho * (x - s.local_center) * (self.loss_scale_factor or 1.0), x
+        # The gradient is of a loss that may have been scaled, and may be followed upwards.
+        scale = (-1.0 if self.maximize else 1.0) * (self.loss_scale_factor or 1.0)
+        return g + rho * (x - s.local_center) * scale, x
 
     def send(self, x: Any, s: Any, t: Any) -> Any:
         return self._rate(t.workers) * (x - s.center)

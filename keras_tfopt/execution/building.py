@@ -65,11 +65,22 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
         )
 
 
+def listed(argument: str, values: Any) -> list[Any]:
+    """A list of what was given, or an error for a variable in the place of several."""
+    # A variable of JAX has an item for each index there is: iterating over it never ends.
+    if backend.is_variable(values):
+        raise TypeError(
+            f"Argument `{argument}` must be a list with an item for each variable. Received: "
+            f"{values!r}"
+        )
+    return list(values)
+
+
 def pair(
     optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None
 ) -> tuple[list[Any], list[Any]]:
     """Gradients and variables one to one, the optimizer built for them; or an error."""
-    grads = list(grads)
+    grads = listed("grads", grads)
     if variables is None:
         if not optimizer.built:
             raise ValueError(
@@ -77,7 +88,7 @@ def pair(
                 "Pass them, or call `optimizer.build(variables)` first."
             )
         variables = optimizer._trainable_variables
-    variables = list(variables)
+    variables = listed("trainable_variables", variables)
     if len(grads) != len(variables):
         raise ValueError(
             f"There must be a gradient (or None) for each variable. Received: {len(grads)} "

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -36,6 +36,7 @@ from keras_tfopt.execution.building import (
     check_known,
     constant,
     describe,
+    listed,
     mend_loss_scaling,
     pair,
     path_of,
@@ -51,6 +52,7 @@ from keras_tfopt.execution.options import (
 from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
+from keras_tfopt.execution.verb_arguments import pairs_of
 
 
 class Engine(keras.optimizers.Optimizer):
@@ -89,6 +91,7 @@ class Engine(keras.optimizers.Optimizer):
         *,
         row_variables: Any = r"(^|/)embeddings$",
         master_weights: bool = False,
+        maximize: bool = False,
         **base: Any,
     ):
         self._lock = False
@@ -97,11 +100,10 @@ class Engine(keras.optimizers.Optimizer):
         super().__init__(learning_rate, **base)
         self.row_variables = row_variables
         self._row_patterns = compile_patterns("row_variables", row_variables)
-        if not isinstance(master_weights, bool):
-            raise TypeError(
-                f"Argument `master_weights` must be a bool. Received: {master_weights!r}"
-            )
-        self.master_weights = master_weights
+        for name, value in (("master_weights", master_weights), ("maximize", maximize)):
+            if not isinstance(value, bool):
+                raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
+        self.master_weights, self.maximize = master_weights, maximize
         self._initial_learning_rate = learning_rate
         self._no_decay_patterns: list[str] = []
         self._slot_names: tuple[str, ...] | None = None
@@ -168,7 +170,7 @@ class Engine(keras.optimizers.Optimizer):
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the state for these variables; called by `fit` and by the first `apply`."""
-        variables = list(variables)
+        variables = listed("variables", variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
         mend_loss_scaling(likes)
         if self.built:
@@ -374,6 +376,12 @@ class Engine(keras.optimizers.Optimizer):
         """
         self._apply(grads, trainable_variables)
 
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
+        """`apply`, given pairs of a gradient and a variable; returns the number of steps done."""
+        pairs = pairs_of(grads_and_vars)
+        self.apply([g for g, _ in pairs], [variable for _, variable in pairs])
+        return self._iterations
+
     def _apply(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None, summed: bool = False
     ) -> None:
@@ -444,7 +452,7 @@ class Engine(keras.optimizers.Optimizer):
         self, grads: list[Any], variables: list[Any], touched: list[Any] | None = None
     ) -> None:
         touched = touched or [None] * len(grads)
-        grads = gradients.clip(self, grads)
+        grads = gradients.clip_and_orient(self, grads)
         lr, step = self._get_current_learning_rate(), self._rule_step()
         if self.scope == "model":
             self._step_model(grads, variables, self._scalars(lr, step, self._model_dtype))

@@ -164,8 +164,13 @@ def check(gradient: Any, variable: Any, like: Like) -> Any:
     return Touched(values, rows.indices, like.shape, named)
 
 
-def clip(optimizer: Any, grads: list[Any]) -> list[Any]:
-    """Clips as the optimizer's options say."""
+def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
+    """Clips as the optimizer's options say, and turns gradients around where it maximizes."""
+    grads = _clip(optimizer, grads)
+    return [_map(ops.negative, g) for g in grads] if optimizer.maximize else grads
+
+
+def _clip(optimizer: Any, grads: list[Any]) -> list[Any]:
     if optimizer.clipvalue is not None:
         return [_map(lambda v: _limited(v, optimizer.clipvalue), g) for g in grads]
     if optimizer.clipnorm is not None:

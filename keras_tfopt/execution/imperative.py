@@ -70,7 +70,7 @@ class Imperative(Engine):
         self, grads: list[Any], variables: list[Any], touched: list[Any] | None = None
     ) -> None:
         self._begin(self._get_current_learning_rate())
-        for g, variable in zip(gradients.clip(self, grads), variables, strict=True):
+        for g, variable in zip(gradients.clip_and_orient(self, grads), variables, strict=True):
             if isinstance(g, gradients.Touched):
                 self._call(g.values, variable, g.indices)
             else:

@@ -12,8 +12,9 @@ from keras.src.utils import tracking
 
 from keras_tfopt.execution import gradients, persistence
 from keras_tfopt.execution.binding import Cache
-from keras_tfopt.execution.building import constant, describe, pair
+from keras_tfopt.execution.building import constant, describe, listed, pair
 from keras_tfopt.execution.configuration import portable
+from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.exchanges.workers import agreed
 from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
@@ -50,7 +51,7 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
         """Creates the state of this and of the inner optimizer."""
         if self.built:
             return
-        variables = list(variables)
+        variables = listed("variables", variables)
         with backend.build_scope(self, variables):
             self._likes = [describe(variable, type(self).__name__) for variable in variables]
             scalar = functools.partial(self.add_variable, (), aggregation="none")
@@ -80,6 +81,8 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
 
     def _roles(self) -> list[str]:
         return list(self._own[: len(self._variables)])
+
+    apply_gradients = Engine.apply_gradients
 
     @backend.outside_compiler
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:

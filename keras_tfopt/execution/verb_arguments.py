@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.select import backend
@@ -73,13 +74,21 @@ def checked_variables(
 
 def tuples_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
     """What is to be pairs of a gradient and a variable, at least one; or an error."""
-    try:
-        pairs = [tuple(pair) for pair in grads_and_vars]
-    except TypeError:
+    # A variable of JAX has an item for each index there is: iterating over it never ends.
+    is_one = backend.is_variable(grads_and_vars) or ops.is_tensor(grads_and_vars)
+    if is_one or not isinstance(grads_and_vars, Iterable):
         raise TypeError(
             "Argument `grads_and_vars` must hold pairs of a gradient and a variable. Received: "
             f"{grads_and_vars!r}"
-        ) from None
+        )
+    pairs = list(grads_and_vars)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)):
+            raise TypeError(
+                "Argument `grads_and_vars` must hold pairs of a gradient and a variable, as in "
+                f"`zip(gradients, variables)`. Received: {pair!r}{of_tensorflow(pair)}"
+            )
+    pairs = [tuple(pair) for pair in pairs]
     if not pairs:
         raise ValueError(
             "Argument `grads_and_vars` must hold at least one pair. Received: no variables"
@@ -94,6 +103,25 @@ def check_pairs(pairs: Iterable[tuple]) -> None:
             raise TypeError(
                 "Argument `grads_and_vars` must hold pairs of a gradient and a variable. Received: "
                 f"{pair!r}{of_tensorflow(pair[-1]) if pair else ''}"
+            )
+
+
+def pairs_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
+    """Pairs of anything and a variable, at least one; or an error."""
+    pairs = tuples_of(grads_and_vars)
+    check_pairs(pairs)
+    return pairs
+
+
+def check_precision(pairs: Iterable[tuple]) -> None:
+    """Raises an error for gradients in float64 of variables that are not."""
+    for gradient, variable in pairs:
+        if "float64" not in str(getattr(gradient, "dtype", "")):
+            continue
+        if "float64" not in str(variable.dtype):
+            raise TypeError(
+                f"The gradient of {path_of(variable)!r} must be in the variable's data type "
+                f"{keras.backend.standardize_dtype(variable.dtype)}. Received: float64"
             )
 
 

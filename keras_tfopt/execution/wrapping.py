@@ -18,6 +18,7 @@ from keras_tfopt.execution.building import (
     add_slot,
     check_known,
     describe,
+    listed,
     mend_loss_scaling,
     pair,
     path_of,
@@ -142,7 +143,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the state of the wrapper and of the inner optimizer."""
-        variables = list(variables)
+        variables = listed("variables", variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
         mend_loss_scaling(likes)
         if self.built:
@@ -255,6 +256,8 @@ class WrappingEngine(keras.optimizers.Optimizer):
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Updates the variables by their gradients; see `keras_tfopt.Algorithm.apply`."""
         self._apply(grads, trainable_variables)
+
+    apply_gradients = Engine.apply_gradients
 
     @backend.outside_compiler
     def apply_around(
@@ -597,6 +600,19 @@ class WrappingEngine(keras.optimizers.Optimizer):
         lambda self: _of_inner(self, "gradient_accumulation_steps"),
         lambda self, value: _set_on_inner(self, "gradient_accumulation_steps", value),
     )
+
+    @property
+    def maximize(self) -> bool:
+        """Whether the inner optimizer steps up the gradient."""
+        inner = innermost(self)
+        parts = inner.optimizers if is_multi_optimizer(inner) else [inner]
+        found = {getattr(part, "maximize", False) for part in parts}
+        if len(found) > 1:
+            raise ValueError(
+                f"{type(self).__name__} needs inner optimizers that all have the same `maximize`. "
+                "Received: True and False"
+            )
+        return found.pop()
 
     def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:
         """Passed on to the inner optimizer."""

@@ -33,10 +33,10 @@ from keras_tfopt.execution.verb_arguments import (
     check_any_gradient,
     check_computing,
     check_counter,
-    check_pairs,
+    check_precision,
     checked_variables,
     of_tensorflow,
-    tuples_of,
+    pairs_of,
 )
 from keras_tfopt.legacy.arguments import check_name
 
@@ -309,8 +309,8 @@ def _check_loss(loss: Any) -> None:
 
 def checked_pairs(grads_and_vars: Any) -> Pairs:
     """Pairs of a gradient and a variable, row gradients as such; or an error."""
-    pairs = tuples_of(grads_and_vars)
-    check_pairs(pairs)
+    pairs = pairs_of(grads_and_vars)
+    check_precision(pairs)
     if all(is_dense(gradient) for gradient, _ in pairs):
         return pairs
     for pair in pairs:

@@ -15,7 +15,7 @@ from keras.src.utils import tracking
 
 from keras_tfopt.execution import averages, gradients
 from keras_tfopt.execution.binding import Scalars
-from keras_tfopt.execution.building import describe, path_of
+from keras_tfopt.execution.building import describe, listed, path_of
 from keras_tfopt.execution.exchanges.exchange import Exchange, current
 from keras_tfopt.execution.exchanges.replicas import ReplicaStates
 from keras_tfopt.execution.scopes import tracked
@@ -117,7 +117,7 @@ class WorkersEngine(WrappingEngine):
         Raises:
             ValueError: if the workers have different models, optimizers or numbers of variables.
         """
-        variables = list(variables)
+        variables = listed("variables", variables)
         if not self.built:
             self._exchange = self.exchange
             for part in averages.parts(self.inner_optimizer):

@@ -28,6 +28,7 @@ from keras_tfopt.execution.verb_arguments import (
     check_computing,
     check_counter,
     check_pairs,
+    check_precision,
     checked_variables,
     tuples_of,
 )
@@ -226,6 +227,7 @@ def list_of_pairs(grads_and_vars: Any) -> Pairs:
                 f"cannot be updated. Received: {pair!r}"
             )
     check_pairs(pairs)
+    check_precision(pairs)
     return pairs
 
 
