@@ -54,7 +54,7 @@ rows of an embedding table that a batch did not look up stay as they are, moment
 
 
 @keras_tfopt.register
-class AdaBelief(keras_tfopt.Algorithm):
+class AdaBelief(keras_tfopt.Rule):
     """Steps that are small where gradients surprise."""
 
     scope = "element"

@@ -2,18 +2,37 @@
 
 from keras_tfopt import callbacks, distributed, layers, schedules
 from keras_tfopt._version import __version__
-from keras_tfopt.algorithm import (
-    Algorithm,
+from keras_tfopt.checks import (
     check_bool,
     check_global_step,
     check_hyperparameter,
     check_integer,
     check_number,
+)
+from keras_tfopt.diagnosis import Diagnosis, diagnose
+from keras_tfopt.distributed import (
+    AGN,
+    DiLoCo,
+    DropStale,
+    ElasticAverage,
+    ModelAverage,
+    SyncReplicas,
+)
+from keras_tfopt.execution import RowGradient, Rows, Slot, averaged
+from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
+from keras_tfopt.registry import Info, get, info, list_optimizers
+from keras_tfopt.rule import (
+    Algorithm,
+    Rule,
+    field,
+    flag,
     full,
+    integer,
     register,
+    within,
     zeros,
 )
-from keras_tfopt.algorithms import (
+from keras_tfopt.rules import (
     GGT,
     LARS,
     Adadelta,
@@ -42,18 +61,6 @@ from keras_tfopt.algorithms import (
     matrix_inverse_pth_root,
     matrix_square_root,
 )
-from keras_tfopt.diagnosis import Diagnosis, diagnose
-from keras_tfopt.distributed import (
-    AGN,
-    DiLoCo,
-    DropStale,
-    ElasticAverage,
-    ModelAverage,
-    SyncReplicas,
-)
-from keras_tfopt.execution import RowGradient, Rows, Slot, averaged
-from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
-from keras_tfopt.registry import Info, get, info, list_optimizers
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers import (
     AdamW,
@@ -116,6 +123,7 @@ __all__ = [
     "RowGradient",
     "SkipNonFinite",
     "Rows",
+    "Rule",
     "Shampoo",
     "Slot",
     "StochasticWeightAveraging",
@@ -133,9 +141,12 @@ __all__ = [
     "diagnose",
     "extend_with_decoupled_weight_decay",
     "extend_with_weight_decay",
+    "field",
+    "flag",
     "full",
     "get",
     "info",
+    "integer",
     "list_optimizers",
     "layers",
     "matrix_inverse_pth_root",
@@ -143,5 +154,6 @@ __all__ = [
     "no_vectors",
     "register",
     "schedules",
+    "within",
     "zeros",
 ]

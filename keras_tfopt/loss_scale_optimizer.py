@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.algorithm import check_integer, check_number, register
+from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.execution import LossScalingEngine
+from keras_tfopt.rule import register
 
 
 @register

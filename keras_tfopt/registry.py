@@ -13,11 +13,11 @@ from typing import Any, Literal, overload
 
 import keras
 
-from keras_tfopt import algorithms, distributed, wrappers
-from keras_tfopt.algorithm import Algorithm
-from keras_tfopt.execution import Like, portable
+from keras_tfopt import distributed, rules, wrappers
+from keras_tfopt.execution import Like, own_parameters, portable
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
+from keras_tfopt.rule import OPTIONS, Rule
 from keras_tfopt.wrapper import Wrapper
 
 SIDE = 512  # of the matrix for which bytes are counted
@@ -36,13 +36,6 @@ _GIVEN = {
     "vars_to_clip_dims": {".": []},
     "replicas_to_aggregate": 1,
     "staleness": 0,
-}
-# Options that all optimizers have. Keras's base class has no signature on every backend.
-_OPTIONS = frozenset(inspect.signature(keras.optimizers.SGD).parameters) - {
-    "learning_rate",
-    "momentum",
-    "nesterov",
-    "kwargs",
 }
 
 
@@ -212,7 +205,7 @@ def info(name: str) -> Info:
             for p in parameters
             if p.kind is not inspect.Parameter.VAR_KEYWORD
             and p.name != "name"
-            and (ours or p.name not in _OPTIONS)
+            and (p.name not in OPTIONS or (ours and p.name in own_parameters(cls)))
         },
         slots=_section(text, "Slots") or ", ".join(f"`{slot}`" for slot in _slots_of_keras(cls)),
         bytes_per_parameter=_bytes_per_parameter(cls),
@@ -299,20 +292,17 @@ def _parsed(identifier: str) -> list[str]:
 
 def _parameters(cls: type) -> list[str]:
     """Arguments by name, options of the base among them, but not the optimizer inside."""
-    names = [
+    return [
         p.name
         for p in inspect.signature(cls).parameters.values()
         if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name != "inner_optimizer"
     ]
-    if issubclass(cls, Algorithm):
-        names += ["row_variables", "master_weights", "maximize", *_OPTIONS]
-    return names
 
 
 def _classes() -> dict[str, type]:
     """Every optimizer by its name: that of the file of its rule, or of Keras."""
     found = {}
-    for module in (algorithms, wrappers, distributed):
+    for module in (rules, wrappers, distributed):
         for name in module.__all__:
             cls = getattr(module, name)
             is_optimizer = inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
@@ -371,7 +361,7 @@ def _originals(name: str, cls: type) -> tuple[str, ...]:
 
 def _counterparts() -> dict[str, str]:
     """From the names of originals to those of classes: of the same name, if there is one."""
-    public = {*algorithms.__all__, *wrappers.__all__, *distributed.__all__}
+    public = {*rules.__all__, *wrappers.__all__, *distributed.__all__}
     return {
         old: plain if (plain := old.removesuffix("Optimizer")) in public else row.ours
         for old, row in TABLE.items()
@@ -379,7 +369,7 @@ def _counterparts() -> dict[str, str]:
 
 
 def _bytes_per_parameter(cls: Any) -> float:
-    if issubclass(cls, Algorithm):
+    if issubclass(cls, Rule):
         like = Like((SIDE, SIDE), "float32", "kernel")
         slots = cls().slots([like] if cls.scope == "model" else like)
         sizes = [math.prod(d or SIDE**2 for d in slot.shape) for slot in slots.values()]

@@ -11,7 +11,6 @@ from keras_tfopt.execution import (
     check_savable,
     decoded,
     encoded,
-    own_parameters,
 )
 
 
@@ -61,17 +60,17 @@ class Wrapper(WrappingEngine):
         reach: `(like) -> "dense", "rows" or None`. `sparse` of a variable; None: hooks do not run.
         counters: `() -> {name: Slot}`. State of all variables together.
 
-    `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Algorithm`.
+    `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Rule`.
     """
 
     unsaved: tuple[str, ...] = ()
 
     def slots(self, like: Like) -> dict[str, Slot]:
-        """State for one variable, as in `keras_tfopt.Algorithm.slots`."""
+        """State for one variable, as in `keras_tfopt.Rule.slots`."""
         return {}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        """Scalars of a step, as in `keras_tfopt.Algorithm.scalars`, from the inner optimizer's."""
+        """Scalars of a step, as in `keras_tfopt.Rule.scalars`, from the inner optimizer's."""
         return {"lr": lr}
 
     def get_config(self) -> dict[str, Any]:
@@ -81,7 +80,7 @@ class Wrapper(WrappingEngine):
 
     def own_arguments(self) -> list[str]:
         """Names of the constructor's arguments that are the wrapper's own."""
-        names = own_parameters(type(self))
+        names = self._saved_arguments()
         return [name for name in names if name not in ("name", "inner_optimizer", *self.unsaved)]
 
     def own_config(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ BATCH, BATCHES, EPOCHS = 8, 4, 2
 # ---- Rules and wrappers for what no public optimizer does ----------------------------------------
 
 
-class MoveRows(keras_tfopt.Algorithm):
+class MoveRows(keras_tfopt.Rule):
     """Moments decay in all rows, the variable moves in touched rows."""
 
     sparse = "move_rows"
@@ -59,7 +59,7 @@ class MoveRows(keras_tfopt.Algorithm):
         return x - t.lr * m, {"m": m}
 
 
-class Lopsided(keras_tfopt.Algorithm):
+class Lopsided(keras_tfopt.Rule):
     """Slots of other shapes than the variable's: one number, and one number a row."""
 
     scope = "variable"
@@ -120,7 +120,7 @@ def representatives():
     """A public optimizer of each scope and sparse mode there is: the first Case of it."""
     first = {}
     for case in CASES:
-        if issubclass(case.cls, keras_tfopt.Algorithm):
+        if issubclass(case.cls, keras_tfopt.Rule):
             first.setdefault((case.cls.scope, case.cls.sparse), case)
     return {case.name: case.make for case in first.values()}
 

@@ -583,6 +583,6 @@ def test_every_public_optimizer_has_a_case():
     }
     # Base classes, and what only passes gradients on: test_base_options.py.
     others = {item for item in optimizers if item.__module__.count(".") == 1}
-    assert others == {keras_tfopt.Algorithm, keras_tfopt.Wrapper, keras_tfopt.LossScaleOptimizer}
+    assert others == {keras_tfopt.Rule, keras_tfopt.Wrapper, keras_tfopt.LossScaleOptimizer}
     assert optimizers - others == {case.cls for case in CASES}
     assert len({case.reference for case in CASES}) == len(CASES)

@@ -365,4 +365,4 @@ def test_every_option_of_keras_is_asked_for():
         *("ema_momentum", "ema_overwrite_frequency", "loss_scale_factor"),
         "gradient_accumulation_steps",
     }
-    assert issubclass(keras_tfopt.Algorithm, keras.optimizers.Optimizer)
+    assert issubclass(keras_tfopt.Rule, keras.optimizers.Optimizer)

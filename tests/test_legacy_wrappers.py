@@ -282,7 +282,7 @@ def test_custom_rule_trains_a_model():
         one.fit(x, y[:, :1], batch_size=8, epochs=1, shuffle=False, verbose=0)
     for a, b in zip(model.get_weights(), twin.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    with pytest.raises(NotImplementedError, match="keras_tfopt.Algorithm"):
+    with pytest.raises(NotImplementedError, match="keras_tfopt.Rule"):
         optimizer.keras.get_config()
 
 

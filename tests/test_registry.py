@@ -21,7 +21,7 @@ EVERYTHING = keras_tfopt.list_optimizers()
 
 def test_every_public_optimizer_has_a_name():
     listed = {keras_tfopt.info(name).optimizer_class for name in OURS}
-    base = {keras_tfopt.Algorithm, keras_tfopt.Wrapper}
+    base = {keras_tfopt.Rule, keras_tfopt.Wrapper}
     public = {getattr(keras_tfopt, name) for name in keras_tfopt.__all__}
     optimizers = {
         c for c in public if inspect.isclass(c) and issubclass(c, keras.optimizers.Optimizer)
@@ -70,7 +70,7 @@ def test_bytes_of_state(name):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_said_of_rows_is_what_is_tested(case):
     info = keras_tfopt.info(case.cls.__name__)
-    if issubclass(case.cls, keras_tfopt.Algorithm):
+    if issubclass(case.cls, keras_tfopt.Rule):
         assert info.lazy == (case.sparse != "dense")
         assert info.scope == case.scope
 

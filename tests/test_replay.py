@@ -38,7 +38,7 @@ FIRST_SPARSE = {
     case.optimizer: case
     for case in reversed(CASES.values())
     if case.sparse
-    and issubclass(originals.original(case.optimizer).optimizer_class(), keras_tfopt.Algorithm)
+    and issubclass(originals.original(case.optimizer).optimizer_class(), keras_tfopt.Rule)
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from keras_tfopt.algorithms import matrix_roots, preconditioning
+from keras_tfopt.rules import matrix_roots, preconditioning
 from tests.cases import gradients
 from tests.reference.shampoo import Shampoo as Reference
 from tests.stepping import BACKEND, MODES, Rows, Runner

@@ -486,7 +486,7 @@ def test_inner_optimizers_by_name_and_configuration():
 
 
 @keras_tfopt.register
-class SignDescent(keras_tfopt.Algorithm):
+class SignDescent(keras_tfopt.Rule):
     """An optimizer of a user's."""
 
     def __init__(self, learning_rate=0.01, strength=1.0, **base):

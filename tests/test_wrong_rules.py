@@ -14,7 +14,7 @@ def rule(**members):
         "slots": lambda self, like: {"m": keras_tfopt.zeros(like)},
         "update": lambda self, g, x, s, t: (x - t.lr * g, {"m": s.m + g}),
     }
-    return type("Own", (keras_tfopt.Algorithm,), {**right, **members})
+    return type("Own", (keras_tfopt.Rule,), {**right, **members})
 
 
 def step(cls):
@@ -57,7 +57,7 @@ def test_class_attributes(name, value):
 
 
 def test_an_argument_that_is_not_kept():
-    class Forgetful(keras_tfopt.Algorithm):
+    class Forgetful(keras_tfopt.Rule):
         def __init__(self, learning_rate=0.1, beta=0.9, **base):
             super().__init__(learning_rate, **base)
 

@@ -14,7 +14,7 @@ MODULES = (
     "keras_tfopt.layers",
     "keras_tfopt.callbacks",
     "keras_tfopt.schedules",
-    "keras_tfopt.algorithms",
+    "keras_tfopt.rules",
     "keras_tfopt.wrappers",
     "keras_tfopt.distributed",
     "keras_tfopt.legacy",

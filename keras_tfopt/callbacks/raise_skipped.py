@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.algorithm import check_integer
+from keras_tfopt.checks import check_integer
 from keras_tfopt.execution import parts
 
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.algorithm import check_integer, check_number, register
+from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.distributed.over_workers import OverWorkers
 from keras_tfopt.execution import Slot
+from keras_tfopt.rule import register
 
 
 @register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from keras_tfopt.algorithm import check_integer
+from keras_tfopt.checks import check_integer
 from keras_tfopt.distributed.over_workers import OverWorkers
 from keras_tfopt.distributed.protocols import Exchanges, Protocol, Stale, Together, Tokens
 from keras_tfopt.distributed.site import Site, checked

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.algorithm import check_integer, register
+from keras_tfopt.checks import check_integer
 from keras_tfopt.distributed.over_workers import OverWorkers
+from keras_tfopt.rule import register
 
 
 @register

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tfopt.algorithm import check_integer, check_number, register
+from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.distributed.over_workers import OverWorkers
 from keras_tfopt.execution import Slot
+from keras_tfopt.rule import register
 from keras_tfopt.wrappers.choice import check_choice, check_choice_matches, is_chosen
 
 

@@ -12,6 +12,7 @@ from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sy
 from keras_tfopt.execution.building import path_of, prepare
 from keras_tfopt.execution.checkpoint_files import CheckpointFile, Content, write_checkpoint
 from keras_tfopt.execution.configuration import decoded, encoded, portable
+from keras_tfopt.execution.construction import has_constructor
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.exchanges.workers import clone, mean_gradient, rows_in
 from keras_tfopt.execution.gradients import clipped_by_global_norm
@@ -30,6 +31,7 @@ from keras_tfopt.execution.options import (
     changes,
     check_savable,
     compile_patterns,
+    is_computed_again,
     is_function_of_step,
     own_parameters,
 )
@@ -115,6 +117,8 @@ __all__ = [
     "conditional",
     "eigh_is_slow",
     "check_savable",
+    "has_constructor",
+    "is_computed_again",
     "is_function_of_step",
     "clipped_by_global_norm",
     "compile_patterns",

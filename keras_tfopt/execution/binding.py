@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,23 +72,13 @@ class Cache(dict):
 HYPERPARAMETER = "hyperparameter "
 
 
-def with_values(rule: Any, values: dict[str, Any]) -> Any:
-    """The rule with other values of hyperparameters, and without all that makes it an optimizer."""
-    cls: type = type(rule)
-    bare_class = _methods_of(cls)
-    own = vars(rule) if cls is bare_class else rule.hyperparameters()
-    bare = bare_class()
-    for name, value in {**own, **values}.items():
-        setattr(bare, name, value)
-    return bare
-
-
 def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
     """Equal for optimizers that can share what is compiled: of one class and hyperparameters.
 
-    `rule` is the bare one. What is compiled keeps it, and with it all that is known by identity.
+    `rule` is the `self` of formulas. What is compiled keeps it, and with it all that is known by
+    identity.
     """
-    values = {name: value for name, value in vars(rule).items() if name not in changing}
+    values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
     return type(engine), _identity(values), changing, keras.config.floatx()
 
 
@@ -103,38 +92,11 @@ def _identity(value: Any) -> Any:
     return id(value)
 
 
-@functools.cache
-def _methods_of(cls: type) -> type:
-    if not issubclass(cls, keras.optimizers.Optimizer):
-        return cls
-    members: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        if not base.__module__.startswith("keras."):
-            members.update(vars(base))
-    kept = {
-        name: member
-        for name, member in members.items()
-        if not name.startswith("__") and not isinstance(member, property)
-    }
-    return type(cls.__name__, (), kept)
-
-
 def _rule_at(rule: Any, changing: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
-    """From the scalars of a step to the rule with the hyperparameters of that step."""
+    """From the scalars of a step to the rule with the attributes of that step."""
     if not changing:
         return lambda scalars: rule
-    template = with_values(rule, {})
-    bare_class, fixed = type(template), vars(template)
-
-    def rule_at(scalars: dict[str, Any]) -> Any:
-        bare = bare_class()
-        for name, value in fixed.items():
-            setattr(bare, name, value)
-        for name in changing:
-            setattr(bare, name, scalars[HYPERPARAMETER + name])
-        return bare
-
-    return rule_at
+    return lambda scalars: rule.with_attributes({n: scalars[HYPERPARAMETER + n] for n in changing})
 
 
 def bind_rule(
@@ -204,9 +166,8 @@ class ModelRule:
         self._all_slots = collections.namedtuple("Slots", names)  # type: ignore[misc]
         small = [name for name in names if name not in along]
         self._small_slots = collections.namedtuple("SmallSlots", small)  # type: ignore[misc]
-        # Without the state, which compiled code would keep alive.
-        self.rule = with_values(rule, dict.fromkeys(changing))
-        self._rule_at, self._norm = _rule_at(self.rule, changing), norm
+        self.rule = rule
+        self._rule_at, self._norm = _rule_at(rule, changing), norm
 
     def sums(self, g: Any, slots: dict[str, Any], scalars: dict[str, Any]) -> dict[str, Any]:
         """What must be known of all entries, for a piece: to be added up."""

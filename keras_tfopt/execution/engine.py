@@ -27,7 +27,6 @@ from keras_tfopt.execution.binding import (
     bind_rule,
     scalar,
     widest,
-    with_values,
     write,
 )
 from keras_tfopt.execution.building import (
@@ -41,6 +40,7 @@ from keras_tfopt.execution.building import (
     pair,
     path_of,
 )
+from keras_tfopt.execution.construction import Formulas
 from keras_tfopt.execution.options import (
     changes,
     check_base,
@@ -55,10 +55,10 @@ from keras_tfopt.execution.state import Like, Slot
 from keras_tfopt.execution.verb_arguments import pairs_of
 
 
-class Engine(keras.optimizers.Optimizer):
+class Engine(Formulas, keras.optimizers.Optimizer):
     """Runs a rule over the variables of a model, on any backend.
 
-    Subclasses (see `keras_tfopt.Algorithm`) provide `scope`, `sparse`, `slots`, `scalars` and
+    Subclasses (see `keras_tfopt.Rule`) provide `scope`, `sparse`, `slots`, `scalars` and
     `update`.
     """
 
@@ -71,6 +71,7 @@ class Engine(keras.optimizers.Optimizer):
     second_order = False
     # Whether a gradient that is not finite would spoil the state for good.
     needs_finite = False
+    takes_base_options = True
     _own_weight_decay = False
     built: bool
     _learning_rate: Any
@@ -94,6 +95,8 @@ class Engine(keras.optimizers.Optimizer):
         maximize: bool = False,
         **base: Any,
     ):
+        if self.is_formula():
+            return
         self._lock = False
         learning_rate = check_learning_rate(learning_rate)
         check_base(base)
@@ -111,6 +114,7 @@ class Engine(keras.optimizers.Optimizer):
         self._fast = Cache()
         self._statics = Cache()
         self._changing: dict[str, Any] = {}
+        self._engine_attributes = frozenset([*vars(self), "_engine_attributes", "_follows"])
 
     # ---- What a rule provides -------------------------------------------------------------------
 
@@ -152,7 +156,7 @@ class Engine(keras.optimizers.Optimizer):
 
     def rule_now(self, dtype: str) -> Any:
         """The rule with the values that its hyperparameters have at the step to come."""
-        return with_values(self, self._values_now(self._changing_hyperparameters(), dtype))
+        return self.formula(self._values_now(self._changing_hyperparameters(), dtype))
 
     def _changing_hyperparameters(self) -> dict[str, Any]:
         own = self.hyperparameters()
@@ -498,9 +502,12 @@ class Engine(keras.optimizers.Optimizer):
         key = "model rule"
         if key not in self._fast:
             along = [name for name, slot in self.slots(self._likes).items() if None in slot.shape]
-            changing, names = tuple(self._changing), list(self._model_slots)
             self._fast[key] = ModelRule(
-                self, changing, names, along, self._model_dtype, backend.norm
+                *self.rule_to_share(),
+                list(self._model_slots),
+                along,
+                self._model_dtype,
+                backend.norm,
             )
         return self._fast[key]
 
@@ -593,10 +600,11 @@ class Engine(keras.optimizers.Optimizer):
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
         lr, step = scalar(lr, dtype), scalar(step, dtype)
         values = self._values_now(self._changing, dtype)
-        rule = with_values(self, values) if values else self
+        rule = self.formula(values)
         scalars = dict(rule.scalars(lr, step))
         scalars["step"] = step
-        scalars.update({HYPERPARAMETER + name: value for name, value in values.items()})
+        changed = {n: getattr(rule, n) for n in self._changing_attributes()}
+        scalars.update({HYPERPARAMETER + name: value for name, value in changed.items()})
         if any(self._decays):
             scalars["weight_decay_rate"] = lr * self.weight_decay
         return {name: scalar(value, dtype) for name, value in scalars.items()}
@@ -605,18 +613,20 @@ class Engine(keras.optimizers.Optimizer):
         """The pure function `(g, x, slots, scalars, mask=None) -> x, slots` for one update."""
         key = ("rule", update.kind, update.names)
         if key not in self._fast:
-            self._fast[key] = bind_rule(
-                self, update.kind, update.names, backend.norm, tuple(self._changing)
-            )
+            rule, changing = self.rule_to_share()
+            self._fast[key] = bind_rule(rule, update.kind, update.names, backend.norm, changing)
         return self._fast[key]
 
     def rule_to_share(self) -> tuple[Any, tuple[str, ...]]:
         """The rule without the state, which a function that is shared would keep alive.
 
-        With it come the names of hyperparameters that are among the scalars of each step.
+        With it come the names of attributes that are among the scalars of each step.
         """
-        changing = tuple(self._changing)
-        return with_values(self, dict.fromkeys(changing)), changing
+        changing = self._changing_attributes()
+        return self.with_attributes(dict.fromkeys(changing)), changing
+
+    def _changing_attributes(self) -> tuple[str, ...]:
+        return (*self._changing, *self._follows)
 
     # ---- Base options ---------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Imperative(Engine):
     def get_config(self) -> dict[str, Any]:
         raise NotImplementedError(
             f"{self.name} is written as functions that assign, which cannot be saved. Write the "
-            "rule as a subclass of keras_tfopt.Algorithm to have it saved with a model"
+            "rule as a subclass of keras_tfopt.Rule to have it saved with a model"
         )
 
     def add_slot_of(self, variable: Any, name: str, initial: float | str | Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -120,8 +122,41 @@ def check_base(base: dict[str, Any]) -> None:
 
 
 def own_parameters(cls: type) -> list[str]:
-    """Names of the constructor's arguments that are the algorithm's own."""
-    constructor: Callable = cls.__init__  # type: ignore[misc]
+    """Names of the constructor's arguments that are the algorithm's own.
+
+    Those that a constructor passes on by `**kwargs` to a class that it derives from are among them.
+    """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = list(inspect.signature(constructor).parameters.values())[1:]
-    return [p.name for p in parameters if p.kind in kinds]
+    names: dict[str, None] = {}
+    for base in cls.__mro__:
+        constructor = vars(base).get("__init__")
+        if constructor is None:
+            continue
+        if "takes_base_options" in vars(base) or names and base.__module__.startswith("keras."):
+            break
+        fields = getattr(constructor, "fields", None)
+        if fields is not None:
+            return list(dict.fromkeys(["learning_rate", *names, *fields]))
+        parameters = list(inspect.signature(constructor).parameters.values())[1:]
+        names.update(dict.fromkeys(p.name for p in parameters if p.kind in kinds))
+        if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return list(names)
+
+
+_again = contextvars.ContextVar("computing_again", default=False)
+
+
+@contextlib.contextmanager
+def computing_again() -> Iterator[None]:
+    """In this context, checks of numbers let tensors pass: the numbers have been checked before."""
+    token = _again.set(True)
+    try:
+        yield
+    finally:
+        _again.reset(token)
+
+
+def is_computed_again() -> bool:
+    """Whether constructors run only to compute attributes anew, from numbers that were checked."""
+    return _again.get()

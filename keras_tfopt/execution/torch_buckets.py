@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keras_tfopt.execution import torch_compile
-from keras_tfopt.execution.binding import MASTER, Kind, Update, bind_rule, sharing_key, with_values
+from keras_tfopt.execution.binding import MASTER, Kind, Update, bind_rule, sharing_key
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
@@ -236,9 +236,7 @@ def _step(engine: Engine, update: Update, in_blocks: bool) -> Callable[..., None
     value, kind, names = update.variable._value, update.kind, update.names
     key = ("step", kind, names, value.dtype, value.device.type, in_blocks)
     if key not in engine._fast:
-        changing = tuple(engine._changing)
-        # Without the state, which compiled code would keep alive.
-        rule = with_values(engine, dict.fromkeys(changing))
+        rule, changing = engine.rule_to_share()
         shared = (*sharing_key(engine, rule, changing), *key)
         if shared not in _compiled:
             _compiled[shared] = _compile(rule, kind, names, changing, in_blocks, engine.scope)

@@ -66,7 +66,7 @@ def run_in_pieces(
 
 def _compiled_parts(engine: Engine, rule: ModelRule) -> tuple[Callable, Callable]:
     """The parts of a rule that run for each piece."""
-    changing = tuple(engine._changing)
+    changing = engine._changing_attributes()
     key = ("pieces", rule.names, rule.along, rule.dtype, changing)
     if key not in engine._fast:
         shared = (*sharing_key(engine, rule.rule, changing), *key)

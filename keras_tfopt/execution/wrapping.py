@@ -23,6 +23,7 @@ from keras_tfopt.execution.building import (
     pair,
     path_of,
 )
+from keras_tfopt.execution.construction import Constructed
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.rows import mark_as_taken
@@ -34,10 +35,11 @@ from keras_tfopt.execution.versions import is_multi_optimizer
 Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
 
 
-class WrappingEngine(keras.optimizers.Optimizer):
+class WrappingEngine(Constructed, keras.optimizers.Optimizer):
     """Runs a wrapper's hooks around `inner_optimizer.apply`. See `keras_tfopt.Wrapper`."""
 
     sparse = "dense"
+    takes_base_options = True
     built: bool
     # Of each variable, in the order of building.
     _likes: list[Like]
@@ -254,7 +256,7 @@ class WrappingEngine(keras.optimizers.Optimizer):
 
     @backend.outside_compiler
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Updates the variables by their gradients; see `keras_tfopt.Algorithm.apply`."""
+        """Updates the variables by their gradients; see `keras_tfopt.Rule.apply`."""
         self._apply(grads, trainable_variables)
 
     apply_gradients = Engine.apply_gradients

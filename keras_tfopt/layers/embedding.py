@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.algorithm import register
 from keras_tfopt.execution import (
     exempt_from_rematerialization,
     forget_compiled,
@@ -14,6 +13,7 @@ from keras_tfopt.execution import (
     look_up,
     share_rows,
 )
+from keras_tfopt.rule import register
 
 
 # Files of weights know a layer by the name of its class: another name would not load into a model

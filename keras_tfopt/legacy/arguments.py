@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt import algorithms, distributed, wrappers
-from keras_tfopt.algorithm import check_bool
+from keras_tfopt import distributed, rules, wrappers
+from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import is_function_of_step, is_variable
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
 from keras_tfopt.wrappers.choice import pattern_of
@@ -68,7 +68,7 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
 
 def owner_of(name: str) -> Any:
     """The part of the package in which a class of this name is."""
-    return next(part for part in (algorithms, wrappers, distributed) if hasattr(part, name))
+    return next(part for part in (rules, wrappers, distributed) if hasattr(part, name))
 
 
 def in_words_of(row: Row, message: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.algorithm import check_bool
+from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import Imperative, assign_rows, slots_of, take_rows
 from keras_tfopt.legacy.arguments import check_name, rate_of
 from keras_tfopt.legacy.optimizer import Optimizer
@@ -58,7 +58,7 @@ class BaseCustomOptimizer(OneFunction, Optimizer):
     State is created in `_create_slots(var_list)` by `_zeros_slot` or `_get_or_make_slot`, and found
     by `get_slot`. `_prepare` runs before the variables of a step, `_finish` after them. With
     `keras.ops`, a subclass runs on all backends; one that is written with `tf` runs on TensorFlow.
-    Nothing of it is compiled but where the whole step is; `keras_tfopt.Algorithm` is for rules that
+    Nothing of it is compiled but where the whole step is; `keras_tfopt.Rule` is for rules that
     shall be fast, or saved with a model.
 
     Repeated rows of a row gradient are summed first; RETURNN passes them on as they are.

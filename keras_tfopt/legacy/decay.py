@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_tfopt.algorithm import check_bool
+from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import check_traceable, creating, outside_compiler, variables_of
 from keras_tfopt.execution.verb_arguments import check_counter, checked_variables
 from keras_tfopt.legacy.optimizer import Optimizer, checked_pairs

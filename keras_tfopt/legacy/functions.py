@@ -7,8 +7,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt import algorithms, wrappers
-from keras_tfopt.algorithm import check_integer, check_number
+from keras_tfopt import rules, wrappers
+from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.legacy.optimizer import Pairs
 
 
@@ -47,7 +47,7 @@ def matrix_square_root(
     """
     matrix = _ridged("mat_a", mat_a, "mat_a_size", mat_a_size, ridge_epsilon)
     check_integer("iter_count", iter_count, 1)
-    return algorithms.matrix_square_root(matrix, iterative=False)
+    return rules.matrix_square_root(matrix, iterative=False)
 
 
 def matrix_inverse_pth_root(
@@ -74,7 +74,7 @@ def matrix_inverse_pth_root(
     check_integer("iter_count", iter_count, 1)
     check_number("epsilon", epsilon, 0)
     p = -1 / check_number("alpha", alpha, high=-1e-6)
-    return algorithms.matrix_inverse_pth_root(matrix, p, iterative=False)
+    return rules.matrix_inverse_pth_root(matrix, p, iterative=False)
 
 
 def _ridged(name: str, matrix: Any, size_name: str, size: Any, ridge: Any) -> Any:

@@ -47,7 +47,7 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
     "BaseCustomOptimizer": (
         custom.BaseCustomOptimizer,
         RETURNN,
-        "keras_tfopt.Algorithm",
+        "keras_tfopt.Rule",
         "repeated rows are summed first; nothing returns operations",
     ),
     "AGNCustomGetter": (

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.algorithm import check_bool
+from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import (
     OptimizerBase,
     RowGradient,
@@ -87,7 +87,7 @@ class Optimizer(OptimizerBase):
         if ignored:
             raise TypeError(
                 f"{cls.__name__} defines {ignored}, which nothing would call. Derive it from "
-                "`BaseCustomOptimizer` and define `_apply`, or write a keras_tfopt.Algorithm"
+                "`BaseCustomOptimizer` and define `_apply`, or write a keras_tfopt.Rule"
             )
 
     def __init__(self, optimizer: Any, name: str | None = None, use_locking: bool = False):

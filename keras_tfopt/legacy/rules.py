@@ -9,7 +9,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.algorithms.selection import is_skipped
 from keras_tfopt.execution import path_of, prepare
 from keras_tfopt.execution.verb_arguments import checked_variables
 from keras_tfopt.legacy.arguments import (
@@ -21,6 +20,7 @@ from keras_tfopt.legacy.arguments import (
 )
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs
 from keras_tfopt.legacy.table import Row
+from keras_tfopt.rules.selection import is_skipped
 
 
 class Rule(Optimizer):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NoReturn
 
 from keras import ops
 
-from keras_tfopt.algorithm import check_bool, check_integer
+from keras_tfopt.checks import check_bool, check_integer
 from keras_tfopt.distributed.protocols import check_tokens
 from keras_tfopt.execution import check_traceable, outside_compiler, path_of, slots_of, variables_of
 from keras_tfopt.execution.verb_arguments import check_counter

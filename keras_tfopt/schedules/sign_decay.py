@@ -8,7 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.algorithm import check_integer, check_number, register
+from keras_tfopt.checks import check_integer, check_number
+from keras_tfopt.rule import register
 
 
 @register

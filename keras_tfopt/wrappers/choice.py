@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.algorithm import register
 from keras_tfopt.execution import Like, check_savable, compile_patterns, path_of
+from keras_tfopt.rule import register
 
 
 def pattern_of(variable: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.algorithm import check_bool, check_hyperparameter
+from keras_tfopt.checks import check_bool, check_hyperparameter
 from keras_tfopt.execution import Like
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.choice import check_choice, check_choice_matches, is_chosen

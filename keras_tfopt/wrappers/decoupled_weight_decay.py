@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.algorithm import register
+from keras_tfopt.rule import register
 from keras_tfopt.wrappers.decay import Decay
 
 

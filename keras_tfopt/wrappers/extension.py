@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.algorithm import PACKAGE
 from keras_tfopt.execution import decoded, own_parameters
+from keras_tfopt.rule import PACKAGE
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.decay import Decay
 

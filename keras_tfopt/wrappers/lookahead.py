@@ -4,8 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import check_integer, check_number, register
+from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.execution import Slot
+from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.algorithm import register
-from keras_tfopt.algorithms import Momentum
+from keras_tfopt.rule import register
+from keras_tfopt.rules import Momentum
 from keras_tfopt.wrappers.extension import extend_with_decoupled_weight_decay
 
 
@@ -26,7 +26,7 @@ class MomentumW(extend_with_decoupled_weight_decay(Momentum)):  # type: ignore[m
         scale_by_learning_rate: Whether the decay is multiplied by the learning rate. Defaults to
             False.
         name: Name of the optimizer.
-        **base: Options of the optimizer inside; see `keras_tfopt.Algorithm`.
+        **base: Options of the optimizer inside; see `keras_tfopt.Rule`.
 
     Slots: none. That of `keras_tfopt.Momentum` inside is `momentum`.
 

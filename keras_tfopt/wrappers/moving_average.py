@@ -5,8 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.algorithm import check_bool, check_integer, check_number, register
+from keras_tfopt.checks import check_bool, check_integer, check_number
 from keras_tfopt.execution import Slot
+from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
 

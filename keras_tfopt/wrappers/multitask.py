@@ -5,8 +5,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import check_number, register
+from keras_tfopt.checks import check_number
 from keras_tfopt.execution import clipped_by_global_norm
+from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import check_integer, register
+from keras_tfopt.checks import check_integer
 from keras_tfopt.execution import Slot
+from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
 

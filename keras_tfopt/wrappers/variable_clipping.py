@@ -4,8 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import check_number, register
+from keras_tfopt.checks import check_number
 from keras_tfopt.execution import Like
+from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.dimensions import check_dims, check_dims_match, dims_of
 

@@ -18,7 +18,7 @@ from keras_tfopt import callbacks, layers, schedules
 
 lars = keras_tfopt.LARS(0.1, momentum=0.9, skip_list=["bias"], clipnorm=1.0, name="mine")
 assert_type(lars, keras_tfopt.LARS)
-assert_type(lars.momentum, Any)
+assert_type(lars.momentum, float)
 averaging = keras_tfopt.MovingAverage(lars, average_decay=0.99)
 assert_type(averaging, keras_tfopt.MovingAverage)
 assert_type(averaging.get_config(), dict[str, Any])
@@ -70,7 +70,7 @@ keras_tfopt.check_number(0.5, 0, 1)  # type: ignore[arg-type]
 
 
 @keras_tfopt.register
-class SignDescent(keras_tfopt.Algorithm):
+class SignDescent(keras_tfopt.Rule):
     def __init__(self, learning_rate: Any = 0.001, beta: float = 0.9, **base: Any):
         super().__init__(learning_rate, **base)
         self.beta = keras_tfopt.check_number("beta", beta, 0, 1, right_open=True)
@@ -83,6 +83,20 @@ class SignDescent(keras_tfopt.Algorithm):
         return x - t.lr * m, {"m": m}
 
 
-class Wrong(keras_tfopt.Algorithm):
+@keras_tfopt.register
+class Declared(keras_tfopt.Rule):
+    learning_rate: Any = 0.001
+    beta: float = keras_tfopt.within(0, 1, default=0.9)
+
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        return x - t.lr * self.beta * g, {}
+
+
+Declared(0.1, beta=0.5, clipnorm=1.0)
+Declared(0.1, 0.5, name="mine")
+Declared(0.1, beta="much")  # type: ignore[arg-type]
+
+
+class Wrong(keras_tfopt.Rule):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> int:  # type: ignore[override]
         return 1

@@ -15,7 +15,6 @@ from keras_tfopt.execution.binding import (
     Kind,
     Update,
     bind_rule,
-    with_values,
 )
 from keras_tfopt.execution.gradients import Touched
 from keras_tfopt.execution.graph.around import initial_value
@@ -76,7 +75,7 @@ class Executor(Verbs):
     arithmetic runs in the data type of the variable, half precision included, as in TensorFlow 1.
 
     Args:
-        rule: What `with_values` makes of an algorithm: hyperparameters and pure functions.
+        rule: The `formula` of an algorithm: hyperparameters and pure functions.
         plan: What it needs besides.
         name: Name of the optimizer, of which names of variables are made.
         use_locking: Whether assignments to reference variables take a lock.
@@ -201,7 +200,7 @@ class Executor(Verbs):
             now = {name: tf.cast(value, dtype) for name, value in self._now.items()}
             lr = now.pop("learning_rate")
             step = self._number(now, dtype)
-            found = dict(with_values(self._rule, now).scalars(lr, step))
+            found = dict(self._rule.formula(now).scalars(lr, step))
             if tf.is_tensor(step):
                 found["step"] = step
             found = {name: tf.cast(value, dtype) for name, value in found.items()}
@@ -283,7 +282,7 @@ class Executor(Verbs):
 
     def rule_to_share(self) -> tuple[Any, tuple[str, ...]]:
         """The rule, and the names of hyperparameters that are among the scalars of each step."""
-        return with_values(self._rule, dict.fromkeys(self._changing())), self._changing()
+        return self._rule.with_attributes(dict.fromkeys(self._changing())), self._changing()
 
     def _changing(self) -> tuple[str, ...]:
         return tuple({**self._plan.changing, **self._plan.powers})

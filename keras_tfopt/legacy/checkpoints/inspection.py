@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tfopt.algorithm import check_bool
+from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import CheckpointFile
 from keras_tfopt.legacy.checkpoints import names as naming
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.algorithm import check_bool
+from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import (
     CheckpointFile,
     Content,

@@ -7,7 +7,7 @@ from typing import Any
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
-from keras_tfopt.algorithm import check_bool
+from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import Imperative, apply_rows, prepare, slots_of
 from keras_tfopt.execution.graph import STEPS, Pairs, Verbs, operations, value_now, verbs
 from keras_tfopt.execution.options import check_learning_rate
@@ -30,7 +30,7 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
     It is a `tf.compat.v1.train.Optimizer`: state is created in `_create_slots(var_list)` by
     `_zeros_slot` or `_get_or_make_slot`, and found by `get_slot`; `_prepare` runs before the
     variables of a step, `_finish` after them. `_apply` gives the operation, in graphs.
-    `keras_tfopt.Algorithm` is for rules that shall be fast, run on all backends, or be saved with a
+    `keras_tfopt.Rule` is for rules that shall be fast, run on all backends, or be saved with a
     model.
 
     Repeated rows of a row gradient are summed first; RETURNN passes them on as they are.

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import check_hyperparameter
+from keras_tfopt.checks import check_hyperparameter
 from keras_tfopt.execution import OptimizerBase, prepare, variables_of
 from keras_tfopt.execution.graph import (
     Verbs,

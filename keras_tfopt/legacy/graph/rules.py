@@ -9,9 +9,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithms.selection import is_skipped
 from keras_tfopt.execution import Like, Slot, changes, is_function_of_step
-from keras_tfopt.execution.binding import with_values
 from keras_tfopt.execution.graph import (
     STEPS,
     AllVariablesExecutor,
@@ -38,6 +36,7 @@ from keras_tfopt.legacy.graph.conversion import ConvertingRule
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.slots import slots_in_order, unwritten_shape
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
+from keras_tfopt.rules.selection import is_skipped
 
 
 class Later:
@@ -69,10 +68,10 @@ class Rule(ConvertingRule, Optimizer):
         self._arguments = arguments
         with apart():
             optimizer = build_optimizer(kind, row, self._stand_ins(arguments))
-            rule = with_values(optimizer, {})
-        for hyperparameter, value in vars(rule).items():
-            if is_variable(value):  # which belongs to the optimizer that was only made to check
-                setattr(rule, hyperparameter, None)
+            rule = optimizer.formula()
+        # Variables belong to the optimizer that was only made to check.
+        variables = [name for name, value in vars(rule).items() if is_variable(value)]
+        rule = rule.with_attributes(dict.fromkeys(variables))
         name = arguments.get("name") or kind
         super().__init__(rule, self._planned(arguments), name, arguments.get("use_locking", False))
 
@@ -215,7 +214,7 @@ class LayerRates(Rule):
         x, g = read(var), ops.cast(grad, dtype)
         values = {name: ops.cast(value, dtype) for name, value in self._now.items()}
         rate = values.pop("learning_rate")
-        rule = with_values(self._rule, values)
+        rule = self._rule.formula(values)
         if is_skipped(name_of(var), rule.skip_list):
             return rate, g
         norms = [ops.sqrt(ops.sum(ops.square(value))) for value in (g, x)]

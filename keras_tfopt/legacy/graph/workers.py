@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.algorithm import check_integer
+from keras_tfopt.checks import check_integer
 from keras_tfopt.execution.graph import (
     Pairs,
     around,

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.algorithm import check_bool, check_number
+from keras_tfopt.checks import check_bool, check_number
 from keras_tfopt.execution import Like, OptimizerBase, prepare, variables_of
 from keras_tfopt.execution.graph import (
     Pairs,

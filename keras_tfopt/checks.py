@@ -1,0 +1,165 @@
+"""Checks of arguments: each returns the value, or raises an error that names the argument."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import keras
+
+from keras_tfopt.execution import changes, is_computed_again, is_function_of_step, is_variable
+
+
+def check_number(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    left_open: bool = False,
+    right_open: bool = False,
+) -> float:
+    """Returns `value` as a float, or raises an error that names the argument and its range.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed number. Defaults to none.
+        high: Largest allowed number. Defaults to none.
+        left_open: Whether `low` itself is refused.
+        right_open: Whether `high` itself is refused.
+
+    Raises:
+        TypeError: if `value` is no number.
+        ValueError: if it is out of range, or not finite.
+
+    Example:
+
+    >>> keras_tfopt.check_number("beta", 1.0, 0, 1, right_open=True)
+    ValueError: Argument `beta` must be a number in [0, 1). Received: 1.0
+    """
+    if is_computed_again():
+        return value
+    left, right = "(" if left_open or low == -math.inf else "[", ")"
+    if not right_open and high != math.inf:
+        right = "]"
+    allowed = f"a number in {left}{low:g}, {high:g}{right}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"Argument `{name}` must be {allowed}. Received: {value!r}")
+    value = float(value)
+    above = value > low if left_open else value >= low
+    below = value < high if right_open else value <= high
+    if not (above and below and math.isfinite(value)):
+        raise ValueError(f"Argument `{name}` must be {allowed}. Received: {value!r}")
+    return value
+
+
+def check_hyperparameter(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    left_open: bool = False,
+    right_open: bool = False,
+) -> Any:
+    """`check_number`, but what gives a number at each step passes.
+
+    That is a `keras.optimizers.schedules.LearningRateSchedule`, called with the number of steps
+    done; a scalar `keras.Variable`; or a callable without arguments, which compiled steps read
+    once.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed number. Defaults to none.
+        high: Largest allowed number. Defaults to none.
+        left_open: Whether `low` itself is refused.
+        right_open: Whether `high` itself is refused.
+
+    Raises:
+        TypeError: if `value` is no number.
+        ValueError: if it is out of range, or not finite.
+    """
+    if is_computed_again():
+        return value
+    if not changes(value):
+        try:
+            return check_number(name, value, low, high, left_open=left_open, right_open=right_open)
+        except TypeError as error:
+            also = ", a schedule, a scalar variable or a callable without arguments. Received:"
+            raise TypeError(str(error).replace(". Received:", also)) from None
+    if isinstance(value, keras.Variable) and tuple(value.shape) != ():
+        raise ValueError(f"Argument `{name}` must be a scalar variable. Received: {value!r}")
+    return value
+
+
+def check_function_of_step(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    left_open: bool = False,
+) -> Any:
+    """`check_hyperparameter`, but a function of the number of the step passes as well."""
+    if is_function_of_step(value):
+        return value
+    return check_hyperparameter(name, value, low, high, left_open=left_open)
+
+
+def at_step(value: Any, step: Any) -> Any:
+    """What such a hyperparameter is at step number `step`; for use in `scalars`."""
+    return value(step) if is_function_of_step(value) else value
+
+
+def check_global_step(value: Any) -> Any:
+    """Returns `value`, or raises an error if it is neither None nor a variable that counts.
+
+    Args:
+        value: What was given.
+
+    Raises:
+        TypeError: if it is neither None nor a scalar variable.
+    """
+    if value is not None and not (is_variable(value) and tuple(value.shape) == ()):
+        raise TypeError(
+            "Argument `global_step` must be None (the optimizer's own count) or a scalar "
+            f"keras.Variable or tf.Variable. Received: {value!r}"
+        )
+    return value
+
+
+def check_integer(name: str, value: Any, low: int) -> int:
+    """Returns `value` as an integer, or raises an error that names the argument and its range.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        low: Smallest allowed integer.
+
+    Raises:
+        TypeError: if `value` is no integer.
+        ValueError: if it is less than `low`.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
+    if value < low:
+        raise ValueError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
+    return int(value)
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Returns `value`, or raises an error that names the argument.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+
+    Raises:
+        TypeError: if `value` is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"Argument `{name}` must be True or False. Received: {value!r}")
+    return value

@@ -1,0 +1,212 @@
+"""What an optimizer was constructed with, and the `self` that its formulas see.
+
+The formulas of a rule are methods of the optimizer's class. In a step their `self` is a second
+instance of that class, which holds what the constructors of the rule have set and nothing of the
+optimizer: no variables, no iterations. So a formula may use properties, `super()` and methods of
+its own on every backend, and compiled code keeps no state alive.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.execution.options import changes, computing_again, current, own_parameters
+
+# In an instance that is the `self` of formulas: whether its attributes may be set.
+_STATE, _OPEN, _FROZEN = "_formula_state", "open", "frozen"
+
+
+class Constructed:
+    """Remembers the arguments of the outermost constructor, whichever constructors it calls."""
+
+    _arguments: dict[str, Any]
+    """Arguments that were given, by name; those that `**kwargs` passed on are among them."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
+
+    def _saved_arguments(self) -> list[str]:
+        """Names of own arguments that the constructor of this class takes, or has passed on."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = inspect.signature(type(self).__init__).parameters.values()
+        named = {p.name for p in parameters if p.kind in kinds}
+        known = named.union(self._arguments)
+        return [name for name in own_parameters(type(self)) if name in known]
+
+
+class Formulas(Constructed):
+    """An optimizer whose methods are formulas: they see `self` as `formula` makes it."""
+
+    _rule_attributes: tuple[str, ...] = ()
+    """What the constructors of the rule have set."""
+    _follows: tuple[str, ...] = ()
+    """Those of them that a constructor computes from arguments that change with the steps."""
+
+    def __post_init__(self) -> None:
+        """Check arguments together, or set what follows from them; called once they are set.
+
+        To be overridden by rules that declare their arguments; here it does nothing.
+        """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        state = vars(self).get(_STATE)
+        if state is None:
+            super().__setattr__(name, value)
+        elif state == _OPEN:
+            object.__setattr__(self, name, value)
+        else:
+            raise TypeError(
+                f"The formulas of {type(self).__name__} must not assign attributes: they run once "
+                "for many steps where steps are compiled. Keep what changes in `slots`, and return "
+                f"its new value from `update`. Assigned: self.{name}"
+            )
+
+    def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
+        owner = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if _STATE not in vars(self):
+            raise AttributeError(owner)
+        lr = " The learning rate of the step is `t.lr`." if name == "learning_rate" else ""
+        raise AttributeError(
+            f"{owner}. A formula reads from `self` what the constructor has set there; scalars of "
+            f"the step are in `t`, slots in `s`.{lr}"
+        )
+
+    def is_formula(self) -> bool:
+        """Whether this is the `self` of formulas, not an optimizer."""
+        return _STATE in vars(self)
+
+    def formula(self, values: Mapping[str, Any] | None = None) -> Any:
+        """The `self` of formulas, with `values` for some of the arguments.
+
+        Attributes that a constructor computes from these arguments follow them.
+        """
+        values = values or {}
+        follows = bool(values) and self._follows
+        return self.with_attributes({**(self._following(values) if follows else {}), **values})
+
+    def with_attributes(self, values: Mapping[str, Any]) -> Any:
+        """The `self` of formulas with other values of attributes, of which none follows."""
+        attributes = {name: getattr(self, name) for name in self._rule_attributes}
+        attributes["_rule_attributes"] = self._rule_attributes
+        if self._follows:
+            attributes.update(_arguments=self._arguments, _follows=self._follows)
+        return _instance(type(self), {**attributes, **values})
+
+    def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes that the constructor computes from arguments which change, now."""
+        try:
+            found = _attributes_of(type(self), {**self._arguments, **values})
+        except Exception as error:
+            raise TypeError(
+                f"{type(self).__name__}.__init__ computes {list(self._follows)} from arguments "
+                f"that change from step to step ({sorted(values)}), which failed while a step was "
+                "compiled: make each of them a property, which is computed in the step"
+            ) from error
+        return {name: found[name] for name in self._follows}
+
+
+def has_constructor(cls: type) -> bool:
+    """Whether the constructor of a class is written by hand, and not made from its fields."""
+    for base in cls.__mro__:
+        if "takes_base_options" in vars(base):  # an engine, below all that users write
+            return False
+        if "__init__" in vars(base):
+            return not hasattr(vars(base)["__init__"], "fields")
+    return False
+
+
+def _instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) -> Any:
+    rule: Any = object.__new__(cls)
+    # Not by way of `vars`, which Dynamo does not know in compiled code.
+    for name, value in attributes.items():
+        object.__setattr__(rule, name, value)
+    object.__setattr__(rule, _STATE, state)
+    return rule
+
+
+def _attributes_of(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What the constructors of a rule set, given these arguments."""
+    rule = _instance(cls, {}, _OPEN)
+    with computing_again():
+        rule.__init__(**arguments)
+    return {name: value for name, value in vars(rule).items() if name != _STATE}
+
+
+def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
+    """The constructor, which keeps its arguments where it is the outermost one."""
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "_arguments" in vars(self) or _STATE in vars(self):
+            constructor(self, *args, **kwargs)
+            return
+        arguments = _by_name(constructor, self, args, kwargs)
+        object.__setattr__(self, "_arguments", arguments)
+        changing = _changing_arguments(self, arguments)
+        if not changing:
+            constructor(self, *args, **kwargs)
+        else:  # an ordinary constructor computes with numbers, not with schedules
+            start = {n: float(ops.convert_to_numpy(current(v, 0))) for n, v in changing.items()}
+            constructor(self, **{**arguments, **start})
+            follows = _depends(type(self), arguments, start)
+            for name, value in changing.items():
+                setattr(self, name, value)
+            object.__setattr__(self, "_follows", follows)
+        if isinstance(self, Formulas):
+            # `weight_decay` is of the engine, but where it is an argument of the rule itself.
+            of_engine = self._engine_attributes.difference(own_parameters(type(self)))
+            own = tuple(n for n in vars(self) if n not in of_engine)
+            object.__setattr__(self, "_rule_attributes", own)
+
+    return construct
+
+
+def _by_name(
+    constructor: Callable[..., None], self: Any, args: tuple, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by their names; none if they do not fit, which the call will say."""
+    try:
+        bound = inspect.signature(constructor).bind(self, *args, **kwargs)
+    except TypeError:
+        return {}
+    _, *parameters = bound.signature.parameters.values()
+    given = dict(list(bound.arguments.items())[1:])
+    for parameter in parameters:
+        if parameter.kind == inspect.Parameter.VAR_KEYWORD:
+            given.update(given.pop(parameter.name, {}))
+    return given
+
+
+def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The rule's own arguments that have another value in each step, if a constructor sees them."""
+    cls = type(optimizer)
+    if not isinstance(optimizer, Formulas):
+        return {}
+    if not has_constructor(cls) and cls.__post_init__ is Formulas.__post_init__:
+        return {}  # nothing computes with them
+    own = set(own_parameters(type(optimizer))) - {"learning_rate", "global_step"}
+    return {n: v for n, v in arguments.items() if n in own and changes(v)}
+
+
+def _depends(cls: type, arguments: dict[str, Any], start: dict[str, float]) -> tuple[str, ...]:
+    """Attributes that a constructor computes from arguments that change."""
+    first = _attributes_of(cls, {**arguments, **start})
+    near = {name: value + 1e-3 * (0.37 - value) for name, value in start.items()}
+    second = _attributes_of(cls, {**arguments, **near})
+    differ = [n for n in first if n not in start and repr(first[n]) != repr(second.get(n))]
+    for name in differ:
+        if isinstance(first[name], (list, tuple, dict)):
+            raise TypeError(
+                f"{cls.__name__}.__init__ puts numbers that change from step to step into a "
+                f"{type(first[name]).__name__}. Make it a property, which is computed in each "
+                f"step. Received: {sorted(start)} that change, which `self.{name}` depends on"
+            )
+    return tuple(n for n in differ if isinstance(first[n], numbers.Number))

@@ -1,0 +1,78 @@
+"""What Shampoo keeps for one dimension: a sum of products of the gradient, and a root of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.checks import check_function_of_step, check_integer
+from keras_tfopt.execution import changes, conditional, is_function_of_step
+from keras_tfopt.rules.matrix_roots import inverse_root, use_iteration
+
+
+def sum_of_products(rule: Any, old: Any, t: Any, matrix: Any) -> Any:
+    """The sum with the products of this gradient's rows, where it is time for an update."""
+
+    def updated() -> Any:
+        weight = t.mat_gbar_weight * t.precond_update_interval
+        return added(rule, old, t, weight, matrix @ ops.transpose(matrix))
+
+    return _every(rule.precond_update_interval, t.precond_update_interval, t, updated, old)
+
+
+def added(rule: Any, old: Any, t: Any, weight: Any, new: Any) -> Any:
+    """The decayed sum with something new."""
+    if old is None:
+        return weight * new
+    # Passes over large matrices that change nothing take as long as others.
+    return (old if is_always(rule.mat_gbar_decay, 1) else t.mat_gbar_decay * old) + weight * new
+
+
+def root(rule: Any, old: Any, t: Any, total: Any, exponent: Any) -> Any:
+    """The inverse root of a sum, where it is time for a new one."""
+
+    def updated() -> Any:
+        size = int(total.shape[0])  # an object where TensorFlow behaves as its version 1
+        ridge = rule.epsilon * ops.eye(size, dtype=total.dtype)
+        number = isinstance(exponent, float)  # else it changes
+        iterative = number and use_iteration(rule.use_iterative_root, whole_root(exponent))
+        return inverse_root(total / size + ridge, exponent, rule.epsilon, iterative)
+
+    return _every(rule.svd_interval, t.svd_interval, t, updated, old)
+
+
+def _every(fixed: Any, interval: Any, t: Any, updated: Callable[[], Any], old: Any) -> Any:
+    """`updated()` in every so many steps and `old` in the others, where it is not called."""
+    if is_always(fixed, 1):
+        return updated()
+    return conditional(t.step % interval < 1, updated, lambda: old)
+
+
+def is_always(value: Any, number: int) -> bool:
+    """Whether a hyperparameter is this number, in every step."""
+    return isinstance(value, (int, float)) and value == number
+
+
+def whole_root(exponent: float) -> float:
+    """The p of a power -1/p, an integer if it is one but for rounding."""
+    return round(1 / exponent, 9)
+
+
+def check_iteration(rule: Any, rank: int) -> None:
+    """Raises an error if a wanted iteration cannot take the roots of variables of this rank."""
+    if not rule.use_iterative_root:
+        return
+    if not isinstance(rule.alpha, float) or not whole_root(rule.alpha / rank).is_integer():
+        raise ValueError(
+            f"With `use_iterative_root=True`, `alpha` must be a number, and {rank} / alpha "
+            f"an integer for variables with {rank} dimensions. Received: alpha={rule.alpha!r}"
+        )
+
+
+def check_interval(name: str, value: Any) -> Any:
+    """Returns an integer >= 1 or what gives one at each step, or raises an error."""
+    if changes(value) or is_function_of_step(value):
+        return check_function_of_step(name, value, 1)
+    return check_integer(name, value, 1)
