@@ -35,6 +35,10 @@ def test_a_right_one():
         (lambda self, g, x, s, t: x - t.lr * g, TypeError, "new variable and a dictionary"),
         (lambda self, g, x, s, t: (x, {"v": g}), KeyError, "'v'.*Described: .*'m'"),
         (lambda self, g, x, s, t: (x, {"m": ops.sum(g)}), ValueError, "return m with . dimensions"),
+        (lambda self, g, x, s, t: (x, {"m": g[:1]}), ValueError, r"return m in its shape \(3, 2\)"),
+        (lambda self, g, x, s, t: (ops.cast(x, "int32"), {}), TypeError, r"cast\(value, .float32"),
+        (lambda self, g, x, s, t: (x - self.rate * g, {}), AttributeError, "no attribute 'rate'"),
+        (lambda self, g, x, s, t: (x - self.learning_rate * g, {}), AttributeError, "is `t.lr`"),
         (lambda self, g, x, s, t: (ops.sum(x), {}), ValueError, "return the variable with"),
         (lambda self, g, x, s, t: (x - t.rate * g, {}), AttributeError, "no 'rate': `scalars`"),
         (lambda self, g, x, s, t: (x / t.norm(g), {}), TypeError, '`scope = "variable"`'),
@@ -48,6 +52,40 @@ def test_what_update_returns_and_reads(update, error, says, plain):
                 step(rule(update=update))
         else:
             step(rule(update=update))
+
+
+def decide(self, g, x, s, t):
+    if ops.sum(g) > 0:
+        g = -g
+    return x - t.lr * g, {}
+
+
+def convert(self, g, x, s, t):
+    return x - float(ops.sum(g)) * g, {}
+
+
+def count(self, g, x, s, t):
+    self.seen = 1
+    return x - t.lr * g, {}
+
+
+@pytest.mark.parametrize(
+    ("update", "says", "line"),
+    [
+        (decide, "asks for the value of a tensor.*ops.where", "if ops.sum"),
+        (convert, "asks for the value of a tensor.*ops.where", "return x - float"),
+        (count, "must not assign attributes.*`slots`.*self.seen", "self.seen = 1"),
+    ],
+)
+def test_what_a_formula_cannot_do_is_said_with_its_line_and_changes_nothing(update, says, line):
+    variable = keras.Variable(np.ones((3, 2), "float32"), name="kernel")
+    optimizer = rule(update=update)(0.5)
+    with pytest.raises(TypeError, match=says) as error:
+        optimizer.build([variable])
+    assert "Own.update" in str(error.value)
+    assert f"{__file__}:" in str(error.value) and line in str(error.value)
+    assert not optimizer.built and len(optimizer.variables) == len(rule()(0.5).variables)
+    assert (ops.convert_to_numpy(variable) == 1).all()
 
 
 @pytest.mark.parametrize(("name", "value"), [("scope", "layer"), ("sparse", "row")])

@@ -134,10 +134,10 @@ def bind_rule(
         x = start = _current(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
-        t = Scalars(scalars, dict(kind.facts), rows, _no_norm if of_elements else norm, mask)
+        t = Scalars(scalars, dict(kind.facts), rows, refuse_norm if of_elements else norm, mask)
         result = rule_at(scalars).update(g, x, slots_of(*kept), t)
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
-        x, new = _check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
+        x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
         if mask is not None:
             x = ops.where(mask, x, start)
         changed = [x if name == MASTER else new.get(name) for name in names]
@@ -255,7 +255,7 @@ def _current(variable: Any, master: Any, dtype: str) -> Any:
     return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
-def _check_result(
+def check_result(
     rule: str, result: Any, x: Any, slots: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """What `update` returned, or an error that says what it has to return.
@@ -282,7 +282,7 @@ def _check_result(
     return new_x, new
 
 
-def _no_norm(values: Any) -> Any:
+def refuse_norm(values: Any) -> Any:
     raise TypeError(
         "`t.norm` is of a whole variable: a rule that uses it must have the class attribute "
         '`scope = "variable"`. Received: "element"'

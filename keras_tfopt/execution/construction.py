@@ -106,9 +106,10 @@ class Formulas(Constructed):
             found = _attributes_of(type(self), {**self._arguments, **values})
         except Exception as error:
             raise TypeError(
-                f"{type(self).__name__}.__init__ computes {list(self._follows)} from arguments "
-                f"that change from step to step ({sorted(values)}), which failed while a step was "
-                "compiled: make each of them a property, which is computed in the step"
+                f"{type(self).__name__}.__init__ computes {list(self._follows)} from "
+                f"{sorted(values)}, which change from step to step and have no values while a step "
+                "is compiled. Make what is computed a property, or check arguments by "
+                f"`keras_tfopt.check_hyperparameter`, which knows of that. The error was: {error}"
             ) from error
         return {name: found[name] for name in self._follows}
 

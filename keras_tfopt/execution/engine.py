@@ -14,7 +14,7 @@ import keras
 from keras import ops
 from keras.src.utils import tracking
 
-from keras_tfopt.execution import averages, gradients, persistence
+from keras_tfopt.execution import averages, gradients, persistence, trial
 from keras_tfopt.execution.binding import (
     HYPERPARAMETER,
     MASTER,
@@ -179,10 +179,12 @@ class Engine(Formulas, keras.optimizers.Optimizer):
         mend_loss_scaling(likes)
         if self.built:
             return
+        # A variable among them is part of the state: Keras has tracked it as an attribute.
+        self._changing = self._changing_hyperparameters()
+        if not type(self).__module__.startswith("keras_tfopt."):  # those are known to be right
+            trial.check_rule(self, likes)
         with backend.build_scope(self, variables):
             self._widen_learning_rate(likes)
-            # A variable among them is part of the state: Keras has tracked it as an attribute.
-            self._changing = self._changing_hyperparameters()
             self._refused_rows = self.add_variable((), "zeros", "int32", name="refused_rows")
             self._likes, self._trainable_variables = [], []
             self._is_row_variable, self._sparse, self._decays = [], [], []

@@ -87,6 +87,16 @@ def norm(x: Any) -> Any:
     return jnp.sqrt(jnp.sum(jnp.square(x)))
 
 
+def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
+    """Calls a function with tensors that have shapes and dtypes, but no values."""
+    jax.eval_shape(function, *[jax.ShapeDtypeStruct(*one) for one in given])
+
+
+def asks_for_value(error: Exception) -> bool:
+    """Whether this is what such a tensor raises where its value is asked for."""
+    return isinstance(error, (jax.errors.ConcretizationTypeError, jax.errors.JAXTypeError))
+
+
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return jax_lookup.rows_of(gradient)
 

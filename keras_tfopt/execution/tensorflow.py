@@ -125,6 +125,20 @@ def norm(x: Any) -> Any:
     return tf.sqrt(2 * tf.nn.l2_loss(x))
 
 
+def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
+    """Calls a function with tensors that have shapes and dtypes, but no values."""
+    tensors = [tf.TensorSpec(*one) for one in given]
+    tf.function(function, autograph=False).get_concrete_function(*tensors)
+
+
+def asks_for_value(error: Exception) -> bool:
+    """Whether this is what such a tensor raises where its value is asked for."""
+    symbolic = (
+        isinstance(error, (NotImplementedError, TypeError)) and "symbolic" in str(error).lower()
+    )
+    return symbolic or isinstance(error, tf.errors.OperatorNotAllowedInGraphError)
+
+
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     if not isinstance(gradient, tf.IndexedSlices):
         return None

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import keras
 import torch
 
 from keras_tfopt.execution import torch_buckets, torch_compile
@@ -66,6 +67,20 @@ def with_averages(function: Any, *args: Any) -> Any:
 def norm(x: Any) -> Any:
     """Euclidean norm of all of `x`."""
     return torch.linalg.vector_norm(x)
+
+
+def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
+    """Calls a function with tensors that have shapes and dtypes, but no values."""
+    with torch.no_grad(), keras.device("meta"), contextlib.suppress(NotImplementedError):
+        function(*[torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given])
+
+
+def asks_for_value(error: Exception) -> bool:
+    """Whether this is what such a tensor raises where its value is asked for."""
+    said = str(error)
+    return any(
+        words in said for words in ("on meta tensors", "meta tensor; no data", "meta device")
+    )
 
 
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
