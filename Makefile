@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-all test-fast test-oldest matrix bench guides returnn defects catalogue reference lint format wheel dist check-wheel clean distclean
+.PHONY: help quickstart setup test test-all test-case test-fast test-oldest matrix bench guides returnn defects catalogue reference lint format wheel dist check-wheel clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -25,6 +25,11 @@ space := $(empty) $(empty)
 comma := ,
 
 # BACKEND is checked where it is used, and wherever it was given on the command line.
+ifneq ($(filter test-case,$(MAKECMDGOALS)),)
+ifeq ($(NAME),)
+$(error NAME must be the class of an optimizer. Example: make test-case NAME=Momentum)
+endif
+endif
 ifneq ($(filter quickstart test-fast test-oldest bench check-wheel,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
 ifeq ($(filter $(BACKENDS),$(subst $(space),+,$(BACKEND))),)
 $(error BACKEND must be one of: $(BACKENDS); got "$(BACKEND)". Example: make quickstart BACKEND=jax)
@@ -49,6 +54,9 @@ test: setup ## Lint, distribution, reference, the suite on each backend; ALSO=gu
 
 test-all: setup ## Every optimizer in every test (hours), and the matrix; PART=1..6 for a part
 	@$(PY) .ci/check.py --workers $(WORKERS) $(PART:%=--part %) lint $(BACKENDS) -- --exhaustive $(ARGS)
+
+test-case: setup ## Every test of the optimizer NAME on each backend, and what to do where one fails
+	@$(PY) .ci/check.py --workers $(WORKERS) $(BACKENDS) -- --optimizer $(NAME) $(ARGS)
 
 matrix: | $(PY) ## What earlier tests say of optimizers and invariants; all in build/matrix.md
 	@$(PY) .ci/matrix.py

@@ -49,6 +49,7 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 `register` lets `keras.models.load_model` find the class. `scope = "element"` says that the rule
 looks at each weight alone, so the engine may lay variables end to end. `sparse = "rows"` says that
 rows of an embedding table that a batch did not look up stay as they are, moments included.
+Annotated attributes are the arguments of the constructor: `within` says which numbers they may be.
 `scalars` is computed once per step; the rule finds the results in `t`.
 """
 
@@ -60,11 +61,10 @@ class AdaBelief(keras_tfopt.Rule):
     scope = "element"
     sparse = "rows"
 
-    def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-14, **base):
-        super().__init__(learning_rate, **base)
-        self.beta_1 = keras_tfopt.check_number("beta_1", beta_1, 0, 1, right_open=True)
-        self.beta_2 = keras_tfopt.check_number("beta_2", beta_2, 0, 1, right_open=True)
-        self.epsilon = keras_tfopt.check_number("epsilon", epsilon, 0)
+    learning_rate: float = 0.001
+    beta_1: float = keras_tfopt.within(0, 1, default=0.9, right_open=True)
+    beta_2: float = keras_tfopt.within(0, 1, default=0.999, right_open=True)
+    epsilon: float = keras_tfopt.within(0, default=1e-14)
 
     def slots(self, like):
         return {"m": keras_tfopt.zeros(like), "s": keras_tfopt.zeros(like)}
@@ -111,6 +111,43 @@ print(f"Largest difference from NumPy in {len(gradients)} steps: {max(difference
 print(f"the weights moved by up to {moved:.2f} in these.")
 if max(differences) > 1e-5:
     raise AssertionError("The optimizer is not the formula in NumPy.")
+
+"""
+## A rule from a rule
+
+A rule is an ordinary class. It may have properties and methods of its own, and derive from another
+rule. Gradient centralization (Yong et al., 2020) takes from the gradient of a kernel its mean over
+the inputs; what then happens to it is AdaBelief, by `super()`. It must see a kernel in its shape,
+so it says `scope = "variable"`.
+"""
+
+
+@keras_tfopt.register
+class CentralizedAdaBelief(AdaBelief):
+    """AdaBelief on gradients whose mean over the inputs of each unit is zero."""
+
+    scope = "variable"
+    share: float = keras_tfopt.within(0, 1, default=1.0)
+
+    @property
+    def kept(self):
+        return 1 - self.share
+
+    def update(self, g, x, s, t):
+        if len(g.shape) > 1:  # a fact about the variable, known before there are numbers
+            mean = ops.mean(g, axis=tuple(range(len(g.shape) - 1)), keepdims=True)
+            g = g - mean + self.kept * mean
+        return super().update(g, x, s, t)
+
+
+kernel = keras.Variable(start)
+CentralizedAdaBelief(0.01).apply([ops.convert_to_tensor(gradients[0])], [kernel])
+by_hand = gradients[0] - gradients[0].mean(axis=0, keepdims=True)
+expected = next(belief_in_numpy(start, by_hand[None], 0.01))
+apart = np.abs(ops.convert_to_numpy(kernel) - expected).max()
+print(f"CentralizedAdaBelief, one step: {apart:.1e} from NumPy.")
+if apart > 1e-5:
+    raise AssertionError("The rule that derives is not the formula in NumPy.")
 
 """
 ## Rows that stay

@@ -97,6 +97,9 @@ class Case:
     # Arguments, and a power: with these, gradients c times as large make steps c**power times as
     # large. None where there is no such rule.
     scaling: tuple[Mapping[str, Any], int] | None = None
+    # Whether a step is of bounded size, as one by signs is, so that an infinite gradient leaves the
+    # variable finite.
+    bounded: bool = False
     # Arguments that have no default, where a test does not give them.
     required: Mapping[str, Any] = field(default_factory=dict)
 

@@ -1,6 +1,7 @@
 """What has to be settled before Keras and its backend are imported."""
 
 import collections
+import difflib
 import os
 
 import pytest
@@ -20,6 +21,11 @@ def pytest_addoption(parser):
         "the three backends do so together: see tests/cells.py",
     )
     parser.addoption(
+        "--optimizer",
+        metavar="NAME",
+        help="all tests of one optimizer, exhaustively, and what to do where one fails",
+    )
+    parser.addoption(
         "--part",
         default="1/1",
         metavar="I/N",
@@ -29,7 +35,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if config.getoption("exhaustive"):
+    if config.getoption("exhaustive") or config.getoption("optimizer"):
         os.environ["TESTS_EXHAUSTIVE"] = "1"  # for processes that tests start
     config.addinivalue_line(
         "markers", "slow: more than a few seconds; left out of `make test-fast`"
@@ -59,7 +65,10 @@ def pytest_collection_modifyitems(config, items):
     number, count = map(int, config.getoption("part").split("/"))
     part_of = _parts(items, count)
     _leave_out(config, items, [item for item in items if part_of[item.path] != number - 1])
-    if not config.getoption("exhaustive"):
+    name = config.getoption("optimizer")
+    if name:
+        _leave_out(config, items, _not_of(name, items, cells))
+    elif not config.getoption("exhaustive"):
         from tests.cases import REPRESENTATIVES
 
         _leave_out(config, items, cells.left_out(items, keras.backend.backend(), REPRESENTATIVES))
@@ -71,6 +80,42 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]), append=False)
         if cell := cells.cell_of(item):  # for the report, of which .ci/matrix.py makes a table
             item.user_properties += [*cell._asdict().items(), ("mode", cells.mode_of(item))]
+
+
+def _not_of(name, items, cells):
+    """The tests that are not about this optimizer."""
+    owners = {id(item): getattr(cells.cell_of(item), "optimizer", None) for item in items}
+    if name not in owners.values():
+        known = sorted({owner for owner in owners.values() if owner})
+        near = difflib.get_close_matches(name, known) or known
+        raise pytest.UsageError(f"No test is about {name!r}. Did you mean one of {near}?")
+    return [item for item in items if owners[id(item)] != name]
+
+
+# What to look at where tests of a new optimizer fail, by the file they are in.
+ADVICE = {
+    "contract": "Compare `update` with the class in tests/reference/, which is written from the "
+    "paper. Where both are right, the Case needs `wider`, with the reason for the tolerance.",
+    "architecture": "A rule is pure, documented and exported: the test's name says which is not.",
+    "bad_input": "`refused` of the Case lists, for each argument, values that its field refuses.",
+    "properties": "`scaling` of the Case says how steps scale with the gradient; None if they do "
+    "not.",
+    "interruptions": "`bounded` of the Case says that infinite gradients make finite steps.",
+    "hyperparameters": "`update` and `scalars` must compute with tensors, not only with numbers.",
+    "documentation": "The docstring describes each argument, slot and default.",
+}
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """After the tests of one optimizer: what to do where they fail."""
+    failed = terminalreporter.stats.get("failed", [])
+    if not (config.getoption("optimizer") and failed):
+        return
+    terminalreporter.section("what to do")
+    files = {report.fspath.rsplit("test_", 1)[-1].removesuffix(".py") for report in failed}
+    for name in sorted(files):
+        other = "Read the docstring of the test: it says what holds for every optimizer."
+        terminalreporter.line(f"test_{name}.py: {ADVICE.get(name, other)}")
 
 
 def _parts(items, count):

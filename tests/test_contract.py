@@ -549,6 +549,7 @@ def test_slots_are_reached_by_name(case):
 # Minima
 
 
+@pytest.mark.spread
 @every_case("case")
 def test_converges_on_a_quadratic(case):
     make_arguments, steps = case.quadratic
@@ -564,6 +565,7 @@ def test_converges_on_a_quadratic(case):
     assert np.max(np.abs(runner.values["x"] - target)) < 1e-2
 
 
+@pytest.mark.spread
 @every_case("case")
 def test_converges_on_rosenbrock(case):
     make_arguments, steps = case.rosenbrock

@@ -249,7 +249,7 @@ def test_gradients_of_another_scale(case, mode):
         return runner.values["kernel"]
 
     once = moves(1.0, 0.25)
-    assert np.all(once != start)
+    assert np.any(once != start)  # not all: steps of equal size may add up to nothing
 
     @examples
     @given(POWERS)
