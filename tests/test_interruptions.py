@@ -111,7 +111,8 @@ def needs_finite(case):
 def test_numbers_that_are_not_finite_stay_where_they_are(case, entry):
     """They are neither hidden nor carried into other variables and, by rules of rows, other rows.
 
-    A rule of bounded steps hides infinity, which has a sign as other numbers have. Rules that look at all variables at once refuse them, which test_ggt.py tests.
+    A rule of bounded steps hides infinity, which has a sign as other numbers have. Rules that look
+    at all variables at once refuse them, which test_ggt.py tests.
     """
     if needs_finite(case):
         with pytest.raises(ValueError, match="NaN or infinity in the gradient of 'hit/kernel'"):

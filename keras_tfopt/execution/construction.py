@@ -8,6 +8,7 @@ its own on every backend, and compiled code keeps no state alive.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import numbers
@@ -155,8 +156,11 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
         if not changing:
             constructor(self, *args, **kwargs)
         else:  # an ordinary constructor computes with numbers, not with schedules
-            start = {n: float(ops.convert_to_numpy(current(v, 0))) for n, v in changing.items()}
-            constructor(self, **{**arguments, **start})
+            numbers_now = {name: _number_now(value) for name, value in changing.items()}
+            known = {name: number for name, number in numbers_now.items() if number is not None}
+            start = {**dict.fromkeys(changing, 0.5), **known}
+            with contextlib.nullcontext() if known == start else computing_again():
+                constructor(self, **{**arguments, **start})
             follows = _depends(type(self), arguments, start)
             for name, value in changing.items():
                 setattr(self, name, value)
@@ -195,6 +199,14 @@ def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, 
         return {}  # nothing computes with them
     own = set(own_parameters(type(optimizer))) - {"learning_rate", "global_step"}
     return {n: v for n, v in arguments.items() if n in own and changes(v)}
+
+
+def _number_now(value: Any) -> float | None:
+    """What such an argument is at the start, or None while a graph or a compiled step is made."""
+    try:
+        return float(ops.convert_to_numpy(current(value, 0)))
+    except (NotImplementedError, TypeError):
+        return None
 
 
 def _depends(cls: type, arguments: dict[str, Any], start: dict[str, float]) -> tuple[str, ...]:
