@@ -12,6 +12,7 @@ from keras_tfopt.execution import (
     Engine,
     Like,
     Slot,
+    as_schedule,
     changes,
     check_savable,
     decoded,
@@ -79,8 +80,9 @@ class Algorithm(Engine):
     updates.
 
     Args:
-        learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, or callable
-            without arguments (read once when a step is compiled).
+        learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, function of
+            the number of steps done (a float, 0 at the first step), or function without arguments
+            (read once when a step is compiled).
         row_variables: Regular expression, or list of them, searched in the paths of variables;
             where it matches, rows without gradient are left alone (modes "rows" and "move_rows").
             The default is the table of `keras.layers.Embedding`; None is no variable.
@@ -301,9 +303,9 @@ def check_hyperparameter(
 ) -> Any:
     """`check_number`, but what gives a number at each step passes.
 
-    That is a `keras.optimizers.schedules.LearningRateSchedule`, called with the number of steps
-    done; a scalar `keras.Variable`; or a callable without arguments, which compiled steps read
-    once.
+    That is a `keras.optimizers.schedules.LearningRateSchedule` or a function, called with the
+    number of steps done; a scalar `keras.Variable`; or a function without arguments, which compiled
+    steps read once.
 
     Args:
         name: Of the argument, for the error.
@@ -317,11 +319,12 @@ def check_hyperparameter(
         TypeError: if `value` is no number.
         ValueError: if it is out of range, or not finite.
     """
+    value = as_schedule(value)
     if not changes(value):
         try:
             return check_number(name, value, low, high, left_open=left_open, right_open=right_open)
         except TypeError as error:
-            also = ", a schedule, a scalar variable or a callable without arguments. Received:"
+            also = ", a schedule, a scalar variable or a function of the step. Received:"
             raise TypeError(str(error).replace(". Received:", also)) from None
     if isinstance(value, keras.Variable) and tuple(value.shape) != ():
         raise ValueError(f"Argument `{name}` must be a scalar variable. Received: {value!r}")

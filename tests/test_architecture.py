@@ -35,7 +35,7 @@ BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}
 # Who stands on whom: a part imports from parts of a lower floor, or from itself.
 FLOORS = (
     {"execution"},
-    {"algorithm", "wrapper"},
+    {"algorithm", "wrapper", "formulas"},
     {"loss_scale_optimizer"},
     {"algorithms", "schedules"},
     {"wrappers"},  # some come with an algorithm inside

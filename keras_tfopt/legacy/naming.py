@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import inspect
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_tfopt.execution import check_arguments, nearest
 from keras_tfopt.legacy import functions, sign_decay, workers
 from keras_tfopt.legacy.arguments import owner_of
 from keras_tfopt.legacy.optimizer import Optimizer
@@ -217,6 +217,7 @@ def _class(name: str, row: Row) -> type:
     signature = _signature(row)
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        check_arguments(name, kwargs, row.arguments)
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         arguments = {key: value for key, value in given.arguments.items() if key != "self"}
@@ -274,7 +275,7 @@ def get(name: Any) -> Any:
         classes.setdefault(one.removesuffix("Optimizer").lower(), cls)
     if key in classes:
         return classes[key]
-    close = difflib.get_close_matches(key, classes, n=3)
+    close = nearest(key, classes)
     raise ValueError(
         "Argument `name` must be that of an optimizer, such as 'lars' or 'LARSOptimizer' (see "
         "keras_tfopt.legacy.names()), or 'keras.' and that of one of Keras. Received: "
