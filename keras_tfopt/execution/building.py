@@ -108,11 +108,17 @@ def check_variables(variables: Sequence[Any], owner: str) -> None:
     """Raises an error, with what to write, for what is no variable."""
     for value in variables:
         if not backend.is_variable(value):
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            hint = "gradients come first: apply(gradients, variables), apply_gradients([(g, v)])"
-            if kind.startswith("torch.nn.") and keras.backend.backend() == "torch":
-                hint = "make a variable of it once, which shares its memory: keras.Variable(p)"
-            raise TypeError(f"{owner} updates variables of Keras; {hint}. Received: a {kind}")
+            raise TypeError(
+                f"{owner} updates variables of Keras; {instead_of(value)}. Received: a "
+                f"{type(value).__module__}.{type(value).__qualname__}"
+            )
+
+
+def instead_of(value: Any) -> str:
+    """What to write where this stands in the place of a variable."""
+    if type(value).__module__.startswith("torch.nn.") and keras.backend.backend() == "torch":
+        return "make a variable of it once, which shares its memory: keras.Variable(p)"
+    return "gradients come first: apply(gradients, variables), apply_gradients([(g, v)])"
 
 
 def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
