@@ -501,7 +501,7 @@ class WrappingEngine(Around, keras.optimizers.Optimizer):
             for (like, rows, names, index), (g, mask, parts) in zip(facts, given, strict=True):
                 old, *kept = parts if rows else values[start : start + 1 + len(names)]
                 s = dict(zip(names, kept, strict=True))
-                t = Scalars(scalars[like.dtype], self._facts[index], rows, backend.norm)
+                t = Scalars(scalars[like.dtype], self._facts[index], rows, backend.norm, mask)
                 slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
                 new_g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
                 x = _where(last, _where(mask, ops.cast(x, old.dtype), old), old)

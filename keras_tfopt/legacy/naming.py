@@ -13,7 +13,15 @@ from keras_tfopt.execution import check_arguments, nearest
 from keras_tfopt.legacy import functions, sign_decay, workers
 from keras_tfopt.legacy.arguments import owner_of
 from keras_tfopt.legacy.optimizer import Optimizer
-from keras_tfopt.legacy.table import CONTRIB, REQUIRED, RETURNN, TABLE, WITHOUT_MEANING, Row
+from keras_tfopt.legacy.table import (
+    CONTRIB,
+    MINIMIZED,
+    REQUIRED,
+    RETURNN,
+    TABLE,
+    WITHOUT_MEANING,
+    Row,
+)
 
 # On TensorFlow they are optimizers of TensorFlow, for its graphs too.
 _PLACE = "keras_tfopt.legacy" + (".graph" if keras.backend.backend() == "tensorflow" else "")
@@ -60,7 +68,7 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         decay.DecoupledWeightDecayExtension,
         CONTRIB,
         "keras_tfopt.DecoupledWeightDecay",
-        "",
+        MINIMIZED,
     ),
     "ElasticAverageCustomGetter": (
         workers.ElasticAverageCustomGetter,
@@ -78,13 +86,13 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         decay.extend_with_decoupled_weight_decay,
         CONTRIB,
         "keras_tfopt.extend_with_decoupled_weight_decay",
-        "",
+        MINIMIZED,
     ),
     "extend_with_weight_decay": (
         decay.extend_with_weight_decay,
         CONTRIB,
         "keras_tfopt.extend_with_decoupled_weight_decay",
-        "another name of `extend_with_decoupled_weight_decay`",
+        f"another name of `extend_with_decoupled_weight_decay`; {MINIMIZED}",
     ),
     "clip_gradients_by_global_norm": (
         functions.clip_gradients_by_global_norm,
