@@ -3,8 +3,8 @@
     python integration/tf1/compositions.py OUT [MODULE]
 
 It runs on TensorFlow 1.15.5, and on that of today with the optimizers of MODULE,
-`keras_tfopt.legacy`. OUT gets an archive with the variables of each of `SCENARIOS` after each step, one upon the other, as
-`<scenario>/<kind of variables>/<variable>`.
+`keras_tfopt.legacy`. OUT gets an archive with the variables of each of `SCENARIOS` after each step,
+one upon the other, as `<scenario>/<kind of variables>/<variable>`.
 """
 
 import importlib

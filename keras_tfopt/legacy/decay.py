@@ -153,7 +153,7 @@ class DecoupledWeightDecayExtension(Minimizing):
 
     @property
     def keras(self) -> Any:
-        """The Keras optimizer: a wrapper like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
+        """The Keras optimizer: like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
         return self._decaying[None]
 
 

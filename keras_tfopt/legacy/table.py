@@ -105,8 +105,8 @@ _NO_EPSILON = (
     "NaN"
 )
 _ADAMS = (
-    f"{_NO_EPSILON}; elements with a gradient whose square overflows stay, where the original makes "
-    "them NaN in the next step"
+    f"{_NO_EPSILON}; elements with a gradient whose square overflows stay, where the original "
+    "makes them NaN in the next step"
 )
 _SUMS = "repeated rows are summed first, the original updates once for each"
 _SHAMPOO_DIFFERS = (

@@ -95,7 +95,7 @@ class DecoupledWeightDecayExtension(Minimizing):
 
     @property
     def keras(self) -> Any:
-        """The Keras optimizer: a wrapper like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
+        """The Keras optimizer: like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
         inside = super().keras  # type: ignore[misc]
         if self._around is None:
             decay = decay_of(type(self))
