@@ -73,8 +73,8 @@ def algorithms() -> list[type]:
         item
         for item in public
         if inspect.isclass(item)
-        and issubclass(item, keras_tfopt.Algorithm)
-        and item is not keras_tfopt.Algorithm
+        and issubclass(item, keras_tfopt.Rule)
+        and item is not keras_tfopt.Rule
     ]
 
 

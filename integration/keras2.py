@@ -11,7 +11,7 @@ from keras import ops
 import keras_tfopt
 
 
-class SGD(keras_tfopt.Algorithm):
+class SGD(keras_tfopt.Rule):
     """Momentum with the learning rate inside of the slot."""
 
     sparse = "rows"
@@ -30,7 +30,7 @@ class SGD(keras_tfopt.Algorithm):
         return x + (self.momentum * m - t.lr * g if self.nesterov else m), {"momentum": m}
 
 
-class RMSprop(keras_tfopt.Algorithm):
+class RMSprop(keras_tfopt.Rule):
     """With squares that start at zero, and epsilon inside of the root only with momentum."""
 
     sparse = "rows"
@@ -57,7 +57,7 @@ class RMSprop(keras_tfopt.Algorithm):
         return x - new["momentum"], new
 
 
-class AMSGrad(keras_tfopt.Algorithm):
+class AMSGrad(keras_tfopt.Rule):
     """Adam with `amsgrad=True`: the largest second moment, and bias corrections."""
 
     def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, **base):
@@ -77,7 +77,7 @@ class AMSGrad(keras_tfopt.Algorithm):
         return x - t.rate * m / (ops.sqrt(vhat) + self.epsilon), {"m": m, "v": v, "vhat": vhat}
 
 
-class Nadam(keras_tfopt.Algorithm):
+class Nadam(keras_tfopt.Rule):
     """With a momentum that grows from step to step, as in Dozat's report."""
 
     scope = "variable"
@@ -111,7 +111,7 @@ class Nadam(keras_tfopt.Algorithm):
         return x - step, {"m": m, "v": v, "product": product}
 
 
-class RectifiedAdam(keras_tfopt.Algorithm):
+class RectifiedAdam(keras_tfopt.Rule):
     """Of TensorFlow Addons: Liu et al., "On the Variance of the Adaptive Learning Rate" (2020)."""
 
     def __init__(

@@ -555,7 +555,7 @@ class StockSubclass(keras.optimizers.Adam):
 
 
 @keras_tfopt.register
-class OwnAdam(keras_tfopt.Algorithm):
+class OwnAdam(keras_tfopt.Rule):
     """A rule of one's own in this package."""
 
     def __init__(self, learning_rate: Any = 0.001, **base: Any):

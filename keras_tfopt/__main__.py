@@ -24,12 +24,17 @@ def main(arguments: list[str] | None = None) -> int:
     about = commands.add_parser("info", help="all that is known of one")
     about.add_argument("name")
     options = parser.parse_args(arguments)
+    try:
+        return run(options)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs what has been asked for; returns its exit status."""
     if options.command == "info":
-        try:
-            print(registry.info(options.name))
-        except ValueError as error:
-            print(error, file=sys.stderr)
-            return 2
+        print(registry.info(options.name))
         return 0
     found = registry.list_optimizers(
         options.filter or "*",

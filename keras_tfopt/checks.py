@@ -8,7 +8,13 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import changes, is_computed_again, is_function_of_step, is_variable
+from keras_tfopt.execution import (
+    as_schedule,
+    changes,
+    is_computed_again,
+    is_function_of_step,
+    is_variable,
+)
 
 
 def check_number(
@@ -66,9 +72,9 @@ def check_hyperparameter(
 ) -> Any:
     """`check_number`, but what gives a number at each step passes.
 
-    That is a `keras.optimizers.schedules.LearningRateSchedule`, called with the number of steps
-    done; a scalar `keras.Variable`; or a callable without arguments, which compiled steps read
-    once.
+    That is a `keras.optimizers.schedules.LearningRateSchedule` or a function, called with the
+    number of steps done; a scalar `keras.Variable`; or a function without arguments, which compiled
+    steps read once.
 
     Args:
         name: Of the argument, for the error.
@@ -84,11 +90,12 @@ def check_hyperparameter(
     """
     if is_computed_again():
         return value
+    value = as_schedule(value)
     if not changes(value):
         try:
             return check_number(name, value, low, high, left_open=left_open, right_open=right_open)
         except TypeError as error:
-            also = ", a schedule, a scalar variable or a callable without arguments. Received:"
+            also = ", a schedule, a scalar variable or a function of the step. Received:"
             raise TypeError(str(error).replace(". Received:", also)) from None
     if isinstance(value, keras.Variable) and tuple(value.shape) != ():
         raise ValueError(f"Argument `{name}` must be a scalar variable. Received: {value!r}")

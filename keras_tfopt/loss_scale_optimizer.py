@@ -30,6 +30,7 @@ class LossScaleOptimizer(LossScalingEngine):
         initial_scale: First $c$, number > 0. Defaults to 2**15.
         dynamic_growth_steps: $n$, integer >= 1. Defaults to 2000.
         name: Name of the optimizer.
+        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Slots: none. `optimizer.dynamic_scale` is $c$, and `optimizer.step_counter` the number of finite
     steps since it changed. Both are saved.
@@ -55,10 +56,12 @@ class LossScaleOptimizer(LossScalingEngine):
         initial_scale: float = 2.0**15,
         dynamic_growth_steps: int = 2000,
         name: str | None = None,
+        **base: Any,
     ):
         super().__init__(
             inner_optimizer,
             check_number("initial_scale", initial_scale, 0, left_open=True),
             check_integer("dynamic_growth_steps", dynamic_growth_steps, 1),
             name=name,
+            **base,
         )

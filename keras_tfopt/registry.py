@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 import inspect
 import math
@@ -14,7 +13,16 @@ from typing import Any, Literal, overload
 import keras
 
 from keras_tfopt import distributed, rules, wrappers
-from keras_tfopt.execution import Like, own_parameters, portable
+from keras_tfopt.execution import (
+    Like,
+    all_arguments,
+    did_you_mean,
+    nearest,
+    optimizer_from,
+    own_parameters,
+    short,
+)
+from keras_tfopt.formulas import plain_text
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.rule import OPTIONS, Rule
@@ -37,11 +45,17 @@ _GIVEN = {
     "replicas_to_aggregate": 1,
     "staleness": 0,
 }
+# Other names under which people look for them.
+_ALIASES = {
+    "ema": "moving_average",
+    "sgdw": "momentum_w",
+    "swa": "stochastic_weight_averaging",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What is known of an optimizer. Printed, it is a page of text.
+    """What is known of an optimizer. Printed, it is a page of text, formulas in plain characters.
 
     Attributes:
         name: The name by which `get` makes it: `"lazy_adam"`, `"keras.adam"`.
@@ -95,7 +109,8 @@ class Info:
         }
         lines = [f"{self.name}: {self.description}", f"{_path(self.optimizer_class)}({arguments})"]
         lines += [self.formula] if self.formula else []
-        return "\n\n".join([*lines, "\n".join(f"{k}: {v}" for k, v in facts.items() if v)])
+        page = "\n\n".join([*lines, "\n".join(f"{k}: {v}" for k, v in facts.items() if v)])
+        return plain_text(page)
 
 
 @overload
@@ -134,7 +149,8 @@ def list_optimizers(
     """Names of optimizers: of this package, its wrappers, and Keras's own as `"keras.adam"`.
 
     Args:
-        filter: A pattern with `*` and `?`, or several. `"ada*"` finds `"keras.adam"`, too.
+        filter: A pattern with `*` and `?`, or several. `"ada*"` finds `"keras.adam"`, too. What has
+            neither is a name, as of `info`.
         exclude: Patterns of names to leave out.
         with_description: Give pairs of a name and a line of description.
         row_gradients: Only those for which a row gradient leaves other rows alone (True), or
@@ -143,18 +159,15 @@ def list_optimizers(
         source: Only those that stand for something in this module: `"tf.train"`,
             `"tf.contrib.opt"`, `"returnn.tf.updater"`, `"tensorflow_addons"`, `"keras"`.
 
+    Raises:
+        ValueError: for a name that no optimizer has; the message has similar names.
+
     Example:
 
     >>> keras_tfopt.list_optimizers("ada*", source="tf.train")
     ['adadelta', 'adagrad', 'adagrad_da', 'adam']
     """
-    for argument, patterns in (("filter", filter), ("exclude", exclude)):
-        each = [patterns] if isinstance(patterns, str) else patterns
-        if not isinstance(each, Iterable) or not all(isinstance(p, str) for p in each):
-            raise TypeError(
-                f"Argument `{argument}` must be a pattern such as 'ada*', or several in a list. "
-                f"Received: {patterns!r}"
-            )
+    wanted, unwanted = _patterns("filter", filter), _patterns("exclude", exclude)
     for argument, choice in (("row_gradients", row_gradients), ("second_order", second_order)):
         if choice is not None and not isinstance(choice, bool):
             raise TypeError(
@@ -164,7 +177,7 @@ def list_optimizers(
         raise ValueError(f"Argument `source` must be one of {SOURCES}. Received: {source!r}")
     found = []
     for name, cls in _classes().items():
-        if not _matches(name, filter) or _matches(name, exclude):
+        if not _matches(name, wanted) or _matches(name, unwanted):
             continue
         if row_gradients is not None and (
             issubclass(cls, (Wrapper, LossScaleOptimizer)) or _is_lazy(cls) != row_gradients
@@ -180,12 +193,13 @@ def list_optimizers(
     return found
 
 
-def info(name: str) -> Info:
+def info(name: str | type | Rule | Wrapper | LossScaleOptimizer) -> Info:
     """What is known of an optimizer.
 
     Args:
         name: As of `list_optimizers`, or the name of a class, or that of the original:
-            `"lars"`, `"LARS"` and `"LARSOptimizer"` are the same.
+            `"lars"`, `"LARS"` and `"LARSOptimizer"` are the same. Also the class itself, or an
+            optimizer of it.
 
     Raises:
         ValueError: if there is no such optimizer; the message has similar names.
@@ -222,9 +236,13 @@ def info(name: str) -> Info:
 def get(identifier: Any, **arguments: Any) -> Any:
     """An optimizer from its name, its configuration, or itself.
 
+    `keras.optimizers.get` and `model.compile` know those of this package by the names under which
+    they are registered: `"keras_tfopt>LARS"`, with default arguments.
+
     Args:
-        identifier: A name as of `info`, a wrapper around one as `"moving_average(lars)"`, nested as
-            deeply as you like; a configuration, as of `keras.optimizers.serialize`; or a
+        identifier: A name or class as of `info`; a wrapper around a name as
+            `"moving_average(lars)"`, nested as deeply as you like; a configuration, as of
+            `keras.optimizers.serialize` or `{"class_name": "LARS", "config": {...}}`; or a
             `keras.optimizers.Optimizer`, which is returned.
         **arguments: Arguments of the constructors. With wrappers, each goes to the outermost that
             has an argument of this name.
@@ -237,25 +255,23 @@ def get(identifier: Any, **arguments: Any) -> Any:
 
     >>> optimizer = keras_tfopt.get("moving_average(lars)", learning_rate=0.5, average_decay=0.99)
     """
-    if not isinstance(identifier, str):
+    if isinstance(identifier, (Mapping, keras.optimizers.Optimizer)):
         if arguments:
             raise TypeError(
                 "Arguments can be given together with a name only. Received: "
                 f"{sorted(arguments)} for {identifier!r}"
             )
-        if isinstance(identifier, keras.optimizers.Optimizer):
-            return identifier
-        if isinstance(identifier, Mapping):
-            # keras.optimizers.deserialize gives back the name where it does not know a class of its
-            # own, and takes names without a module, which this does not.
-            has_module = identifier.get("module") is not None
-            read = keras.saving.deserialize_keras_object if has_module else keras.optimizers.get
-            return read(portable(dict(identifier)))
+        return optimizer_from(identifier)
+    if isinstance(identifier, type):
+        names = [_known(identifier)]
+    elif isinstance(identifier, str):
+        names = [_known(name) for name in _parsed(identifier)]
+    else:
         raise TypeError(
             "Argument `identifier` must be a name, a configuration or an optimizer. Received: "
             f"{identifier!r}"
         )
-    classes = [_classes()[_known(name)] for name in _parsed(identifier)]
+    classes = [_classes()[name] for name in names]
     for outer in classes[:-1]:
         if "inner_optimizer" not in inspect.signature(outer).parameters:
             raise ValueError(
@@ -266,7 +282,10 @@ def get(identifier: Any, **arguments: Any) -> Any:
         takers = [n for n, cls in enumerate(classes) if name in _parameters(cls)]
         if not takers:
             allowed = sorted({p for cls in classes for p in _parameters(cls)})
-            raise TypeError(f"{identifier!r} takes the arguments {allowed}. Received: {name!r}")
+            raise TypeError(
+                f"{identifier!r} takes the arguments {allowed}. Received: {name!r}. "
+                f"{did_you_mean(name, allowed) if nearest(name, allowed) else ''}".rstrip()
+            )
         given[takers[0]][name] = value
     made: list[Any] = []
     for cls, own in zip(reversed(classes), reversed(given), strict=True):
@@ -292,11 +311,7 @@ def _parsed(identifier: str) -> list[str]:
 
 def _parameters(cls: type) -> list[str]:
     """Arguments by name, options of the base among them, but not the optimizer inside."""
-    return [
-        p.name
-        for p in inspect.signature(cls).parameters.values()
-        if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name != "inner_optimizer"
-    ]
+    return [name for name in all_arguments(cls) if name != "inner_optimizer"]
 
 
 def _classes() -> dict[str, type]:
@@ -316,29 +331,55 @@ def _classes() -> dict[str, type]:
     return dict(sorted(found.items()))
 
 
-def _known(name: str) -> str:
+def _known(name: Any) -> str:
+    """The name, as of `list_optimizers`, for any name of an optimizer, its class or itself."""
     classes = _classes()
+    if isinstance(name, keras.optimizers.Optimizer):
+        name = type(name)
+    if isinstance(name, type):
+        # On PyTorch, optimizers of Keras are of subclasses of its public classes.
+        same = name.__mro__ if name.__module__.startswith("keras.") else (name,)
+        for known, cls in classes.items():
+            if cls in same:
+                return known
+        name = name.__name__ if name.__module__.startswith("keras_tfopt.legacy") else name
     if not isinstance(name, str):
-        raise TypeError(f"Argument `name` must be a string. Received: {name!r}")
-    names = {cls.__name__: n for n, cls in classes.items() if "." not in n}
-    short = {_short(old): names[ours] for old, ours in _counterparts().items() if ours in names}
-    short.update({_short(cls): known for cls, known in names.items()})
-    short.update({_short(known): known for known in classes})
-    if _short(name) in short:
-        return short[_short(name)]
-    similar = difflib.get_close_matches(name.lower(), list(classes), 5, 0.5)
+        raise TypeError(
+            "Argument `name` must be a name of an optimizer, or a class of this package or of "
+            f"Keras. Received: {name!r}"
+        )
+    ours = {cls.__name__: n for n, cls in classes.items() if "." not in n}
+    found: dict[str, str] = {
+        short(known.removeprefix("keras.")): known for known in classes if "." in known
+    }
+    found.update(_ALIASES)
+    found.update({short(old): ours[new] for old, new in _counterparts().items() if new in ours})
+    found.update({short(cls): known for cls, known in ours.items()})
+    found.update({short(known): known for known in classes})
+    if short(name) in found:
+        return found[short(name)]
+    similar = nearest(name, classes, 5)
     raise ValueError(
         f"There is no optimizer {name!r}. "
         + (f"Similar names: {similar}" if similar else "See keras_tfopt.list_optimizers()")
     )
 
 
-def _short(name: str) -> str:
-    return re.sub(r"[_\-\s]", "", name.lower()).removesuffix("optimizer")
+def _patterns(argument: str, given: Any) -> list[str]:
+    """The patterns of an argument, those without `*` and `?` as names that there are."""
+    patterns = [given] if isinstance(given, str) else given
+    if not isinstance(patterns, Iterable) or not all(isinstance(p, str) for p in patterns):
+        raise TypeError(
+            f"Argument `{argument}` must be a pattern such as 'ada*', or several in a list. "
+            f"Received: {given!r}"
+        )
+    return [
+        p if set(p) & set("*?[") or any(_matches(name, [p]) for name in _classes()) else _known(p)
+        for p in patterns
+    ]
 
 
-def _matches(name: str, patterns: str | Iterable[str]) -> bool:
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+def _matches(name: str, patterns: list[str]) -> bool:
     names = {name, name.removeprefix("keras.")}
     return any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in patterns)
 

@@ -13,6 +13,7 @@ from typing_extensions import dataclass_transform
 
 from keras_tfopt.checks import check_bool, check_hyperparameter, check_integer, check_number
 from keras_tfopt.execution import (
+    DEFAULTS,
     Engine,
     Like,
     Slot,
@@ -24,22 +25,7 @@ from keras_tfopt.execution import (
 )
 
 PACKAGE = "keras_tfopt"
-# Of all optimizers, with their defaults. The first ones are Keras's.
-OPTIONS: dict[str, Any] = {
-    "name": None,
-    "weight_decay": None,
-    "clipnorm": None,
-    "clipvalue": None,
-    "global_clipnorm": None,
-    "use_ema": False,
-    "ema_momentum": 0.99,
-    "ema_overwrite_frequency": None,
-    "loss_scale_factor": None,
-    "gradient_accumulation_steps": None,
-    "row_variables": r"(^|/)embeddings$",
-    "master_weights": False,
-    "maximize": False,
-}
+OPTIONS: dict[str, Any] = {"name": None, **DEFAULTS}
 SCOPES = ("element", "variable", "model")
 SPARSE = ("dense", "rows", "move_rows")
 Registered = TypeVar("Registered")
@@ -162,8 +148,9 @@ class Rule(Engine, _Fielded):
     updates.
 
     Args:
-        learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, or callable
-            without arguments (read once when a step is compiled).
+        learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, function of
+            the number of steps done (a float, 0 at the first step), or function without arguments
+            (read once when a step is compiled).
         row_variables: Regular expression, or list of them, searched in the paths of variables;
             where it matches, rows without gradient are left alone (modes "rows" and "move_rows").
             The default is the table of `keras.layers.Embedding`; None is no variable.

@@ -34,7 +34,7 @@ BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}
 FLOORS = (
     {"execution"},
     {"checks"},
-    {"rule", "wrapper"},
+    {"rule", "wrapper", "formulas"},
     {"loss_scale_optimizer"},
     {"rules", "schedules"},
     {"wrappers"},  # some come with an algorithm inside

@@ -412,6 +412,28 @@ def test_checkpoints_of_objects(name, where, tmp_path):
     assert_close(value, straight(MAKE[name], 4), factor=10)
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 1)])
+@pytest.mark.parametrize("more", [{}, {"svd_interval": 2}, {"max_matrix_size": 2}])
+def test_checkpoints_of_objects_with_slots_of_other_shapes(shape, more, tmp_path):
+    """Slots of Shampoo, which are restored before a step has made them."""
+
+    def train(steps, restored=None):
+        with eagerly():
+            x = tf.Variable(np.arange(1.0, 1 + np.prod(shape)).reshape(shape), name="x")
+            count = tf.Variable(0, dtype="int64", trainable=False)
+            optimizer = legacy.ShampooOptimizer(count, learning_rate=0.1, **more)
+            checkpoint = tf.train.Checkpoint(x=x, count=count, optimizer=optimizer)
+            status = checkpoint.restore(restored)
+            for _ in range(steps):
+                optimizer.minimize(lambda: tf.reduce_sum(x**2), count, [x])
+            if restored:
+                status.assert_consumed()
+            return x.numpy(), checkpoint.save(str(tmp_path / "model"))
+
+    _, path = train(2)
+    np.testing.assert_allclose(train(1, path)[0], train(3)[0], rtol=1e-12)
+
+
 def test_a_session_that_is_monitored_goes_on(tmp_path):
     def train(steps):
         with tf.Graph().as_default():

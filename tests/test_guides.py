@@ -119,7 +119,7 @@ def from_tf1(text):
 def choosing(text):
     tried = lines(text, ("ggt", "keras.adam"), 5)  # rate, validation, test, rates, ms/step
     assert all(validation > 0.5 for _, validation, *_ in tried.values())
-    assert r"\eta_\text{LARS}" in text  # the formula of `info`
+    assert "r = eta_LARS ||x||" in text  # the formula of `info`
     assert "ftrl" in text.split("rows that a batch does not touch stay:")[1].splitlines()[1]
 
 

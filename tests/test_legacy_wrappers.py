@@ -66,10 +66,25 @@ def test_extension_calls_the_class_behind():
         pass
 
     x = variable([1.0])
-    with pytest.warns(UserWarning, match="rows of sparse gradients decay"):
-        optimizer = Extended(0.5, learning_rate=1.0)
+    optimizer = Extended(0.5, learning_rate=1.0)
     optimizer.minimize(lambda: ops.sum(x * 10.0))
     np.testing.assert_allclose(to_numpy(x), [0.5 - 3.0])
+
+
+def test_extended_gradient_descent_in_keras(tmp_path):
+    """Rows do not decay in `fit` either, nor after the model has been saved and loaded."""
+    cls = legacy.extend_with_decoupled_weight_decay(legacy.GradientDescentOptimizer)
+    model = keras.Sequential(
+        [keras.Input((1,), dtype="int32"), keras.layers.Embedding(3, 2), keras.layers.Dense(1)]
+    )
+    model.compile(optimizer=cls(0.5, learning_rate=0.0).keras, loss="mse")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for one in (model, loaded):
+        table, kernel = (to_numpy(v) for v in one.trainable_variables[:2])
+        one.fit(np.array([[0], [1]]), np.ones((2, 1, 1)), batch_size=2, verbose=0)
+        np.testing.assert_array_equal(to_numpy(one.trainable_variables[0]), table)
+        np.testing.assert_allclose(to_numpy(one.trainable_variables[1]), kernel / 2)
 
 
 # ---- Moving averages -----------------------------------------------------------------------------

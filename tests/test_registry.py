@@ -228,6 +228,7 @@ def test_from_a_shell(capsys):
     assert main(["list", "*adam*", "--no-row-gradients", "--exclude", "keras.*"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == keras_tfopt.list_optimizers("*adam*", exclude="keras.*", row_gradients=False)
-    assert main(["list", "larz"]) == 1 and "No optimizer" in capsys.readouterr().err
+    assert main(["list", "*larz*"]) == 1 and "No optimizer" in capsys.readouterr().err
+    assert main(["list", "larz"]) == 2 and "Similar names: ['lars'" in capsys.readouterr().err
     assert main(["info", "larz"]) == 2
     assert "Similar names: ['lars'" in capsys.readouterr().err

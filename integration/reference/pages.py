@@ -18,7 +18,7 @@ from integration import catalogue, stock_defects
 from integration.reference import docstrings, names, runs
 
 # Optimizers to derive from.
-ABSTRACT = (keras_tfopt.Algorithm, keras_tfopt.Wrapper, keras_tfopt.distributed.OverWorkers)
+ABSTRACT = (keras_tfopt.Rule, keras_tfopt.Wrapper, keras_tfopt.distributed.OverWorkers)
 CATALOGUE = Path(__file__).parents[2] / "guides" / "optimizers.md"
 
 
@@ -119,7 +119,7 @@ def registry_facts(name: str) -> str:
             "variable": "a variable",
             "model": "all variables",
         }[info.scope]
-    if issubclass(info.optimizer_class, keras_tfopt.Algorithm):
+    if issubclass(info.optimizer_class, keras_tfopt.Rule):
         facts["Row gradient"] = catalogue.rows_of(info.optimizer_class)
     if info.originals:
         facts["Stands for"] = ", ".join(_original(name) for name in info.originals)
@@ -192,7 +192,7 @@ def optimizer_rows(wrappers: bool) -> list[list[str]]:
     for name in keras_tfopt.list_optimizers(exclude="keras.*"):
         info = keras_tfopt.info(name)
         cls = info.optimizer_class
-        if wrappers == issubclass(cls, keras_tfopt.Algorithm):
+        if wrappers == issubclass(cls, keras_tfopt.Rule):
             continue
         rows.append(
             [
@@ -378,7 +378,7 @@ acts as a dense one; their formulas are in Keras's documentation.</p>
 # ---- What all pages have -------------------------------------------------------------------------
 
 GROUPS = (
-    ("Optimizers", lambda e: _is_optimizer(e.item) and issubclass(e.item, keras_tfopt.Algorithm)),
+    ("Optimizers", lambda e: _is_optimizer(e.item) and issubclass(e.item, keras_tfopt.Rule)),
     ("Wrappers", lambda e: _is_optimizer(e.item)),
     ("TensorFlow 1", lambda e: e.module == "keras_tfopt.legacy"),
     ("Everything else", lambda e: True),

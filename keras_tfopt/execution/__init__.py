@@ -11,7 +11,7 @@ from keras_tfopt.execution.access import (
 from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sync
 from keras_tfopt.execution.building import path_of, prepare
 from keras_tfopt.execution.checkpoint_files import CheckpointFile, Content, write_checkpoint
-from keras_tfopt.execution.configuration import decoded, encoded, portable
+from keras_tfopt.execution.configuration import decoded, encoded, optimizer_from, portable
 from keras_tfopt.execution.construction import has_constructor
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.exchanges.workers import clone, mean_gradient, rows_in
@@ -28,6 +28,9 @@ from keras_tfopt.execution.lookup import (
 from keras_tfopt.execution.loss_gradients import gradients_of_loss
 from keras_tfopt.execution.loss_scaling import LossScalingEngine
 from keras_tfopt.execution.options import (
+    DEFAULTS,
+    all_arguments,
+    as_schedule,
     changes,
     check_savable,
     compile_patterns,
@@ -40,6 +43,7 @@ from keras_tfopt.execution.scopes import creating
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
+from keras_tfopt.execution.suggestions import check_arguments, did_you_mean, nearest, short
 from keras_tfopt.execution.training_state import (
     array_of,
     core,
@@ -122,7 +126,12 @@ __all__ = [
     "is_function_of_step",
     "clipped_by_global_norm",
     "compile_patterns",
+    "all_arguments",
+    "DEFAULTS",
+    "as_schedule",
+    "check_arguments",
     "decoded",
+    "did_you_mean",
     "encoded",
     "exempt_from_rematerialization",
     "forget_compiled",
@@ -131,9 +140,12 @@ __all__ = [
     "look_up",
     "share_rows",
     "own_parameters",
+    "nearest",
+    "optimizer_from",
     "parts",
     "path_of",
     "plain",
     "portable",
+    "short",
     "sync",
 ]

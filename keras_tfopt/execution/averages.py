@@ -88,7 +88,7 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
     Afterwards it has its weights again, to the bit, whatever has happened.
 
     Args:
-        model: A `keras.Model`.
+        model: A `keras.Model`, compiled unless `optimizer` is given.
         optimizer: The optimizer that keeps the averages, or one around it; None takes the model's.
         of: Whose averages, if several optimizers inside one another keep some.
 
@@ -101,7 +101,13 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
     >>> with keras_tfopt.averaged(model):
     ...     model.save_weights("averages.weights.h5")
     """
-    optimizer = model.optimizer if optimizer is None else optimizer
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(
+            "Argument `optimizer` must be the optimizer that keeps the averages, unless the model "
+            "is compiled with it: write `averaged(model, optimizer)`, or call `model.compile`. "
+            f"Received: {optimizer!r}"
+        )
     sync(model)
     new = averages_of(optimizer, backend.read, of)
     _refuse_twice([variable for variable, _ in new])

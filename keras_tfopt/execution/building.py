@@ -23,6 +23,7 @@ def path_of(variable: Any) -> str:
 
 def describe(variable: Any, owner: str) -> Like:
     """The static facts of a variable, which must be one that can be trained."""
+    check_variables([variable], owner)
     dtype = keras.backend.standardize_dtype(variable.dtype)
     path = path_of(variable)
     if not dtype.startswith(("float", "bfloat")):
@@ -95,6 +96,7 @@ def pair(
             f"gradients for {len(variables)} variables"
         )
     if variables and not optimizer.built:
+        check_variables(variables, type(optimizer).__name__)
         with keras.name_scope(optimizer.name):
             backend.once(lambda: optimizer.build(variables))
     if not are_same(variables, optimizer._trainable_variables):
@@ -102,8 +104,26 @@ def pair(
     return grads, variables
 
 
+def check_variables(variables: Sequence[Any], owner: str) -> None:
+    """Raises an error, with what to write, for what is no variable."""
+    for value in variables:
+        if not backend.is_variable(value):
+            raise TypeError(
+                f"{owner} updates variables of Keras; {instead_of(value)}. Received: a "
+                f"{type(value).__module__}.{type(value).__qualname__}"
+            )
+
+
+def instead_of(value: Any) -> str:
+    """What to write where this stands in the place of a variable."""
+    if type(value).__module__.startswith("torch.nn.") and keras.backend.backend() == "torch":
+        return "make a variable of it once, which shares its memory: keras.Variable(p)"
+    return "gradients come first: apply(gradients, variables), apply_gradients([(g, v)])"
+
+
 def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
     """Raises an error, by their names, for variables that an optimizer was not built for."""
+    check_variables(variables, type(optimizer).__name__)
     # Keras's own error shows values, and before 3.15 fails where a step is being compiled.
     unknown = _unknown(optimizer, variables)
     if unknown:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_tfopt.execution.building import path_of
+from keras_tfopt.execution.suggestions import did_you_mean, short
 
 
 def encoded(value: Any, name: str = "") -> Any:
@@ -50,3 +51,37 @@ def portable(config: Any) -> Any:
     if str(config.get("module")).startswith("keras.src.backend.") and "class_name" in config:
         config.update(module="keras.optimizers", registered_name=None)
     return config
+
+
+def optimizer_from(identifier: Any) -> Any:
+    """`keras.optimizers.get`, which also knows registered optimizers by their plain names.
+
+    A name that Keras has itself is Keras's.
+    """
+    if isinstance(identifier, keras.optimizers.Optimizer):
+        return identifier
+    given = {"class_name": identifier} if isinstance(identifier, str) else identifier
+    config: dict[str, Any] = portable(dict(given))
+    if config.get("module") is not None:
+        # Not that of keras.optimizers, which for classes that are not its own may give their name.
+        return keras.saving.deserialize_keras_object(config)
+    config = {"config": {}, **config}
+    name = str(config.get("class_name"))
+    known = {key.lower(): key for key, cls in vars(keras.optimizers).items() if _is_optimizer(cls)}
+    if name.lower() in known or keras.saving.get_registered_object(name) is not None:
+        return keras.optimizers.get(config)
+    registered = {
+        cls.__name__: cls
+        for _, cls in sorted(keras.saving.get_custom_objects().items(), reverse=True)
+        if _is_optimizer(cls)
+    }
+    for own, cls in registered.items():
+        if short(own) == short(name):
+            return cls.from_config(config["config"])
+    raise ValueError(
+        f"There is no optimizer {name!r}. {did_you_mean(name, [*registered, *known.values()])}"
+    )
+
+
+def _is_optimizer(cls: Any) -> bool:
+    return isinstance(cls, type) and issubclass(cls, keras.optimizers.Optimizer)

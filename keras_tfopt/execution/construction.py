@@ -118,7 +118,7 @@ class Formulas(Constructed):
 def has_constructor(cls: type) -> bool:
     """Whether the constructor of a class is written by hand, and not made from its fields."""
     for base in cls.__mro__:
-        if "takes_base_options" in vars(base):  # an engine, below all that users write
+        if "is_engine" in vars(base):  # an engine, below all that users write
             return False
         if "__init__" in vars(base):
             return not hasattr(vars(base)["__init__"], "fields")

@@ -42,6 +42,7 @@ from keras_tfopt.execution.building import (
 )
 from keras_tfopt.execution.construction import Formulas
 from keras_tfopt.execution.options import (
+    DEFAULTS,
     changes,
     check_base,
     check_learning_rate,
@@ -49,13 +50,14 @@ from keras_tfopt.execution.options import (
     compile_patterns,
     current,
 )
+from keras_tfopt.execution.representation import Shown
 from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
 from keras_tfopt.execution.verb_arguments import pairs_of
 
 
-class Engine(Formulas, keras.optimizers.Optimizer):
+class Engine(Formulas, Shown, keras.optimizers.Optimizer):
     """Runs a rule over the variables of a model, on any backend.
 
     Subclasses (see `keras_tfopt.Rule`) provide `scope`, `sparse`, `slots`, `scalars` and
@@ -71,7 +73,8 @@ class Engine(Formulas, keras.optimizers.Optimizer):
     second_order = False
     # Whether a gradient that is not finite would spoil the state for good.
     needs_finite = False
-    takes_base_options = True
+    is_engine = True
+    takes_options = True  # those that all optimizers have, of which wrappers have none
     _own_weight_decay = False
     built: bool
     _learning_rate: Any
@@ -90,7 +93,7 @@ class Engine(Formulas, keras.optimizers.Optimizer):
         self,
         learning_rate: Any,
         *,
-        row_variables: Any = r"(^|/)embeddings$",
+        row_variables: Any = DEFAULTS["row_variables"],
         master_weights: bool = False,
         maximize: bool = False,
         **base: Any,
@@ -99,7 +102,7 @@ class Engine(Formulas, keras.optimizers.Optimizer):
             return
         self._lock = False
         learning_rate = check_learning_rate(learning_rate)
-        check_base(base)
+        check_base(type(self), base)
         super().__init__(learning_rate, **base)
         self.row_variables = row_variables
         self._row_patterns = compile_patterns("row_variables", row_variables)

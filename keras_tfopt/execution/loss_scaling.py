@@ -16,12 +16,14 @@ from keras_tfopt.execution.building import constant, describe, listed, pair
 from keras_tfopt.execution.configuration import portable
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.exchanges.workers import agreed
+from keras_tfopt.execution.options import CLIPPING_AND_DECAY
+from keras_tfopt.execution.representation import Around
 from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
-from keras_tfopt.execution.wrapping import apply_summed, check_inner
+from keras_tfopt.execution.wrapping import apply_summed, check_around, check_inner
 
 
-class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
+class LossScalingEngine(Around, keras.optimizers.LossScaleOptimizer):
     """Divides gradients by the loss scale and steps where all of them are finite.
 
     Of Keras's class for `compile`, which asks for it, and for its arguments; the step is its own.
@@ -30,10 +32,19 @@ class LossScalingEngine(keras.optimizers.LossScaleOptimizer):
     built: bool
     _own = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
-    def __init__(self, inner_optimizer: Any, *args: Any, **kwargs: Any):
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        initial_scale: float,
+        dynamic_growth_steps: int,
+        name: str | None = None,
+        **base: Any,
+    ):
         self._lock = False
         inner = check_inner(inner_optimizer, type(self).__name__)
-        super().__init__(inner, *args, **kwargs)
+        check_around(type(self), base, inner)
+        super().__init__(inner, initial_scale, dynamic_growth_steps, name=name)
+        self.leave_to_inner(*CLIPPING_AND_DECAY)
         self._waiting: persistence.Saved | None = None
         self._fast = Cache()
 

@@ -12,6 +12,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+from keras import ops
+
+from keras_tfopt.execution.suggestions import check_arguments
+
+# Options of all optimizers, with defaults. Keras's base class has no signature on TensorFlow.
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(keras.optimizers.SGD).parameters.items()
+    if name not in ("learning_rate", "momentum", "nesterov", "name", "kwargs")
+} | {"row_variables": r"(^|/)embeddings$", "master_weights": False, "maximize": False}
+# Options that a wrapper has none of: they are read from the optimizer inside.
+CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
+AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
 def compile_patterns(argument: str, patterns: Any) -> list[re.Pattern]:
@@ -80,14 +93,50 @@ def check_savable(argument: str, value: Any) -> None:
         )
 
 
+@keras.saving.register_keras_serializable("keras_tfopt")
+class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that is a function of the number of steps done, given as a float, 0 at first."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        self.function = function
+
+    def __call__(self, step: Any) -> Any:
+        """Return what the function gives at this step."""
+        try:
+            return self.function(ops.cast(step, keras.backend.floatx()))
+        except Exception as error:
+            raise TypeError(
+                "A schedule must be a function of the number of steps that computes with tensors "
+                f"of {keras.backend.backend()}: write it with keras.ops, or use one of "
+                f"keras.optimizers.schedules. Received: {self.function!r}, which raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the function, which has to be registered."""
+        check_savable("learning_rate", self.function)
+        return {"function": keras.saving.serialize_keras_object(self.function)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FunctionOfStep:
+        """Return the schedule that `get_config` described."""
+        return cls(keras.saving.deserialize_keras_object(config["function"]))
+
+
+def as_schedule(value: Any) -> Any:
+    """Return a function of the step as a schedule, and anything else as it is."""
+    return FunctionOfStep(value) if is_function_of_step(value) else value
+
+
 def check_learning_rate(value: Any) -> Any:
-    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule) or callable(value):
+    value = as_schedule(value)
+    if changes(value) and not isinstance(value, keras.Variable):
         return value
     if not _is_number(value):
         raise TypeError(
             "Argument `learning_rate` must be a number >= 0, a "
-            "keras.optimizers.schedules.LearningRateSchedule or a callable without arguments. "
-            f"Received: {value!r}"
+            "keras.optimizers.schedules.LearningRateSchedule, or a function of the number of "
+            f"steps or without arguments. Received: {value!r}"
         )
     value = float(value)
     if not value >= 0 or math.isinf(value):
@@ -95,8 +144,9 @@ def check_learning_rate(value: Any) -> Any:
     return value
 
 
-def check_base(base: dict[str, Any]) -> None:
+def check_base(cls: type, base: dict[str, Any]) -> None:
     """Keras takes most of its base options unseen; a wrong one would only show in the numbers."""
+    check_arguments(cls.__name__, base, all_arguments(cls))
     for name in ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"):
         value = base.get(name)
         if value is None:
@@ -132,7 +182,7 @@ def own_parameters(cls: type) -> list[str]:
         constructor = vars(base).get("__init__")
         if constructor is None:
             continue
-        if "takes_base_options" in vars(base) or names and base.__module__.startswith("keras."):
+        if "is_engine" in vars(base) or names and base.__module__.startswith("keras."):
             break
         fields = getattr(constructor, "fields", None)
         if fields is not None:
@@ -142,6 +192,12 @@ def own_parameters(cls: type) -> list[str]:
         if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
     return list(names)
+
+
+def all_arguments(cls: Any) -> list[str]:
+    """Names of all arguments of a constructor: its own, then options that it passes on."""
+    options = ("name", *DEFAULTS) if getattr(cls, "takes_options", False) else ()
+    return list(dict.fromkeys([*own_parameters(cls), *options]))
 
 
 _again = contextvars.ContextVar("computing_again", default=False)

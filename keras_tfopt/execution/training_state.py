@@ -42,9 +42,9 @@ def described_slots(optimizer: Any, variable: Any) -> dict[str, Content]:
             for name, slot in part.slots(like).items():
                 shape = tuple(d for d in slot.shape if d is not None)
                 found[name] = Content(shape, slot.dtype or like.dtype)
-        if getattr(part, "use_ema", False):
+        if isinstance(part, Engine) and part.use_ema:
             found[AVERAGE] = Content(like.shape, like.dtype)
-        if getattr(part, "master_weights", False) and dtype_of(variable) != like.dtype:
+        if isinstance(part, Engine) and part.master_weights and dtype_of(variable) != like.dtype:
             found[MASTER] = Content(like.shape, like.dtype)
     return found
 
@@ -71,7 +71,7 @@ def state_at(optimizer: Any, variable: Any, name: str) -> Any:
     if name in found:
         return found[name]
     for part in parts(optimizer):
-        if name == AVERAGE and getattr(part, "use_ema", False):
+        if name == AVERAGE and isinstance(part, Engine) and part.use_ema:
             return part._model_variables_moving_average[part._get_variable_index(variable)]
     raise KeyError(name)
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.execution.building import path_of
+from keras_tfopt.execution.building import instead_of, path_of
 from keras_tfopt.execution.select import backend
 
 GATES = (0, 1, 2)  # Optimizer.GATE_NONE, GATE_OP and GATE_GRAPH
@@ -100,9 +100,10 @@ def check_pairs(pairs: Iterable[tuple]) -> None:
     """Raises an error for what is no pair of anything and a variable."""
     for pair in pairs:
         if len(pair) != 2 or not backend.is_variable(pair[1]):
+            hint = f"; {instead_of(pair[1])}" if len(pair) == 2 else ""
             raise TypeError(
-                "Argument `grads_and_vars` must hold pairs of a gradient and a variable. Received: "
-                f"{pair!r}{of_tensorflow(pair[-1]) if pair else ''}"
+                f"Argument `grads_and_vars` must hold pairs of a gradient and a variable{hint}. "
+                f"Received: {pair!r}{of_tensorflow(pair[-1]) if pair else ''}"
             )
 
 

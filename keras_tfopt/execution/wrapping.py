@@ -23,23 +23,33 @@ from keras_tfopt.execution.building import (
     pair,
     path_of,
 )
+from keras_tfopt.execution.configuration import optimizer_from
 from keras_tfopt.execution.construction import Constructed
 from keras_tfopt.execution.engine import Engine
-from keras_tfopt.execution.options import changes, current
+from keras_tfopt.execution.options import (
+    AVERAGING,
+    CLIPPING_AND_DECAY,
+    all_arguments,
+    changes,
+    current,
+    own_parameters,
+)
+from keras_tfopt.execution.representation import Around
 from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
 from keras_tfopt.execution.state import Like, Slot
+from keras_tfopt.execution.suggestions import check_arguments
 from keras_tfopt.execution.versions import is_multi_optimizer
 
 Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
 
 
-class WrappingEngine(Constructed, keras.optimizers.Optimizer):
+class WrappingEngine(Constructed, Around, keras.optimizers.Optimizer):
     """Runs a wrapper's hooks around `inner_optimizer.apply`. See `keras_tfopt.Wrapper`."""
 
     sparse = "dense"
-    takes_base_options = True
+    is_engine = True
     built: bool
     # Of each variable, in the order of building.
     _likes: list[Like]
@@ -50,14 +60,11 @@ class WrappingEngine(Constructed, keras.optimizers.Optimizer):
 
     def __init__(self, inner_optimizer: Any, name: str | None = None, **base: Any):
         self._lock = False
-        if base:
-            raise TypeError(
-                f"{type(self).__name__} takes no options of optimizers; set them on "
-                f"`inner_optimizer`. Received: {sorted(base)}"
-            )
         inner = check_inner(inner_optimizer, type(self).__name__)
+        check_around(type(self), base, inner)
         # A learning rate of its own would be a variable that nobody reads.
         super().__init__(learning_rate=lambda: inner.learning_rate, name=name)
+        self.leave_to_inner(*CLIPPING_AND_DECAY, *AVERAGING)
         self.inner_optimizer = inner
         self._waiting: persistence.Saved | None = None
         self._fast = Cache()
@@ -496,7 +503,7 @@ class WrappingEngine(Constructed, keras.optimizers.Optimizer):
             for (like, rows, names, index), (g, mask, parts) in zip(facts, given, strict=True):
                 old, *kept = parts if rows else values[start : start + 1 + len(names)]
                 s = dict(zip(names, kept, strict=True))
-                t = Scalars(scalars[like.dtype], self._facts[index], rows, backend.norm)
+                t = Scalars(scalars[like.dtype], self._facts[index], rows, backend.norm, mask)
                 slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
                 new_g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
                 x = _where(last, _where(mask, ops.cast(x, old.dtype), old), old)
@@ -748,18 +755,33 @@ def _where(condition: Any, new: Any, old: Any) -> Any:
 
 
 def check_inner(inner: Any, owner: str) -> Any:
+    """The optimizer to go inside of another one, from itself, its name or its configuration."""
     if not isinstance(inner, (str, dict, keras.optimizers.Optimizer)):
+        is_class = isinstance(inner, type) and issubclass(inner, keras.optimizers.Optimizer)
         raise TypeError(
             "Argument `inner_optimizer` must be a keras.optimizers.Optimizer, or a name or "
             f"configuration of one. Received: {inner!r}"
+            + (f", which is a class: write {owner}({inner.__name__}(...))" if is_class else "")
         )
-    inner = keras.optimizers.get(inner)
+    inner = optimizer_from(inner)
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
         raise ValueError(
             "A LossScaleOptimizer must be the outermost optimizer: write "
             f"LossScaleOptimizer({owner}(...)) instead of {owner}(LossScaleOptimizer(...))."
         )
     return inner
+
+
+def check_around(cls: type, given: dict[str, Any], inner: Any) -> None:
+    """Raises an error for arguments that a wrapper does not have; they may belong inside."""
+    inside = set(given) & set(all_arguments(type(inner)))
+    for name in inside - set(own_parameters(cls)):
+        raise TypeError(
+            f"{cls.__name__} has no argument {name!r}, which belongs to the optimizer inside: "
+            f"write {cls.__name__}({type(inner).__name__}({name}=...)). Received: "
+            f"{name}={given[name]!r}"
+        )
+    check_arguments(cls.__name__, given, own_parameters(cls))
 
 
 def _of_inner(wrapper: WrappingEngine, name: str) -> Any:

@@ -15,6 +15,7 @@ from keras_tfopt.legacy.optimizer import Optimizer, checked_pairs
 from keras_tfopt.legacy.wrapping import step_around
 from keras_tfopt.wrappers import DecoupledWeightDecay
 from keras_tfopt.wrappers.choice import pattern_of
+from keras_tfopt.wrappers.decay import DenseDecay
 
 # Which bases decay differently in the original, and how.
 _QUIRKS = {
@@ -23,8 +24,16 @@ _QUIRKS = {
         "takes its place"
     ),
     "ShampooOptimizer": "variables decay once a step; in the original twice",
-    "GradientDescentOptimizer": ("rows of sparse gradients decay; in the original they do not"),
 }
+
+
+def decay_of(extended: type) -> type:
+    """What the decay before a step of this class is.
+
+    The original decays in methods that `GradientDescentOptimizer` does not call for rows.
+    """
+    names = [cls.__name__ for cls in extended.__mro__]
+    return DenseDecay if "GradientDescentOptimizer" in names else DecoupledWeightDecay
 
 
 def warn_of_quirks(extended: type) -> None:
@@ -79,8 +88,9 @@ class DecoupledWeightDecayExtension(Minimizing):
     ```
 
     A variable shrinks by `weight_decay` times itself, not multiplied by the learning rate. Of a row
-    gradient, touched rows shrink, once each. The step itself is that of the class behind, with
-    whatever `compute_gradients` and `apply_gradients` it defines.
+    gradient, touched rows shrink, once each, but not before `GradientDescentOptimizer`. The step
+    itself is that of the class behind, with whatever `compute_gradients` and `apply_gradients` it
+    defines.
 
     Args:
         weight_decay: Number >= 0, variable, schedule or function without arguments.
@@ -131,7 +141,7 @@ class DecoupledWeightDecayExtension(Minimizing):
         if key not in self._decaying:
             inner = self._optimizer  # type: ignore[attr-defined]
             with creating():
-                made = self._decaying[key] = DecoupledWeightDecay(
+                made = self._decaying[key] = decay_of(type(self))(
                     inner,
                     self._weight_decay,
                     decay_variables=None if chosen is None else sorted(chosen),
@@ -143,7 +153,7 @@ class DecoupledWeightDecayExtension(Minimizing):
 
     @property
     def keras(self) -> Any:
-        """The Keras optimizer: `keras_tfopt.DecoupledWeightDecay`, which decays all variables."""
+        """The Keras optimizer: like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
         return self._decaying[None]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import inspect
@@ -10,10 +9,19 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_tfopt.execution import check_arguments, nearest
 from keras_tfopt.legacy import functions, sign_decay, workers
 from keras_tfopt.legacy.arguments import owner_of
 from keras_tfopt.legacy.optimizer import Optimizer
-from keras_tfopt.legacy.table import CONTRIB, REQUIRED, RETURNN, TABLE, WITHOUT_MEANING, Row
+from keras_tfopt.legacy.table import (
+    CONTRIB,
+    MINIMIZED,
+    REQUIRED,
+    RETURNN,
+    TABLE,
+    WITHOUT_MEANING,
+    Row,
+)
 
 # On TensorFlow they are optimizers of TensorFlow, for its graphs too.
 _PLACE = "keras_tfopt.legacy" + (".graph" if keras.backend.backend() == "tensorflow" else "")
@@ -60,7 +68,7 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         decay.DecoupledWeightDecayExtension,
         CONTRIB,
         "keras_tfopt.DecoupledWeightDecay",
-        "",
+        MINIMIZED,
     ),
     "ElasticAverageCustomGetter": (
         workers.ElasticAverageCustomGetter,
@@ -78,13 +86,13 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         decay.extend_with_decoupled_weight_decay,
         CONTRIB,
         "keras_tfopt.extend_with_decoupled_weight_decay",
-        "",
+        MINIMIZED,
     ),
     "extend_with_weight_decay": (
         decay.extend_with_weight_decay,
         CONTRIB,
         "keras_tfopt.extend_with_decoupled_weight_decay",
-        "another name of `extend_with_decoupled_weight_decay`",
+        f"another name of `extend_with_decoupled_weight_decay`; {MINIMIZED}",
     ),
     "clip_gradients_by_global_norm": (
         functions.clip_gradients_by_global_norm,
@@ -217,6 +225,7 @@ def _class(name: str, row: Row) -> type:
     signature = _signature(row)
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        check_arguments(name, kwargs, row.arguments)
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         arguments = {key: value for key, value in given.arguments.items() if key != "self"}
@@ -274,7 +283,7 @@ def get(name: Any) -> Any:
         classes.setdefault(one.removesuffix("Optimizer").lower(), cls)
     if key in classes:
         return classes[key]
-    close = difflib.get_close_matches(key, classes, n=3)
+    close = nearest(key, classes)
     raise ValueError(
         "Argument `name` must be that of an optimizer, such as 'lars' or 'LARSOptimizer' (see "
         "keras_tfopt.legacy.names()), or 'keras.' and that of one of Keras. Received: "

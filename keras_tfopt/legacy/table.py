@@ -43,7 +43,7 @@ class Row:
     shared: tuple[str, ...] = ()
     """Names of variables that belong to all trained ones together, sorted by name."""
     scratch: tuple[str, ...] = ()
-    """Names of variables of that kind which no step reads before it has written them."""
+    """Names of variables of that kind that each step writes first, but for what a wrapper omits."""
     counts: bool = False
     """Whether it counts its steps itself, in a floating-point variable `global_step`."""
     unnamed: bool = False
@@ -93,8 +93,20 @@ _SHAMPOO = {
 _OF_CUSTOM = {"learning_rate": REQUIRED, "use_locking": False, "name": None}
 _CUSTOM = tuple(_OF_CUSTOM)
 
+# Of weight decay.
+MINIMIZED = "`decay_var_list` of `minimize` acts, and is ignored by the original"
+
 _COUNTS = (
     "without a variable for `global_step`, the step stays 1 as in the original, with a warning"
+)
+# At the edges of their numbers.
+_NO_EPSILON = (
+    "with an epsilon of 0, elements without a gradient so far stay, where the original makes them "
+    "NaN"
+)
+_ADAMS = (
+    f"{_NO_EPSILON}; elements with a gradient whose square overflows stay, where the original "
+    "makes them NaN in the next step"
 )
 _SUMS = "repeated rows are summed first, the original updates once for each"
 _SHAMPOO_DIFFERS = (
@@ -132,7 +144,13 @@ TABLE: dict[str, Row] = {
         slots=("accumulator",),
     ),
     "AdamOptimizer": Row(
-        TRAIN, "Adam", _locked("Adam", **_ADAM), _BETAS, ("m", "v"), powers=_POWERS
+        TRAIN,
+        "Adam",
+        _locked("Adam", **_ADAM),
+        _BETAS,
+        ("m", "v"),
+        powers=_POWERS,
+        differs=_ADAMS,
     ),
     "FtrlOptimizer": Row(
         TRAIN,
@@ -152,7 +170,10 @@ TABLE: dict[str, Row] = {
         slots=("accum", "linear"),
         slot_names={"accum": "accum_name", "linear": "linear_name"},
         verbs="ftrl",
-        differs="two divisions by zero (a rate of 0, no gradient yet) are not done",
+        differs=(
+            "two divisions by zero (a rate of 0, no gradient yet) are not done; an element whose "
+            "gradient was NaN, or overflows when squared, is NaN, and 0 in the original"
+        ),
     ),
     "GradientDescentOptimizer": Row(
         TRAIN, "GradientDescent", _locked("GradientDescent", learning_rate=REQUIRED)
@@ -195,6 +216,7 @@ TABLE: dict[str, Row] = {
         {"decay": "rho"},
         ("rms", "mg", "momentum"),
         sometimes=("mg",),
+        differs="with a decay and an epsilon of 0, what is 0 / 0 in the original is 0",
     ),
     "SyncReplicasOptimizer": Row(
         TRAIN,
@@ -234,7 +256,13 @@ TABLE: dict[str, Row] = {
         ),
     ),
     "AdaMaxOptimizer": Row(
-        CONTRIB, "AdaMax", _locked("AdaMax", **_ADAM), _BETAS, ("m", "v"), powers=("beta1",)
+        CONTRIB,
+        "AdaMax",
+        _locked("AdaMax", **_ADAM),
+        _BETAS,
+        ("m", "v"),
+        powers=("beta1",),
+        differs=_NO_EPSILON,
     ),
     "AdamGSOptimizer": Row(
         CONTRIB,
@@ -242,7 +270,7 @@ TABLE: dict[str, Row] = {
         _locked("Adam", global_step=0, **_ADAM),
         _BETAS,
         ("m", "v"),
-        differs=_COUNTS,
+        differs=f"{_COUNTS}; {_ADAMS}",
     ),
     "AdamWOptimizer": Row(
         CONTRIB,
@@ -252,6 +280,7 @@ TABLE: dict[str, Row] = {
         powers=_POWERS,
         verbs="decay",
         extends="AdamOptimizer",
+        differs=f"{MINIMIZED}; {_ADAMS}",
     ),
     "AddSignOptimizer": Row(
         CONTRIB,
@@ -344,10 +373,16 @@ TABLE: dict[str, Row] = {
         _locked("Adam", global_step=0, **_ADAM),
         _BETAS,
         ("m", "v"),
-        differs=_COUNTS,
+        differs=f"{_COUNTS}; {_ADAMS}",
     ),
     "LazyAdamOptimizer": Row(
-        CONTRIB, "LazyAdam", _locked("Adam", **_ADAM), _BETAS, ("m", "v"), powers=_POWERS
+        CONTRIB,
+        "LazyAdam",
+        _locked("Adam", **_ADAM),
+        _BETAS,
+        ("m", "v"),
+        powers=_POWERS,
+        differs=_ADAMS,
     ),
     "ModelAverageOptimizer": Row(
         CONTRIB,
@@ -377,6 +412,7 @@ TABLE: dict[str, Row] = {
         slots=("momentum",),
         verbs="decay",
         extends="MomentumOptimizer",
+        differs=MINIMIZED,
     ),
     "MovingAverageOptimizer": Row(
         CONTRIB,
@@ -396,10 +432,19 @@ TABLE: dict[str, Row] = {
         {"opt": REQUIRED},
         _AROUND,
         verbs="wrapper",
-        differs="it is an `Optimizer`",
+        differs=(
+            "it is an `Optimizer`; around `GGTOptimizer`, a variable whose gradient is zero rests "
+            "on JAX and PyTorch, and moves by its last gradient on TensorFlow, as in the original"
+        ),
     ),
     "NadamOptimizer": Row(
-        CONTRIB, "Nadam", _locked("Adam", **_ADAM), _BETAS, ("m", "v"), powers=_POWERS
+        CONTRIB,
+        "Nadam",
+        _locked("Adam", **_ADAM),
+        _BETAS,
+        ("m", "v"),
+        powers=_POWERS,
+        differs=_ADAMS,
     ),
     "PowerSignOptimizer": Row(
         CONTRIB,
@@ -435,7 +480,7 @@ TABLE: dict[str, Row] = {
         extends="ShampooOptimizer",
         differs=(
             "`mat_gbar_weight`, which the original takes for `mat_gbar_decay`, means what it says; "
-            "variables decay once a step, not twice; " + _SHAMPOO_DIFFERS
+            f"variables decay once a step, not twice; {MINIMIZED}; {_SHAMPOO_DIFFERS}"
         ),
     ),
     "VariableClippingOptimizer": Row(

@@ -26,8 +26,13 @@ def check_skip_list(name: str, patterns: Any) -> list[str | re.Pattern] | None:
 
 
 def is_skipped(path: str, patterns: Sequence[str | re.Pattern] | None) -> bool:
-    """Whether a string of `patterns` is part of the path or an expression is found in it."""
+    """Whether a string of `patterns` is part of the path or an expression is found in it.
+
+    Names of TensorFlow end with `:0`, which paths do not have.
+    """
     return any(
-        pattern in path if isinstance(pattern, str) else bool(pattern.search(path))
+        pattern in path or (":" in pattern and pattern in f"{path}:0")
+        if isinstance(pattern, str)
+        else bool(pattern.search(path))
         for pattern in patterns or ()
     )

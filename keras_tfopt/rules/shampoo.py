@@ -160,7 +160,9 @@ class Shampoo(Rule):
         if hasattr(s, "gbar"):
             direction = t.gbar_decay * s.gbar + direction
             new |= {"gbar": direction}
-        shape = [-1 if t.rows else n for n in x.shape[:1]] + list(x.shape[1:]) or [1]
+        # Sizes are objects where TensorFlow behaves as its version 1.
+        shape = [-1 if t.rows else int(n) for n in x.shape[:1]]
+        shape = shape + [int(n) for n in x.shape[1:]] or [1]
         exponent = self.alpha / len(shape)
         for i, d in enumerate(shape):
             # Dimension i comes first and goes last: after all of them, the order is as it was.

@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_tfopt.checks import check_bool, check_hyperparameter
 from keras_tfopt.execution import Like
+from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.choice import check_choice, check_choice_matches, is_chosen
 
@@ -47,3 +48,28 @@ class Decay(Wrapper):
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
         return g, x - t.decay * x
+
+
+@register
+class DenseDecay(Decay):
+    """Decay in steps with a gradient of all of a variable; rows never decay.
+
+    That of `tf.contrib.opt` beside `GradientDescentOptimizer`; see `keras_tfopt.legacy`.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        weight_decay: Any,
+        decay_variables: Any = None,
+        scale_by_learning_rate: bool = False,
+        name: str | None = None,
+    ):
+        super().__init__(
+            inner_optimizer, weight_decay, decay_variables, scale_by_learning_rate, name
+        )
+
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        if t.rows or t.touched is not None:
+            return g, x
+        return super().before(g, x, s, t)

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import decoded, own_parameters
+from keras_tfopt.execution import all_arguments, check_arguments, decoded, own_parameters
 from keras_tfopt.rule import PACKAGE
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.decay import Decay
@@ -57,6 +57,8 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
             name: str | None = None,
             **kwargs: Any,
         ):
+            known = [*own_parameters(type(self)), *all_arguments(optimizer_class)]
+            check_arguments(type(self).__name__, kwargs, known)
             inner = optimizer_class(*args, **kwargs)
             super().__init__(inner, weight_decay, decay_variables, scale_by_learning_rate, name)
 
@@ -64,12 +66,6 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
             """The constructor's arguments, serializable."""
             inner = self.inner_optimizer.get_config()
             return {**inner, "name": self.name, **self.own_config()}
-
-        def __getattr__(self, name: str) -> Any:
-            # Hyperparameters of the optimizer inside are arguments of this class, too.
-            if name in own_parameters(optimizer_class) and "inner_optimizer" in vars(self):
-                return getattr(self.inner_optimizer, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def own_arguments(self) -> list[str]:
             return list(OWN)

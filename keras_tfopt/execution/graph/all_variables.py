@@ -14,7 +14,6 @@ from keras_tfopt.execution.graph.operations import (
     dense_of,
     dtype_of,
     group,
-    native,
     read,
     write,
 )
@@ -23,60 +22,62 @@ from keras_tfopt.execution.tensorflow import norm
 
 
 class AllVariablesExecutor(Executor):
-    """A rule with scope "model": gradients are kept until the last one is there.
+    """A rule with scope "model": gradients are kept in a variable until the last one is there.
 
     State is laid out by the names of the variables, as the original does.
     """
 
-    _seen: list[tuple[Any, Any]]
+    _members: dict[str, Any]  # by name, in order
+    _starts: dict[str, int]  # where its gradient begins in the one of all
 
     def _create_slots(self, var_list: Iterable[Any]) -> None:
         variables = sorted(var_list, key=lambda variable: variable.name)
         self._assert_valid_dtypes(variables)
         self._with_state.update({id(variable): variable for variable in variables})
         first, dtype = variables[0], dtype_of(variables[0])
-        entries = sum(math.prod(self._like(variable).shape) for variable in variables)
+        self._members, self._starts, entries = {}, {}, 0
+        for variable in variables:
+            self._members[variable.name], self._starts[variable.name] = variable, entries
+            entries += math.prod(self._like(variable).shape)
         name, own = self._plan.counter  # type: ignore[misc]
         self._create_non_slot_variable(tf.zeros([], own or dtype), name, first)
         described = self._rule.slots([self._like(variable) for variable in variables])
         for slot in self._plan.shared:
             shape = [size or entries for size in described[slot].shape]
             self._create_non_slot_variable(tf.zeros(shape, dtype), slot, first)
-        for name in self._plan.scratch:
-            self._create_non_slot_variable(tf.zeros([entries], dtype), name, first)
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._seen = []
+        self._create_non_slot_variable(tf.zeros([entries], dtype), self._plan.scratch[0], first)
 
     def _update(self, variable: Any, g: Any, indices: Any) -> Any:
         if indices is not None:
             g = dense_of(g, indices, variable)
-        self._seen.append((g, variable))
-        return g  # whatever comes after the updates comes after the gradients
+        self._members[variable.name] = variable
+        start = self._starts[variable.name]
+        end = start + math.prod(self._like(variable).shape)
+        return self._gradients()[start:end].assign(tf.reshape(g, [-1]))
+
+    def _gradients(self) -> Any:
+        """The variable with the gradients of all; a wrapper may leave out the update of some."""
+        return self._non_slot(self._plan.scratch[0])
 
     def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
-        pairs = sorted(self._seen, key=lambda pair: pair[1].name)
-        grads, variables = [g for g, _ in pairs], [native(variable) for _, variable in pairs]
+        variables = list(self._members.values())
         step, kept = self._step_of(variables)
         scalars = self._scalars(step.rule.dtype)
-        with tf.control_dependencies(update_ops):
+        with tf.control_dependencies([one for one in update_ops if one is not None]):
+            gradient = read(self._gradients())
             old = {name: read(variable) for name, variable in kept.items()}
             slots = old | self._rule.derived(old)
             x = [read(variable) for variable in variables]
-            gradient = tf.concat([tf.reshape(g, [-1]) for g in grads], 0)
-            x, _, new = step.new_values(x, [None] * len(x), slots, grads, scalars)
+            x, _, new = step.new_values(x, [None] * len(x), slots, [gradient], scalars)
             count = self._count()
             following = read(count) + 1
-        values = [*x, gradient, following]
+        values = [*x, following]
         for name in kept:
             values += [*new[name]] if isinstance(new[name], tuple) else [new[name]]
         with tf.control_dependencies(values):
             writes = [_written(v, n, self._use_locking) for v, n in zip(variables, x, strict=True)]
             writes += [_written(v, new[n], self._use_locking) for n, v in kept.items()]
             writes.append(_written(count, following, self._use_locking))
-            for name in self._plan.scratch:
-                writes.append(_written(self._non_slot(name), gradient, self._use_locking))
         return group(*writes, name=name_scope)
 
     def _step_of(self, variables: list[Any]) -> tuple[ModelStep, dict[str, Any]]:

@@ -106,8 +106,10 @@ def is_moving(gradient: Any) -> bool:
 
 
 def _any_nonzero(gradient: Any) -> Any:
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.reduce_any(tf.not_equal(values, 0))
+    if isinstance(gradient, tf.IndexedSlices):  # of which rows may cancel
+        rows, places = tf.unique(tf.reshape(gradient.indices, [-1]))
+        gradient = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.reduce_any(tf.not_equal(gradient, 0))
 
 
 def mark_as_averaged(variable: Any) -> None:

@@ -23,6 +23,7 @@ from keras_tfopt.execution.graph.operations import (
     dtype_of,
     group,
     in_a_graph,
+    in_branch,
     is_variable,
     mask_of,
     name_of,
@@ -61,7 +62,7 @@ class Plan:
     shared: tuple[str, ...] = ()
     """With scope "model": the slots that are variables; the others follow from these."""
     scratch: tuple[str, ...] = ()
-    """Further variables of that kind, which get the gradient and are never read."""
+    """With scope "model": the variable with the gradients of all variables."""
     slots: Callable[[Like, Mapping[str, Slot]], Mapping[str, Slot]] = lambda like, ours: ours
     """The slots to be made for a variable, in order, from those of the rule."""
     op_name: Callable[[str], str | None] = lambda slot: None
@@ -143,6 +144,17 @@ class Executor(Verbs):
         return self._get_or_make_slot_with_initializer(
             variable, initial, tf.TensorShape(slot.shape), tf.as_dtype(like.dtype), name, op_name
         )
+
+    def _create_or_restore_slot_variable(
+        self, slot_variable_position: Any, slot_name: str, variable: Any
+    ) -> None:
+        """What `tf.train.Checkpoint` calls for a slot that it has read, where a step needs it."""
+        like = self._like(variable)
+        slot = self._described(like).get(slot_name)
+        # TensorFlow would make one of the variable's shape.
+        if slot is not None and tuple(slot.shape) != like.shape and tf.executing_eagerly():
+            self._make_slot(variable, like, slot_name, slot)
+        super()._create_or_restore_slot_variable(slot_variable_position, slot_name, variable)
 
     def _non_slot(self, name: str) -> Any:
         return self._get_non_slot_variable(name, graph=outermost_graph())
@@ -258,7 +270,7 @@ class Executor(Verbs):
             for v, i in zip([variable, *slots], rows, strict=True)
         ]
         call = self._call(self._kind_of(mode, like), names)
-        x, changed = call(g, old[0], old[1:], self._scalars(like.dtype), mask)
+        x, changed = call(in_branch(g), old[0], old[1:], self._scalars(like.dtype), mask)
         new = [x, *changed]
         # All that is read is read before anything is written.
         with tf.control_dependencies([value for value in new if value is not None]):

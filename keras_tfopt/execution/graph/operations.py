@@ -47,7 +47,20 @@ def read(variable: Any) -> Any:
     variable = native(variable)
     # What reads a reference variable anew can be moved before an assignment when a graph is
     # optimized, whatever it was told to come after; what computes with its value is not.
-    return tf.convert_to_tensor(variable) if is_reference(variable) else variable.read_value()
+    if is_reference(variable):
+        return in_branch(tf.convert_to_tensor(variable))
+    return variable.read_value()
+
+
+def in_branch(value: Any) -> Any:
+    """The same tensor; in a branch of TensorFlow 1's control flow, from an operation of the branch.
+
+    What comes into a branch is an output of its switch. Where such an output is an argument of
+    `where` with a constant condition, optimizing the graph makes the branch depend on the other
+    output of the switch, and it never runs.
+    """
+    inside = v1.get_default_graph()._get_control_flow_context() is not None
+    return tf.identity(value) if inside else value
 
 
 def value_now(value: Any, count: Callable[[], Any] | None = None) -> Any:

@@ -19,8 +19,9 @@ from keras_tfopt.execution.graph import (
     verbs,
 )
 from keras_tfopt.execution.verb_arguments import checked_variables
-from keras_tfopt.legacy.decay import Minimizing, extension_with, warn_of_quirks
+from keras_tfopt.legacy.decay import Minimizing, decay_of, extension_with, warn_of_quirks
 from keras_tfopt.wrappers import DecoupledWeightDecay
+from keras_tfopt.wrappers.decay import DenseDecay
 
 
 class DecoupledWeightDecayExtension(Minimizing):
@@ -36,8 +37,8 @@ class DecoupledWeightDecayExtension(Minimizing):
     ```
 
     A variable shrinks by `weight_decay` times itself, not multiplied by the learning rate. Of a row
-    gradient, touched rows shrink, once each. The step itself is that of the class behind, which may
-    be one of this module or of `tf.compat.v1.train`.
+    gradient, touched rows shrink, once each, but not before `GradientDescentOptimizer`. The step
+    itself is that of the class behind, which may be one of this module or of `tf.compat.v1.train`.
 
     Args:
         weight_decay: Number >= 0, tensor, variable or function without arguments.
@@ -71,13 +72,7 @@ class DecoupledWeightDecayExtension(Minimizing):
             chosen = checked_variables(decay_var_list, TypeError, "decay_var_list")
         with operations.following([g for g, _ in pairs]):
             decayed = [
-                around.moved(
-                    _shrink,
-                    variable,
-                    around.distinct(gradient),
-                    getattr(self, "_use_locking", False),
-                    decay=value_now(self._weight_decay),
-                )
+                self._decay(gradient, variable)
                 for gradient, variable in pairs
                 if gradient is not None
                 and (not chosen or any(native(v) is variable for v in chosen))
@@ -85,12 +80,26 @@ class DecoupledWeightDecayExtension(Minimizing):
         with operations.following(decayed):
             return super().apply_gradients(given, global_step=global_step, name=name)  # type: ignore[misc]
 
+    def _decay(self, gradient: Any, variable: Any) -> Any:
+        """The operation that shrinks a variable, or the rows that its gradient names."""
+        rows = around.distinct(gradient)
+        if rows is not None and decay_of(type(self)) is DenseDecay:
+            return None
+        return around.moved(
+            _shrink,
+            variable,
+            rows,
+            getattr(self, "_use_locking", False),
+            decay=value_now(self._weight_decay),
+        )
+
     @property
     def keras(self) -> Any:
-        """The Keras optimizer: `keras_tfopt.DecoupledWeightDecay`, which decays all variables."""
+        """The Keras optimizer: like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
         inside = super().keras  # type: ignore[misc]
         if self._around is None:
-            self._around = DecoupledWeightDecay(inside, self._weight_decay, name=inside.name)
+            decay = decay_of(type(self))
+            self._around = decay(inside, self._weight_decay, name=inside.name)
         if variables_of(inside):
             prepare(self._around, variables_of(inside))
         return self._around

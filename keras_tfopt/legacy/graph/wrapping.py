@@ -146,9 +146,10 @@ class Multitasking(Wrapping):
 
     _METHODS = (
         "_apply_dense",
-        "_apply_sparse_duplicate_indices",
+        "_apply_sparse",
         "_resource_apply_dense",
-        "_resource_apply_sparse_duplicate_indices",
+        "_resource_apply_sparse",
+        "_decay",  # of those with weight decay
     )
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
@@ -159,7 +160,8 @@ class Multitasking(Wrapping):
         self._filters = not isinstance(innermost, Verbs) and isinstance(innermost, Optimizer)
         if not self._filters:
             for method in self._METHODS:
-                setattr(innermost, method, around.unless_zero(getattr(innermost, method)))
+                if hasattr(innermost, method):
+                    setattr(innermost, method, around.unless_zero(getattr(innermost, method)))
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None

@@ -1,0 +1,152 @@
+"""Optimizers inside of others, in branches and at edges of their numbers, as on TensorFlow 1.15."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from integration.tf1.compositions import KINDS, RULES, SCENARIOS
+from keras_tfopt import legacy
+from tests.stepping import BACKEND, to_numpy
+
+ROOT = Path(__file__).parents[1]
+RECORDED = np.load(ROOT / "tests" / "golden" / "tf1_graphs" / "compositions.npz")
+ON_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
+
+# Edges of numbers, and what `names()` says where ours are others.
+EDGES = {"no epsilon": "epsilon of 0", "not a number": "was NaN", "overflow": "overflows"}
+# Singular values of matrices that are nearly singular, in float32.
+TOLERANCES = {"GGT": 3e-4, "Shampoo": 3e-4, "shampoo": 3e-4}
+
+
+def edge_of(name):
+    return name.split(",")[0] if name.split(",")[0] in EDGES else None
+
+
+def is_ignored(name):
+    """Whether the original does something else than it was told."""
+    return name.startswith("decay of some by minimize")
+
+
+def assert_recorded(name, kind, found):
+    tolerance = next((t for part, t in TOLERANCES.items() if part in name), 2e-5)
+    for variable, values in found.items():
+        expected = RECORDED[f"{name}/{kind}/{variable}"]
+        np.testing.assert_allclose(
+            values, expected, rtol=tolerance, atol=tolerance, err_msg=variable, strict=True
+        )
+
+
+# ---- In graphs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """The program with nothing changed but where its optimizers come from."""
+    out = tmp_path_factory.mktemp("compositions") / "ours.npz"
+    program = ROOT / "integration" / "tf1" / "compositions.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(out), "keras_tfopt.legacy"],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(np.load(out))
+
+
+def in_graphs(ours, name, kind):
+    return {variable: ours[f"{name}/{kind}/{variable}"] for variable in SCENARIOS[name].start}
+
+
+@ON_TENSORFLOW
+@pytest.mark.parametrize("name", [n for n in SCENARIOS if not edge_of(n) and not is_ignored(n)])
+def test_in_graphs(name, ours):
+    for kind in KINDS:
+        assert_recorded(name, kind, in_graphs(ours, name, kind))
+
+
+@ON_TENSORFLOW
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if edge_of(name)])
+def test_edges_differ_where_names_say_so(name, ours):
+    edge, rule = name.split(", ")
+    said = EDGES[edge] in legacy.names()[f"{rule}Optimizer"].differs
+    for kind in KINDS:
+        if not said:
+            assert_recorded(name, kind, in_graphs(ours, name, kind))
+            continue
+        found, theirs = ours[f"{name}/{kind}/a"], RECORDED[f"{name}/{kind}/a"]
+        assert not np.array_equal(found[:, 0], theirs[:, 0], equal_nan=True)
+        np.testing.assert_allclose(found[:, 1], theirs[:, 1], rtol=2e-5)
+
+
+@ON_TENSORFLOW
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if is_ignored(name)])
+def test_minimize_decays_what_it_is_told(name, ours):
+    """All variables decay in the original, but it decays those of `apply_gradients`."""
+    asked = name.replace("by minimize, ", "").replace("decay of some ", "decay of some, ")
+    for kind in KINDS:
+        found = in_graphs(ours, name, kind)
+        assert_recorded(asked, kind, found)
+        np.testing.assert_allclose(RECORDED[f"{name}/{kind}/a"], found["a"], rtol=1e-5)
+        assert np.all(RECORDED[f"{name}/{kind}/b"] != found["b"])
+    cls = {"AdamW": "AdamWOptimizer", "MomentumW": "MomentumWOptimizer"}.get(
+        name.split(", ")[1], "extend_with_decoupled_weight_decay"
+    )
+    assert "`decay_var_list` of `minimize` acts" in legacy.names()[cls].differs
+
+
+# ---- Eagerly, on all backends --------------------------------------------------------------------
+
+EAGER = [
+    name
+    for name, scenario in SCENARIOS.items()
+    if scenario.within == "plain"
+    and not edge_of(name)
+    and not (name.startswith("multitask") and name.split(", ")[1] in set(RULES) - {"Adam", "Ftrl"})
+]
+
+
+def as_given(gradient, variable):
+    is_rows = isinstance(gradient, tuple)
+    return keras_tfopt.RowGradient(*gradient, variable.shape) if is_rows else gradient
+
+
+def run_eagerly(scenario):
+    step = keras.Variable(0, dtype="int64", trainable=False, name="global_step")
+    variables = {name: keras.Variable(value, name=name) for name, value in scenario.start.items()}
+    optimizer = scenario.make(legacy, legacy, step, variables)
+    more = {}
+    if scenario.decayed is not None:
+        more["decay_var_list"] = [variables[name] for name in scenario.decayed]
+    after = {name: [] for name in variables}
+    for gradients in scenario.steps:
+        pairs = [(as_given(g, variables[name]), variables[name]) for name, g in gradients.items()]
+        optimizer.apply_gradients(pairs, global_step=step, **more)
+        for name, variable in variables.items():
+            after[name].append(to_numpy(variable))
+    return {name: np.stack(values) for name, values in after.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in EAGER if not is_ignored(name)])
+def test_eagerly(name):
+    assert_recorded(name, "resource", run_eagerly(SCENARIOS[name]))
+
+
+def test_a_gradient_of_zeros_for_ggt():
+    """In the original, and so on TensorFlow, it lets the last gradient act again."""
+    scenario = SCENARIOS["multitask, GGT"]
+    found = run_eagerly(scenario)
+    if BACKEND == "tensorflow":
+        assert_recorded("multitask, GGT", "resource", found)
+        return
+    a, b = found["a"], found["b"]
+    assert np.all(a[1] == a[0]) and np.all(b[1] != b[0]), "`a` rests in the second step"
+    assert np.all(a[2] != a[1]) and np.all(b[2] == b[1])
+    assert "rests on JAX and PyTorch" in legacy.names()["MultitaskOptimizerWrapper"].differs
