@@ -529,6 +529,34 @@ def test_rows_stay_rows_for_ours_in_a_multi_optimizer(mode):
     np.testing.assert_allclose(runner.values["stock"].ravel(), [0.0, -0.01, 0.0])
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="about XLA in TensorFlow")
+@pytest.mark.parametrize("layer", (keras.layers.Embedding, keras_tfopt.layers.Embedding))
+def test_a_short_last_batch_of_rows_compiled_by_xla(layer):
+    """From then on, TensorFlow knows no number of rows, which XLA wants to know."""
+    ends = []
+    for jit_compile in (True, False):
+        inner = keras_tfopt.DropStale(keras.optimizers.Adadelta(0.5), 1)
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), layer(6, 3)])
+        model.layers[0].set_weights([TABLE])
+        optimizer = keras_tfopt.ElasticAverage(inner, 2, rho=0.1)
+        model.compile(optimizer, loss="mse", jit_compile=jit_compile)
+        x = np.array([[1, 2], [1, 1], [4, 5], [5, 1], [2, 2]])
+        model.fit(x, np.zeros((5, 2, 3)), batch_size=2, epochs=2, shuffle=False, verbose=0)
+        ends.append(model.get_weights()[0])
+    assert np.any(ends[0][[1, 2, 4, 5]] != TABLE[[1, 2, 4, 5]])
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@every_mode
+def test_optimizers_of_others_accumulate_half_precision(mode, dtype):
+    inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    runner = Runner(keras_tfopt.Multitask(inner), {"k": np.ones(2)}, mode, dtype)
+    for g in (0.25, 0.75):
+        runner.step({"k": np.full(2, g)})
+    assert runner.values["k"].tolist() == [0.5, 0.5]
+
+
 # State that an optimizer of Keras keeps as an attribute
 
 

@@ -682,7 +682,11 @@ def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
     part = part_of(optimizer, variable)
     if isinstance(part, (Engine, WrappingEngine)):
         return gradient
-    return backend.in_form_for(part, gradient, variable)
+    gradient = backend.in_form_for(part, gradient, variable)
+    if part.gradient_accumulation_steps and ops.is_tensor(gradient):
+        # TensorFlow adds numbers of one dtype only.
+        gradient = ops.cast(gradient, variable.dtype)
+    return gradient
 
 
 def part_of(optimizer: Any, variable: Any) -> Any:
