@@ -1,6 +1,6 @@
 """Write a saved model for every optimizer, and the weights that its next steps lead to.
 
-Files of a released version are kept in tests/golden/, so that later versions are tested to load them:
+Files of a released version are kept in tests/golden/, where later versions are tested to load them:
 
     KERAS_BACKEND=jax python -m integration.saved_files tests/golden/saved_0.1
 
