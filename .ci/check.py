@@ -31,7 +31,12 @@ PARTS = {"tensorflow": 2, "jax": 2}
 EXHAUSTIVE_PARTS = 6
 # Suites that are commands, each of which has to end well: modules, or a file.
 COMMANDS = {
-    "lint": (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)),
+    "lint": (
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("mypy",),
+        ("lint-imports", "--no-cache"),
+    ),
     "shell": (
         ("keras_tfopt", "list", "ada*", "--exclude", "keras.*", "--source", "tf.train"),
         ("keras_tfopt", "list", "--second-order"),
@@ -66,6 +71,8 @@ def environment(backend):
 
 
 def line_of(command):
+    if command[0] == "lint-imports":  # which is no module
+        return [str(Path(sys.executable).with_name(command[0])), *command[1:]]
     how = [] if command[0].endswith(".py") else ["-m"]
     return [sys.executable, *how, *command]
 

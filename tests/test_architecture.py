@@ -26,25 +26,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Rules and wrappers; files of helpers, which define no class, may stand beside them.
 RULES = [f for f in FILES if f.parent.name in ("rules", "wrappers") and "\nclass " in f.read_text()]
 RULES += [f for f in FILES if f.parent.name == "distributed" and "\n@register" in f.read_text()]
+BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}
 HOOKS = {"update", "before", "after", "accept", "accept_step", "receive", "takes_part"}
 PURE = HOOKS | {"slots", "scalars", "facts", "reach", "average", "send", "alone", "counts"}
-BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}
-
-# Who stands on whom: a part imports from parts of a lower floor, or from itself.
-FLOORS = (
-    {"execution"},
-    {"checks"},
-    {"rule", "wrapper", "formulas"},
-    {"loss_scale_optimizer"},
-    {"rules", "schedules"},
-    {"wrappers"},  # some come with an algorithm inside
-    {"distributed"},
-    {"layers", "callbacks", "legacy", "diagnosis"},
-    {"registry"},
-    {"__init__"},
-    {"__main__"},
-)
-FLOOR = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 
 
 def relative(path):
@@ -84,44 +68,10 @@ def test_there_is_something_to_check():
 
 
 @every_file
-def test_dependencies_point_one_way(path):
-    part = part_of(path)
-    for name in imports(path):
-        package, _, rest = name.partition(".")
-        if package != "keras_tfopt":
-            continue
-        target = rest.split(".")[0]
-        if target == part:
-            continue
-        if target in FLOOR and part in FLOOR:
-            assert FLOOR[target] < FLOOR[part], f"{relative(path)} imports {name}"
-        elif part not in FLOOR:
-            pytest.fail(f"{relative(path)} is on no floor, so it may not import {name}")
-        elif not (PACKAGE / f"{target}.py").exists() and not (PACKAGE / target).is_dir():
-            pytest.fail(f"{relative(path)} imports {name} by way of the package itself")
-
-
-@every_file
-def test_only_execution_imports_a_backend(path):
-    if part_of(path) == "execution":
-        return
-    for name in imports(path):
-        assert name.split(".")[0] not in BACKENDS, name
-        assert not name.startswith("keras.src"), name
-
-
-@every_file
-def test_only_the_originals_names_know_of_the_originals_names(path):
-    known = any(name.startswith("keras_tfopt.legacy") for name in imports(path))
-    assert not known or part_of(path) in ("legacy", "registry")  # which tells of them
-
-
-def test_the_table_of_names_is_data():
-    """Whatever will run graphs reads the same table, so it must not bring the verbs along."""
-    path = PACKAGE / "legacy" / "table.py"
-    assert not [name for name in imports(path) if name.startswith(("keras", "keras_tfopt"))]
-    functions = [n.name for n in ast.walk(tree_of(path)) if isinstance(n, ast.FunctionDef)]
-    assert len(functions) <= 2
+def test_only_execution_imports_what_keras_keeps_private(path):
+    """What else is imported where, import-linter checks: see pyproject.toml."""
+    if part_of(path) != "execution":
+        assert not [name for name in imports(path) if name.startswith("keras.src")]
 
 
 @functools.cache
