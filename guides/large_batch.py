@@ -69,7 +69,7 @@ A fifth of the steps is warm-up, the rest a decay of power 2: both are in
 LARS multiplies the learning rate by `eeta` and by the ratio of two norms. The paper has
 `eeta=0.001` and learning rates from 1 to 30; `eeta=0.1` and a hundredth of those are the same
 steps, and one grid of learning rates can serve both sides. By custom LARS skips biases and the
-parameters of normalization layers.
+parameters of normalization layers: `keras_tfopt.normalization_and_bias` finds them in a model.
 """
 
 smallest = 125
@@ -86,9 +86,9 @@ def schedule(base_rate, batch):
 
 
 sides = {
-    "Keras SGD, momentum 0.9": lambda rate: keras.optimizers.SGD(rate, momentum=0.9),
-    "keras_tfopt LARS": lambda rate: keras_tfopt.LARS(
-        rate, momentum=0.9, eeta=0.1, skip_list=["bias", "batch_norm"]
+    "Keras SGD, momentum 0.9": lambda rate, model: keras.optimizers.SGD(rate, momentum=0.9),
+    "keras_tfopt LARS": lambda rate, model: keras_tfopt.LARS(
+        rate, momentum=0.9, eeta=0.1, skip_list=keras_tfopt.normalization_and_bias(model)
     ),
 }
 
@@ -102,7 +102,7 @@ def accuracies(side, base_rate, batch):
     keras.utils.set_random_seed(args.seed)
     model = network()
     model.compile(
-        optimizer=sides[side](schedule(base_rate, batch)),
+        optimizer=sides[side](schedule(base_rate, batch), model),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     model.fit(*train, batch_size=batch, epochs=epochs, verbose=0)

@@ -66,7 +66,7 @@ def compare(task, make_model, make_optimizers, rates, train, validation, test, *
             keras.utils.set_random_seed(args.seed)
             model = make_model()
             model.compile(
-                optimizer=make_optimizer(rate),
+                optimizer=make_optimizer(rate, model),
                 loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
                 metrics=["accuracy"],
                 jit_compile=jit_compile,
@@ -119,7 +119,7 @@ def schedule(peak):
     )
 
 
-def sgd(peak):
+def sgd(peak, model):
     return keras.optimizers.SGD(schedule(peak), momentum=0.9)
 
 
@@ -128,13 +128,16 @@ The rates of LARS multiply fractions of a layer's size, so they live on another 
 of SGD. The paper has eeta=0.001 and rates around 10; eeta=0.1 and rates a hundredth of that are
 the same steps, and one grid, wide enough for both optimizers, can serve both. Biases and the
 parameters of normalization start at 0 or 1, which says nothing about their proper steps: by
-custom LARS skips them.
+custom LARS skips them; `keras_tfopt.normalization_and_bias` finds them in a model.
 """
 
 
-def lars(peak):
+def lars(peak, model):
     return keras_tfopt.LARS(
-        schedule(peak), momentum=0.9, eeta=0.1, skip_list=["bias", "batch_norm"]
+        schedule(peak),
+        momentum=0.9,
+        eeta=0.1,
+        skip_list=keras_tfopt.normalization_and_bias(model),
     )
 
 
@@ -205,7 +208,7 @@ print(f"{len(train[0])} windows to train on, {halves / 2:g} passes")
 compare(
     text_task,
     language_model,
-    (keras.optimizers.Adam, keras_tfopt.LazyAdam),
+    (lambda rate, _: keras.optimizers.Adam(rate), lambda rate, _: keras_tfopt.LazyAdam(rate)),
     [0.001, 0.004, 0.016],
     [array[: 2 * half * batch] for array in train],
     validation,

@@ -392,7 +392,8 @@ def selection(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     selects = original(name).selects
     if unknown := {key: value for key, value in given.items() if key not in selects}:
         raise NotReplayable(f"apply_kwargs is not handled: {unknown}")
-    return {selects[key]: [_path(v) for v in value] for key, value in given.items()}
+    # Where none are named, the originals decay all.
+    return {selects[key]: [_path(v) for v in value] or None for key, value in given.items()}
 
 
 class _Triangular(keras.optimizers.schedules.LearningRateSchedule):

@@ -18,7 +18,14 @@ from keras_tfopt.distributed import (
     ModelAverage,
     SyncReplicas,
 )
-from keras_tfopt.execution import RowGradient, Rows, Slot, averaged
+from keras_tfopt.execution import (
+    RowGradient,
+    Rows,
+    Slot,
+    averaged,
+    no_vectors,
+    normalization_and_bias,
+)
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.registry import Info, get, info, list_optimizers
 from keras_tfopt.rule import (
@@ -75,7 +82,6 @@ from keras_tfopt.wrappers import (
     clip_gradients_by_global_norm,
     extend_with_decoupled_weight_decay,
     extend_with_weight_decay,
-    no_vectors,
 )
 
 __all__ = [
@@ -152,6 +158,7 @@ __all__ = [
     "matrix_inverse_pth_root",
     "matrix_square_root",
     "no_vectors",
+    "normalization_and_bias",
     "register",
     "schedules",
     "within",

@@ -42,8 +42,9 @@ class Diagnosis:
             `keras_tfopt.layers.Embedding` rows in the batch; or None),
             `repeated` and `masked` (ids in the batch that occur before, and that the layer masks;
             None where no embedding was looked up), `lost` (share of elements that should have moved
-            and did not, because the update is below one unit in the last place), `decay` (bool),
-            `rules` (the facts and patterns that chose it), `state_bytes`.
+            and did not, because the update is below one unit in the last place), `decay` (whether
+            the step shrinks it, by the optimizer or by a wrapper around it), `rules` (the
+            arguments that chose it, and by what), `state_bytes`.
         compiled: Whether and how the step runs compiled.
         warnings: What deserves a look, in words.
     """
@@ -107,6 +108,8 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
         for fact, old, variable in zip(facts, before, variables, strict=True):
             new, array = _array(variable), fact.pop("array")
             fact["lost"] = _lost(array, old, new, fact["dtype"])
+            if old.any() and not inspection.accumulates(optimizer):
+                fact["decay"] &= not np.array_equal(old, new)  # a wrapper may have let it rest
             fact.update(_seen(looked_up.ids.get(id(variable))))
         compiled = inspection.compilation(model, optimizer)
     inner = inspection.innermost(optimizer)

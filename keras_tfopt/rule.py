@@ -151,9 +151,10 @@ class Rule(Engine, _Fielded):
         learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, function of
             the number of steps done (a float, 0 at the first step), or function without arguments
             (read once when a step is compiled).
-        row_variables: Regular expression, or list of them, searched in the paths of variables;
-            where it matches, rows without gradient are left alone (modes "rows" and "move_rows").
-            The default is the table of `keras.layers.Embedding`; None is no variable.
+        row_variables: Variables in which rows without gradient are left alone (modes "rows" and
+            "move_rows"): regular expressions that are searched in their paths, variables, or
+            functions of a variable, one or a list. The default is the table of
+            `keras.layers.Embedding`; None is no variable.
         master_weights: Keep a float32 copy of half-precision variables as a slot, so that updates
             below one unit in the last place add up. Slots and arithmetic are float32 in any case.
         maximize: Whether to step up the gradient instead of down. Weight decay still shrinks
@@ -285,12 +286,13 @@ class Rule(Engine, _Fielded):
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, serializable."""
         config = super().get_config()
+        check_savable("row_variables", self.row_variables)
         config["row_variables"] = encoded(self.row_variables)
         config["master_weights"] = self.master_weights
         if self.maximize:
             config["maximize"] = True
         if self._no_decay_patterns:
-            config["no_weight_decay"] = list(self._no_decay_patterns)
+            config["no_weight_decay"] = encoded(self._no_decay_patterns)
         hyperparameters = self.hyperparameters()
         for name in self._saved_arguments():
             if name not in hyperparameters:  # the learning rate, which Keras has saved

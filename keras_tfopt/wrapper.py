@@ -55,6 +55,7 @@ class Wrapper(WrappingEngine):
         after_step: `(variables) -> list or None`. New values of the variables.
         accept_step: `(grads, s) -> bool tensor, {counter: value}`. Pure, of the values of all
             gradients: where False, only the counters change, found in `s`.
+        choices: `() -> {name: argument}`. Arguments that choose variables; see `build`.
         check: `(likes)`. Raises an error if arguments do not fit the variables.
         facts: `(like) -> dict`. What hooks find in `t` of a variable, by name.
         reach: `(like) -> "dense", "rows" or None`. `sparse` of a variable; None: hooks do not run.

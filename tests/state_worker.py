@@ -62,7 +62,9 @@ MAKERS = {
             2,
         )
     ),
-    "decay": lambda: keras_tfopt.AdamW(schedule(), 0.05, decay_variables=keras_tfopt.no_vectors),
+    "decay": lambda: keras_tfopt.AdamW(
+        0.05, weight_decay=schedule(), decay_variables=keras_tfopt.no_vectors
+    ),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(
         keras_tfopt.LazyAdam(0.05), initial_scale=64.0, dynamic_growth_steps=4
     ),

@@ -426,7 +426,7 @@ def test_wrappers_pass_maximize_on_and_keep_it(tmp_path):
     loss_grows = []
     for wrap in (
         lambda **k: keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1, **k)),
-        lambda **k: keras_tfopt.MomentumW(0.0, 0.1, **k),
+        lambda **k: keras_tfopt.MomentumW(0.1, weight_decay=0.0, **k),
     ):
         optimizer = wrap(maximize=True)
         again = keras.saving.deserialize_keras_object(

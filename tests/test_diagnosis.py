@@ -71,8 +71,111 @@ def test_skip_list_is_shown():
         build(keras_tfopt.LARS(0.1, skip_list=["bias"])), batch=(IDS, LABELS)
     )
     rows = by_variable(report)
-    assert rows["out/bias"]["rules"] == "is_skipped"
+    assert rows["out/bias"]["rules"] == "skip_list bias, is_skipped"
     assert not rows["out/bias"]["decay"] and rows["out/kernel"]["decay"]
+
+
+LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
+StockW = keras_tfopt.extend_with_decoupled_weight_decay(keras.optimizers.Adam)
+
+
+def excluding(optimizer):
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+# From the strength of the decay to an optimizer.
+DECAYING = {
+    "DecoupledWeightDecay": lambda decay: keras_tfopt.DecoupledWeightDecay(
+        keras_tfopt.LazyAdam(0.1), decay, decay_variables="out"
+    ),
+    "AdamW": lambda decay: keras_tfopt.AdamW(0.1, weight_decay=decay),
+    "MomentumW": lambda decay: excluding(keras_tfopt.MomentumW(0.1, weight_decay=decay)),
+    "extension": lambda decay: LazyAdamW(
+        0.1, weight_decay=decay, decay_variables=keras_tfopt.no_vectors
+    ),
+    "extension of stock Keras": lambda decay: excluding(StockW(0.1, weight_decay=decay)),
+    "of none": lambda decay: keras_tfopt.AdamW(weight_decay=decay, decay_variables=[]),
+    "inside": lambda decay: keras_tfopt.MovingAverage(
+        keras_tfopt.SkipNonFinite(keras_tfopt.AdamW(0.1, weight_decay=decay, decay_variables="k"))
+    ),
+    "inside of loss scaling": lambda decay: keras_tfopt.LossScaleOptimizer(
+        keras_tfopt.MomentumW(0.1, weight_decay=decay, decay_variables="bias"), 8.0
+    ),
+    "base option": lambda decay: excluding(keras_tfopt.Adam(0.1, weight_decay=decay)),
+    "base option, inside": lambda decay: excluding(
+        keras_tfopt.Lookahead(keras_tfopt.Momentum(0.1, weight_decay=decay))
+    ),
+    "of LARS": lambda decay: excluding(keras_tfopt.LARS(1.0, weight_decay=decay)),
+    "of stock Keras": lambda decay: excluding(keras.optimizers.AdamW(0.1, weight_decay=decay)),
+    "around another": lambda decay: keras_tfopt.DecoupledWeightDecay(
+        keras_tfopt.Momentum(0.1, weight_decay=decay), 0.0
+    ),
+    "resting": lambda decay: keras_tfopt.Multitask(keras_tfopt.AdamW(0.1, weight_decay=decay)),
+}
+
+
+@pytest.mark.parametrize("name", DECAYING)
+def test_decay_is_what_makes_a_difference_to_a_step(name):
+    """The words of the report, against steps with the decay and without."""
+    model = build(DECAYING[name](0.25))
+    start = [np.linspace(1, 2, np.size(w)).reshape(w.shape) for w in model.get_weights()]
+    batch = IDS, LABELS, np.zeros(2) if name == "resting" else np.ones(2)
+    after = []
+    for decay in (0.25, 0.0):
+        model = build(DECAYING[name](decay))
+        model.set_weights(start)
+        report = keras_tfopt.diagnose(model, batch=batch)
+        says = {path: row["decay"] for path, row in by_variable(report).items()}
+        if decay:
+            decays = says
+        assert decay or not any(says.values()), "a decay of nothing"
+        model.train_on_batch(*batch)
+        after.append(model.get_weights())
+    differs = [not np.array_equal(*pair) for pair in zip(*after)]
+    assert list(decays.values()) == differs, decays
+    assert any(differs) == (name not in ("of none", "resting"))
+
+
+def test_rules_of_wrappers_are_shown():
+    optimizer = keras_tfopt.AdamW(0.1, weight_decay=0.1, decay_variables=keras_tfopt.no_vectors)
+    report = keras_tfopt.diagnose(build(keras_tfopt.MovingAverage(optimizer)), batch=(IDS, LABELS))
+    rows = by_variable(report)
+    assert rows["out/kernel"]["rules"] == "decay_variables no_vectors"
+    assert rows["out/bias"]["rules"] is None
+
+
+class Tags(keras.layers.Embedding):
+    """As in other libraries: derived from Keras's layer, which it calls."""
+
+
+@pytest.mark.backends(
+    "jax", "torch", reason="on TensorFlow, the gradient of Keras's layer has rows"
+)
+@pytest.mark.parametrize(
+    ("cls", "regularizer", "helps"),
+    [
+        (keras.layers.Embedding, None, True),
+        (Tags, None, False),  # swapped is Keras's own class alone
+        (keras.layers.Embedding, "l2", False),  # dense all the same
+    ],
+)
+def test_swapping_is_advised_where_it_helps(cls, regularizer, helps):
+    table = cls(50, 3, embeddings_regularizer=regularizer)
+    model = keras.Sequential(
+        [keras.Input((4,), dtype="int32"), table, keras.layers.Flatten(), keras.layers.Dense(1)]
+    )
+    model.compile(keras_tfopt.LazyAdam(0.1), "mse")
+    advice = []
+    for _ in range(2):
+        report = keras_tfopt.diagnose(model, batch=(IDS, LABELS))
+        (row,) = [row for row in report.rows if row["variable"].endswith("embeddings")]
+        advice.append("swap_embeddings" in " ".join(report.warnings))
+        if advice == [True]:
+            assert row["gradient"] == "dense" and row["why_dense"]
+            keras_tfopt.layers.swap_embeddings(model)
+    assert advice == [helps, False]
+    assert (row["gradient"] == "rows") == helps
 
 
 def test_says_whether_the_step_is_compiled():

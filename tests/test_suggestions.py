@@ -39,10 +39,12 @@ def variable():
         (lambda: keras_tfopt.Adam(beta1=0.1), "beta_1"),
         (lambda: keras_tfopt.Adam(eps=0.1), "epsilon"),
         (lambda: keras_tfopt.Shampoo(precond_interval=3), "precond_update_interval"),
-        (lambda: keras_tfopt.AdamW(1e-4, beta2=0.9), "beta_2"),
-        (lambda: keras_tfopt.AdamW(1e-4, variables=["kernel"]), "decay_variables"),
+        (lambda: keras_tfopt.AdamW(weight_decay=1e-4, beta2=0.9), "beta_2"),
+        (lambda: keras_tfopt.AdamW(weight_decay=1e-4, variables=["kernel"]), "decay_variables"),
         (
-            lambda: keras_tfopt.extend_with_weight_decay(keras.optimizers.SGD)(1, lr=1),
+            lambda: keras_tfopt.extend_with_weight_decay(keras.optimizers.SGD)(
+                weight_decay=1, lr=1
+            ),
             "learning_rate",
         ),
         (lambda: keras_tfopt.MovingAverage("lars", decay=0.99), "average_decay"),
@@ -211,7 +213,9 @@ def test_repr():
     rate = keras_tfopt.GradientDescent(0.1)
     rate.learning_rate = 0.3
     assert repr(rate) == "GradientDescent(learning_rate=0.3)"
-    extended = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.Momentum)(0.1, 0.3)
+    extended = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.Momentum)(
+        0.3, weight_decay=0.1
+    )
     for part in ("MomentumW(weight_decay=0.1", "learning_rate=0.3", "nesterov=False"):
         assert part in repr(extended)
 
@@ -239,7 +243,7 @@ def test_attributes_of_the_optimizer_inside():
         assert (outer.sync_period, outer.average_decay, outer.master_weights) == (7, 0.9999, False)
         with pytest.raises(AttributeError, match="has no attribute 'eta', nor has .* inside"):
             _ = outer.eta
-        assert not hasattr(outer, "_row_patterns")
+        assert not hasattr(outer, "_no_decay_patterns")
     assert around.use_ema is True
     stock = keras_tfopt.DecoupledWeightDecay(keras.optimizers.SGD(momentum=0.5), 0.1)
     assert (stock.momentum, stock.weight_decay, stock.nesterov) == (0.5, 0.1, False)

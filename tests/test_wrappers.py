@@ -75,10 +75,9 @@ def test_what_is_below_the_limit_is_not_touched_by_clipping(mode):
     [
         ({"kernel": [2]}, ("vars_to_clip_dims", "kernel", "(4, 3)", "[2]")),
         ({"kernel": [-3]}, ("vars_to_clip_dims", "kernel", "(4, 3)", "[-3]")),
-        ({"kernel": [0], "nothing": [0]}, ("vars_to_clip_dims", "nothing", "layer/kernel")),
     ],
 )
-def test_dimensions_and_patterns_that_do_not_exist(argument, words):
+def test_dimensions_that_do_not_exist(argument, words):
     inner = keras_tfopt.Momentum(0.1)
     optimizer = keras_tfopt.VariableClipping(inner, argument, 1.0)
     kernel = make_variable("layer/kernel", np.ones((4, 3)))
@@ -94,17 +93,6 @@ def test_dimensions_and_patterns_that_do_not_exist(argument, words):
 
 
 # Decay
-
-
-def test_patterns_of_decay_that_match_nothing():
-    kernel = make_variable("layer/kernel", np.ones((4, 3)))
-    for choice in ("nothing", [".", "nothing"], keras_tfopt.no_vectors):
-        inner = keras_tfopt.Momentum(0.1)
-        optimizer = keras_tfopt.DecoupledWeightDecay(inner, 0.1, choice)
-        variable = make_variable("b", np.ones(3)) if callable(choice) else kernel
-        with pytest.raises(ValueError, match="decay_variables"):
-            optimizer.build([variable])
-        assert not inner.built
 
 
 @every_mode
@@ -131,13 +119,15 @@ def test_decay_follows_a_schedule_and_a_variable(mode):
 def test_the_two_conventions_of_decay():
     values = {"k": np.full(3, 2.0)}
     for scaled, factor in ((False, 1 - 0.25), (True, 1 - 0.25 * 0.5)):
-        optimizer = keras_tfopt.MomentumW(0.25, 0.5, scale_by_learning_rate=scaled)
+        optimizer = keras_tfopt.MomentumW(0.5, weight_decay=0.25, scale_by_learning_rate=scaled)
         runner = Runner(optimizer, values)
         runner.step({"k": np.zeros(3)})
         np.testing.assert_allclose(runner.values["k"], 2.0 * factor, rtol=1e-6)
     # The scaled one is Keras's.
     stock = Runner(keras.optimizers.SGD(0.5, momentum=0.9, weight_decay=0.25), values, MODES[-1])
-    ours = Runner(keras_tfopt.MomentumW(0.25, 0.5, scale_by_learning_rate=True), values)
+    ours = Runner(
+        keras_tfopt.MomentumW(0.5, weight_decay=0.25, scale_by_learning_rate=True), values
+    )
     for _ in range(3):
         ours.step({"k": np.ones(3)})
         stock.step({"k": np.ones(3)})
@@ -148,7 +138,7 @@ class TestExtension:
     def test_is_the_wrapper(self):
         extended = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LARS)
         assert extended is keras_tfopt.extend_with_weight_decay(keras_tfopt.LARS)
-        a = Runner(extended(0.1, 0.5, decay_variables="kernel"), initial())
+        a = Runner(extended(0.5, weight_decay=0.1, decay_variables="kernel"), initial())
         inner = keras_tfopt.LARS(0.5)
         b = Runner(keras_tfopt.DecoupledWeightDecay(inner, 0.1, "kernel"), initial())
         for grads in gradients(steps=("normal",) * 3):
@@ -161,9 +151,7 @@ class TestExtension:
     def test_is_serialized(self, cls):
         extended = keras_tfopt.extend_with_decoupled_weight_decay(cls)
         schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-        optimizer = extended(
-            schedule, learning_rate=schedule, beta_1=0.5, clipnorm=1.0, name="mine"
-        )
+        optimizer = extended(schedule, weight_decay=schedule, beta_1=0.5, clipnorm=1.0, name="mine")
         text = json.dumps(keras.saving.serialize_keras_object(optimizer))
         again = keras.saving.deserialize_keras_object(json.loads(text))
         assert type(again) is extended and again.name == "mine"
@@ -179,7 +167,7 @@ LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
 path = {str(tmp_path / "model.keras")!r}
 if sys.argv[1] == "save":
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(LazyAdamW(0.01, 0.1), "mse")
+    model.compile(LazyAdamW(0.1, weight_decay=0.01), "mse")
     model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
     model.save(path)
 else:

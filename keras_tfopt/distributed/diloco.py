@@ -41,7 +41,7 @@ class DiLoCo(OverWorkers):
     Example:
 
     >>> keras_tfopt.distributed.connect()
-    >>> optimizer = keras_tfopt.DiLoCo(keras_tfopt.AdamW(1e-4, 4e-4), period=100)
+    >>> optimizer = keras_tfopt.DiLoCo(keras_tfopt.AdamW(4e-4, weight_decay=1e-4), period=100)
 
     Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models"
     (2023).

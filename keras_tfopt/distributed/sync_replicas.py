@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.execution import Slot
+from keras_tfopt.execution import Slot, check_choice, is_chosen, settled
 from keras_tfopt.rule import register
-from keras_tfopt.wrappers.choice import check_choice, check_choice_matches, is_chosen
 
 
 @register
@@ -35,8 +33,8 @@ class SyncReplicas(OverWorkers):
             several. Defaults to None: that number.
         variable_averages: $d$ in [0, 1]: decay of averages of the variables, which start at
             their initial values. Defaults to None: no averages.
-        variables_to_average: Variables or regular expressions that are searched in their paths, one
-            or a list, or a registered function of a variable. Defaults to None: all.
+        variables_to_average: Variables, regular expressions that are searched in their paths, or
+            functions of a variable, one or a list. Defaults to None: all; an empty list is none.
         exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
             is connected.
         name: Name of the optimizer.
@@ -94,13 +92,17 @@ class SyncReplicas(OverWorkers):
         self.variable_averages = variable_averages
         self.variables_to_average = check_choice("variables_to_average", variables_to_average)
 
-    def check(self, likes: Sequence[Any]) -> None:
-        check_choice_matches("variables_to_average", self.variables_to_average, likes)
+    def choices(self) -> dict[str, Any]:
+        return {"variables_to_average": self.variables_to_average}
+
+    def settle(self, likes: Any) -> None:
+        self.variables_to_average = settled(self.variables_to_average, likes)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         # Without a path it is asked what slots there may be at all.
-        chosen = not like.path or is_chosen(like, self.variables_to_average)
-        averaged = chosen and self.variable_averages is not None
+        chosen = self.variables_to_average
+        averaged = chosen is None or not like.path or is_chosen(like, chosen)
+        averaged = averaged and self.variable_averages is not None
         return {"average": Slot(like.shape, "variable")} if averaged else {}
 
     def reach(self, like: Any) -> str | None:

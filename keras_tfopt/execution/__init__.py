@@ -33,7 +33,6 @@ from keras_tfopt.execution.options import (
     as_schedule,
     changes,
     check_savable,
-    compile_patterns,
     is_computed_again,
     is_function_of_step,
     own_parameters,
@@ -41,6 +40,17 @@ from keras_tfopt.execution.options import (
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.scopes import creating
 from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.selection import (
+    check_choice,
+    excluding,
+    is_chosen,
+    literal,
+    no_vectors,
+    normalization_and_bias,
+    pattern_of,
+    settled,
+    warn_unmatched,
+)
 from keras_tfopt.execution.settings import plain
 from keras_tfopt.execution.state import Like, Rows, Slot
 from keras_tfopt.execution.suggestions import check_arguments, did_you_mean, nearest, short
@@ -120,12 +130,20 @@ __all__ = [
     "row_products",
     "conditional",
     "eigh_is_slow",
+    "check_choice",
+    "excluding",
     "check_savable",
     "has_constructor",
     "is_computed_again",
+    "is_chosen",
+    "literal",
+    "no_vectors",
+    "normalization_and_bias",
+    "pattern_of",
+    "settled",
+    "warn_unmatched",
     "is_function_of_step",
     "clipped_by_global_norm",
-    "compile_patterns",
     "all_arguments",
     "DEFAULTS",
     "as_schedule",

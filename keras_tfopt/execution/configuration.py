@@ -33,6 +33,14 @@ def decoded(value: Any, custom_objects: dict | None = None) -> Any:
     if isinstance(value, list):
         return [decoded(item, custom_objects) for item in value]
     if isinstance(value, dict) and "class_name" in value:
+        name = value.get("config")
+        known = isinstance(name, str) and keras.saving.get_registered_object(name, custom_objects)
+        if value["class_name"] == "function" and not known:
+            raise ValueError(
+                "A function in a configuration must be registered: import the module that does "
+                "that, with `@keras.saving.register_keras_serializable()`, or pass the function "
+                f"in `custom_objects`. Received: {name!r}"
+            )
         return keras.saving.deserialize_keras_object(portable(value), custom_objects)
     return value
 

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -47,12 +46,18 @@ from keras_tfopt.execution.options import (
     check_base,
     check_learning_rate,
     check_savable,
-    compile_patterns,
     current,
 )
 from keras_tfopt.execution.representation import Shown
 from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.selection import (
+    check_choice,
+    excluding,
+    is_chosen,
+    settled,
+    warn_unmatched,
+)
 from keras_tfopt.execution.state import Like, Slot
 from keras_tfopt.execution.verb_arguments import pairs_of
 
@@ -76,6 +81,7 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
     is_engine = True
     takes_options = True  # those that all optimizers have, of which wrappers have none
     _own_weight_decay = False
+    _no_decay_patterns: Any = ()  # of `exclude_from_weight_decay`
     built: bool
     _learning_rate: Any
     # Of each variable, in the order of building.
@@ -104,14 +110,13 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         learning_rate = check_learning_rate(learning_rate)
         check_base(type(self), base)
         super().__init__(learning_rate, **base)
-        self.row_variables = row_variables
-        self._row_patterns = compile_patterns("row_variables", row_variables)
+        self.row_variables = check_choice("row_variables", row_variables)
         for name, value in (("master_weights", master_weights), ("maximize", maximize)):
             if not isinstance(value, bool):
                 raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
         self.master_weights, self.maximize = master_weights, maximize
         self._initial_learning_rate = learning_rate
-        self._no_decay_patterns: list[str] = []
+        self._no_decay_patterns = []
         self._slot_names: tuple[str, ...] | None = None
         self._waiting: persistence.Saved | None = None
         self._fast = Cache()
@@ -153,6 +158,20 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         """What a rule of scope "variable" wants to know of a variable, from its path."""
         return {"path": path}
 
+    def facts_of(self, like: Like) -> dict[str, Any]:
+        """The same from its shape, dtype and path; for a rule that lets functions choose."""
+        return self.facts(like.path)
+
+    def choices(self) -> dict[str, Any]:
+        """Arguments that choose variables, by name; a part that matches none has `build` warn."""
+        excluded = [] if self.weight_decay is None else self._no_decay_patterns
+        return {"row_variables": self.row_variables, "exclude_from_weight_decay": excluded}
+
+    def settle(self, likes: Sequence[Like]) -> None:
+        """Looks up the paths of `choices` among those of the model."""
+        self.row_variables = settled(self.row_variables, likes)
+        self._no_decay_patterns = settled(self._no_decay_patterns, likes)
+
     def hyperparameters(self) -> dict[str, Any]:
         """What the rule may read from `self`."""
         return {}
@@ -182,6 +201,8 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         mend_loss_scaling(likes)
         if self.built:
             return
+        self.settle(likes)
+        warn_unmatched(type(self).__name__, self.choices(), likes)
         # A variable among them is part of the state: Keras has tracked it as an attribute.
         self._changing = self._changing_hyperparameters()
         if not type(self).__module__.startswith("keras_tfopt."):  # those are known to be right
@@ -229,8 +250,8 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
             self._likes.append(like)
             self._trainable_variables.append(variable)
             mark_as_taken(variable)
-            is_row_variable = any(p.search(like.path) for p in self._row_patterns)
-            self._is_row_variable.append(bool(like.shape) and is_row_variable)
+            is_row_variable = bool(like.shape) and is_chosen(like, self.row_variables)
+            self._is_row_variable.append(is_row_variable)
             self._sparse.append(self.sparse if self.takes_rows(like) else "dense")
             self._decays.append(self._decays_at(variable, like))
             self._slot_variables.append(self._add_slots(variable, like))
@@ -591,7 +612,7 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
                 dtype=like.dtype,
                 decays=self._decays[index],
                 named=named,
-                facts=() if self.scope == "element" else tuple(self.facts(like.path).items()),
+                facts=() if self.scope == "element" else tuple(self.facts_of(like).items()),
             )
             described = {} if self.scope == "model" else self.slots(like)
             cut = [bool(like.shape)]
@@ -644,24 +665,16 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
             var_list: Variables to exempt.
             var_names: Regular expressions; a variable is exempt if one is found in its path.
         """
-        if self.built:
-            raise ValueError(
-                "`exclude_from_weight_decay` must be called before the optimizer is built, because "
-                "compiled steps have the selection built in."
-            )
-        names = [var_names] if isinstance(var_names, str) else list(var_names or [])
-        compile_patterns("var_names", names)
-        self._no_decay_patterns = names + [
-            f"^{re.escape(path_of(variable))}$" for variable in var_list or []
-        ]
+        self._no_decay_patterns = excluding(self, var_list, var_names)
+
+    def is_excluded(self, like: Like) -> bool:
+        """Whether `exclude_from_weight_decay` was called for this variable."""
+        return is_chosen(like, self._no_decay_patterns)
 
     def _decays_at(self, variable: Any, like: Like) -> bool:
         if self.weight_decay is None or self._own_weight_decay:
             return False
-        return not self._no_decay_matches(like.path)
-
-    def _no_decay_matches(self, path: str) -> list[str]:
-        return [pattern for pattern in self._no_decay_patterns if re.search(pattern, path)]
+        return not self.is_excluded(like)
 
     def _update_averages(self) -> None:
         count = self._step_number()

@@ -12,10 +12,16 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.execution import gradients as engine_gradients
+from keras_tfopt.execution.averages import parts
+from keras_tfopt.execution.building import describe as describe_variable
 from keras_tfopt.execution.building import path_of
 from keras_tfopt.execution.engine import Engine
+from keras_tfopt.execution.options import changes, current
 from keras_tfopt.execution.rows import is_looked_up
 from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.selection import is_chosen, parts_of, shown
+from keras_tfopt.execution.state import Like
+from keras_tfopt.execution.versions import is_multi_optimizer
 from keras_tfopt.execution.wrapping import WrappingEngine, state_of
 from keras_tfopt.execution.wrapping import innermost as _innermost
 
@@ -29,6 +35,11 @@ def innermost(optimizer: Any) -> Any:
 
 def is_ours(optimizer: Any) -> bool:
     return isinstance(optimizer, Engine)
+
+
+def accumulates(optimizer: Any) -> bool:
+    """Whether it takes several calls to make a step."""
+    return any(part.gradient_accumulation_steps for part in parts(optimizer))
 
 
 class Lookups:
@@ -106,12 +117,15 @@ def why_dense(variable: Any, looked_up: Lookups) -> str | None:
     layer = looked_up.layer_of.get(id(variable))
     if layer is None:
         return None
-    if not is_looked_up(variable):
-        return "it belongs to keras.layers.Embedding; keras_tfopt.layers.swap_embeddings mends that"
+    swapped = is_looked_up(variable)
+    if not swapped and type(layer) is not keras.layers.Embedding:
+        return f"it belongs to {type(layer).__name__}, which computes it dense"
     if variable.regularizer is not None:
         return "its regularizer has a gradient in every row"
     if id(variable) in looked_up.nested:
         return "it is looked up inside of a loop or of a part that is rematerialized"
+    if not swapped:
+        return "it belongs to keras.layers.Embedding; keras_tfopt.layers.swap_embeddings mends that"
     return "it is used for more than lookups, as tied weights are, or rematerialized"
 
 
@@ -119,21 +133,20 @@ def describe(
     optimizer: Any, variables: Sequence[Any], grads: Sequence[Any], looked_up: Lookups
 ) -> list[dict[str, Any]]:
     """What is known of each variable and its gradient before a step."""
-    inner = innermost(optimizer)
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     facts = []
     for variable, gradient in zip(variables, grads, strict=True):
-        index = inner._get_variable_index(variable)
+        around = list(_chain(optimizer, variable))
+        inner, index = around[-1], optimizer._get_variable_index(variable)
+        like = describe_variable(variable, type(inner).__name__)
         array = None if gradient is None else _dense(gradient, variable)
         rows = gradient is not None and backend.from_native(gradient, variable.shape) is not None
-        by_rows, decays, rules = False, inner.weight_decay is not None, []
+        by_rows = False
         if isinstance(inner, Engine):
-            by_rows = inner.moves_by_rows(index)
-            decays = inner._decays[index]
-            if inner._own_weight_decay:
-                decays = not inner.facts(inner._likes[index].path).get("is_skipped", False)
-            rules = _rules(inner, index)
+            by_rows = inner.moves_by_rows(inner._get_variable_index(variable))
+        decays = any(_decays(part, variable, like, by_rows) for part in around)
+        rules = _rules(around, like)
         touched = None
         if rows and is_looked_up(variable):
             touched = _count(backend.from_native(gradient, tuple(variable.shape)).indices)
@@ -148,7 +161,7 @@ def describe(
                 "why_dense": None if rows else why_dense(variable, looked_up),
                 "update": "rows" if by_rows else "dense",
                 "touched": touched,
-                "decay": bool(decays),
+                "decay": decays,
                 "rules": ", ".join(rules) or None,
                 "state_bytes": sum(_bytes(state) for state in state_of(optimizer, index)),
                 "array": array,
@@ -164,12 +177,45 @@ def compilation(model: keras.Model, optimizer: Any) -> str:
     return backend.compilation(innermost(optimizer))
 
 
-def _rules(inner: Engine, index: int) -> list[str]:
-    path = inner._likes[index].path
-    rules = [f"row_variables {p.pattern}" for p in inner._row_patterns if p.search(path)]
-    rules += [f"no decay {p}" for p in inner._no_decay_matches(path)]
-    if inner.scope == "variable":
-        rules += [name for name, value in inner.facts(path).items() if value is True]
+def _chain(optimizer: Any, variable: Any) -> Iterator[Any]:
+    """The optimizers, from the outside in, that a variable passes in a step."""
+    yield optimizer
+    if is_multi_optimizer(optimizer):
+        number = optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]
+        yield from _chain(optimizer.optimizers[number], variable)
+    elif hasattr(optimizer, "inner_optimizer"):
+        yield from _chain(optimizer.inner_optimizer, variable)
+
+
+def _decays(optimizer: Any, variable: Any, like: Like, by_rows: bool) -> bool:
+    """Whether this optimizer, not one inside of it, shrinks a variable in the step to come."""
+    if isinstance(optimizer, WrappingEngine):
+        return optimizer.decays(like, by_rows)
+    rate = optimizer.weight_decay
+    if rate is None or not ops.convert_to_numpy(
+        current(rate, optimizer.iterations) if changes(rate) else rate
+    ):
+        return False
+    if not isinstance(optimizer, Engine):
+        return optimizer._use_weight_decay(variable)
+    if not optimizer._own_weight_decay:
+        return not optimizer.is_excluded(like)
+    facts = optimizer.facts_of(like)
+    return not (by_rows or facts.get("is_skipped") or facts.get("is_excluded"))
+
+
+def _rules(optimizers: Sequence[Any], like: Like) -> list[str]:
+    ours = [part for part in optimizers if isinstance(part, (Engine, WrappingEngine))]
+    rules = [
+        f"{name} {shown(part)}"
+        for optimizer in ours
+        for name, choice in optimizer.choices().items()
+        for part in parts_of(choice)
+        if is_chosen(like, part)
+    ]
+    inner = optimizers[-1]
+    if isinstance(inner, Engine) and inner.scope == "variable":
+        rules += [name for name, value in inner.facts_of(like).items() if value is True]
     return rules
 
 

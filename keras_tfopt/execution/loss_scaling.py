@@ -76,6 +76,12 @@ class LossScalingEngine(Around, keras.optimizers.LossScaleOptimizer):
         self.built = True
         persistence.restore_waiting(self, self._variables)
 
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
+    ) -> None:
+        """Passed on to the inner optimizer."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
     def save_own_variables(self, store: Any) -> None:
         # Keras saves the inner optimizer by itself, as it finds it among the attributes.
         persistence.save(store, self._variables, self._roles(), self._waiting)

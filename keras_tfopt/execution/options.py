@@ -7,7 +7,6 @@ import contextvars
 import inspect
 import math
 import numbers
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,21 +26,6 @@ CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
-def compile_patterns(argument: str, patterns: Any) -> list[re.Pattern]:
-    """Regular expressions from None, a string, a compiled pattern, or several of them."""
-    if patterns is None:
-        return []
-    if isinstance(patterns, (str, re.Pattern)):
-        patterns = [patterns]
-    try:
-        return [re.compile(pattern) for pattern in patterns]
-    except (TypeError, re.error) as error:
-        raise type(error if isinstance(error, TypeError) else ValueError())(
-            f"Argument `{argument}` must be a regular expression or a list of them ({error}). "
-            f"Received: {patterns!r}"
-        ) from None
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
@@ -50,7 +34,7 @@ def changes(value: Any) -> bool:
     """Whether a hyperparameter is not a number but something that gives one at each step."""
     if isinstance(value, (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)):
         return True
-    return callable(value) and _takes(value)
+    return callable(value) and takes(value)
 
 
 def is_function_of_step(value: Any) -> bool:
@@ -58,10 +42,10 @@ def is_function_of_step(value: Any) -> bool:
     schedule = keras.optimizers.schedules.LearningRateSchedule
     if not callable(value) or isinstance(value, (schedule, keras.Variable)):
         return False
-    return _takes(value, 1) and not _takes(value)
+    return takes(value, 1) and not takes(value)
 
 
-def _takes(function: Callable, *arguments: Any) -> bool:
+def takes(function: Callable, *arguments: Any) -> bool:
     """Whether a function can be called with these arguments."""
     try:
         inspect.signature(function).bind(*arguments)
@@ -80,7 +64,10 @@ def current(value: Any, iterations: Any) -> Any:
 
 
 def check_savable(argument: str, value: Any) -> None:
-    """Refuses a function that Keras could not find again by its name."""
+    """Refuse functions that Keras could not find again by their names."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            check_savable(argument, item)
     schedule = keras.optimizers.schedules.LearningRateSchedule
     if not callable(value) or isinstance(value, (schedule, keras.Variable)):
         return

@@ -44,7 +44,7 @@ def _try(engine: Engine, like: Like) -> None:
         return  # building says so
     slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
     elements = engine.scope == "element"
-    facts = {} if elements else rule.facts(like.path)
+    facts = {} if elements else rule.facts_of(like)
 
     def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
         kept, numbers = values[: len(slots)], values[len(slots) :]

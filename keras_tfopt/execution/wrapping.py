@@ -38,6 +38,7 @@ from keras_tfopt.execution.representation import Around
 from keras_tfopt.execution.rows import mark_as_taken
 from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.selection import warn_unmatched
 from keras_tfopt.execution.state import Like, Slot
 from keras_tfopt.execution.suggestions import check_arguments
 from keras_tfopt.execution.versions import is_multi_optimizer
@@ -107,6 +108,17 @@ class WrappingEngine(Constructed, Around, keras.optimizers.Optimizer):
     def reach(self, like: Like) -> str | None:
         return self.sparse
 
+    def choices(self) -> dict[str, Any]:
+        """Arguments that choose variables, by name; a part that matches none has `build` warn."""
+        return {}
+
+    def settle(self, likes: Sequence[Like]) -> None:
+        """Looks up the paths of `choices` among those of the model, see `settled`."""
+
+    def decays(self, like: Like, by_rows: bool) -> bool:
+        """Whether this wrapper, not one inside of it, shrinks a variable in the step to come."""
+        return False
+
     def counters(self) -> dict[str, Slot]:
         return {}
 
@@ -157,7 +169,9 @@ class WrappingEngine(Constructed, Around, keras.optimizers.Optimizer):
         mend_loss_scaling(likes)
         if self.built:
             return
+        self.settle(likes)
         self.check(likes)
+        warn_unmatched(type(self).__name__, self.choices(), likes)
         with backend.build_scope(self, variables):
             if not self.inner_optimizer.built:
                 with tracked():
@@ -623,9 +637,11 @@ class WrappingEngine(Constructed, Around, keras.optimizers.Optimizer):
             )
         return found.pop()
 
-    def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
+    ) -> None:
         """Passed on to the inner optimizer."""
-        self.inner_optimizer.exclude_from_weight_decay(*args, **kwargs)
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Passed on to the inner optimizer."""

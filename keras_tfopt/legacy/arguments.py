@@ -12,9 +12,8 @@ from keras import ops
 
 from keras_tfopt import distributed, rules, wrappers
 from keras_tfopt.checks import check_bool
-from keras_tfopt.execution import is_function_of_step, is_variable
+from keras_tfopt.execution import is_function_of_step, is_variable, pattern_of
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
-from keras_tfopt.wrappers.choice import pattern_of
 
 # What a count is called that nobody moves.
 CONSTANT = "constant_global_step"

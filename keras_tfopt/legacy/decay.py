@@ -9,12 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.checks import check_bool
-from keras_tfopt.execution import check_traceable, creating, outside_compiler, variables_of
+from keras_tfopt.execution import (
+    check_traceable,
+    creating,
+    outside_compiler,
+    pattern_of,
+    variables_of,
+)
 from keras_tfopt.execution.verb_arguments import check_counter, checked_variables
 from keras_tfopt.legacy.optimizer import Optimizer, checked_pairs
 from keras_tfopt.legacy.wrapping import step_around
 from keras_tfopt.wrappers import DecoupledWeightDecay
-from keras_tfopt.wrappers.choice import pattern_of
 from keras_tfopt.wrappers.decay import DenseDecay
 
 # Which bases decay differently in the original, and how.

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.execution import path_of, prepare
+from keras_tfopt.execution import Like, path_of, prepare
 from keras_tfopt.execution.verb_arguments import checked_variables
 from keras_tfopt.legacy.arguments import (
     build_optimizer,
@@ -20,7 +20,6 @@ from keras_tfopt.legacy.arguments import (
 )
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs
 from keras_tfopt.legacy.table import Row
-from keras_tfopt.rules.selection import is_skipped
 
 
 class Rule(Optimizer):
@@ -83,9 +82,10 @@ class LayerRates(Rule):
         rule = self.keras
         x = ops.stop_gradient(ops.convert_to_tensor(var))
         g = ops.cast(ops.convert_to_tensor(grad), x.dtype)
-        if is_skipped(path_of(var), rule.skip_list):
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        if rule.is_skipped(Like(tuple(x.shape), dtype, path_of(var))):
             return ops.cast(rule.learning_rate, x.dtype), g
-        weight_decay = rule.rule_now(keras.backend.standardize_dtype(x.dtype)).weight_decay
+        weight_decay = rule.rule_now(dtype).weight_decay
         return rule.compute_lr(g, x), g + weight_decay * x
 
 

@@ -5,8 +5,17 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tfopt.execution import check_choice, is_chosen, literal, no_vectors, settled
 from keras_tfopt.rule import Rule, field, flag, register, within, zeros
-from keras_tfopt.rules.selection import check_skip_list, is_skipped
+
+
+def _check_skip_list(name: str, value: Any) -> Any:
+    if value is no_vectors:
+        raise ValueError(
+            f"Argument `{name}` must not be `no_vectors`, which chooses the kernels; write "
+            f"`keras_tfopt.normalization_and_bias(model)`. Received: {value!r}"
+        )
+    return check_choice(name, value, literal=True)
 
 
 @register
@@ -30,7 +39,8 @@ class LARS(Rule):
 
     with Euclidean norms over the whole variable. For large batches, raise the learning rate in
     proportion to the batch size, warm it up linearly over the first epochs, then let it fall by a
-    polynomial decay of power 2; skip biases and the parameters of normalization layers.
+    polynomial decay of power 2; skip biases and the parameters of normalization layers, which
+    `keras_tfopt.normalization_and_bias` finds in a model.
 
     Args:
         learning_rate: $\eta$, number >= 0, schedule or callable. It multiplies a step that is
@@ -41,8 +51,11 @@ class LARS(Rule):
             Defaults to 1e-4.
         eeta: $\eta_\text{LARS} \geq 0$, the trust coefficient. Defaults to 1e-3.
         epsilon: Number >= 0. Defaults to 0.
-        skip_list: Variables that get plain momentum without weight decay: list of substrings of
-            their paths or of compiled regular expressions to search there. Defaults to None.
+        skip_list: Variables that get plain momentum without weight decay: a list of variables,
+            parts of their paths, or compiled regular expressions to search there; or a function
+            that is given `path`, `shape` and `dtype` of a variable as attributes. Best is
+            `keras_tfopt.normalization_and_bias(model)`: names tell little, `conv1_bn/gamma` is the
+            scale of a normalization. Defaults to None.
         nesterov: Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
@@ -54,7 +67,8 @@ class LARS(Rule):
 
     Example:
     >>> schedule = keras.optimizers.schedules.PolynomialDecay(10.0, decay_steps=1000, power=2)
-    >>> model.compile(optimizer=keras_tfopt.LARS(schedule, skip_list=["bias", "batch_norm"]))
+    >>> skipped = keras_tfopt.normalization_and_bias(model)
+    >>> model.compile(optimizer=keras_tfopt.LARS(schedule, skip_list=skipped), loss="mse")
 
     Reference: You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks" (2017).
 
@@ -72,14 +86,25 @@ class LARS(Rule):
     weight_decay: float = within(0, default=1e-4)
     eeta: float = within(0, default=1e-3)
     epsilon: float = within(0, default=0.0)
-    skip_list: Any = field(check_skip_list, default=None)
+    skip_list: Any = field(_check_skip_list, default=None)
     nesterov: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Any]:
         return {"momentum": zeros(like)}
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {"is_skipped": is_skipped(path, self.skip_list)}
+    def choices(self) -> dict[str, Any]:
+        return {**super().choices(), "skip_list": literal(self.skip_list)}
+
+    def settle(self, likes: Any) -> None:
+        super().settle(likes)
+        self.skip_list = settled(self.skip_list, likes)
+
+    def is_skipped(self, like: Any) -> bool:
+        """Whether `skip_list` has this variable."""
+        return is_chosen(like, literal(self.skip_list))
+
+    def facts_of(self, like: Any) -> dict[str, Any]:
+        return {"is_skipped": self.is_skipped(like), "is_excluded": self.is_excluded(like)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if t.rows:
@@ -88,7 +113,8 @@ class LARS(Rule):
         if t.is_skipped:
             h = t.lr * g
         else:
-            h = t.lr * self._trust_ratio(t.norm(g), t.norm(x)) * (g + self.weight_decay * x)
+            decay = 0.0 if t.is_excluded else self.weight_decay
+            h = t.lr * self._trust_ratio(t.norm(g), t.norm(x), decay) * (g + decay * x)
         a = self.momentum * s.momentum + h
         return x - (h + self.momentum * a if self.nesterov else a), {"momentum": a}
 
@@ -98,8 +124,9 @@ class LARS(Rule):
         g = ops.cast(ops.convert_to_tensor(gradient), x.dtype)
         g_norm, x_norm = ops.sqrt(ops.sum(ops.square(g))), ops.sqrt(ops.sum(ops.square(x)))
         rule = self.rule_now(keras.backend.standardize_dtype(x.dtype))
-        return ops.cast(self.learning_rate, x.dtype) * rule._trust_ratio(g_norm, x_norm)
+        ratio = rule._trust_ratio(g_norm, x_norm, rule.weight_decay)
+        return ops.cast(self.learning_rate, x.dtype) * ratio
 
-    def _trust_ratio(self, g_norm: Any, x_norm: Any) -> Any:
-        ratio = self.eeta * x_norm / (g_norm + self.weight_decay * x_norm + self.epsilon)
+    def _trust_ratio(self, g_norm: Any, x_norm: Any, weight_decay: Any) -> Any:
+        ratio = self.eeta * x_norm / (g_norm + weight_decay * x_norm + self.epsilon)
         return ops.where(ops.logical_and(x_norm > 0, g_norm > 0), ratio, ops.ones_like(ratio))

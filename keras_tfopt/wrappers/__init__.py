@@ -1,7 +1,6 @@
 """Optimizers around other optimizers."""
 
 from keras_tfopt.wrappers.adam_w import AdamW
-from keras_tfopt.wrappers.choice import no_vectors
 from keras_tfopt.wrappers.decoupled_weight_decay import DecoupledWeightDecay
 from keras_tfopt.wrappers.extension import (
     extend_with_decoupled_weight_decay,
@@ -28,5 +27,4 @@ __all__ = [
     "clip_gradients_by_global_norm",
     "extend_with_decoupled_weight_decay",
     "extend_with_weight_decay",
-    "no_vectors",
 ]

@@ -16,9 +16,9 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
     $$
 
     Args:
+        learning_rate: Number >= 0, schedule or callable. Defaults to 0.001.
         weight_decay: $\lambda$: number >= 0, schedule, scalar variable, or callable without
             arguments. Not multiplied by the learning rate, so 1e-4 is a lot.
-        learning_rate: Number >= 0, schedule or callable. Defaults to 0.001.
         beta_1: Decay rate of the first moment in [0, 1). Defaults to 0.9.
         beta_2: Decay rate of the second moment in [0, 1). Defaults to 0.999.
         epsilon: Number >= 0. Defaults to 1e-8.
@@ -36,7 +36,8 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
 
     Example:
 
-    >>> optimizer = keras_tfopt.AdamW(1e-5, 0.001, decay_variables=keras_tfopt.no_vectors)
+    >>> optimizer = keras_tfopt.AdamW(0.001, weight_decay=1e-5)
+    >>> optimizer.exclude_from_weight_decay(keras_tfopt.normalization_and_bias(model))
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019).
 
@@ -48,23 +49,23 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
 
     def __init__(
         self,
-        weight_decay: Any,
         learning_rate: Any = 0.001,
+        *,
+        weight_decay: Any,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        *,
         decay_variables: Any = None,
         scale_by_learning_rate: bool = False,
         name: str | None = None,
         **base: Any,
     ):
         super().__init__(
-            weight_decay,
             learning_rate,
-            beta_1,
-            beta_2,
-            epsilon,
+            weight_decay=weight_decay,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
             decay_variables=decay_variables,
             scale_by_learning_rate=scale_by_learning_rate,
             name=name,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from keras import ops
+
 from keras_tfopt.checks import check_bool, check_hyperparameter
-from keras_tfopt.execution import Like
+from keras_tfopt.execution import Like, check_choice, encoded, excluding, is_chosen, settled
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
-from keras_tfopt.wrappers.choice import check_choice, check_choice_matches, is_chosen
 
 
 class Decay(Wrapper):
@@ -28,12 +30,61 @@ class Decay(Wrapper):
         self.weight_decay = check_hyperparameter("weight_decay", weight_decay, 0)
         self.decay_variables = check_choice("decay_variables", decay_variables)
         self.scale_by_learning_rate = check_bool("scale_by_learning_rate", scale_by_learning_rate)
+        self._excluded: list[Any] = []
 
-    def check(self, likes: Any) -> None:
-        check_choice_matches("decay_variables", self.decay_variables, likes)
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
+    ) -> None:
+        """Exempts variables from the decay, also from that of the optimizer inside.
+
+        To be called before the optimizer is built. What an earlier call exempted decays again.
+
+        Args:
+            var_list: Variables to exempt, as `keras_tfopt.normalization_and_bias` gives them.
+            var_names: Regular expressions; a variable is exempt if one is found in its path.
+
+        Raises:
+            ValueError: if the optimizer is built.
+        """
+        excluded = excluding(self, var_list, var_names)
+        names = [var_names] if isinstance(var_names, str) else var_names
+        super().exclude_from_weight_decay(var_list, names)
+        self._excluded = excluded
+
+    def choices(self) -> dict[str, Any]:
+        excluded = self._excluded
+        return {"decay_variables": self.decay_variables, "exclude_from_weight_decay": excluded}
+
+    def settle(self, likes: Sequence[Like]) -> None:
+        self.decay_variables = settled(self.decay_variables, likes)
+        self._excluded = settled(self._excluded, likes)
 
     def reach(self, like: Like) -> str | None:
-        return self.sparse if is_chosen(like, self.decay_variables) else None
+        chosen = self.decay_variables is None or is_chosen(like, self.decay_variables)
+        return self.sparse if chosen and not is_chosen(like, self._excluded) else None
+
+    def decays(self, like: Like, by_rows: bool) -> bool:
+        now = ops.convert_to_numpy(self.now(self.weight_decay))
+        return self.reach(like) is not None and bool(now)
+
+    def own_config(self) -> dict[str, Any]:
+        excluded = {"no_weight_decay": encoded(self._excluded)} if self._excluded else {}
+        return {**super().own_config(), **excluded}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Any:
+        """The optimizer that `get_config` described."""
+        config = dict(config)
+        excluded = config.pop("no_weight_decay", None)
+        optimizer = cls.made_from(config, custom_objects)
+        if excluded:
+            optimizer.exclude_from_weight_decay(var_names=excluded)
+        return optimizer
+
+    @classmethod
+    def made_from(cls, config: dict[str, Any], custom_objects: dict | None) -> Any:
+        """The optimizer of a configuration that exempts no variables."""
+        return super().from_config(config, custom_objects)
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         decay = self.now(self.weight_decay)
@@ -68,6 +119,9 @@ class DenseDecay(Decay):
         super().__init__(
             inner_optimizer, weight_decay, decay_variables, scale_by_learning_rate, name
         )
+
+    def decays(self, like: Like, by_rows: bool) -> bool:
+        return not by_rows and super().decays(like, by_rows)
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
         if t.rows or t.touched is not None:

@@ -22,10 +22,12 @@ class DecoupledWeightDecay(Decay):
         weight_decay: $\lambda$: number >= 0, schedule, scalar variable, or callable without
             arguments. A learning rate that falls needs a decay that falls with it, unless it is
             scaled.
-        decay_variables: Which variables decay: variables or regular expressions that are searched
-            in their paths, one or a list; or a registered function that is given `path`, `shape`
-            and `dtype` of a variable as attributes and returns whether it does.
-            `keras_tfopt.no_vectors` is one. Defaults to None: all; an empty list, too.
+        decay_variables: Which variables decay: variables, regular expressions that are searched in
+            their paths, or functions that are given `path`, `shape` and `dtype` of a variable as
+            attributes, one or a list. A function is saved if it is registered.
+            `keras_tfopt.no_vectors` is one. With a model at hand, leave this and call
+            `optimizer.exclude_from_weight_decay(keras_tfopt.normalization_and_bias(model))`.
+            Defaults to None: all; an empty list is none.
         scale_by_learning_rate: Whether the decay is multiplied by the learning rate. Defaults to
             False, the convention of the paper, of TensorFlow 1 and TensorFlow Addons; True is that
             of `keras.optimizers.AdamW` and of PyTorch.

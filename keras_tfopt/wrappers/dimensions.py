@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 
-from keras_tfopt.execution import Like, check_savable, compile_patterns
-from keras_tfopt.wrappers.choice import check_each_matches, is_chosen, pattern_of
+from keras_tfopt.execution import Like, check_choice, is_chosen, pattern_of, settled
 
 NAME = "vars_to_clip_dims"
 
@@ -17,29 +17,27 @@ NAME = "vars_to_clip_dims"
 def check_dims(value: Any) -> Any:
     """Returns the dimensions by pattern, or raises an error that names the argument."""
     if callable(value):
-        check_savable(NAME, value)
         return value
     pairs = list(value.items()) if isinstance(value, dict) else value
     is_list = isinstance(pairs, (list, tuple)) and bool(pairs)
     if not is_list or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
         raise TypeError(
             f"Argument `{NAME}` must be a dictionary from regular expressions to dimensions, a "
-            "list of pairs of a variable or a regular expression and dimensions, or a function. "
-            f"Received: {value!r}"
+            "list of pairs of a variable, a regular expression or a function of a variable and "
+            f"dimensions, or a function that gives dimensions. Received: {value!r}"
         )
+    found: list[tuple[Any, list[int]]] = []
     for key, dims in pairs:
-        if not isinstance(key, keras.Variable):
-            try:
-                compile_patterns(NAME, key)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{error}, in {value!r}") from None
+        try:
+            chosen = pattern_of(key) if isinstance(key, keras.Variable) else check_choice(NAME, key)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error}, in {value!r}") from None
         whole = isinstance(dims, (list, tuple))
         if not whole or not all(isinstance(dim, numbers.Integral) for dim in dims):
             raise TypeError(f"Argument `{NAME}` must give lists of integers. Received: {value!r}")
-    return {
-        pattern_of(key) if isinstance(key, keras.Variable) else key: [int(dim) for dim in dims]
-        for key, dims in pairs
-    }
+        found.append((chosen, [int(dim) for dim in dims]))
+    # Only strings can be keys in JSON.
+    return dict(found) if all(isinstance(chosen, str) for chosen, _ in found) else found
 
 
 def dims_of(like: Like, value: Any) -> tuple[int, ...] | None:
@@ -47,7 +45,7 @@ def dims_of(like: Like, value: Any) -> tuple[int, ...] | None:
     if callable(value):
         dims = value(like)
     else:
-        dims = next((dims for key, dims in value.items() if is_chosen(like, key)), None)
+        dims = next((dims for key, dims in _pairs(value) if is_chosen(like, key)), None)
     if dims is None:
         return None
     rank = len(like.shape)
@@ -59,11 +57,24 @@ def dims_of(like: Like, value: Any) -> tuple[int, ...] | None:
     return tuple(sorted({dim % rank for dim in dims}))
 
 
-def check_dims_match(value: Any, likes: Sequence[Like]) -> None:
-    """Raises an error if a pattern matches no variable, or a dimension does not exist."""
+def clipped(value: Any) -> Any:
+    """Return what chooses the variables that have dimensions."""
+    if not callable(value):
+        return [key for key, _ in _pairs(value)]
+
+    @functools.wraps(value)
+    def is_clipped(like: Like) -> bool:
+        return value(like) is not None
+
+    return [is_clipped]
+
+
+def settled_dims(value: Any, likes: Sequence[Like]) -> Any:
+    """Return the dimensions by the paths that the variables have now."""
     if callable(value):
-        check_each_matches(NAME, [value], lambda f, like: f(like) is not None, likes)
-    else:
-        check_each_matches(NAME, value, lambda key, like: is_chosen(like, key), likes)
-    for like in likes:
-        dims_of(like, value)
+        return value
+    return check_dims([(settled(key, likes), dims) for key, dims in _pairs(value)])
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Sequence[int]]]:
+    return value.items() if isinstance(value, dict) else value

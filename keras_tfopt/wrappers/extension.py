@@ -20,10 +20,11 @@ OWN = ("weight_decay", "decay_variables", "scale_by_learning_rate")
 def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
     """A class that is `optimizer_class` with decoupled weight decay.
 
-    Its constructor takes `weight_decay`, then the arguments of `optimizer_class`, and as keywords
-    `decay_variables` and `scale_by_learning_rate`; see `DecoupledWeightDecay`, which it differs
-    from only in how it is constructed and in its configuration, which is flat. A `weight_decay` of
-    `optimizer_class` itself keeps its default. Called again for the same class, it gives the same.
+    Its constructor takes the arguments of `optimizer_class`, and as keywords `weight_decay`, which
+    has no default, `decay_variables` and `scale_by_learning_rate`; see `DecoupledWeightDecay`,
+    which it differs from only in how it is constructed and in its configuration, which is flat. A
+    `weight_decay` of `optimizer_class` itself keeps its default. Called again for the same class,
+    it gives the same.
 
     A model that is saved with the class is loaded after this function was called for
     `optimizer_class` in that process.
@@ -34,7 +35,7 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
     Example:
 
     >>> LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
-    >>> optimizer = LazyAdamW(1e-4, learning_rate=0.001)
+    >>> optimizer = LazyAdamW(0.001, weight_decay=1e-4)
     """
     is_optimizer = inspect.isclass(optimizer_class) and issubclass(
         optimizer_class, keras.optimizers.Optimizer
@@ -50,8 +51,8 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
     class Extended(Decay):
         def __init__(
             self,
-            weight_decay: Any,
             *args: Any,
+            weight_decay: Any,
             decay_variables: Any = None,
             scale_by_learning_rate: bool = False,
             name: str | None = None,
@@ -71,9 +72,7 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
             return list(OWN)
 
         @classmethod
-        def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Any:
-            """The optimizer that `get_config` described."""
-            config = dict(config)
+        def made_from(cls, config: dict[str, Any], custom_objects: dict | None) -> Any:
             own = [decoded(config.pop(name, None), custom_objects) for name in OWN]
             name = config.pop("name", None)
             inner = optimizer_class.from_config(config, custom_objects)
@@ -83,6 +82,7 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
 
     name = keras.saving.get_registered_name(optimizer_class)
     Extended.__name__ = Extended.__qualname__ = f"{optimizer_class.__name__}W"
+    Extended.__init__.__qualname__ = f"{Extended.__name__}.__init__"  # for errors
     Extended.__doc__ = (
         f"{optimizer_class.__name__} with decoupled weight decay: see "
         "`keras_tfopt.extend_with_decoupled_weight_decay`."

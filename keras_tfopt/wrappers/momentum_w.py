@@ -16,9 +16,9 @@ class MomentumW(extend_with_decoupled_weight_decay(Momentum)):  # type: ignore[m
     $$
 
     Args:
+        learning_rate: Number >= 0, schedule or callable. Defaults to 0.01.
         weight_decay: $\lambda$: number >= 0, schedule, scalar variable, or callable without
             arguments. Not multiplied by the learning rate.
-        learning_rate: Number >= 0, schedule or callable. Defaults to 0.01.
         momentum: Number >= 0. Defaults to 0.9.
         nesterov: Whether to use Nesterov's variant. Defaults to False.
         decay_variables: Which variables decay; see `keras_tfopt.DecoupledWeightDecay`. Defaults to
@@ -34,7 +34,7 @@ class MomentumW(extend_with_decoupled_weight_decay(Momentum)):  # type: ignore[m
 
     Example:
 
-    >>> optimizer = keras_tfopt.MomentumW(1e-4, 0.1, nesterov=True)
+    >>> optimizer = keras_tfopt.MomentumW(0.1, weight_decay=1e-4, nesterov=True)
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), there SGDW.
 
@@ -46,21 +46,21 @@ class MomentumW(extend_with_decoupled_weight_decay(Momentum)):  # type: ignore[m
 
     def __init__(
         self,
-        weight_decay: Any,
         learning_rate: Any = 0.01,
+        *,
+        weight_decay: Any,
         momentum: float = 0.9,
         nesterov: bool = False,
-        *,
         decay_variables: Any = None,
         scale_by_learning_rate: bool = False,
         name: str | None = None,
         **base: Any,
     ):
         super().__init__(
-            weight_decay,
             learning_rate,
-            momentum,
-            nesterov,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            nesterov=nesterov,
             decay_variables=decay_variables,
             scale_by_learning_rate=scale_by_learning_rate,
             name=name,

@@ -8,7 +8,13 @@ from keras_tfopt.checks import check_number
 from keras_tfopt.execution import Like
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
-from keras_tfopt.wrappers.dimensions import check_dims, check_dims_match, dims_of
+from keras_tfopt.wrappers.dimensions import (
+    NAME,
+    check_dims,
+    clipped,
+    dims_of,
+    settled_dims,
+)
 
 
 @register
@@ -26,9 +32,10 @@ class VariableClipping(Wrapper):
             `VariableClipping` gives other variables other limits.
         vars_to_clip_dims: Dimensions by variable: a dictionary from regular expressions that are
             searched in the paths of variables (the first that is found counts); a list of pairs of
-            a variable, or such an expression, and dimensions; or a registered function that is
-            given `path`, `shape` and `dtype` of a variable as attributes and returns dimensions, or
-            None for a variable that is not to be clipped.
+            dimensions after a variable, such an expression, or a function that is given `path`,
+            `shape` and `dtype` of a variable as attributes and returns whether they are its
+            dimensions; or a function that returns dimensions, or None for a variable that is not
+            to be clipped.
             Dimensions are lists of integers; `[0]` of a dense kernel is the norm of each unit's
             weights, an empty list is the absolute value of each element.
         max_norm: $c$, number > 0.
@@ -69,7 +76,14 @@ class VariableClipping(Wrapper):
         self.max_norm = check_number("max_norm", max_norm, 0, left_open=True)
 
     def check(self, likes: Any) -> None:
-        check_dims_match(self.vars_to_clip_dims, likes)
+        for like in likes:
+            dims_of(like, self.vars_to_clip_dims)
+
+    def settle(self, likes: Any) -> None:
+        self.vars_to_clip_dims = settled_dims(self.vars_to_clip_dims, likes)
+
+    def choices(self) -> dict[str, Any]:
+        return {NAME: clipped(self.vars_to_clip_dims)}
 
     def facts(self, like: Like) -> dict[str, Any]:
         return {"dims": dims_of(like, self.vars_to_clip_dims)}

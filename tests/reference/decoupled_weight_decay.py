@@ -18,7 +18,7 @@ class DecoupledWeightDecay(Around):
         if callable(chosen):
             return chosen(x)
         patterns = [chosen] if isinstance(chosen, str) else chosen
-        return not patterns or any(re.search(pattern, path) for pattern in patterns)
+        return patterns is None or any(re.search(pattern, path) for pattern in patterns)
 
     def before(self, x, rows, step, path):
         if not self.decays(x, path):

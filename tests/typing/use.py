@@ -23,7 +23,7 @@ averaging = keras_tfopt.MovingAverage(lars, average_decay=0.99)
 assert_type(averaging, keras_tfopt.MovingAverage)
 assert_type(averaging.get_config(), dict[str, Any])
 keras_tfopt.LazyAdam(schedules.LinearSignDecay(100), master_weights=True, row_variables=None)
-keras_tfopt.AdamW(1e-4, decay_variables=keras_tfopt.no_vectors)
+keras_tfopt.AdamW(1e-3, weight_decay=1e-4, decay_variables=keras_tfopt.no_vectors)
 
 keras_tfopt.MovingAverage()  # type: ignore[call-arg]
 keras_tfopt.AdamW()  # type: ignore[call-arg]

@@ -300,7 +300,7 @@ class Executor(Verbs):
         return tuple({**self._plan.changing, **self._plan.powers})
 
     def _kind_of(self, mode: str, like: Like) -> Kind:
-        facts = () if self._rule.scope == "element" else tuple(self._rule.facts(like.path).items())
+        facts = () if self._rule.scope == "element" else tuple(self._rule.facts_of(like).items())
         return Kind(mode, like.dtype, decays=False, named=True, facts=facts)
 
     def _call(self, kind: Kind, names: tuple[str, ...]) -> Callable:

@@ -36,7 +36,6 @@ from keras_tfopt.legacy.graph.conversion import ConvertingRule
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.slots import slots_in_order, unwritten_shape
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
-from keras_tfopt.rules.selection import is_skipped
 
 
 class Later:
@@ -215,10 +214,10 @@ class LayerRates(Rule):
         values = {name: ops.cast(value, dtype) for name, value in self._now.items()}
         rate = values.pop("learning_rate")
         rule = self._rule.formula(values)
-        if is_skipped(name_of(var), rule.skip_list):
+        if self._rule.is_skipped(Like(tuple(var.shape), dtype, name_of(var))):
             return rate, g
         norms = [ops.sqrt(ops.sum(ops.square(value))) for value in (g, x)]
-        return rate * rule._trust_ratio(*norms), g + rule.weight_decay * x
+        return rate * rule._trust_ratio(*norms, rule.weight_decay), g + rule.weight_decay * x
 
 
 class SignDecayed(Rule):

@@ -11,7 +11,14 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_number
-from keras_tfopt.execution import Like, OptimizerBase, prepare, variables_of
+from keras_tfopt.execution import (
+    Like,
+    OptimizerBase,
+    pattern_of,
+    prepare,
+    variables_of,
+    warn_unmatched,
+)
 from keras_tfopt.execution.graph import (
     Pairs,
     Verbs,
@@ -33,8 +40,7 @@ from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.saver import check_moved, check_saver_arguments, eager_saver
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.wrappers import MovingAverage, VariableClipping
-from keras_tfopt.wrappers.choice import pattern_of
-from keras_tfopt.wrappers.dimensions import check_dims, check_dims_match, dims_of
+from keras_tfopt.wrappers.dimensions import check_dims, dims_of
 
 
 class Wrapping(Converting, Verbs, Optimizer):
@@ -205,13 +211,19 @@ class Clipping(Wrapping):
         }
         return {**super()._keras_arguments(), "vars_to_clip_dims": named}
 
+    _has_begun = False
+
     def _dims(self, variable: Any, dims: list[int]) -> Any:
         pattern = {pattern_of(name_of(variable)): dims}
         return dims_of(_like(variable), check_dims(pattern))
 
     def _begin(self, pairs: Pairs) -> None:
-        if self._by_name:
-            check_dims_match(self._by_name, [_like(variable) for _, variable in pairs])
+        likes = [_like(variable) for _, variable in pairs]
+        for like in likes:
+            dims_of(like, self._by_name)
+        if not self._has_begun:
+            warn_unmatched(type(self).__name__, {"vars_to_clip_dims": [*self._by_name]}, likes)
+        self._has_begun = True
 
     def _after(self, pairs: Pairs) -> list[Any]:
         clipped = []

@@ -1,0 +1,521 @@
+"""Choosing variables: which ones an argument takes, what it says of none, and what is saved."""
+
+import json
+import re
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import keras_tfopt
+from tests.reference.lars import LARS
+from tests.stepping import MODES, Runner, make_variable, several_only, to_numpy
+
+every_mode = pytest.mark.parametrize("mode", MODES)
+LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
+StockW = keras_tfopt.extend_with_decoupled_weight_decay(keras.optimizers.Adam)
+DECAYING = {
+    "DecoupledWeightDecay": lambda **kw: keras_tfopt.DecoupledWeightDecay(
+        keras_tfopt.Momentum(0.1), 0.5, **kw
+    ),
+    "AdamW": lambda **kw: keras_tfopt.AdamW(0.1, weight_decay=0.5, **kw),
+    "MomentumW": lambda **kw: keras_tfopt.MomentumW(0.1, weight_decay=0.5, **kw),
+    "LazyAdamW": lambda **kw: LazyAdamW(0.1, weight_decay=0.5, **kw),
+    "of stock Keras": lambda **kw: StockW(0.1, weight_decay=0.5, **kw),
+}
+every_decay = pytest.mark.parametrize("name", DECAYING)
+SHAPES = {
+    "conv1_bn/gamma": (2,),
+    "conv1_bn/kernel": (2, 2),
+    "dense/kernel": (2, 2),
+    "dense/bias": (2,),
+}
+
+
+@keras.saving.register_keras_serializable("tests")
+def in_dense(variable):
+    return variable.path.startswith("dense/") and variable.dtype == "float32"
+
+
+def unregistered(variable):
+    return len(variable.shape) == 1
+
+
+def again(optimizer):
+    """The optimizer that another process would load."""
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(optimizer)))
+    return keras.saving.deserialize_keras_object(config)
+
+
+def decayed(optimizer, mode=None):
+    """Paths of the variables that a step shrinks where all gradients are zero."""
+    runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()}, mode or MODES[0])
+    runner.step({path: np.zeros(shape) for path, shape in SHAPES.items()})
+    return {path for path, value in runner.values.items() if np.all(value < 1)}
+
+
+def warned(act):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        act()
+    return [str(w.message) for w in found if "no variable of the model matches" in str(w.message)]
+
+
+# What is chosen
+
+
+@every_decay
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (None, set(SHAPES)),
+        ([], set()),
+        ("kernel$", {"conv1_bn/kernel", "dense/kernel"}),
+        (re.compile("DENSE", re.IGNORECASE), {"dense/kernel", "dense/bias"}),
+        (keras_tfopt.no_vectors, {"conv1_bn/kernel", "dense/kernel"}),
+        (in_dense, {"dense/kernel", "dense/bias"}),
+        (lambda variable: variable.shape == (2,), {"conv1_bn/gamma", "dense/bias"}),
+        (["gamma", in_dense], {"conv1_bn/gamma", "dense/kernel", "dense/bias"}),
+    ],
+)
+def test_variables_that_decay(name, choice, expected):
+    assert decayed(DECAYING[name](decay_variables=choice)) == expected
+
+
+@every_mode
+@pytest.mark.parametrize(
+    ("choice", "skipped"),
+    [
+        (["bias", "bn/g"], {"dense/bias", "conv1_bn/gamma"}),
+        ([re.compile(r"bias$")], {"dense/bias"}),
+        ([], set()),
+        (in_dense, {"dense/kernel", "dense/bias"}),
+        ([in_dense, "gamma"], {"dense/kernel", "dense/bias", "conv1_bn/gamma"}),
+        (["dense/bias:0", "dense/k:0"], {"dense/bias"}),  # as TensorFlow has names
+        (["."], set()),  # a part of a path, no expression
+    ],
+)
+def test_variables_that_lars_skips(choice, skipped, mode):
+    """Against the formula in NumPy, told which they are by their full paths."""
+    optimizer = again(keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice))
+    runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()}, mode)
+    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
+    formula = LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=sorted(skipped))
+    for path, shape in SHAPES.items():
+        x = np.ones(shape)
+        expected, _ = formula.update(0.3 * x, x, formula.slots(x), 1, path)
+        np.testing.assert_allclose(runner.values[path], expected, rtol=1e-6, err_msg=path)
+
+
+def test_shape_alone_for_the_wrong_argument_is_refused():
+    with pytest.raises(ValueError, match="`skip_list`.*normalization_and_bias"):
+        keras_tfopt.LARS(skip_list=keras_tfopt.no_vectors)
+
+
+@keras.saving.register_keras_serializable("tests")
+def wide(variable):
+    return variable.shape == (4, 3)
+
+
+@pytest.mark.parametrize("choice", (wide, ["words", wide], lambda v: "words" in v.path))
+def test_variables_of_rows(choice):
+    """The moments of a row without gradient decay where the variable is none of rows."""
+    names = ("words", "wide", "other")
+    shapes = {"words": (4, 2), "wide": (4, 3), "other": (4, 1)}
+    runner = Runner(
+        keras_tfopt.LazyAdam(0.1, row_variables=choice), {n: np.ones(shapes[n]) for n in names}
+    )
+    for row in (0, 1):
+        runner.step({n: (np.arange(4) == row)[:, None] * np.ones(shapes[n]) for n in names})
+    lazy = {n for n in names if runner.slots[n]["m"][0, 0] == np.float32(1 - np.float32(0.9))}
+    lazy |= {n for n in names if np.isclose(runner.slots[n]["m"][0, 0], 0.1, rtol=1e-6)}
+    if choice is wide:
+        assert lazy == {"wide"}
+    else:
+        assert lazy == ({"words", "wide"} if isinstance(choice, list) else {"words"})
+
+
+def test_variables_that_are_clipped():
+    dims = [(keras_tfopt.no_vectors, [0]), ("gamma", [])]
+    optimizer = again(keras_tfopt.VariableClipping(keras_tfopt.Momentum(0.0), dims, 0.5))
+    runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()})
+    runner.step({path: np.ones(shape) for path, shape in SHAPES.items()})
+    for path, value in runner.values.items():
+        each = 0.5 / np.sqrt(2) if "kernel" in path else 0.5 if "gamma" in path else 1.0
+        np.testing.assert_allclose(value, each, rtol=1e-6, err_msg=path)
+
+
+def test_variables_themselves_can_be_chosen_everywhere():
+    table = make_variable("a/table", np.ones((2, 2)))
+    for optimizer in (
+        keras_tfopt.LARS(skip_list=[table]),
+        keras_tfopt.LazyAdam(row_variables=table),
+        keras_tfopt.DecoupledWeightDecay("sgd", 0.1, table),
+        keras_tfopt.VariableClipping("sgd", [(table, [0])], 1.0),
+    ):
+        assert not warned(lambda o=optimizer: o.build([table])), optimizer
+        other = make_variable("ba/table", np.ones((2, 2)))
+        loaded = again(optimizer)
+        assert len(warned(lambda o=loaded, v=other: o.build([v]))) == 1
+
+
+# Functions in configurations
+
+
+MAKERS = {
+    "skip_list": lambda f: keras_tfopt.LARS(skip_list=f),
+    "skip_list, in a list": lambda f: keras_tfopt.LARS(skip_list=["bias", f]),
+    "row_variables": lambda f: keras_tfopt.LazyAdam(row_variables=f),
+    "decay_variables": lambda f: keras_tfopt.AdamW(weight_decay=0.1, decay_variables=f),
+    "vars_to_clip_dims": lambda f: keras_tfopt.VariableClipping("sgd", [(f, [0])], 1.0),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_registered_functions_are_saved_and_others_are_refused(name):
+    optimizer = MAKERS[name](in_dense)
+    loaded = again(optimizer)
+    assert loaded.get_config() == optimizer.get_config()
+    assert "in_dense" in json.dumps(loaded.get_config())
+    for function in (unregistered, lambda variable: True):
+        optimizer = MAKERS[name](function)  # to train with, it is good enough
+        optimizer.build([make_variable("dense/bias", np.ones(2))])
+        with pytest.raises(ValueError, match=f"`{name.split(',')[0]}`.*register_keras_serializ"):
+            optimizer.get_config()
+
+
+def test_a_function_that_nobody_registered_is_not_looked_up():
+    config = keras_tfopt.AdamW(weight_decay=0.1, decay_variables=in_dense).get_config()
+    config["decay_variables"] = {**config["decay_variables"], "config": "os>getcwd"}
+    with pytest.raises(ValueError, match="must be registered.*getcwd"):
+        keras_tfopt.AdamW.from_config(config)
+
+
+# What matches nothing
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    {
+        "skip_list": lambda: keras_tfopt.LARS(skip_list=["bais"]),
+        "row_variables": lambda: keras_tfopt.Adam(row_variables="bais$"),
+        "exclude_from_weight_decay": lambda: excluding(keras_tfopt.Adam(weight_decay=0.1)),
+        "exclude_from_weight_decay ": lambda: excluding(keras_tfopt.AdamW(weight_decay=0.1)),
+        "decay_variables": lambda: keras_tfopt.AdamW(weight_decay=0.1, decay_variables=["bais"]),
+        "vars_to_clip_dims": lambda: keras_tfopt.VariableClipping("sgd", {"bais$": [0]}, 1.0),
+        "variables_to_average": lambda: keras_tfopt.SyncReplicas(
+            "sgd", 1, variable_averages=0.9, variables_to_average="bais"
+        ),
+    }.items(),
+)
+def test_a_pattern_that_matches_nothing_warns_once(argument, make):
+    variables = [make_variable(path, np.ones(shape)) for path, shape in SHAPES.items()]
+    optimizer = keras_tfopt.Lookahead(make())
+
+    def train():
+        optimizer.build(variables)
+        for _ in range(2):
+            optimizer.apply([keras.ops.zeros(v.shape) for v in variables], variables)
+
+    (text,) = warned(train)
+    assert text.startswith(f"`{argument.strip()}` of ") and "'bais" in text
+    assert "'bias'" in text and "dense/kernel" not in text, "near names alone"
+
+
+def excluding(optimizer):
+    optimizer.exclude_from_weight_decay(var_names=["bais"])
+    return optimizer
+
+
+def test_where_nothing_is_near_there_are_paths():
+    optimizer = keras_tfopt.LARS(skip_list=["bias", "batch_norm"])
+    variables = [make_variable(path, np.ones(shape)) for path, shape in SHAPES.items()]
+    (text,) = warned(lambda: optimizer.build(variables))
+    assert "'batch_norm'" in text and "'conv1_bn/gamma'" in text
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras_tfopt.AdamW(weight_decay=0.1, decay_variables=[]),
+        lambda: keras_tfopt.LARS(skip_list=[]),
+        lambda: keras_tfopt.VariableClipping("sgd", lambda v: [], 1.0),
+        lambda: excluding(keras_tfopt.Adam()),  # which has no decay to exclude from
+    ],
+)
+def test_what_chooses_nothing_on_purpose_does_not_warn(make):
+    variables = [make_variable(path, np.ones(shape)) for path, shape in SHAPES.items()]
+    assert not warned(lambda: make().build(variables))
+
+
+# Exclusion from weight decay
+
+
+@every_decay
+@every_mode
+def test_exclusion_acts_on_wrappers(name, mode):
+    for how, left in (
+        ({"var_names": ["bias", "gamma"]}, {"conv1_bn/kernel", "dense/kernel"}),
+        ({"var_names": "bias"}, set(SHAPES) - {"dense/bias"}),
+        ({"var_list": [make_variable("dense/kernel", np.ones((2, 2)))]}, None),
+    ):
+        optimizer = DECAYING[name]()
+        optimizer.exclude_from_weight_decay(**how)
+        left = set(SHAPES) - {"dense/kernel"} if left is None else left
+        assert decayed(optimizer, mode) == left
+        fresh = DECAYING[name]()
+        fresh.exclude_from_weight_decay(**how)
+        assert again(fresh).get_config() == fresh.get_config()
+        assert decayed(again(fresh), mode) == left
+
+
+def test_exclusion_is_passed_through_what_does_not_decay():
+    inner = keras_tfopt.AdamW(0.1, weight_decay=0.5, decay_variables="kernel")
+    for make in (keras_tfopt.MovingAverage, keras_tfopt.SkipNonFinite):
+        optimizer = make(keras.optimizers.deserialize(keras.optimizers.serialize(inner)))
+        optimizer.exclude_from_weight_decay(var_names=["dense"])
+        assert decayed(optimizer) == {"conv1_bn/kernel"}
+    scaled = keras_tfopt.LossScaleOptimizer(inner, initial_scale=2.0)
+    scaled.exclude_from_weight_decay(var_names=["dense"])
+    kernels = [make_variable(f"{name}/kernel", np.ones((2, 2))) for name in ("dense", "other")]
+    scaled.apply([keras.ops.zeros((2, 2))] * 2, kernels)
+    assert [float(to_numpy(v)[0, 0]) for v in kernels] == [1.0, 0.5]
+
+
+def test_exclusion_reaches_the_decay_inside_as_well():
+    for inner in (keras_tfopt.Momentum(0.1, weight_decay=1.0), keras_tfopt.LARS(1.0, eeta=1.0)):
+        optimizer = keras_tfopt.DecoupledWeightDecay(inner, 0.5)
+        optimizer.exclude_from_weight_decay(var_names=["."])
+        assert decayed(optimizer) == set()
+
+
+@every_mode
+def test_exclusion_from_the_decay_of_lars(mode):
+    optimizer = keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    runner = Runner(again(optimizer), {p: np.ones(s) for p, s in SHAPES.items()}, mode)
+    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
+    for path, shape in SHAPES.items():
+        formula = LARS(0.5, eeta=0.1, weight_decay=0.0 if "bias" in path else 0.1)
+        x = np.ones(shape)
+        expected, _ = formula.update(0.3 * x, x, formula.slots(x), 1, path)
+        np.testing.assert_allclose(runner.values[path], expected, rtol=1e-6, err_msg=path)
+
+
+@every_decay
+def test_exclusion_is_refused_once_built_and_changes_nothing(name):
+    optimizer = DECAYING[name]()
+    with pytest.raises(ValueError, match="var_names"):
+        optimizer.exclude_from_weight_decay(var_names=["("])
+    runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()})
+    runner.step({path: np.zeros(shape) for path, shape in SHAPES.items()})
+    before = optimizer.get_config()
+    with pytest.raises(ValueError, match="before the optimizer is built"):
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+    assert optimizer.get_config() == before and "no_weight_decay" not in before
+
+
+# Order of arguments
+
+
+@every_decay
+def test_the_learning_rate_comes_first(name):
+    optimizer = DECAYING[name]()
+    np.testing.assert_allclose(float(to_numpy(optimizer.learning_rate)), 0.1, rtol=1e-6)
+    assert optimizer.weight_decay == 0.5
+
+
+@pytest.mark.parametrize("cls", (keras_tfopt.AdamW, keras_tfopt.MomentumW, LazyAdamW, StockW))
+def test_a_weight_decay_in_the_old_place_is_refused(cls):
+    """It came first once: what was right then must not turn its two numbers around."""
+    for arguments in ((1e-3,), (1e-4, 1e-3)):
+        with pytest.raises(TypeError, match="weight_decay|positional"):
+            cls(*arguments)
+
+
+# Configurations of 0.1.0.dev0, in which constructors had another order. Base options are left out.
+OLD = {
+    "keras_tfopt>AdamW": (
+        {
+            "name": "a",
+            "learning_rate": 0.0625,
+            "weight_decay": 0.5,
+            "row_variables": "(^|/)embeddings$",
+            "no_weight_decay": ["bias"],
+            "beta_1": 0.5,
+            "beta_2": 0.999,
+            "epsilon": 1e-08,
+            "decay_variables": {
+                "module": "builtins",
+                "class_name": "function",
+                "config": "keras_tfopt>no_vectors",
+                "registered_name": "function",
+            },
+            "scale_by_learning_rate": False,
+        },
+        {"conv1_bn/kernel", "dense/kernel"},
+    ),
+    "keras_tfopt>MomentumW": (
+        {
+            "name": "momentum_w",
+            "learning_rate": 0.0625,
+            "weight_decay": 0.5,
+            "momentum": 0.5,
+            "nesterov": True,
+            "decay_variables": "kernel",
+            "scale_by_learning_rate": False,
+        },
+        {"conv1_bn/kernel", "dense/kernel"},
+    ),
+    "keras_tfopt>decoupled_weight_decay(keras_tfopt>LazyAdam)": (
+        {
+            "name": "lazy_adam_w",
+            "learning_rate": 0.0625,
+            "weight_decay": 0.5,
+            "beta_1": 0.9,
+            "beta_2": 0.999,
+            "epsilon": 1e-08,
+            "catch_up": False,
+            "decay_variables": None,
+            "scale_by_learning_rate": False,
+        },
+        set(SHAPES),
+    ),
+    "keras_tfopt>VariableClipping": (
+        {
+            "name": "clipping",
+            "inner_optimizer": {
+                "class_name": "LARS",
+                "registered_name": "keras_tfopt>LARS",
+                "config": {"learning_rate": 0.0625, "weight_decay": 0.0, "skip_list": ["bias"]},
+            },
+            "vars_to_clip_dims": {"kernel$": [0]},
+            "max_norm": 0.5,
+        },
+        {"conv1_bn/kernel", "dense/kernel"},
+    ),
+}
+
+
+@pytest.mark.parametrize("registered", OLD)
+def test_old_configurations_are_loaded(registered):
+    config, expected = OLD[registered]
+    name = registered.rpartition(">")[2].rstrip(")")
+    optimizer = keras.saving.deserialize_keras_object(
+        {"module": None, "class_name": name, "registered_name": registered, "config": config}
+    )
+    assert float(to_numpy(optimizer.learning_rate)) == 0.0625
+    assert optimizer.name == config["name"]
+    if "inner_optimizer" in config:
+        assert optimizer.inner_optimizer.skip_list == ["bias"]
+    else:
+        assert optimizer.weight_decay == 0.5
+    assert decayed(optimizer) == expected
+
+
+# Normalization layers and biases
+
+
+@keras.saving.register_keras_serializable("tests")
+class ScaleNorm(layers.Layer):
+    """A normalization that is none of Keras's."""
+
+    def build(self, shape):
+        self.g = self.add_weight(shape=(shape[-1], 1), name="g")
+
+    def call(self, x):
+        return x * self.g[:, 0]
+
+
+@keras.saving.register_keras_serializable("tests")
+class PreNorm(layers.Layer):
+    """A block that is called after the normalization in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.dense = layers.LayerNormalization(), layers.Dense(3, name="inside")
+
+    def call(self, x):
+        return self.dense(self.norm(x))
+
+
+def test_normalization_and_bias_by_the_layer():
+    """Names and shapes would mislead: scales of two axes, biases of two axes, vectors."""
+    x = inputs = keras.Input((4, 6))
+    x = layers.LayerNormalization(axis=(1, 2), name="ln")(x)  # shapes (4, 6)
+    x = layers.MultiHeadAttention(2, 3, name="attention")(x, x)  # biases (2, 3)
+    x = ScaleNorm(name="scale")(x)
+    x = layers.PReLU(name="prelu")(x)  # neither of the two
+    x = layers.SpectralNormalization(layers.Dense(3, name="normed"))(x)  # a kernel and a bias
+    x = layers.BatchNormalization(name="kernel_bias_free")(x)
+    x = PreNorm()(x)
+    x = layers.GRU(5, name="gru")(x)  # a bias of two axes
+    model = keras.Model(inputs, layers.Dense(1, use_bias=False, name="bias")(x))
+    chosen = {id(v) for v in keras_tfopt.normalization_and_bias(model)}
+    others = [v.path for v in model.trainable_variables if id(v) not in chosen]
+    expected = ["kernel"] * 4 + ["alpha"] + ["kernel"] * 3 + ["recurrent_kernel", "kernel"]
+    assert [path.rsplit("/")[-1] for path in others] == expected
+    assert others[-1] == "bias/kernel"
+    for wrong, error in ((keras.Sequential([layers.Dense(1)]), ValueError), (3, TypeError)):
+        with pytest.raises(error, match="`model`"):
+            keras_tfopt.normalization_and_bias(wrong)
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("name", ("ResNet50", "MobileNetV2", "EfficientNetB0"))
+def test_normalization_and_bias_of_applications(name):
+    """In these nets, what is neither has two dimensions or more, and the other way round."""
+    model = getattr(keras.applications, name)(weights=None, input_shape=(64, 64, 3), classes=7)
+    chosen = keras_tfopt.normalization_and_bias(model)
+    normalizing = [v for v in model.layers if isinstance(v, layers.BatchNormalization)]
+    assert len(chosen) > 2 * len(normalizing) > 40
+    vectors = [v for v in model.trainable_variables if not keras_tfopt.no_vectors(v)]
+    assert [v.path for v in vectors] == [v.path for v in chosen]
+
+    optimizers = {
+        "skipped": keras_tfopt.LARS(1.0, skip_list=chosen),
+        "excluded": keras_tfopt.AdamW(weight_decay=0.1),
+        "by shape": keras_tfopt.AdamW(weight_decay=0.1, decay_variables=keras_tfopt.no_vectors),
+    }
+    optimizers["excluded"].exclude_from_weight_decay(chosen)
+    skipped = {}
+    for how, optimizer in optimizers.items():
+        optimizer = again(optimizer)  # which has paths in the place of variables
+        assert not warned(lambda o=optimizer: o.build(model.trainable_variables)), how
+        skipped[how] = {
+            v.path
+            for v, like in zip(model.trainable_variables, optimizer._likes)
+            if (
+                optimizer.is_skipped(like)
+                if how == "skipped"
+                else not optimizer.decays(like, False)
+            )
+        }
+        assert skipped[how] == {v.path for v in chosen}, how
+    as_advised_before = keras_tfopt.LARS(skip_list=["bias", "batch_norm"])
+    assert any("'batch_norm'" in t for t in warned(lambda: as_advised_before.build(chosen)))
+
+
+@several_only
+def test_normalization_does_not_decay_in_fit(tmp_path):
+    """Through a saved model: nothing but kernels shrinks where all gradients are zero."""
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(4, bias_initializer="ones", name="a"),
+            layers.BatchNormalization(beta_initializer="ones", name="b"),
+            layers.Dense(1, bias_initializer="ones", name="c"),
+        ]
+    )
+    optimizer = keras_tfopt.MovingAverage(keras_tfopt.AdamW(0.1, weight_decay=0.5))
+    optimizer.exclude_from_weight_decay(keras_tfopt.normalization_and_bias(model))
+    model.compile(optimizer, "mse")
+    model.save(tmp_path / "model.keras")
+    for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
+        before = [to_numpy(v) for v in each.trainable_variables]
+        each.fit(np.ones((4, 3)), np.ones((4, 1)), sample_weight=np.zeros(4), verbose=0)
+        for v, old in zip(each.trainable_variables, before):
+            factor = 0.5 if v.name == "kernel" else 1.0
+            np.testing.assert_allclose(to_numpy(v), factor * old, rtol=1e-6, err_msg=v.path)
