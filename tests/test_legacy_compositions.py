@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from integration.tf1.compositions import KINDS, RULES, SCENARIOS
+from integration.tf1.compositions import KINDS, RULES, SCENARIOS, run
 from keras_tfopt import legacy
 from tests.stepping import BACKEND, to_numpy
 
@@ -102,6 +102,26 @@ def test_minimize_decays_what_it_is_told(name, ours):
     assert "`decay_var_list` of `minimize` acts" in legacy.names()[cls].differs
 
 
+STOCK = [
+    name
+    for name in SCENARIOS
+    if name.split(", ")[0] in ("multitask", "decay")
+    and name.split(", ")[1].removeprefix("extended ") in set(RULES) - {"GGT", "LazyAdam"}
+]
+
+
+@ON_TENSORFLOW
+@pytest.mark.parametrize("name", STOCK)
+def test_around_optimizers_of_tensorflow(name):
+    """The rules of `tf.train` are those of TensorFlow 2 here."""
+    import tensorflow as tf
+
+    kind = KINDS[len(name) % 2]
+    steps = run(tf.compat.v1, tf.compat.v1.train, legacy, SCENARIOS[name], kind)
+    found = {key: np.stack([one[key] for one in steps]) for key in SCENARIOS[name].start}
+    assert_recorded(name, kind, found)
+
+
 # ---- Eagerly, on all backends --------------------------------------------------------------------
 
 EAGER = [
@@ -109,6 +129,7 @@ EAGER = [
     for name, scenario in SCENARIOS.items()
     if scenario.within == "plain"
     and not edge_of(name)
+    and not name.startswith("clipping")  # where variables are keys of a dictionary
     and not (name.startswith("multitask") and name.split(", ")[1] in set(RULES) - {"Adam", "Ftrl"})
 ]
 

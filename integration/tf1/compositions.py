@@ -106,15 +106,14 @@ def _rule(name, within):
 SCENARIOS = {
     f"{within}, {name}": _rule(name, within)
     for within in ("multitask", "branch", "stale")
-    for name in RULES
-    if (name, within) != ("GGT", "stale")  # refused there
+    for name in (RULES if within != "stale" else ("Adam", "Ftrl", "LARS", "RegAdagrad"))
 }
 
 
 def _extended(base):
     def make(train, opt, step, variables):
         arguments = {"learning_rate": 0.1, **({"momentum": 0.9} if base == "Momentum" else {})}
-        source = opt if hasattr(opt, f"{base}Optimizer") else train
+        source = train if hasattr(train, f"{base}Optimizer") else opt
         cls = opt.extend_with_decoupled_weight_decay(getattr(source, f"{base}Optimizer"))
         return cls(0.1, **arguments)
 
@@ -145,6 +144,20 @@ for _name, _make in DECAYED.items():
     SCENARIOS[f"decay of some by minimize, {_name}"] = Scenario(
         _make, {"a": FIRST, "b": SECOND}, WITHOUT_ROWS, decayed=["a"], minimized=True
     )
+
+
+def _clipped(train, opt, step, variables):
+    adagrad = train.AdagradOptimizer(0.5)
+    return opt.VariableClippingOptimizer(
+        adagrad, {variables["a"]: [0], variables["table"]: [1]}, 1.0
+    )
+
+
+# No rows that repeat, which the original clips as often.
+_ONCE = [TASKS[0], TASKS[2], {**TASKS[3], "table": (ROWS, [2, 1])}]
+for _within in ("plain", "branch", "stale"):
+    SCENARIOS[f"clipping, {_within}"] = Scenario(_clipped, START, _ONCE, _within)
+SCENARIOS["clipping, minimized"] = Scenario(_clipped, START, _ONCE, minimized=True)
 
 
 # ---- Names ---------------------------------------------------------------------------------------

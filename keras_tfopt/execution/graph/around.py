@@ -26,7 +26,8 @@ def distinct(gradient: Any) -> Any:
     """The rows that a gradient names, once each; None for a gradient of all of a variable."""
     if not isinstance(gradient, tf.IndexedSlices):
         return None
-    return tf.unique(tf.reshape(gradient.indices, [-1]))[0]
+    # Without a reshape, which would take along what this has to come after, and be optimized away.
+    return tf.unique(gradient.indices)[0]
 
 
 def moved(
@@ -107,7 +108,7 @@ def is_moving(gradient: Any) -> bool:
 
 def _any_nonzero(gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):  # of which rows may cancel
-        rows, places = tf.unique(tf.reshape(gradient.indices, [-1]))
+        rows, places = tf.unique(gradient.indices)
         gradient = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
     return tf.reduce_any(tf.not_equal(gradient, 0))
 

@@ -72,7 +72,7 @@ class DecoupledWeightDecayExtension(Minimizing):
             chosen = checked_variables(decay_var_list, TypeError, "decay_var_list")
         with operations.following([g for g, _ in pairs]):
             decayed = [
-                self._decay(gradient, variable)
+                self._decay_weights(gradient, variable)
                 for gradient, variable in pairs
                 if gradient is not None
                 and (not chosen or any(native(v) is variable for v in chosen))
@@ -80,7 +80,7 @@ class DecoupledWeightDecayExtension(Minimizing):
         with operations.following(decayed):
             return super().apply_gradients(given, global_step=global_step, name=name)  # type: ignore[misc]
 
-    def _decay(self, gradient: Any, variable: Any) -> Any:
+    def _decay_weights(self, gradient: Any, variable: Any) -> Any:
         """The operation that shrinks a variable, or the rows that its gradient names."""
         rows = around.distinct(gradient)
         if rows is not None and decay_of(type(self)) is DenseDecay:

@@ -155,19 +155,21 @@ class Multitasking(Wrapping):
         "_apply_sparse",
         "_resource_apply_dense",
         "_resource_apply_sparse",
-        "_decay",  # of those with weight decay
+        "_decay_weights",  # of those with weight decay
     )
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
         super().__init__(kind, row, arguments)
-        innermost = self._opt
-        while hasattr(innermost, "_opt"):
-            innermost = innermost._opt
-        self._filters = not isinstance(innermost, Verbs) and isinstance(innermost, Optimizer)
-        if not self._filters:
-            for method in self._METHODS:
-                if hasattr(innermost, method):
-                    setattr(innermost, method, around.unless_zero(getattr(innermost, method)))
+        inside = [self._opt]
+        while hasattr(inside[-1], "_opt"):
+            inside.append(inside[-1]._opt)
+        self._filters = not isinstance(inside[-1], Verbs) and isinstance(inside[-1], Optimizer)
+        if self._filters:
+            return
+        for method in self._METHODS:
+            for optimizer in inside:
+                if hasattr(optimizer, method):
+                    setattr(optimizer, method, around.unless_zero(getattr(optimizer, method)))
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
