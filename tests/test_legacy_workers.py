@@ -15,7 +15,7 @@ import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.distributed import InProcess
 from tests import threads
-from tests.stepping import BACKEND, make_variable, to_numpy
+from tests.stepping import make_variable, to_numpy
 
 GETTERS = {
     "AGNOptimizer": "AGNCustomGetter",
@@ -335,14 +335,3 @@ def test_the_table_of_what_there_was_is_whole():
 
 def row(name):
     return legacy.names()[name].maps_to.removeprefix("keras_tfopt.")
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
-@pytest.mark.parametrize("name", sorted(set(MAKE) - {"DropStaleGradientOptimizer"}))
-def test_graphs_have_no_workers(name):
-    import tensorflow as tf
-
-    with tf.Graph().as_default():
-        opt = inner()
-        with pytest.raises(RuntimeError, match=f"{name} is for eager programs"):
-            MAKE[name](opt)

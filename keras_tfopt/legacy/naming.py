@@ -25,7 +25,7 @@ from keras_tfopt.legacy.table import (
 
 # On TensorFlow they are optimizers of TensorFlow, for its graphs too.
 _PLACE = "keras_tfopt.legacy" + (".graph" if keras.backend.backend() == "tensorflow" else "")
-custom, decay, rules, stale, wrapping = (
+custom, decay, rules, getters, wrapping = (
     importlib.import_module(f"{_PLACE}.{name}")
     for name in ("custom", "decay", "rules", "workers", "wrapping")
 )
@@ -45,7 +45,7 @@ VERBS: dict[str, type] = {
     "means of models": workers.MeansOfModels,
     "rule": rules.Rule,
     "sign decay": rules.SignDecayed,
-    "stale gradients": stale.StaleGradients,
+    "stale gradients": workers.StaleGradients,
     "synchronous replicas": workers.Replicas,
     "wrapper": wrapping.Multitasking,
 }
@@ -59,7 +59,7 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         "repeated rows are summed first; nothing returns operations",
     ),
     "AGNCustomGetter": (
-        workers.AGNCustomGetter,
+        getters.AGNCustomGetter,
         CONTRIB,
         "keras_tfopt.AGN",
         "variables are those of the worker anyway; it only tells of the center",
@@ -71,13 +71,13 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         MINIMIZED,
     ),
     "ElasticAverageCustomGetter": (
-        workers.ElasticAverageCustomGetter,
+        getters.ElasticAverageCustomGetter,
         CONTRIB,
         "keras_tfopt.ElasticAverage",
         "variables are those of the worker anyway; it only tells of the center",
     ),
     "ModelAverageCustomGetter": (
-        workers.ModelAverageCustomGetter,
+        getters.ModelAverageCustomGetter,
         CONTRIB,
         "keras_tfopt.ModelAverage",
         "variables are those of the worker anyway, and the mean has no variables of its own",
@@ -230,7 +230,7 @@ def _class(name: str, row: Row) -> type:
         given.apply_defaults()
         arguments = {key: value for key, value in given.arguments.items() if key != "self"}
         if row.extends is None:
-            VERBS[row.verbs].__init__(self, name, row, arguments)  # type: ignore[misc]
+            super(own, self).__init__(name, row, arguments)  # type: ignore[arg-type, misc]
         else:
             VERBS[row.verbs].__init__(self, **arguments)  # type: ignore[misc]
 
@@ -238,12 +238,16 @@ def _class(name: str, row: Row) -> type:
     initialize.__name__ = "__init__"
     initialize.__qualname__ = f"{name}.__init__"
     bases = (VERBS[row.verbs],) + (() if row.extends is None else (CLASSES[row.extends],))
-    members = {
+    members: dict[str, Any] = {
         "__init__": initialize,
         "__doc__": _documentation(name, row),
         "__module__": "keras_tfopt.legacy",
     }
-    return type(name, bases, members)
+    if issubclass(bases[0], workers.OverWorkers) and hasattr(getters, "form_of"):
+        # In a graph, an object is of a subclass that works there.
+        members["__new__"] = lambda cls, *args, **kwargs: object.__new__(getters.form_of(cls))
+    own = type(name, bases, members)
+    return own
 
 
 CLASSES: dict[str, type] = {}

@@ -108,13 +108,7 @@ class OverWorkers(Wrapping):
         self._given_getter: Any = None
         self._workers: int | None = None
         self._applied = False
-        try:
-            super().__init__(kind, row, arguments)
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"{kind} is for eager programs: there are no workers in graphs of tf.compat.v1. "
-                "Make it outside of `with graph.as_default():`"
-            ) from error
+        super().__init__(kind, row, arguments)
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         arguments = dict(arguments)

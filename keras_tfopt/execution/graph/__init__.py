@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_tfopt.execution.graph import around, operations, verbs
+from keras_tfopt.execution.graph import around, operations, servers, verbs
 from keras_tfopt.execution.graph.all_variables import AllVariablesExecutor
 from keras_tfopt.execution.graph.executor import STEPS, Executor, Plan
 from keras_tfopt.execution.graph.operations import (
@@ -38,6 +38,7 @@ __all__ = [
     "operations",
     "outermost_graph",
     "read",
+    "servers",
     "value_now",
     "verbs",
 ]

@@ -46,13 +46,15 @@ from keras_tfopt.wrappers.dimensions import check_dims, dims_of
 class Wrapping(Converting, Verbs, Optimizer):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls."""
 
+    _inside = "opt"  # the argument for the optimizer inside
+
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        opt = arguments["opt"]
+        opt = arguments[self._inside]
         if isinstance(opt, keras.optimizers.Optimizer):
             opt = Optimizer(opt)
         if not isinstance(opt, OptimizerBase):
             raise TypeError(
-                "Argument `opt` must be an optimizer of keras_tfopt.legacy, of "
+                f"Argument `{self._inside}` must be an optimizer of keras_tfopt.legacy, of "
                 f"tf.compat.v1.train or of Keras. Received: {opt!r}"
             )
         self._opt = opt
