@@ -62,7 +62,7 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         getters.AGNCustomGetter,
         CONTRIB,
         "keras_tfopt.AGN",
-        "variables are those of the worker anyway; it only tells of the center",
+        "in eager programs it only tells of the center",
     ),
     "DecoupledWeightDecayExtension": (
         decay.DecoupledWeightDecayExtension,
@@ -74,13 +74,13 @@ OTHERS: dict[str, tuple[Any, str, str, str]] = {
         getters.ElasticAverageCustomGetter,
         CONTRIB,
         "keras_tfopt.ElasticAverage",
-        "variables are those of the worker anyway; it only tells of the center",
+        "in eager programs it only tells of the center",
     ),
     "ModelAverageCustomGetter": (
         getters.ModelAverageCustomGetter,
         CONTRIB,
         "keras_tfopt.ModelAverage",
-        "variables are those of the worker anyway, and the mean has no variables of its own",
+        "in eager programs the mean has no variables of its own",
     ),
     "extend_with_decoupled_weight_decay": (
         decay.extend_with_decoupled_weight_decay,
@@ -139,12 +139,12 @@ OWN_MEANING = {
     "accum_name": "Suffix of the name of a slot, in graphs and in files.",
     "linear_name": "Suffix of the name of a slot, in graphs and in files.",
     "var_list": "The variables to train, if any are given.",
-    "num_worker": "Number of workers, which must be that of the connected ones.",
-    "is_chief": "Checked, and without meaning here: worker 0 is where the weights come from.",
-    "custom_getter": "An `AGNCustomGetter`, or None.",
-    "ea_custom_getter": "An `ElasticAverageCustomGetter`, or None.",
-    "ma_custom_getter": "A `ModelAverageCustomGetter`, or None.",
-    "synchronous": "Checked, and without meaning here: the workers always start together.",
+    "num_worker": "Number of workers; in eager programs that of the connected ones.",
+    "is_chief": "Whether this worker takes the mean, in graphs; no meaning elsewhere.",
+    "custom_getter": "An `AGNCustomGetter`; in eager programs also None.",
+    "ea_custom_getter": "An `ElasticAverageCustomGetter`; in eager programs also None.",
+    "ma_custom_getter": "A `ModelAverageCustomGetter`; in eager programs also None.",
+    "synchronous": "Whether workers wait for each other at the start, as in eager programs always.",
 }
 
 

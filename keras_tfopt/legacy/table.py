@@ -116,7 +116,7 @@ _SHAMPOO_DIFFERS = (
 _SIGN_DIFFERS = "row gradients are accepted; a `sign_decay_fn` needs `global_step` in every step"
 
 # What all classes over workers differ in, besides the ways in which workers meet.
-_TOGETHER = "there are no parameter servers: the workers are those that are connected"
+_TOGETHER = "in eager programs the workers are those that are connected, without servers"
 
 TABLE: dict[str, Row] = {
     "AdadeltaOptimizer": Row(

@@ -117,6 +117,11 @@ def count(counter: Any) -> Any:
         return v1.assign_add(counter, tf.ones([], dtype_of(counter)))
 
 
+def learning_rate_of(optimizer: Any) -> Any:
+    """The learning rate of an optimizer of TensorFlow 1; None for those that call it otherwise."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
 def half_square(variables: Sequence[Any], others: Sequence[Any]) -> Any:
     """Half the sum of squares of what lies between variables and others."""
     return tf.add_n([tf.nn.l2_loss(v - other) for v, other in zip(variables, others, strict=True)])

@@ -246,19 +246,16 @@ class ElasticInGraph(_AroundServers, workers.Elastic):
             rate = 0.9 / self._period / self._workers
         self._moving_rate = check_number("moving_rate", rate, 0, 1)
         if rho is None:
-            learning_rate = self._rate_inside()
+            arguments = getattr(self._opt, "_arguments", {})
+            learning_rate = arguments.get("learning_rate", servers.learning_rate_of(self._opt))
+            learning_rate = learning_rate() if callable(learning_rate) else learning_rate
             if learning_rate is None:
                 raise ValueError(
                     "Argument `rho` must be given: it is moving_rate / learning_rate, and "
-                    f"{type(self._opt).__name__} has no `_learning_rate`. Received: None"
+                    f"that of {type(self._opt).__name__} is not known. Received: None"
                 )
             rho = self._moving_rate / learning_rate
         self._rho = rho
-
-    def _rate_inside(self) -> Any:
-        arguments = getattr(self._opt, "_arguments", {})
-        rate = getattr(self._opt, "_learning_rate", arguments.get("learning_rate"))
-        return rate() if callable(rate) else rate
 
     def compute_gradients(
         self, loss: Any, var_list: Any = None, *args: Any, **kwargs: Any
