@@ -37,11 +37,13 @@ def message(error, *parts):
 
 
 def own_arguments(case):
-    parameters = inspect.signature(case.cls.__init__).parameters.values()
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    if case.inner is not None:  # of a rule, these are options of all optimizers
+        kinds.append(inspect.Parameter.KEYWORD_ONLY)
     return {
         p.name: p.default
-        for p in parameters
-        if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in ("self", "learning_rate", "name")
+        for p in inspect.signature(case.cls.__init__).parameters.values()
+        if p.kind in kinds and p.name not in ("self", "learning_rate", "name")
     }
 
 

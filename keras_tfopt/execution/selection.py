@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -82,9 +83,12 @@ def parts_of(choice: Any) -> Sequence[Any]:
 def is_chosen(like: Like, choice: Any) -> bool:
     """Return whether one of the patterns and functions of a choice matches a variable."""
     return any(
-        bool(part(like)) if callable(part) else re.search(part, like.path) is not None
+        bool(part(like)) if callable(part) else _compiled(part).search(like.path) is not None
         for part in parts_of(choice)
     )
+
+
+_compiled = functools.lru_cache(maxsize=10_000)(re.compile)  # a list may have all of a model
 
 
 def shown(part: Any) -> str:

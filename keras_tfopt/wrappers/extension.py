@@ -77,7 +77,7 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
             name = config.pop("name", None)
             inner = optimizer_class.from_config(config, custom_objects)
             optimizer = cls.__new__(cls)
-            Decay.__init__(optimizer, inner, own[0], own[1], bool(own[2]), name)
+            Decay.__init__(optimizer, inner, own[0], own[1], own[2] or False, name)
             return optimizer
 
     name = keras.saving.get_registered_name(optimizer_class)
