@@ -14,6 +14,7 @@ from keras_tfopt.execution import (
     is_computed_again,
     is_function_of_step,
     is_variable,
+    out_of_range,
 )
 
 
@@ -57,7 +58,7 @@ def check_number(
     above = value > low if left_open else value >= low
     below = value < high if right_open else value <= high
     if not (above and below and math.isfinite(value)):
-        raise ValueError(f"Argument `{name}` must be {allowed}. Received: {value!r}")
+        out_of_range(name, value, f"Argument `{name}` must be {allowed}. Received: {value!r}")
     return value
 
 
@@ -153,7 +154,8 @@ def check_integer(name: str, value: Any, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
     if value < low:
-        raise ValueError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
+        message = f"Argument `{name}` must be an integer >= {low}. Received: {value!r}"
+        out_of_range(name, value, message)
     return int(value)
 
 

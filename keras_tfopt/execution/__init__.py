@@ -35,7 +35,9 @@ from keras_tfopt.execution.options import (
     check_savable,
     is_computed_again,
     is_function_of_step,
+    out_of_range,
     own_parameters,
+    tolerating,
 )
 from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.scopes import creating
@@ -157,9 +159,11 @@ __all__ = [
     "layers_of",
     "look_up",
     "share_rows",
+    "out_of_range",
     "own_parameters",
     "nearest",
     "optimizer_from",
+    "tolerating",
     "parts",
     "path_of",
     "plain",

@@ -30,6 +30,29 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+# Asked for numbers out of range before they are refused: takes the argument's name, the number
+# and the error's message, and says whether the number is taken all the same.
+_tolerance: contextvars.ContextVar[Callable[[str, float, str], bool] | None]
+_tolerance = contextvars.ContextVar("tolerance", default=None)
+
+
+@contextlib.contextmanager
+def tolerating(takes: Callable[[str, float, str], bool]) -> Iterator[None]:
+    """A context in which numbers out of range are taken if `takes(name, number, message)`."""
+    before = _tolerance.set(takes)
+    try:
+        yield
+    finally:
+        _tolerance.reset(before)
+
+
+def out_of_range(name: str, value: float, message: str) -> None:
+    """Raises an error for a number out of range, but where it is tolerated."""
+    takes = _tolerance.get()
+    if takes is None or not math.isfinite(value) or not takes(name, value, message):
+        raise ValueError(message)
+
+
 def changes(value: Any) -> bool:
     """Whether a hyperparameter is not a number but something that gives one at each step."""
     if isinstance(value, (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)):
@@ -127,7 +150,8 @@ def check_learning_rate(value: Any) -> Any:
         )
     value = float(value)
     if not value >= 0 or math.isinf(value):
-        raise ValueError(f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}")
+        message = f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}"
+        out_of_range("learning_rate", value, message)
     return value
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -12,8 +13,10 @@ from keras import ops
 
 from keras_tfopt import distributed, rules, wrappers
 from keras_tfopt.checks import check_bool
-from keras_tfopt.execution import is_function_of_step, is_variable, pattern_of
-from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
+from keras_tfopt.execution import is_function_of_step, is_variable, pattern_of, tolerating
+from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
+
+_NO_ROW = Row("", "", {})
 
 # What a count is called that nobody moves.
 CONSTANT = "constant_global_step"
@@ -60,9 +63,32 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
             ours[row.renamed.get(argument, argument)] = _plain(value)
     cls = getattr(owner_of(row.ours), row.ours)
     try:
-        return cls(**ours)
+        with as_in_the_original(name, row):
+            return cls(**ours)
     except (TypeError, ValueError) as error:
         raise type(error)(in_words_of(row, str(error))) from error
+
+
+@contextlib.contextmanager
+def as_in_the_original(name: str, row: Row = _NO_ROW) -> Iterator[None]:
+    """A context in which numbers that the original takes are taken, with a warning."""
+    theirs = {ours: argument for argument, ours in row.renamed.items()}
+
+    def takes(argument: str, value: float, message: str) -> bool:
+        argument = theirs.get(argument, argument)
+        checked = argument in row.checked and (value <= 0 or argument in POSITIVE_IS_WRONG)
+        whole = isinstance(value, int) and argument != "staleness"
+        if checked or whole or argument in AT_LEAST_ZERO:
+            return False
+        taken.append(in_words_of(row, message))
+        return True
+
+    taken: list[str] = []
+    with tolerating(takes):
+        yield
+    for message in taken:
+        text = f"{name}: {message}. It is used as it is, as in the original"
+        warnings.warn(text, stacklevel=6)  # where the optimizer was made
 
 
 def owner_of(name: str) -> Any:

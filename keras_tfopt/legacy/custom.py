@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import Imperative, assign_rows, slots_of, take_rows
-from keras_tfopt.legacy.arguments import check_name, rate_of
+from keras_tfopt.legacy.arguments import as_in_the_original, check_name, rate_of
 from keras_tfopt.legacy.optimizer import Optimizer
 
 
@@ -73,14 +73,15 @@ class BaseCustomOptimizer(OneFunction, Optimizer):
         check_bool("use_locking", use_locking)
         name = check_name(type(self).__name__ if name is None else name)
         self._learning_rate_tensor: Any = None
-        rule = Imperative(
-            rate_of(learning_rate),
-            create=self._create_slots,
-            step=self._call_apply,
-            begin=self._begin,
-            end=lambda: self._finish([], name),
-            name=name,
-        )
+        with as_in_the_original(type(self).__name__):
+            rule = Imperative(
+                rate_of(learning_rate),
+                create=self._create_slots,
+                step=self._call_apply,
+                begin=self._begin,
+                end=lambda: self._finish([], name),
+                name=name,
+            )
         super().__init__(rule, name)
 
     def _prepare(self) -> None:

@@ -17,6 +17,7 @@ from keras_tfopt.execution import (
     variables_of,
 )
 from keras_tfopt.execution.verb_arguments import check_counter, checked_variables
+from keras_tfopt.legacy.arguments import as_in_the_original
 from keras_tfopt.legacy.optimizer import Optimizer, checked_pairs
 from keras_tfopt.legacy.wrapping import step_around
 from keras_tfopt.wrappers import DecoupledWeightDecay
@@ -145,7 +146,7 @@ class DecoupledWeightDecayExtension(Minimizing):
         key = None if chosen is None else frozenset(chosen)
         if key not in self._decaying:
             inner = self._optimizer  # type: ignore[attr-defined]
-            with creating():
+            with creating(), as_in_the_original(type(self).__name__):
                 made = self._decaying[key] = decay_of(type(self))(
                     inner,
                     self._weight_decay,

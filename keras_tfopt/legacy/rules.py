@@ -20,6 +20,7 @@ from keras_tfopt.legacy.arguments import (
 )
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs
 from keras_tfopt.legacy.table import Row
+from keras_tfopt.rule import register
 
 
 class Rule(Optimizer):
@@ -89,19 +90,34 @@ class LayerRates(Rule):
         return rule.compute_lr(g, x), g + weight_decay * x
 
 
+@register
 class OfGlobalStep(keras.optimizers.schedules.LearningRateSchedule):
     """A function of the global step, which may have begun before the optimizer's own count."""
 
-    def __init__(self, function: Any, before: Any):
-        self.function, self.before = function, before
+    def __init__(self, function: Any, before: int = 0):
+        self.function, self.dtype = function, "int32"
+        self.before = keras.Variable(before, dtype="int32", trainable=False, name="before")
 
     def __call__(self, step: Any) -> Any:
         """What the function gives at this step of the optimizer."""
-        return self.function(ops.cast(step, "int32") + ops.convert_to_tensor(self.before))
+        done = ops.cast(step, "int32") + ops.convert_to_tensor(self.before)
+        return self.function(ops.cast(done, self.dtype))
+
+    def begin_at(self, global_step: Any, iterations: Any) -> None:
+        """Takes the global step, and the steps of the optimizer, that there have been."""
+        done = ops.convert_to_tensor(global_step)
+        self.dtype = keras.backend.standardize_dtype(done.dtype)
+        self.before.assign(ops.cast(done, "int32") - ops.cast(iterations, "int32"))
 
     def get_config(self) -> dict[str, Any]:
         """The function, which can be saved if it is a schedule."""
-        return {"function": keras.saving.serialize_keras_object(self.function), "before": 0}
+        function = keras.saving.serialize_keras_object(self.function)
+        return {"function": function, "before": int(ops.convert_to_numpy(self.before))}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> OfGlobalStep:
+        """The function that `get_config` described."""
+        return cls(keras.saving.deserialize_keras_object(config["function"]), config["before"])
 
 
 class SignDecayed(Rule):
@@ -109,20 +125,16 @@ class SignDecayed(Rule):
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         function = arguments["sign_decay_fn"]
-        self._before = None
-        if function is None:
-            return arguments
         check_sign_decay_fn(function)
-        self._before = keras.Variable(0, dtype="int32", trainable=False, name="before")
-        return {**arguments, "sign_decay_fn": OfGlobalStep(function, self._before)}
+        self._decay = None if function is None else OfGlobalStep(function)
+        return {**arguments, "sign_decay_fn": self._decay}
 
     def _begin_step(self, global_step: Any) -> None:
-        if self._before is None:
+        if self._decay is None:
             return
         check_counted(global_step)
         # The optimizer counts its own steps, which need not be all there have been.
-        done = ops.cast(ops.convert_to_tensor(global_step), "int32")
-        self._before.assign(done - ops.cast(self.keras.iterations, "int32"))
+        self._decay.begin_at(global_step, self.keras.iterations)
 
 
 class GivenVariables(Rule):

@@ -50,6 +50,8 @@ class Row:
     """Whether its state is in variables without names."""
     keywords: tuple[str, ...] = ()
     """Arguments that can only be given by name."""
+    checked: tuple[str, ...] = ()
+    """Arguments that the original checks as well: out of their range, they are refused."""
     verbs: str = "rule"
     """What the class does besides applying a rule: a key of `naming.VERBS`."""
     extends: str | None = None
@@ -57,6 +59,12 @@ class Row:
     differs: str = ""
     """Where the numbers or the interface are not those of the original."""
 
+
+# Of what originals check, the one argument that must not be positive.
+POSITIVE_IS_WRONG = frozenset({"learning_rate_power"})
+
+# What no original checks, and what quotients and roots here need all the same.
+AT_LEAST_ZERO = frozenset({"epsilon", "eps", "svd_eps", "sigma_eps"})
 
 # Accepted everywhere, and without meaning here: the steps of one optimizer never overlap, and state
 # is where its variable is.
@@ -136,12 +144,14 @@ TABLE: dict[str, Row] = {
             **_STRENGTHS,
         ),
         slots=("gradient_accumulator", "gradient_squared_accumulator"),
+        checked=("initial_gradient_squared_accumulator_value", *_STRENGTHS),
     ),
     "AdagradOptimizer": Row(
         TRAIN,
         "Adagrad",
         _locked("Adagrad", learning_rate=REQUIRED, initial_accumulator_value=0.1),
         slots=("accumulator",),
+        checked=("initial_accumulator_value",),
     ),
     "AdamOptimizer": Row(
         TRAIN,
@@ -174,6 +184,13 @@ TABLE: dict[str, Row] = {
             "two divisions by zero (a rate of 0, no gradient yet) are not done; an element whose "
             "gradient was NaN, or overflows when squared, is NaN, and 0 in the original"
         ),
+        checked=(
+            "learning_rate",
+            "learning_rate_power",
+            "initial_accumulator_value",
+            "l2_shrinkage_regularization_strength",
+            *_STRENGTHS,
+        ),
     ),
     "GradientDescentOptimizer": Row(
         TRAIN, "GradientDescent", _locked("GradientDescent", learning_rate=REQUIRED)
@@ -195,11 +212,13 @@ TABLE: dict[str, Row] = {
             **_STRENGTHS,
         ),
         slots=("accumulator",),
+        checked=("learning_rate", "initial_accumulator_value", *_STRENGTHS),
     ),
     "ProximalGradientDescentOptimizer": Row(
         TRAIN,
         "ProximalGradientDescent",
         _locked("ProximalGradientDescent", learning_rate=REQUIRED, **_STRENGTHS),
+        checked=("l1_regularization_strength",),
     ),
     "RMSPropOptimizer": Row(
         TRAIN,
@@ -366,6 +385,7 @@ TABLE: dict[str, Row] = {
         _NESTEROV,
         ("momentum",),
         verbs="layer rates",
+        checked=("momentum", "weight_decay"),
     ),
     "LazyAdamGSOptimizer": Row(
         CONTRIB,
@@ -454,6 +474,7 @@ TABLE: dict[str, Row] = {
         ("m",),
         verbs="sign decay",
         differs=_SIGN_DIFFERS,
+        checked=("base",),
     ),
     "RegAdagradOptimizer": Row(
         CONTRIB,
@@ -461,6 +482,7 @@ TABLE: dict[str, Row] = {
         _locked("RegAdagrad", learning_rate=REQUIRED, initial_accumulator_value=0.1),
         slots=("accumulator",),
         verbs="avoided slots",
+        checked=("initial_accumulator_value",),
     ),
     "ShampooOptimizer": Row(
         CONTRIB,

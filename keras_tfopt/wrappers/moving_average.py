@@ -5,7 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.checks import check_bool, check_integer, check_number
+from keras_tfopt.checks import (
+    check_bool,
+    check_hyperparameter,
+    check_integer,
+    check_number,
+)
 from keras_tfopt.execution import Slot
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
@@ -28,7 +33,8 @@ class MovingAverage(Wrapper):
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration.
-        average_decay: $d_0$ in [0, 1]. Defaults to 0.9999.
+        average_decay: $d_0$: number in [0, 1], schedule, scalar variable, or callable without
+            arguments. Defaults to 0.9999.
         num_updates: $N$, which lets averages follow faster in the beginning: a number >= 0, a
             scalar variable that is read at each step, or True for the number of the inner
             optimizer's steps, 1 at the first. Defaults to None: always $d_0$.
@@ -62,7 +68,7 @@ class MovingAverage(Wrapper):
     def __init__(
         self,
         inner_optimizer: Any,
-        average_decay: float = 0.9999,
+        average_decay: Any = 0.9999,
         num_updates: Any = None,
         sequential_update: bool = True,
         start_step: int = 0,
@@ -71,7 +77,7 @@ class MovingAverage(Wrapper):
         **base: Any,
     ):
         super().__init__(inner_optimizer, name=name, **base)
-        self.average_decay = check_number("average_decay", average_decay, 0, 1)
+        self.average_decay = check_hyperparameter("average_decay", average_decay, 0, 1)
         if not (
             num_updates is None or num_updates is True or isinstance(num_updates, keras.Variable)
         ):
@@ -86,7 +92,9 @@ class MovingAverage(Wrapper):
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         # The rate is 1 - d, computed as such: in float32, 1 - 0.9999 is off by 1 part in 6,000.
-        rate = (1 - self.average_decay) * ops.ones_like(step)
+        decay = self.now(self.average_decay)
+        decay = ops.cast(decay, step.dtype) if ops.is_tensor(decay) else decay
+        rate = (1 - decay) * ops.ones_like(step)
         since = step - 1 - self.start_step
         counts = [since] * self.dynamic_decay
         if self.num_updates is not None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_number
+from keras_tfopt.checks import check_hyperparameter
 from keras_tfopt.execution import Like
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
@@ -38,7 +38,7 @@ class VariableClipping(Wrapper):
             to be clipped.
             Dimensions are lists of integers; `[0]` of a dense kernel is the norm of each unit's
             weights, an empty list is the absolute value of each element.
-        max_norm: $c$, number > 0.
+        max_norm: $c$: number > 0, schedule, scalar variable, or callable without arguments.
         name: Name of the optimizer.
         **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
@@ -67,13 +67,16 @@ class VariableClipping(Wrapper):
         self,
         inner_optimizer: Any,
         vars_to_clip_dims: Any,
-        max_norm: float,
+        max_norm: Any,
         name: str | None = None,
         **base: Any,
     ):
         super().__init__(inner_optimizer, name=name, **base)
         self.vars_to_clip_dims = check_dims(vars_to_clip_dims)
-        self.max_norm = check_number("max_norm", max_norm, 0, left_open=True)
+        self.max_norm = check_hyperparameter("max_norm", max_norm, 0, left_open=True)
+
+    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
+        return {"max_norm": self.now(self.max_norm)}
 
     def check(self, likes: Any) -> None:
         for like in likes:
@@ -98,4 +101,4 @@ class VariableClipping(Wrapper):
         squares = ops.sum(squares, axis=t.dims, keepdims=True) if t.dims else squares
         norm = ops.sqrt(squares)
         # Not a product with `max_norm / maximum(norm, max_norm)`, which moves what is below it.
-        return ops.where(norm > self.max_norm, x * (self.max_norm / norm), x), {}
+        return ops.where(norm > t.max_norm, x * (t.max_norm / norm), x), {}

@@ -8,10 +8,10 @@ from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_tfopt.checks import check_bool
-from keras_tfopt.execution import Imperative, apply_rows, prepare, slots_of
+from keras_tfopt.execution import Imperative, apply_rows, prepare, slots_of, tolerating
 from keras_tfopt.execution.graph import STEPS, Pairs, Verbs, operations, value_now, verbs
 from keras_tfopt.execution.options import check_learning_rate
-from keras_tfopt.legacy.arguments import check_name, rate_of
+from keras_tfopt.legacy.arguments import as_in_the_original, check_name, rate_of
 from keras_tfopt.legacy.custom import OneFunction
 from keras_tfopt.legacy.graph.conversion import check_outside_graphs
 from keras_tfopt.legacy.optimizer import Optimizer
@@ -44,7 +44,8 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str | None = None):
         check_bool("use_locking", use_locking)
         if not (operations.is_variable(learning_rate) or ops.is_tensor(learning_rate)):
-            check_learning_rate(learning_rate)
+            with as_in_the_original(type(self).__name__):
+                check_learning_rate(learning_rate)
         self._given_rate = learning_rate
         self._learning_rate_tensor: Any = None
         super().__init__(check_name(type(self).__name__ if name is None else name), use_locking)
@@ -58,14 +59,15 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
         """
         check_outside_graphs(self)
         if self._imperative is None:
-            self._imperative = Imperative(
-                rate_of(self._given_rate),
-                create=self._create_slots,
-                step=self._call_apply,
-                begin=self._begin,
-                end=lambda: self._finish([], self._name),
-                name=self._name,
-            )
+            with tolerating(lambda *_: True):  # the constructor has warned already
+                self._imperative = Imperative(
+                    rate_of(self._given_rate),
+                    create=self._create_slots,
+                    step=self._call_apply,
+                    begin=self._begin,
+                    end=lambda: self._finish([], self._name),
+                    name=self._name,
+                )
         return self._imperative
 
     _imperative: Any = None

@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_hyperparameter
-from keras_tfopt.execution import OptimizerBase, prepare, variables_of
+from keras_tfopt.execution import OptimizerBase, prepare, tolerating, variables_of
 from keras_tfopt.execution.graph import (
     Verbs,
     around,
@@ -19,6 +19,7 @@ from keras_tfopt.execution.graph import (
     verbs,
 )
 from keras_tfopt.execution.verb_arguments import checked_variables
+from keras_tfopt.legacy.arguments import as_in_the_original
 from keras_tfopt.legacy.decay import Minimizing, decay_of, extension_with, warn_of_quirks
 from keras_tfopt.wrappers import DecoupledWeightDecay
 from keras_tfopt.wrappers.decay import DenseDecay
@@ -48,10 +49,10 @@ class DecoupledWeightDecayExtension(Minimizing):
     def __init__(self, weight_decay: Any, **kwargs: Any):
         super().__init__(**kwargs)
         warn_of_quirks(type(self))
-        symbolic = is_variable(weight_decay) or ops.is_tensor(weight_decay)
-        self._weight_decay = (
-            weight_decay if symbolic else check_hyperparameter("weight_decay", weight_decay, 0)
-        )
+        if not (is_variable(weight_decay) or ops.is_tensor(weight_decay)):
+            with as_in_the_original(type(self).__name__):
+                check_hyperparameter("weight_decay", weight_decay, 0)
+        self._weight_decay = weight_decay
 
     # The class behind may have none that is called so.
     _minimize = Verbs._minimize
@@ -99,7 +100,8 @@ class DecoupledWeightDecayExtension(Minimizing):
         inside = super().keras  # type: ignore[misc]
         if self._around is None:
             decay = decay_of(type(self))
-            self._around = decay(inside, self._weight_decay, name=inside.name)
+            with tolerating(lambda *_: True):  # the constructor has warned already
+                self._around = decay(inside, self._weight_decay, name=inside.name)
         if variables_of(inside):
             prepare(self._around, variables_of(inside))
         return self._around

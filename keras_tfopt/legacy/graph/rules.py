@@ -34,6 +34,7 @@ from keras_tfopt.legacy.arguments import (
 )
 from keras_tfopt.legacy.graph.conversion import ConvertingRule
 from keras_tfopt.legacy.optimizer import Optimizer
+from keras_tfopt.legacy.rules import OfGlobalStep
 from keras_tfopt.legacy.slots import slots_in_order, unwritten_shape
 from keras_tfopt.legacy.table import WITHOUT_MEANING, Row
 
@@ -230,7 +231,19 @@ class SignDecayed(Rule):
         return {**arguments, "sign_decay_fn": None if function is None else self._decay}
 
     def _decay(self) -> Any:
-        return self._sign_decay_fn(ops.cast(native(self._counted), "int32"))
+        return self._sign_decay_fn(read(self._counted))
+
+    def _make_keras(self) -> Any:
+        if self._sign_decay_fn is None:
+            return super()._make_keras()
+        self._of_keras = OfGlobalStep(self._sign_decay_fn)
+        arguments = {**self._arguments, "sign_decay_fn": self._of_keras}
+        return build_optimizer(self._kind, self._row, arguments)
+
+    def _hand_over(self) -> None:
+        super()._hand_over()
+        if self._counted is not None and self._sign_decay_fn is not None:
+            self._of_keras.begin_at(self._counted, self._keras_optimizer.iterations)
 
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
         if self._sign_decay_fn is not None:

@@ -24,6 +24,7 @@ from keras_tfopt.execution.graph import (
     verbs,
 )
 from keras_tfopt.legacy import workers
+from keras_tfopt.legacy.arguments import as_in_the_original
 from keras_tfopt.legacy.graph.wrapping import Wrapping
 from keras_tfopt.legacy.table import Row
 
@@ -437,7 +438,8 @@ class StaleInGraph(Wrapping, workers.StaleGradients):
     _DROPPED = "stale_counter"
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        self._staleness = check_integer("staleness", arguments["staleness"], 0)
+        with as_in_the_original(kind, row):
+            self._staleness = check_integer("staleness", arguments["staleness"], 0)
         super().__init__(kind, row, arguments)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.checks import check_bool, check_number
+from keras_tfopt.checks import check_bool, check_hyperparameter, check_number
 from keras_tfopt.execution import (
     Like,
     OptimizerBase,
@@ -31,9 +31,15 @@ from keras_tfopt.execution.graph import (
     operations,
     outermost_graph,
     read,
+    value_now,
     verbs,
 )
-from keras_tfopt.legacy.arguments import build_optimizer, check_name, chosen_dims
+from keras_tfopt.legacy.arguments import (
+    as_in_the_original,
+    build_optimizer,
+    check_name,
+    chosen_dims,
+)
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.graph.conversion import Converting, keras_of
 from keras_tfopt.legacy.optimizer import Optimizer
@@ -195,7 +201,7 @@ class Clipping(Wrapping):
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
         super().__init__(kind, row, arguments)
-        self._max_norm = check_number("max_norm", arguments["max_norm"], 0, left_open=True)
+        self._max_norm = _hyperparameter(self, "max_norm", 0, left_open=True)
         # A name is enough to find a variable that is made later; a variable is only itself.
         self._by_name: dict[str, Any] = {}
         self._by_variable: list[tuple[Any, Any]] = []
@@ -242,9 +248,21 @@ class Clipping(Wrapping):
         return clipped
 
     def _clip(self, dims: tuple[int, ...]) -> Any:
-        rule = types.SimpleNamespace(max_norm=self._max_norm)
-        t = types.SimpleNamespace(dims=dims)
-        return lambda x, _: VariableClipping.after(rule, None, x, None, t)[0]  # type: ignore[arg-type]
+        def clip(x: Any, _: Any) -> Any:
+            max_norm = ops.cast(value_now(self._max_norm), x.dtype)
+            t = types.SimpleNamespace(dims=dims, max_norm=max_norm)
+            return VariableClipping.after(None, None, x, None, t)[0]  # type: ignore[arg-type]
+
+        return clip
+
+
+def _hyperparameter(wrapper: Wrapping, name: str, *limits: float, **how: bool) -> Any:
+    """An argument that is a number, or a tensor, variable or function that gives one."""
+    value = wrapper._arguments[name]
+    if is_variable(value) or ops.is_tensor(value):
+        return value
+    with as_in_the_original(wrapper._kind, wrapper._row):
+        return check_hyperparameter(name, value, *limits, **how)
 
 
 def _like(variable: Any) -> Like:
@@ -267,7 +285,7 @@ class Averaging(Wrapping):
         if self._num_updates is not None and not is_variable(self._num_updates):
             if not ops.is_tensor(self._num_updates):
                 check_number("num_updates", self._num_updates, 0)
-        self._decay = check_number("average_decay", arguments["average_decay"], 0, 1)
+        self._decay = _hyperparameter(self, "average_decay", 0, 1)
         self._averaged: list[Any] = []
 
     def _keras_arguments(self) -> dict[str, Any]:
@@ -310,7 +328,11 @@ class Averaging(Wrapping):
                     read(updates) if is_variable(updates) else updates, average.dtype
                 )
             rule = types.SimpleNamespace(
-                average_decay=self._decay, num_updates=updates, start_step=0, dynamic_decay=False
+                average_decay=self._decay,
+                num_updates=updates,
+                start_step=0,
+                dynamic_decay=False,
+                now=value_now,
             )
             one = ops.ones((), average.dtype)
             t = types.SimpleNamespace(**MovingAverage.scalars(rule, None, one))  # type: ignore[arg-type]

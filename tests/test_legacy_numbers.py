@@ -1,0 +1,218 @@
+"""Numbers that the Keras classes refuse and TensorFlow 1 takes: negative rates, betas of 1."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tfopt
+from keras_tfopt import legacy
+from tests.stepping import make_variable, to_numpy
+
+# The variable [1, 2] after three steps with the gradient [0.1, -0.2], in TensorFlow 1.15.5.
+NAN = [float("nan")] * 2
+TAKEN = {
+    "GradientDescentOptimizer": [({"learning_rate": -0.5}, [1.1499999, 1.6999999])],
+    "AdamOptimizer": [
+        ({"learning_rate": -0.5}, [2.4999914, 0.5000069]),
+        ({"learning_rate": 0.5, "beta1": -0.5}, [-0.4999913, 3.4999933]),
+        ({"learning_rate": 0.5, "beta1": 1.5}, [-0.4999914, 3.4999934]),
+        ({"learning_rate": 0.5, "beta1": 1.0}, NAN),
+        ({"learning_rate": 0.5, "beta2": 1.0}, [1.0, 2.0]),
+    ],
+    "AdagradOptimizer": [({"learning_rate": -0.5}, [1.4337683, 1.2838358])],
+    "MomentumOptimizer": [
+        ({"learning_rate": -0.5, "momentum": 0.9}, [1.2804999, 1.4390000]),
+        ({"learning_rate": 0.5, "momentum": -0.5}, [0.8875, 2.2249999]),
+        ({"learning_rate": 0.5, "momentum": 1.5}, [0.5874999, 2.8249998]),
+        ({"learning_rate": 0.5, "momentum": 1.5, "use_nesterov": True}, [0.2312499, 3.5374999]),
+    ],
+    "RMSPropOptimizer": [
+        ({"learning_rate": -0.5}, [1.1666180, 1.6679707]),
+        ({"learning_rate": 0.5, "momentum": 1.5}, [0.5526134, 2.8923290]),
+        ({"learning_rate": 0.5, "decay": 1.5}, [0.8983678, 2.2048354]),
+    ],
+    "AdadeltaOptimizer": [
+        ({"learning_rate": -0.5}, [1.0006785, 1.9993215]),
+        ({"learning_rate": 0.5, "rho": -0.5}, [0.9997775, 2.0002222]),
+        ({"learning_rate": 0.5, "rho": 1.5}, NAN),
+    ],
+    "ProximalGradientDescentOptimizer": [
+        ({"learning_rate": -0.5, "l1_regularization_strength": 0.1}, [1.3, 1.8499854 - 1.3e-7]),
+        ({"learning_rate": 0.5, "l2_regularization_strength": -0.1}, [1.0, 2.6654029]),
+    ],
+    "LARSOptimizer": [
+        ({"learning_rate": -0.5}, [1.0028043, 1.9944026]),
+        ({"learning_rate": 0.5, "momentum": 1.5}, [0.9958741, 2.0082352]),
+        ({"learning_rate": 0.5, "eeta": -0.1}, [1.2738168, 1.4534606]),
+    ],
+    "AddSignOptimizer": [
+        ({"learning_rate": -0.5}, [1.3000001, 1.3999999]),
+        ({"learning_rate": 0.5, "beta": -0.5}, [0.6999999, 2.6000001]),
+    ],
+    "PowerSignOptimizer": [
+        ({"learning_rate": -0.5}, [1.4077423, 1.1845155]),
+        ({"learning_rate": 0.5, "beta": 1.5}, [0.9448180, 2.1103640]),
+    ],
+    "RegAdagradOptimizer": [({"learning_rate": -0.5}, [1.4337683, 1.2838358])],
+    "AdaMaxOptimizer": [
+        ({"learning_rate": -0.5}, [2.5, 0.5]),
+        ({"learning_rate": 0.5, "beta2": 1.5}, [-0.0555555, 3.0555556]),
+    ],
+    "NadamOptimizer": [({"learning_rate": -0.5}, [3.2976475, -0.2976501])],
+    "LazyAdamOptimizer": [({"learning_rate": 0.5, "beta1": -0.5}, [-0.4999913, 3.4999933])],
+    "GGTOptimizer": [
+        ({"learning_rate": -0.5}, [1.3929120, 1.2141760]),
+    ],
+    "ShampooOptimizer": [
+        ({"global_step": 0, "learning_rate": -0.5}, [1.7214336, 0.5571334]),
+        ({"global_step": 0, "gbar_decay": -0.5}, [-0.1282570, 4.2565136]),
+        ({"global_step": 0, "gbar_weight": -0.5}, [1.7214336, 0.5571334]),
+        ({"global_step": 0, "alpha": -0.5}, [0.9343697, 2.1312609]),
+    ],
+}
+
+
+def moved_by(optimizer, steps=3):
+    x = make_variable("x", np.array([1.0, 2.0], "f"))
+    for _ in range(steps):
+        optimizer.apply_gradients([(np.array([0.1, -0.2], "f"), x)])
+    return to_numpy(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "want"),
+    [
+        pytest.param(name, arguments, want, id=f"{name} {arguments}")
+        for name, runs in TAKEN.items()
+        for arguments, want in runs
+    ],
+)
+def test_taken_with_a_warning_as_tensorflow_1_takes_it(name, arguments, want):
+    with pytest.warns(UserWarning, match=f"{name}: Argument `.*original") as warned:
+        optimizer = getattr(legacy, name)(**arguments)
+    assert len(warned) == 1 and warned[0].filename == __file__
+    np.testing.assert_allclose(moved_by(optimizer), want, rtol=3e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("FtrlOptimizer", {"learning_rate": -0.5}),
+        ("FtrlOptimizer", {"learning_rate": 0.5, "learning_rate_power": 1.0}),
+        ("FtrlOptimizer", {"learning_rate": 0.5, "l1_regularization_strength": -1.0}),
+        ("ProximalAdagradOptimizer", {"learning_rate": -0.5}),
+        ("AdagradOptimizer", {"learning_rate": 0.5, "initial_accumulator_value": 0.0}),
+        ("LARSOptimizer", {"learning_rate": 0.5, "momentum": -0.5}),
+        ("LARSOptimizer", {"learning_rate": 0.5, "weight_decay": -0.1}),
+        ("PowerSignOptimizer", {"learning_rate": 0.5, "base": -1.0}),
+        ("AdamOptimizer", {"learning_rate": float("nan")}),
+        ("AdamOptimizer", {"epsilon": -0.5}),  # TensorFlow 1 takes it, our quotient does not
+    ],
+)
+def test_refused_as_tensorflow_1_refuses_it(name, arguments):
+    wrong = list(arguments)[-1]
+    with pytest.raises(ValueError, match=f"`{wrong}`"):
+        getattr(legacy, name)(**arguments)
+
+
+def test_wrappers_take_what_tensorflow_1_takes():
+    """Numbers of TensorFlow 1.15.5."""
+    inner = legacy.GradientDescentOptimizer
+    step = keras.Variable(0, dtype="int64", trainable=False)
+    with pytest.warns(UserWarning, match="`staleness`.*-1"):
+        optimizer = legacy.DropStaleGradientOptimizer(inner(0.5), staleness=-1)
+    x = make_variable("x", np.array([1.0, 2.0], "f"))
+    for _ in range(3):
+        optimizer.minimize(lambda: ops.sum(x * x), global_step=step)
+    np.testing.assert_array_equal(to_numpy(x), [1.0, 2.0])
+    assert int(to_numpy(step)) == 0
+
+    with pytest.warns(UserWarning, match="`max_norm`.*-0.9"):
+        optimizer = legacy.VariableClippingOptimizer(inner(0.5), {"x": [0]}, -0.9)
+    np.testing.assert_allclose(moved_by(optimizer), [-0.3767705, -0.8173394], rtol=1e-6)
+    with pytest.warns(UserWarning, match="`average_decay`.*1.5"):
+        optimizer = legacy.MovingAverageOptimizer(inner(0.5), average_decay=1.5)
+    np.testing.assert_allclose(moved_by(optimizer), [0.85, 2.3], rtol=1e-6)
+    with pytest.warns(UserWarning, match="`weight_decay`.*-0.1"):
+        optimizer = legacy.MomentumWOptimizer(-0.1, 0.5, 0.9)
+    np.testing.assert_allclose(moved_by(optimizer), [1.0305002, 3.2630000], rtol=1e-6)
+
+
+def test_keras_classes_stay_strict():
+    with pytest.raises(ValueError, match="`learning_rate`.*>= 0.*-0.5"):
+        keras_tfopt.Momentum(-0.5)
+    with pytest.warns(UserWarning):
+        inner = legacy.MomentumOptimizer(-0.5, 0.9)
+    with pytest.raises(ValueError, match="`momentum`"):
+        keras_tfopt.Momentum(0.5, momentum=1.5)
+    with pytest.warns(UserWarning) as warned:
+        legacy.MovingAverageOptimizer(inner, average_decay=2.0)
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize(
+    "given", [ops.convert_to_tensor, lambda v: keras.Variable(v, trainable=False)]
+)
+def test_tensors_and_variables_as_hyperparameters_of_wrappers(given):
+    inner = legacy.GradientDescentOptimizer
+    optimizer = legacy.VariableClippingOptimizer(inner(0.5), {"x": [0]}, given(0.9))
+    np.testing.assert_allclose(moved_by(optimizer), [0.2260509, 0.8711491], rtol=1e-6)
+    averages = []
+    for decay in (given(0.9), 0.9):
+        optimizer = legacy.MovingAverageOptimizer(inner(0.5), average_decay=decay)
+        x = make_variable("x", np.array([1.0, 2.0], "f"))
+        optimizer.apply_gradients([(np.array([0.1, -0.2], "f"), x)])
+        averages.append(to_numpy(optimizer.get_slot(x, "average")))
+    np.testing.assert_allclose(*averages, rtol=1e-6)
+    np.testing.assert_allclose(averages[0], [0.995, 2.01], rtol=1e-6)
+
+
+def test_variables_as_hyperparameters_of_wrappers_are_read_in_each_step():
+    limit = keras.Variable(0.9, trainable=False)
+    optimizer = keras_tfopt.VariableClipping(keras_tfopt.GradientDescent(0.5), {"x": [0]}, limit)
+    x = make_variable("x", np.array([3.0, 4.0], "f"))
+    for limit_now in (0.9, 0.5):
+        limit.assign(limit_now)
+        optimizer.apply([ops.zeros(2)], [x])
+        assert np.linalg.norm(to_numpy(x)) == pytest.approx(limit_now, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["PowerSignOptimizer", "AddSignOptimizer"])
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_sign_decay_in_fit_and_beside_the_verbs(name, dtype, tmp_path):
+    """As long a training, by the verbs alone and by verbs, then `fit` of the loaded model."""
+
+    def make():
+        decay = legacy.get_linear_decay_fn(8)
+        return getattr(legacy, name)(0.1, sign_decay_fn=decay)
+
+    def model_with(weights=None):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+        model.set_weights([np.array([[0.5], [-1.0]], "f")] if weights is None else weights)
+        return model
+
+    x, y = np.array([[1.0, 2.0]], "f"), np.array([[0.25]], "f")
+
+    def by_verbs(optimizer, model, step, count):
+        kernel = model.trainable_variables[0]
+        for _ in range(count):
+            optimizer.minimize(
+                lambda: ops.mean(ops.square(ops.subtract(ops.matmul(x, kernel), y))),
+                global_step=step,
+            )
+
+    step = keras.Variable(0, dtype=dtype, trainable=False)
+    whole = model_with()
+    by_verbs(make(), whole, step, 6)
+    assert float(to_numpy(step)) == 6
+
+    step = keras.Variable(0, dtype=dtype, trainable=False)
+    model, optimizer = model_with(), make()
+    by_verbs(optimizer, model, step, 2)
+    model.compile(optimizer.keras, "mse")
+    model.fit(x, y, epochs=2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    again.fit(x, y, epochs=2, verbose=0)
+    np.testing.assert_allclose(again.get_weights()[0], whole.get_weights()[0], rtol=1e-5)
