@@ -155,7 +155,7 @@ def check_integer(name: str, value: Any, low: int) -> int:
         raise TypeError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
     if value < low:
         message = f"Argument `{name}` must be an integer >= {low}. Received: {value!r}"
-        out_of_range(name, value, message)
+        out_of_range(name, int(value), message)
     return int(value)
 
 
