@@ -85,7 +85,7 @@ def test_what_it_needs():
             optimizer.apply_gradients([(tf.ones(1), x)], v1.train.get_or_create_global_step())
         with pytest.raises(ValueError, match="`global_step`"):
             optimizer.minimize(tf.reduce_sum(x))
-        with pytest.raises(ValueError, match="`staleness`"):
+        with pytest.warns(UserWarning, match="`staleness`"):
             legacy.DropStaleGradientOptimizer(legacy.GradientDescentOptimizer(1.0), -1)
         assert isinstance(optimizer, v1.train.Optimizer)
         with pytest.raises(RuntimeError, match="eager"):

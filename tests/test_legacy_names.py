@@ -146,12 +146,12 @@ def test_get_refuses(name, error, match):
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
-        (lambda: legacy.AdamOptimizer(beta1=1.5), ValueError, "`beta1`.*1.5"),
+        (lambda: legacy.AdamOptimizer(beta1=float("inf")), ValueError, "`beta1`.*inf"),
         (lambda: legacy.AdamOptimizer(name=""), ValueError, "`name`"),
         (lambda: legacy.AdamOptimizer(use_locking="yes"), TypeError, "`use_locking`.*'yes'"),
         (lambda: legacy.AdamOptimizer(betas=1), TypeError, "betas"),
         (lambda: legacy.MomentumOptimizer(0.1), TypeError, "momentum"),
-        (lambda: legacy.RMSPropOptimizer(0.1, decay=-1.0), ValueError, "`decay`"),
+        (lambda: legacy.RMSPropOptimizer(0.1, decay="0.9"), TypeError, "`decay`"),
         (lambda: legacy.FtrlOptimizer(0.1, accum_name=3), TypeError, "`accum_name`"),
         (lambda: legacy.AdagradDAOptimizer(0.1, 0.5), TypeError, "`global_step`"),
         (lambda: legacy.AddSignOptimizer(sign_decay_fn=3), TypeError, "`sign_decay_fn`"),

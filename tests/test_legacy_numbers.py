@@ -216,3 +216,101 @@ def test_sign_decay_in_fit_and_beside_the_verbs(name, dtype, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     again.fit(x, y, epochs=2, verbose=0)
     np.testing.assert_allclose(again.get_weights()[0], whole.get_weights()[0], rtol=1e-5)
+
+
+# ---- Changing betas, repeated variables ---------------------------------------------------------
+
+BETAS = ((0.9, 0.99), (0.5, 0.9), (0.8, 0.95), (0.2, 0.5))
+# The variable [1, 2] after four steps with these betas and gradients of [0.1 k, -0.2] in step k, in
+# TensorFlow 1.15.5, with a learning rate of 0.5.
+AFTER_BETAS = {
+    "AdamOptimizer": [-0.9211357831954956, 3.9535012245178223],
+    "LazyAdamOptimizer": [-0.9211357831954956, 3.9535012245178223],
+    "AdaMaxOptimizer": [-1.9299101829528809, 5.171573162078857],
+    "NadamOptimizer": [-1.7872004508972168, 4.732095241546631],
+}
+
+
+@pytest.mark.parametrize("through_keras", (None, 2))
+@pytest.mark.parametrize("name", AFTER_BETAS)
+def test_betas_that_change_are_multiplied(name, through_keras):
+    """By the verbs, and with a step of the Keras optimizer in between."""
+    b1, b2 = (keras.Variable(b, trainable=False) for b in BETAS[0])
+    optimizer = getattr(legacy, name)(0.5, beta1=b1, beta2=b2)
+    x = make_variable("x", np.array([1.0, 2.0], "f"))
+    for k, (beta1, beta2) in enumerate(BETAS, start=1):
+        b1.assign(beta1)
+        b2.assign(beta2)
+        g = np.array([0.1 * k, -0.2], "f")
+        if k == through_keras:
+            optimizer.keras.apply([ops.convert_to_tensor(g)], [x])
+        else:
+            optimizer.apply_gradients([(g, x)])
+    np.testing.assert_allclose(to_numpy(x), AFTER_BETAS[name], rtol=1e-4)
+
+
+@pytest.mark.parametrize("micro_steps", (None, 2))
+def test_products_of_betas_are_saved(micro_steps, tmp_path):
+    def made(**options):
+        rate = keras.Variable(0.9, trainable=False, name="rate")
+        optimizer = keras_tfopt.Adam(0.5, beta_1=rate, gradient_accumulation_steps=micro_steps)
+        optimizer.keep_powers(["beta_1", "beta_2"])
+        x = make_variable("x", np.array([1.0, 2.0], "f"))
+        optimizer.build([x])
+        return optimizer, rate, x
+
+    optimizer, rate, x = made()
+    for value in (0.9, 0.9, 0.5, 0.5):
+        rate.assign(value)
+        optimizer.apply([np.array([0.1, -0.2], "f")], [x])
+    product = 0.9 * 0.9 * 0.5 if micro_steps else 0.9 * 0.9 * 0.9 * 0.5 * 0.5
+    np.testing.assert_allclose(to_numpy(optimizer.powers["beta_1"]), product, rtol=1e-6)
+    again, rate_again, y = made()
+    again.set_weights([to_numpy(v) for v in optimizer.variables])
+    y.assign(to_numpy(x))
+    rate.assign(0.7)
+    rate_again.assign(0.7)
+    for one, variable in ((optimizer, x), (again, y)):
+        for _ in range(2):
+            one.apply([np.array([0.3, -0.2], "f")], [variable])
+    np.testing.assert_array_equal(to_numpy(x), to_numpy(y))
+
+
+# [1, 2] after three steps with the gradients [0.1, 0.2] and [1, 2], in TensorFlow 1.15.5.
+TWICE = {
+    "GradientDescentOptimizer": [-0.65, -1.3],
+    "MomentumOptimizer": [-3.4037793, -6.8075585],
+    "AdamOptimizer": [-1.8721002, -0.8721014],
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_variable_that_is_listed_twice_moves_twice(name):
+    more = {"momentum": 0.9} if name == "MomentumOptimizer" else {}
+    optimizer = getattr(legacy, name)(0.5, **more)
+    x = make_variable("x", np.array([1.0, 2.0], "f"))
+    for _ in range(3):
+        optimizer.apply_gradients([(np.array([0.1, 0.2], "f"), x), (np.array([1.0, 2.0], "f"), x)])
+    np.testing.assert_allclose(to_numpy(x), TWICE[name], rtol=1e-5)
+
+
+def test_minimize_with_a_variable_twice():
+    """In TensorFlow 1.15.5, each of the two gets the whole gradient."""
+    x = make_variable("x", np.array([1.0, 2.0], "f"))
+    legacy.GradientDescentOptimizer(0.5).minimize(lambda: ops.sum(x * x), var_list=[x, x])
+    np.testing.assert_allclose(to_numpy(x), [-1.0, -2.0])
+
+
+def test_repeated_variables_with_accumulation_and_around():
+    x = make_variable("x", np.array([1.0, 2.0], "f"))
+    optimizer = keras_tfopt.GradientDescent(0.5, gradient_accumulation_steps=2)
+    for _ in range(2):
+        optimizer.apply([np.array([1.0, 2.0], "f"), np.array([3.0, 4.0], "f")], [x, x])
+    np.testing.assert_allclose(to_numpy(x), [-1.0, -1.0])
+
+    for wrap in (keras_tfopt.MovingAverage, lambda inner: keras_tfopt.GGT(0.5)):
+        optimizer = wrap(keras_tfopt.Momentum(0.5))
+        before = to_numpy(x)
+        with pytest.raises(ValueError, match="once.*'x'"):
+            optimizer.apply([np.ones(2, "f"), np.ones(2, "f")], [x, x])
+        np.testing.assert_array_equal(to_numpy(x), before)

@@ -9,7 +9,7 @@ from keras_tfopt.execution.access import (
     variables_of,
 )
 from keras_tfopt.execution.averages import AveragedFunction, averaged, parts, sync
-from keras_tfopt.execution.building import path_of, prepare
+from keras_tfopt.execution.building import check_distinct, path_of, prepare
 from keras_tfopt.execution.checkpoint_files import CheckpointFile, Content, write_checkpoint
 from keras_tfopt.execution.configuration import decoded, encoded, optimizer_from, portable
 from keras_tfopt.execution.construction import has_constructor
@@ -83,6 +83,7 @@ start_optimizer = backend.start_optimizer
 run_step = backend.run_step
 
 __all__ = [
+    "check_distinct",
     "CheckpointFile",
     "Content",
     "clone",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -49,6 +49,34 @@ class Update:
         return [
             write(v, n, i) for v, n, i in zip(variables, new, rows, strict=True) if n is not None
         ]
+
+
+def rounds(updates: Sequence[Update]) -> list[list[Update]]:
+    """The updates in order, one list for those that meet a variable first, one for second ones."""
+    found: list[dict[int, Update]] = [{}]
+    for update in updates:
+        key = id(update.variable)
+        place = next((one for one in found if key not in one), None)
+        if place is None:
+            place = {}
+            found.append(place)
+        place[key] = update
+    return [list(one.values()) for one in found]
+
+
+class Powers:
+    """Stands for the number of the step in `beta**step`: gives the running product of that beta.
+
+    Args:
+        known: The products, by the identity of the tensor that is raised to them.
+        step: The number of the step, for all other bases.
+    """
+
+    def __init__(self, known: Mapping[int, Any], step: Any = None):
+        self._known, self._step = known, step
+
+    def __rpow__(self, base: Any) -> Any:
+        return self._known[id(base)] if id(base) in self._known else base**self._step
 
 
 def write(variable: Any, value: Any, indices: Any = None) -> tuple[Any, Any, Any]:

@@ -98,7 +98,7 @@ def pair(
     if variables and not optimizer.built:
         check_variables(variables, type(optimizer).__name__)
         with keras.name_scope(optimizer.name):
-            backend.once(lambda: optimizer.build(variables))
+            backend.once(lambda: optimizer.build(distinct(variables)))
     if not are_same(variables, optimizer._trainable_variables):
         check_known(optimizer, variables)
     return grads, variables
@@ -119,6 +119,23 @@ def instead_of(value: Any) -> str:
     if type(value).__module__.startswith("torch.nn.") and keras.backend.backend() == "torch":
         return "make a variable of it once, which shares its memory: keras.Variable(p)"
     return "gradients come first: apply(gradients, variables), apply_gradients([(g, v)])"
+
+
+def distinct(variables: Sequence[Any]) -> list[Any]:
+    """Variables in their order, each once."""
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def check_distinct(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raises an error, by their names, for variables that are listed more than once."""
+    if len({id(variable) for variable in variables}) == len(variables):
+        return
+    paths = [path_of(variable) for variable in variables]
+    repeated = sorted({path for path in paths if paths.count(path) > 1})
+    raise ValueError(
+        f"{type(optimizer).__name__} takes each variable once in a step. Received more than once: "
+        f"{repeated}"
+    )
 
 
 def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -146,6 +163,7 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
     Raises:
         ValueError: if it does not know them, and cannot be extended.
     """
+    variables = distinct(variables)
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         prepare(inner, variables)

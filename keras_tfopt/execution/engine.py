@@ -22,8 +22,10 @@ from keras_tfopt.execution.binding import (
     ModelRule,
     ModelStep,
     ModelVariable,
+    Powers,
     Update,
     bind_rule,
+    rounds,
     scalar,
     widest,
     write,
@@ -31,6 +33,7 @@ from keras_tfopt.execution.binding import (
 from keras_tfopt.execution.building import (
     add_slot,
     are_same,
+    check_distinct,
     check_known,
     constant,
     describe,
@@ -82,6 +85,8 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
     takes_options = True  # those that all optimizers have, of which wrappers have none
     _own_weight_decay = False
     _no_decay_patterns: Any = ()  # of `exclude_from_weight_decay`
+    _kept_powers: tuple[str, ...] = ()
+    _powers: dict[str, Any] = {}
     built: bool
     _learning_rate: Any
     # Of each variable, in the order of building.
@@ -210,6 +215,12 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         with backend.build_scope(self, variables):
             self._widen_learning_rate(likes)
             self._refused_rows = self.add_variable((), "zeros", "int32", name="refused_rows")
+            wide = widest([like.dtype for like in likes])
+            self._powers = {
+                name: self.add_variable((), constant(math.nan), wide, name=f"{name}_power")
+                for name in self._kept_powers
+                if name in self._changing
+            }
             self._likes, self._trainable_variables = [], []
             self._is_row_variable, self._sparse, self._decays = [], [], []
             self._slot_variables = []
@@ -366,6 +377,7 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
             own[id(self._refused_rows)] = "refused_rows"
             for slots in [*self._slot_variables, self._model_slots]:
                 own.update({id(variable): name for name, variable in slots.items()})
+            own.update({id(v): f"{name}_power" for name, v in self._powers.items()})
             own.update({id(v): "average" for v in self._model_variables_moving_average})
             own.update({id(v): "accumulator" for v in self._accumulated_gradients})
             own.update({id(v): "touched_rows" for v in self._touched_rows})
@@ -427,6 +439,8 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
                 for g, v, i in zip(grads, variables, self._positions_of(variables), strict=True)
             ]
             self.refuse_unless_finite(grads, variables)
+            if self.scope == "model":
+                check_distinct(self, variables)
             with backend.no_gradients():
                 self._apply_checked(grads, variables, summed)
         self._iterations.assign_add(1)
@@ -467,10 +481,14 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
                 backend.commit(self, [(rows, g.indices, ops.ones_like(g.indices, dtype="bool"))])
         micro_steps = self.gradient_accumulation_steps
 
+        # A variable that is listed twice has one sum.
+        owners = dict(zip(places, variables, strict=True))
+        named = {place for place, rows in zip(places, touched, strict=True) if rows is not None}
+
         def step() -> None:
-            means = [backend.read(a) / micro_steps for a in accumulators]
-            masks = [None if rows is None else backend.read(rows) for rows in touched]
-            self._step(means, variables, masks)
+            means = [backend.read(self._accumulated_gradients[p]) / micro_steps for p in owners]
+            masks = [backend.read(self._touched_rows[p]) if p in named else None for p in owners]
+            self._step(means, list(owners.values()), masks)
             for sums in [*self._accumulated_gradients, *self._touched_rows]:
                 if sums is not None:
                     backend.commit(self, [(sums, None, ops.zeros(sums.shape, sums.dtype))])
@@ -491,7 +509,12 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
             plans = zip(grads, variables, places, touched, strict=True)
             updates = [self._plan(*each) for each in plans]
             dtypes = sorted({u.kind.dtype for u in updates})
-            backend.execute(self, updates, {d: self._scalars(lr, step, d) for d in dtypes})
+            scalars = {d: self._scalars(lr, step, d) for d in dtypes}
+            # A variable that is listed twice moves twice.
+            repeats = not isinstance(places, range)
+            for one in rounds(updates) if repeats else [updates]:
+                backend.execute(self, one, scalars)
+            self._advance_powers()
         if self.use_ema:
             self._update_averages()
         for variable in variables:
@@ -626,14 +649,38 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
     def _scalars(self, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
         lr, step = scalar(lr, dtype), scalar(step, dtype)
         values = self._values_now(self._changing, dtype)
+        # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
+        values |= {name: ops.convert_to_tensor(values[name]) for name in self._powers}
         rule = self.formula(values)
-        scalars = dict(rule.scalars(lr, step))
+        powers = {id(values[name]): self._power(name, values[name]) for name in self._powers}
+        scalars = dict(rule.scalars(lr, Powers(powers, step) if powers else step))
         scalars["step"] = step
         changed = {n: getattr(rule, n) for n in self._changing_attributes()}
         scalars.update({HYPERPARAMETER + name: value for name, value in changed.items()})
         if any(self._decays):
             scalars["weight_decay_rate"] = lr * self.weight_decay
         return {name: scalar(value, dtype) for name, value in scalars.items()}
+
+    def keep_powers(self, names: Iterable[str]) -> None:
+        """Raises hyperparameters that change as TensorFlow 1 does, by the product of all steps.
+
+        To be called before `build`. Otherwise `beta**step` is of the value in that step alone.
+        """
+        self._kept_powers = tuple(names)
+
+    def _power(self, name: str, now: Any) -> Any:
+        power = ops.cast(backend.read(self._powers[name]), now.dtype)
+        return ops.where(ops.isnan(power), now, power)  # not a number before the first step
+
+    def _advance_powers(self) -> None:
+        for name, variable in self._powers.items():
+            now = scalar(current(self._changing[name], self._iterations), variable.dtype)
+            backend.commit(self, [(variable, None, self._power(name, now) * now)])
+
+    @property
+    def powers(self) -> dict[str, Any]:
+        """By hyperparameter, the variable with the product that the next step uses."""
+        return self._powers
 
     def rule_call(self, update: Update) -> Callable[..., tuple[Any, list[Any]]]:
         """The pure function `(g, x, slots, scalars, mask=None) -> x, slots` for one update."""

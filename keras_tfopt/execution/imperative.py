@@ -21,26 +21,22 @@ class Imperative(Engine):
 
     Args:
         learning_rate: As of every optimizer.
-        create: Function that is called with the variables of which state is to be created, and
-            calls `add_slot_of`.
-        step: Function of gradient, variable and indices, None for a gradient of all of it.
-        begin: Function that is called with the learning rate before the variables of a step.
-        end: Function without arguments, called after them.
+        functions: Four functions. The first is called with the variables of which state is to be
+            created, and calls `add_slot_of`; the second with a gradient, its variable and indices,
+            None for a gradient of all of it; the third with the learning rate before the variables
+            of a step; the last without arguments after them.
         **base: Options of every optimizer.
     """
 
     def __init__(
         self,
         learning_rate: Any,
-        create: Callable[[list[Any]], None],
-        step: Callable[[Any, Any, Any], None],
-        begin: Callable[[Any], None],
-        end: Callable[[], None],
+        functions: tuple[Callable, Callable, Callable, Callable],
         **base: Any,
     ):
         super().__init__(learning_rate, **base)
-        self._create_slots_of, self._call = create, step
-        self._begin, self._end = begin, end
+        # Together: one without arguments, by itself, would be a hyperparameter that changes.
+        self._create_slots_of, self._call, self._begin, self._end = functions
 
     def get_config(self) -> dict[str, Any]:
         raise NotImplementedError(

@@ -16,6 +16,7 @@ from keras_tfopt.execution import averages, gradients, persistence
 from keras_tfopt.execution.binding import HYPERPARAMETER, Cache, Scalars, scalar, widest, write
 from keras_tfopt.execution.building import (
     add_slot,
+    check_distinct,
     check_known,
     describe,
     listed,
@@ -310,6 +311,7 @@ class WrappingEngine(Constructed, Around, keras.optimizers.Optimizer):
             engine.raise_refused()
         with keras.name_scope(self.name), backend.no_gradients():
             grads, variables = self._filter_empty_gradients(grads, variables)
+            check_distinct(self, variables)
             indices = [self._get_variable_index(v) for v in variables]
             grads = [
                 gradients.check(g, v, self._likes[i])

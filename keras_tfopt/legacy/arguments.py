@@ -64,9 +64,12 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
     cls = getattr(owner_of(row.ours), row.ours)
     try:
         with as_in_the_original(name, row):
-            return cls(**ours)
+            optimizer = cls(**ours)
     except (TypeError, ValueError) as error:
         raise type(error)(in_words_of(row, str(error))) from error
+    if row.powers:
+        optimizer.keep_powers(row.renamed[argument] for argument in row.powers)
+    return optimizer
 
 
 @contextlib.contextmanager

@@ -76,10 +76,7 @@ class BaseCustomOptimizer(OneFunction, Optimizer):
         with as_in_the_original(type(self).__name__):
             rule = Imperative(
                 rate_of(learning_rate),
-                create=self._create_slots,
-                step=self._call_apply,
-                begin=self._begin,
-                end=lambda: self._finish([], name),
+                (self._create_slots, self._call_apply, self._begin, lambda: self._finish([], name)),
                 name=name,
             )
         super().__init__(rule, name)

@@ -13,8 +13,10 @@ from keras_tfopt.execution.binding import (
     HYPERPARAMETER,
     Cache,
     Kind,
+    Powers,
     Update,
     bind_rule,
+    rounds,
 )
 from keras_tfopt.execution.gradients import Touched
 from keras_tfopt.execution.graph.around import initial_value
@@ -34,6 +36,7 @@ from keras_tfopt.execution.graph.operations import (
     read,
     shape_of,
     value_now,
+    value_of,
     write,
 )
 from keras_tfopt.execution.graph.verbs import Pairs, Verbs, check_graph
@@ -57,6 +60,8 @@ class Plan:
     """Hyperparameters of which a running power is kept, and the name of that variable."""
     global_step: Any = None
     """What the number of the step is taken from, one less than it."""
+    raised: tuple[str, ...] = ()
+    """Hyperparameters that are raised to that number, in single precision or more."""
     counter: tuple[str, str | None] | None = None
     """Name and data type (None: that of the variables) of a count of steps of its own."""
     shared: tuple[str, ...] = ()
@@ -88,6 +93,7 @@ class Executor(Verbs):
         self._calls = Cache()
         self._now: dict[str, Any] = {}
         self._made: dict[Any, dict[str, Any]] = {}
+        self._written: dict[Any, Any] = {}
         self._with_state: dict[int, Any] = {}
         self._fast = Cache()
         self._waiting: list[Update] = []
@@ -180,7 +186,8 @@ class Executor(Verbs):
         self._waiting, self._waits_at = [], place()
         try:
             done = super()._run(pairs, global_step, name)
-            execute(self, self._waiting, self._scalars_waiting)
+            for updates in rounds(self._waiting):
+                execute(self, updates, self._scalars_waiting)
         finally:
             self._waiting, self._waits_at = [], None
         return done
@@ -200,9 +207,9 @@ class Executor(Verbs):
 
     def _prepare(self) -> None:
         values = {"learning_rate": self._plan.learning_rate, **self._plan.changing}
-        for name in self._plan.powers:
+        for name in (*self._plan.powers, *self._plan.raised):
             values.setdefault(name, getattr(self._rule, name))
-        self._made = {}
+        self._made, self._written = {}, {}
         self._now = {name: value_now(value, self._count) for name, value in values.items()}
 
     def _scalars(self, dtype: str) -> dict[str, Any]:
@@ -225,7 +232,14 @@ class Executor(Verbs):
             kept = self._powers().items()
             return Powers({id(now[name]): tf.cast(power, dtype) for name, power in kept})
         if self._plan.global_step is not None:
-            return tf.cast(tf.identity(native(self._plan.global_step)), dtype) + 1
+            wide = "float64" if dtype == "float64" else "float32"
+            step = tf.cast(tf.identity(native(self._plan.global_step)), wide) + 1
+            powers = {
+                id(now[name]): tf.cast(tf.cast(self._now[name], wide) ** step, dtype)
+                for name in self._plan.raised
+            }
+            step = tf.cast(step, dtype)
+            return Powers(powers, step) if powers else step
         if self._plan.counter is not None:
             return tf.cast(self._count(), dtype) + 1
         return None
@@ -265,22 +279,27 @@ class Executor(Verbs):
             self._scalars_waiting[like.dtype] = self._scalars(like.dtype)
             return None
         rows = [indices if by_row else None for by_row in cut]
+        everything = [variable, *slots]
+        # A variable that is listed twice moves twice: the later operations use what the first made.
+        written = [self._written.get((id(v), place())) for v in everything]
         old = [
-            read(v) if i is None else tf.gather(v, i)
-            for v, i in zip([variable, *slots], rows, strict=True)
+            (read(v) if i is None else tf.gather(v, i))
+            if w is None
+            else (value_of(w) if i is None else tf.gather(value_of(w), i))
+            for v, i, w in zip(everything, rows, written, strict=True)
         ]
         call = self._call(self._kind_of(mode, like), names)
         x, changed = call(in_branch(g), old[0], old[1:], self._scalars(like.dtype), mask)
         new = [x, *changed]
         # All that is read is read before anything is written.
         with tf.control_dependencies([value for value in new if value is not None]):
-            return group(
-                *[
-                    write(v, value, i, self._use_locking)
-                    for v, value, i in zip([variable, *slots], new, rows, strict=True)
-                    if value is not None
-                ]
-            )
+            done = {
+                (id(v), place()): write(v, value, i, self._use_locking)
+                for v, value, i in zip(everything, new, rows, strict=True)
+                if value is not None
+            }
+            self._written |= done
+            return group(*done.values())
 
     # What `execute` asks an optimizer for.
     fused = property(lambda self: self._rule.fused)
@@ -297,7 +316,7 @@ class Executor(Verbs):
         return self._rule.with_attributes(dict.fromkeys(self._changing())), self._changing()
 
     def _changing(self) -> tuple[str, ...]:
-        return tuple({**self._plan.changing, **self._plan.powers})
+        return (*{**self._plan.changing, **self._plan.powers, **dict.fromkeys(self._plan.raised)},)
 
     def _kind_of(self, mode: str, like: Like) -> Kind:
         facts = () if self._rule.scope == "element" else tuple(self._rule.facts_of(like).items())
@@ -320,20 +339,6 @@ class Executor(Verbs):
                 with framework.colocate_with(count):
                     advanced.append(write(count, read(count) + 1, None, self._use_locking))
         return group(*update_ops, *advanced, name=name_scope)
-
-
-class Powers:
-    """Stands for the number of the step in `beta**step`: gives the running power of that beta.
-
-    Args:
-        known: The powers, by the identity of the tensor that is raised to them.
-    """
-
-    def __init__(self, known: Mapping[int, Any]):
-        self._known = known
-
-    def __rpow__(self, base: Any) -> Any:
-        return self._known[id(base)]
 
 
 def _by_row(slot: Slot, like: Like) -> bool:

@@ -174,6 +174,8 @@ class ConvertingRule(Converting, Executor):
             state_at(made, None, name).assign(array)
         derive(made)
         set_steps(made, self._steps_done())
+        for hyperparameter, power in made.powers.items():
+            power.assign(ops.cast(self._powers()[hyperparameter].read_value(), power.dtype))
 
     def _adopt(self) -> None:
         made = self._keras_optimizer
@@ -194,6 +196,10 @@ class ConvertingRule(Converting, Executor):
         steps = steps_of(made)
         self._eager_steps += steps - self._steps_of_verbs()
         for hyperparameter, power in self._powers().items():
+            if steps and hyperparameter in made.powers:
+                kept = ops.convert_to_tensor(made.powers[hyperparameter])
+                power.assign(ops.cast(kept, power.dtype.name))
+                continue
             beta = self._initial(hyperparameter)
             power.assign(ops.cast(power_after(steps, float(array_of(beta))), power.dtype.name))
         if self._plan.counter is not None:
@@ -217,6 +223,8 @@ class ConvertingRule(Converting, Executor):
             return int(self._count())
         found = []
         for hyperparameter, power in self._powers().items():
+            if hyperparameter in self._plan.changing:
+                continue  # a product of several betas does not tell how many
             beta = float(array_of(self._initial(hyperparameter)))
             found.append(steps_of_power(float(array_of(power)), beta))
         known = [steps for steps in found if steps is not None]

@@ -62,10 +62,12 @@ class BaseCustomOptimizer(OneFunction, Verbs, Optimizer):
             with tolerating(lambda *_: True):  # the constructor has warned already
                 self._imperative = Imperative(
                     rate_of(self._given_rate),
-                    create=self._create_slots,
-                    step=self._call_apply,
-                    begin=self._begin,
-                    end=lambda: self._finish([], self._name),
+                    (
+                        self._create_slots,
+                        self._call_apply,
+                        self._begin,
+                        lambda: self._finish([], self._name),
+                    ),
                     name=self._name,
                 )
         return self._imperative

@@ -115,6 +115,7 @@ class Rule(ConvertingRule, Optimizer):
             changing,
             {row.renamed.get(name, name): f"{name}_power" for name in row.powers},
             step,
+            tuple(ours for ours in row.renamed.values() if step is not None and ours in _RAISED),
             counter,
             row.shared,
             row.scratch,
@@ -266,6 +267,10 @@ class GivenVariables(Rule):
 
     def _own_count(self, arguments: dict[str, Any]) -> tuple[str, str | None] | None:
         return ("t", "float32") if arguments["decay"] else None
+
+
+# What is raised to a global step, where there is one.
+_RAISED = ("beta_1", "beta_2")
 
 
 def _at(function: Any, step: Any) -> Any:

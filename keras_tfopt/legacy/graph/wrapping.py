@@ -14,6 +14,7 @@ from keras_tfopt.checks import check_bool, check_hyperparameter, check_number
 from keras_tfopt.execution import (
     Like,
     OptimizerBase,
+    check_distinct,
     pattern_of,
     prepare,
     variables_of,
@@ -295,6 +296,7 @@ class Averaging(Wrapping):
         return {**super()._keras_arguments(), **more}
 
     def _begin(self, pairs: Pairs) -> None:
+        check_distinct(self, [variable for gradient, variable in pairs if gradient is not None])
         graph = outermost_graph()
         for gradient, variable in pairs:
             if gradient is None or super().get_slot(variable, "average") is not None:
