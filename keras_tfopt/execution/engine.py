@@ -650,7 +650,7 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         lr, step = scalar(lr, dtype), scalar(step, dtype)
         values = self._values_now(self._changing, dtype)
         # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
-        values |= {name: ops.convert_to_tensor(values[name]) for name in self._powers}
+        values |= {name: values[name] + 0 for name in self._powers}
         rule = self.formula(values)
         powers = {id(values[name]): self._power(name, values[name]) for name in self._powers}
         scalars = dict(rule.scalars(lr, Powers(powers, step) if powers else step))

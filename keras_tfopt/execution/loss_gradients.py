@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_tfopt.execution.building import distinct
 from keras_tfopt.execution.scopes import is_real
 from keras_tfopt.execution.select import backend
 
@@ -64,8 +65,7 @@ def gradients_of_loss(
     start = None if weight is None else seed
     if variables is None:
         return Found(*backend.loss_and_gradients(checked, None, start, likely))
-    real = [is_real(variable) for variable in variables]
-    differentiable = [variable for variable, r in zip(variables, real, strict=True) if r]
+    differentiable = distinct([variable for variable in variables if is_real(variable)])
     result, gradients, _ = backend.loss_and_gradients(checked, differentiable, start, ())
-    known = iter(gradients)
-    return Found(result, [next(known) if r else None for r in real], list(variables))
+    known = {id(v): g for v, g in zip(differentiable, gradients, strict=True)}
+    return Found(result, [known.get(id(v)) for v in variables], list(variables))
