@@ -652,7 +652,7 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
         values |= {name: values[name] + 0 for name in self._powers}
         rule = self.formula(values)
-        powers = {id(values[name]): self._power(name, values[name]) for name in self._powers}
+        powers = {id(values[name]): self._product_of(name, values[name]) for name in self._powers}
         scalars = dict(rule.scalars(lr, Powers(powers, step) if powers else step))
         scalars["step"] = step
         changed = {n: getattr(rule, n) for n in self._changing_attributes()}
@@ -668,14 +668,14 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         """
         self._kept_powers = tuple(names)
 
-    def _power(self, name: str, now: Any) -> Any:
+    def _product_of(self, name: str, now: Any) -> Any:
         power = ops.cast(backend.read(self._powers[name]), now.dtype)
         return ops.where(ops.isnan(power), now, power)  # not a number before the first step
 
     def _advance_powers(self) -> None:
         for name, variable in self._powers.items():
             now = scalar(current(self._changing[name], self._iterations), variable.dtype)
-            backend.commit(self, [(variable, None, self._power(name, now) * now)])
+            backend.commit(self, [(variable, None, self._product_of(name, now) * now)])
 
     @property
     def powers(self) -> dict[str, Any]:
