@@ -184,11 +184,11 @@ class Worker:
         return self.session.run(found)
 
 
-# A few of each method in every run; all of them on both kinds of variables otherwise.
+# A few of each method; all of them, on both kinds of variables, in exhaustive runs.
 FEW = ("Momentum_w2", "Adam_w2", "sparse", "regression")
 CHOSEN = [
     pytest.param(
-        case, kind, marks=() if kind == i % 2 and any(w in case for w in FEW) else pytest.mark.slow
+        case, kind, marks=() if kind == i % 2 and any(w in case for w in FEW) else pytest.mark.exhaustive
     )
     for i, case in enumerate(sorted(CASES))
     for kind in (False, True)

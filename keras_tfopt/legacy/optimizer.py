@@ -121,7 +121,7 @@ class Optimizer(OptimizerBase):
         Args:
             loss: Function without arguments that gives the loss, a tensor. On JAX it runs twice in
                 the first step without `var_list`, once to find what it reads.
-            global_step: Integer variable that goes up by one after the update.
+            global_step: Scalar variable that goes up by one after the update.
             var_list: Variables to train. None takes the trainable ones that `loss` reads.
             gate_gradients: Without meaning; GATE_NONE, GATE_OP or GATE_GRAPH.
             aggregation_method: Without meaning; None or one of TensorFlow's, 0 to 2.
@@ -225,7 +225,7 @@ class Optimizer(OptimizerBase):
         Args:
             grads_and_vars: Pairs of a gradient (tensor, array, `RowGradient`, row gradient of the
                 backend, or None) and a variable. Row gradients touch all rows that they name.
-            global_step: Integer variable that goes up by one after the update.
+            global_step: Scalar variable that goes up by one after the update.
             name: Without meaning.
 
         Returns:

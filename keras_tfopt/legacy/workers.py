@@ -134,7 +134,7 @@ class OverWorkers(Wrapping):
 
         Args:
             grads_and_vars: As of `Optimizer.apply_gradients`.
-            global_step: Integer variable that counts exchanges, or steps that all make together.
+            global_step: Scalar variable that counts exchanges, or steps that all make together.
             name: Without meaning.
 
         Raises:

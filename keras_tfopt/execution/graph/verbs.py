@@ -63,7 +63,7 @@ class Verbs(OptimizerBase):
 
         Args:
             loss: A tensor, in graphs; or a function without arguments that gives one.
-            global_step: Integer variable that goes up by one after the update.
+            global_step: Scalar variable that goes up by one after the update.
             var_list: Variables to train. None takes the trainable ones: those of the graph, or
                 those that the function reads.
             gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH: what of the gradients is there before
@@ -167,7 +167,7 @@ class Verbs(OptimizerBase):
         Args:
             grads_and_vars: Pairs of a gradient (tensor, array, `tf.IndexedSlices`, `RowGradient` or
                 None) and a variable.
-            global_step: Integer variable that goes up by one after the update.
+            global_step: Scalar variable that goes up by one after the update.
             name: Name of the operation returned.
 
         Returns:
