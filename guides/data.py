@@ -1,5 +1,6 @@
 """Real data that needs no download: scanned digits, and the source of Python itself."""
 
+import functools
 import re
 import sysconfig
 import time
@@ -79,30 +80,12 @@ def vocabulary(token_lists, min_count=2):
     return {token: row for row, token in enumerate(kept, start=1)}
 
 
-def windows(token_lists, rows, width, classes):
-    """Each run of `width` tokens, and the token after it if it is among the `classes` - 1 first.
+def package_runs(width, classes, max_files=None):
+    """Which package of the standard library is this from? Runs of `width` tokens of its files.
 
-    The windows tile the files without overlap. Returns contexts (n, width) and targets (n,), where
-    target 0 stands for all rarer tokens.
-    """
-    contexts, targets = [], []
-    for tokens in token_lists:
-        ids = np.array([rows.get(token, 0) for token in tokens], "int32")
-        count = max(0, (len(ids) - 1) // width)
-        contexts.append(ids[: count * width].reshape(count, width))
-        targets.append(ids[width : count * width + 1 : width])
-    contexts, targets = np.concatenate(contexts), np.concatenate(targets)
-    return contexts, np.where(targets < classes, targets, 0).astype("int32")
-
-
-def snippets(width, classes, words, max_files=None):
-    """Which package of the standard library is this from? Bags of tokens of runs of its files.
-
-    Takes the `classes` packages with most text. Each run of `width` tokens is one example: a
-    vector with 1 for each of the `words` most frequent tokens of the training files that is in it,
-    scaled to length 1. Of the files of each package, three of five are to train on, one is to
-    validate, one to test. Returns these three as pairs of vectors and numbers of packages, and the
-    names of the packages.
+    Takes the `classes` packages with most text. Of the files of each package, three of five are to
+    train on, one is to validate, one to test. Returns these three as lists of pairs of the number
+    of a package and a list of tokens, and the names of the packages.
     """
     files = {n: t for n, t in stdlib_tokens(max_files).items() if "/" in n and len(t) >= width}
     sizes = Counter()
@@ -118,6 +101,31 @@ def snippets(width, classes, words, max_files=None):
             starts = range(0, len(tokens) - width + 1, width)
             number = packages.index(package)
             part.extend((number, tokens[start : start + width]) for start in starts)
+    return parts, packages
+
+
+def hashed_tokens(runs, rows):
+    """For each run, row numbers of its tokens and of its pairs of neighbors; and the packages.
+
+    The row of a token or pair is a checksum of it: a table needs no vocabulary then, and two that
+    happen to share a row do little harm in a large table.
+    """
+    row = functools.cache(lambda text: checksum(text) % rows)
+    contexts = [
+        [row(token) for token in tokens] + [row(f"{a} {b}") for a, b in zip(tokens, tokens[1:])]
+        for _, tokens in runs
+    ]
+    return np.array(contexts, "int32"), np.array([package for package, _ in runs], "int32")
+
+
+def snippets(width, classes, words, max_files=None):
+    """The runs of `package_runs` as bags of tokens, and the names of the packages.
+
+    Each run is a vector with 1 for each of the `words` most frequent tokens of the training files
+    that is in it, scaled to length 1. Returns pairs of vectors and numbers of packages: to train
+    on, to validate, to test.
+    """
+    parts, packages = package_runs(width, classes, max_files)
     rows = vocabulary(tokens for _, tokens in parts[0])
     data = []
     for part in parts:

@@ -26,8 +26,8 @@ STYLES = (
 def options(guide, fast, **more):
     """The arguments that a guide is started with; `fast` says what --fast leaves of it."""
     parser = argparse.ArgumentParser()
-    out = Path(guide).resolve().with_suffix(".png")
-    out = out.parent / "output" / out.name
+    guide = Path(guide).resolve()
+    out = guide.parent / "output" / f"{guide.stem}-{keras.backend.backend()}.png"
     parser.add_argument("--out", type=Path, default=out, help="image file (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of initial weights and batches")
     parser.add_argument("--fast", action="store_true", help=fast)
@@ -66,62 +66,121 @@ def logarithmic(axis):
     axis.set_minor_formatter("")
 
 
-@dataclasses.dataclass
-class Run:
+class Progress:
+    """One bar over all runs, where there is a terminal, and a line for each run that is done."""
+
+    def __init__(self, steps):
+        self.steps, self.done, self.shown = steps, 0, -1
+
+    def step(self):
+        self.done += 1
+        percent = 100 * self.done // self.steps
+        if sys.stdout.isatty() and percent != self.shown:
+            self.shown = percent
+            print(f"\r[{'#' * (percent // 4):25}] {percent:3} %", end="", flush=True)
+
+    def line(self, text):
+        clear = f"\r{' ' * 40}\r" if sys.stdout.isatty() else ""
+        print(clear + text, flush=True)
+
+
+class Run(StepTimer):
     """One training: which side, with which learning rate, and what came of it."""
 
-    side: str
-    rate: float
-    model: keras.Model
-    history: dict
-    step_seconds: list
+    def __init__(self, task, side, rate, progress):
+        super().__init__()
+        self.task, self.side, self.rate, self.progress = task, side, rate, progress
+        self.curve = []  # of the number of steps and the metrics, after each part
+        self.results = []  # number of steps, validation, test: after the common steps, at the end
 
-    def score(self, metric):
-        """The last value of the metric, turned so that larger is better. Diverged: the worst."""
-        value = self.history[metric][-1]
-        if not math.isfinite(value):
-            return -math.inf
-        return value if "accuracy" in metric else -value
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        self.progress.step()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.curve.append((len(self.seconds), dict(logs)))
+
+    def finish(self, test):
+        steps, logs = self.curve[-1]
+        self.results.append((steps, logs["val_accuracy"], test["accuracy"]))
+        times = f"{steps} steps, {self.milliseconds():.1f} ms each"
+        self.progress.line(
+            f"  {self.side:31}  rate {self.rate:<6g} {times:26} "
+            f"validation accuracy {logs['val_accuracy']:.3f}"
+        )
+
+    def milliseconds(self):
+        """The median but for the first steps, which compile."""
+        return 1000 * float(np.median(self.seconds[3:] or self.seconds))
+
+    def values(self, name):
+        """Numbers of steps, and a metric after them."""
+        return [n for n, _ in self.curve], [logs[name] for _, logs in self.curve]
 
 
 @dataclasses.dataclass
 class Comparison:
-    """All the runs of two sides on one task, the stock side first."""
+    """Two sides on one task, the stock side first, that make the same steps at the same rates."""
 
     title: str
-    sides: tuple
-    metric: str  # "accuracy" or "loss": what the validation part chooses by and the test part says
-    epoch: str  # what the training calls an epoch
+    sides: dict  # functions by name: one that makes a model, one from a rate to an optimizer
+    rates: list
+    data: list  # to train on, to choose by, to test; each inputs and labels
+    batch: int
+    epochs: int  # parts of the training, with a validation after each
+    steps: int  # of a part
+    more: int = 0  # passes through the training data that ours makes after these steps
     runs: list = dataclasses.field(default_factory=list)
-    test: dict = dataclasses.field(default_factory=dict)  # side: value of the metric
-    test_size: int = 0
+
+    @property
+    def ours(self):
+        return list(self.sides)[1]
+
+    def all_steps(self):
+        return len(self.rates) * (2 * self.epochs * self.steps + self.more * self.per_pass())
+
+    def per_pass(self):
+        return len(self.data[0][0]) // self.batch
+
+    def start(self, side, rate, progress):
+        self.runs.append(Run(self, side, rate, progress))
+        return self.runs[-1]
 
     def of(self, side):
         return [run for run in self.runs if run.side == side]
 
     def best(self, side):
-        """The run that did best on the validation part; the loss decides between equals."""
-        metrics = f"val_{self.metric}", "val_loss"
-        return max(self.of(side), key=lambda run: [run.score(metric) for metric in metrics])
+        """The run with the best validation after the common steps; the loss decides if equal."""
 
-    def milliseconds(self, side, skip=5):
-        """The median over all runs of the side, but for their first steps: those compile."""
-        steps = [s for run in self.of(side) for s in run.step_seconds[skip:] or run.step_seconds]
-        return 1000 * float(np.median(steps))
+        def score(run):
+            loss = run.curve[self.epochs - 1][1]["val_loss"]
+            return run.results[0][1], -loss if math.isfinite(loss) else -math.inf
+
+        return max(self.of(side), key=score)
+
+    def milliseconds(self, side):
+        return float(np.median([run.milliseconds() for run in self.of(side)]))
+
+    def error(self):
+        """The largest standard error of a test accuracy."""
+        tests = [result[2] for side in self.sides for result in self.best(side).results]
+        return max((p * (1 - p) / len(self.data[2][0])) ** 0.5 for p in tests)
 
 
 def print_table(comparisons):
-    """Two lines a task; the last column is the time of a step over that of the stock side."""
-    head = ["", "best rate", "validation", "test", "ms per step", "time ratio"]
+    """A line for each side and number of steps; the last column is beside the stock side."""
+    head = ["", "best rate", "steps", "validation", "test", "ms per step", "speed"]
     table = []
     for task in comparisons:
-        table.append([f"{task.title} ({task.metric})", *[""] * 5])
-        stock = task.milliseconds(task.sides[0])
+        table.append([f"{task.title}: accuracy", *[""] * 6])
+        stock = task.milliseconds(next(iter(task.sides)))
         for side in task.sides:
             best, own = task.best(side), task.milliseconds(side)
-            scores = best.history[f"val_{task.metric}"][-1], task.test[side]
-            texts = [f"{best.rate:g}", *(f"{score:.4f}" for score in scores)]
-            table.append([f"  {side}", *texts, f"{own:.1f}", f"{own / stock:.2f}"])
+            speed = stock / own
+            for steps, *scores in best.results:
+                texts = [f"{best.rate:g}", f"{steps}", *(f"{score:.3f}" for score in scores)]
+                texts += [f"{own:.1f}", f"{speed:.{0 if speed > 20 else 2}f}"]
+                table.append([f"  {side}", *texts])
     widths = [max(map(len, column)) for column in zip(head, *table)]
     line = "-" * (sum(widths) + 2 * len(widths) - 2)
     print(line)
@@ -132,47 +191,104 @@ def print_table(comparisons):
     print(line)
 
 
+def label_ends(panel, ends):
+    """Writes a name at the right end of each line, `(y, name, look)`, none over another."""
+    low, high = panel.get_ylim()
+    ends = [(min(max((y - low) / (high - low), 0), 1), name, look) for y, name, look in ends]
+    ends.sort(key=lambda end: end[0])
+    places, gap = [at for at, _, _ in ends], 0.062
+    for _ in range(200):
+        for i in range(len(places) - 1):
+            overlap = max(0, gap - (places[i + 1] - places[i]))
+            places[i], places[i + 1] = places[i] - overlap / 2, places[i + 1] + overlap / 2
+        places = [min(max(place, 0), 1) for place in places]
+    for place, (at, name, look) in zip(places, ends):
+        panel.annotate(
+            name,
+            (1, at),
+            (1.05, place),
+            xycoords="axes fraction",
+            color=look["color"],
+            weight="bold" if "best" in name else None,
+            va="center",
+            fontsize=9,
+            arrowprops={"arrowstyle": "-", "color": look["color"], "lw": 0.5},
+        )
+
+
 def save_curves(comparisons, path):
-    """A PNG with a row of panels a task, see `draw`."""
+    """A PNG with a row of panels for each comparison."""
     figure = Figure(figsize=(15, 5 * len(comparisons)), layout="constrained")
-    rest = "Bold: the best learning rate of each side; thin: the others, cut where they diverge"
-    figure.suptitle(f"{backend_name()}. {rest}")
+    figure.suptitle(f"keras_tfopt beside stock Keras. {backend_name()}")
     strips = figure.subfigures(len(comparisons), 1, squeeze=False)[:, 0]
     for strip, task in zip(strips, comparisons):
-        draw(strip, task)
+        (draw_times if task.more else draw_rates)(strip, task)
     save(figure, path)
 
 
-def draw(strip, task):
-    """Three panels: training loss, validation metric, and the latter's end over the rates."""
-    metric = f"val_{task.metric}"
-    labels = {"loss": "cross-entropy (nats)", "accuracy": "accuracy (fraction right)"}
+def draw_times(strip, task):
+    """The time of a step, and the validation over the time of all steps."""
+    strip.suptitle(f"{task.title}: the same steps, in what time?")
+    bars, curves = strip.subplots(1, 2, width_ratios=(1, 2))
+    times = [task.milliseconds(side) for side in task.sides]
+    bars.bar(range(2), times, color=[look["color"] for look in STYLES[:2]], width=0.6)
+    bars.set_ylabel("milliseconds per step")
+    logarithmic(bars.yaxis)
+    bars.set_ylim(min(times) / 3, max(times) * 4)
+    bars.set_xticks(range(2), [side.replace(" ", "\n", 1) for side in task.sides])
+    texts = f"{times[0]:.1f} ms", f"{times[1]:.1f} ms\n{times[0] / times[1]:.0f} times as fast"
+    for place, (height, text) in enumerate(zip(times, texts)):
+        bars.text(place, height * 1.15, text, ha="center", va="bottom", weight="bold")
+    ends = []
+    for side, look in zip(task.sides, STYLES):
+        best = task.best(side)
+        steps, values = best.values("val_accuracy")
+        seconds = [n * task.milliseconds(side) / 1000 for n in steps]
+        curves.plot(seconds, values, **look, lw=2.5, ms=5)
+        for n, validation, _ in best.results:
+            at = n * task.milliseconds(side) / 1000
+            place = {"xytext": (-6, 8), "ha": "right"}
+            if side != task.ours:
+                place = {"xytext": (6, -14), "ha": "left"}
+            curves.annotate(f"{n} steps", (at, validation), textcoords="offset points", **place)
+        ends.append((values[-1], f"{side}\n(best rate {best.rate:g})", look))
+    curves.set(xlabel="seconds of training", ylabel="validation accuracy")
+    logarithmic(curves.xaxis)
+    curves.grid(alpha=0.3)
+    low, high = curves.get_ylim()
+    curves.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    label_ends(curves, ends)
+
+
+def draw_rates(strip, task):
+    """Training loss and validation of all rates, and the end of the latter over the rates."""
+    strip.suptitle(f"{task.title}: all learning rates; bold is the best of each side")
     training, validation, ends = strip.subplots(1, 3)
-    training.set(title=f"{task.title}: training", xlabel=task.epoch, ylabel=labels["loss"])
-    validation.set(title=f"{task.title}: validation", xlabel=task.epoch)
-    ends.set(title=f"{task.title}: validation, at the end", xlabel="(peak) learning rate")
+    labels = []
     for side, look in zip(task.sides, STYLES):
         best = task.best(side)
         for run in task.of(side):
             style = {"lw": 3, "zorder": 3} if run is best else {"lw": 0.8, "alpha": 0.6}
-            for panel, name in ((training, "loss"), (validation, metric)):
-                values = run.history[name]
-                panel.plot(range(1, len(values) + 1), values, **look, **style, ms=4)
-        points = [(run.rate, run.history[metric][-1]) for run in task.of(side)]
-        ends.plot(*zip(*points), **look, label=f"{side} (best rate {best.rate:g})")
-        ends.plot(best.rate, best.history[metric][-1], "*", color=look["color"], markersize=18)
-    for panel in (validation, ends):
-        panel.set_ylabel(labels[task.metric])
-    for panel in (training, validation):
-        panel.xaxis.get_major_locator().set_params(integer=True)
-    ends.set_xscale("log")
-    for panel, name in ((training, "loss"), (validation, metric), (ends, metric)):
+            for panel, name in ((training, "loss"), (validation, "val_accuracy")):
+                steps, values = run.values(name)
+                panel.plot(steps, values, **look, **style, ms=4)
+            name = f"{side.split()[1].rstrip(',')} {run.rate:g}" + " (best)" * (run is best)
+            labels.append((run, name, look))
+        points = [(run.rate, run.results[0][1]) for run in task.of(side)]
+        ends.plot(*zip(*points), **look, label=side)
+        ends.plot(best.rate, best.results[0][1], "*", color=look["color"], markersize=18)
+    training.set(ylabel="training loss (cross-entropy, nats)", xlabel="steps")
+    validation.set(ylabel="validation accuracy", xlabel="steps")
+    ends.set(ylabel="validation accuracy at the end", xlabel="peak learning rate", xscale="log")
+    highest = max(max(task.best(side).values("loss")[1]) for side in task.sides)
+    if training.get_ylim()[1] > 1.5 * highest:  # a diverged run must not flatten all the others
+        training.set_ylim(0, 1.5 * highest)
+    for panel in (training, validation, ends):
         panel.grid(alpha=0.3)
-        # A diverged run must not flatten all the others.
-        highest = max(max(task.best(side).history[name]) for side in task.sides)
-        if "loss" in name and panel.get_ylim()[1] > 1.5 * highest:
-            panel.set_ylim(0, 1.5 * highest)
-    strip.legend(loc="outside lower center", ncols=2)
+    for panel, name in ((training, "loss"), (validation, "val_accuracy")):
+        found = [(run.values(name)[1][-1], text, look) for run, text, look in labels]
+        label_ends(panel, [end for end in found if math.isfinite(end[0])])
+    ends.legend(loc="lower center")
 
 
 def backend_name():
