@@ -212,7 +212,6 @@ def train(task, side, rate, progress):
     keras.utils.set_random_seed(args.seed)
     make_model, make_optimizer = task.sides[side]
     model = make_model()
-    jit_compile = convolutional_network().jit_compile
     model.compile(make_optimizer(rate, model), loss, metrics=["accuracy"], jit_compile=jit_compile)
     run = task.start(side, rate, progress)
     x, y = task.data[0]
@@ -230,7 +229,7 @@ def train(task, side, rate, progress):
         run.finish(model.evaluate(*task.data[2], verbose=0, return_dict=True))
 
 
-tasks = [text, large_batch]
+tasks, jit_compile = [text, large_batch], convolutional_network().jit_compile
 progress = Progress(sum(task.all_steps() for task in tasks))
 for task in tasks:
     progress.line(f"\n{task.title}: {len(task.data[0][0]):,} examples, rates {task.rates}")

@@ -247,10 +247,10 @@ def draw_times(strip, task):
         curves.plot(seconds, values, **look, lw=2.5, ms=5)
         for n, validation, _ in best.results:
             at = n * task.milliseconds(side) / 1000
-            place = {"xytext": (-6, 8), "ha": "right"}
-            if side != task.ours:
-                place = {"xytext": (6, -14), "ha": "left"}
-            curves.annotate(f"{n} steps", (at, validation), textcoords="offset points", **place)
+            place = 0, 8 if side == task.ours else -16
+            curves.annotate(
+                f"{n} steps", (at, validation), place, textcoords="offset points", ha="center"
+            )
         ends.append((values[-1], f"{side}\n(best rate {best.rate:g})", look))
     curves.set(xlabel="seconds of training", ylabel="validation accuracy")
     logarithmic(curves.xaxis)
@@ -279,7 +279,8 @@ def draw_rates(strip, task):
         ends.plot(best.rate, best.results[0][1], "*", color=look["color"], markersize=18)
     training.set(ylabel="training loss (cross-entropy, nats)", xlabel="steps")
     validation.set(ylabel="validation accuracy", xlabel="steps")
-    ends.set(ylabel="validation accuracy at the end", xlabel="peak learning rate", xscale="log")
+    ends.set(ylabel="validation accuracy at the end", xlabel="peak learning rate")
+    logarithmic(ends.xaxis)
     highest = max(max(task.best(side).values("loss")[1]) for side in task.sides)
     if training.get_ylim()[1] > 1.5 * highest:  # a diverged run must not flatten all the others
         training.set_ylim(0, 1.5 * highest)

@@ -82,9 +82,17 @@ def lines(text, names, numbers):
 
 
 def quickstart(text):
-    sides = ["keras SGD, momentum 0.9", "keras_tfopt LARS", "keras Adam", "keras_tfopt LazyAdam"]
-    lines(text, sides, 5)  # rate, validation, test, milliseconds, ratio
-    assert "Total time: " in text
+    """A line for each run, no bars, and the table last."""
+    assert "\r" not in text and "===" not in text
+    sides = ["keras Embedding, Adam", "keras_tfopt Embedding, LazyAdam"]
+    sides += ["keras SGD, momentum 0.9", "keras_tfopt LARS"]
+    lines(text, sides, 6)  # rate, steps, validation, test, milliseconds, speed
+    runs = re.findall(r"^  (\S.*?) +rate \S+ +\d+ steps, \S+ ms each +validation", text, re.M)
+    assert set(runs) == set(sides) and runs.count(sides[1]) == 2  # which goes on
+    table = text.index("best rate")
+    assert text.index("Total time: ") < table and text.index("Curves: ") < table
+    if BACKEND == "torch":
+        assert re.search(r"^torch.compile compiles .*\n\.\.\. \d+ s. It is kept in /", text, re.M)
 
 
 def averages(text):
@@ -219,6 +227,31 @@ def test_form_of_guide(guide):
     for date in head.group(3, 4):
         time.strptime(date, "%Y/%m/%d")
     assert f"({guide}.py)" in (GUIDES / "README.md").read_text("utf-8")
+
+
+def test_each_backend_has_a_picture_of_its_own(monkeypatch):
+    monkeypatch.syspath_prepend(GUIDES)
+    monkeypatch.setattr(sys, "argv", ["quickstart.py"])
+    from report import options
+
+    out = options(GUIDES / "quickstart.py", fast="nothing").out
+    assert out == GUIDES / "output" / f"quickstart-{BACKEND}.png"
+
+
+def test_one_bar_over_all_runs(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(GUIDES)
+    from report import Progress
+
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        progress = Progress(400)
+        for _ in range(200):
+            progress.step()
+        progress.line("a run")
+        shown = capsys.readouterr().out
+        assert shown.endswith("a run\n")
+        assert shown.count("\r[") == (51 if terminal else 0)  # once for each percent
+        assert ("\r[############             ]  50 %" in shown) == terminal
 
 
 def test_every_guide_is_checked():
