@@ -320,9 +320,13 @@ def test_hyperparameters_may_be_functions_of_the_step():
 
 def test_functions_of_the_step_are_saved_by_their_names():
     registered = keras.saving.register_keras_serializable("tests")(falling)
-    again = keras_tfopt.get(keras.optimizers.serialize(keras_tfopt.LARS(registered)))
+    config = keras.optimizers.serialize(keras_tfopt.LARS(registered))
+    again = keras_tfopt.get(config)
     again.build([variable()])
     assert float(again.learning_rate) == 0.5
+    config["config"]["learning_rate"]["config"]["function"] = "os.system"
+    with pytest.raises(ValueError, match="must be registered.*'os.system'"):
+        keras_tfopt.get(config)
     with pytest.raises(ValueError, match="register_keras_serializable"):
         keras_tfopt.LARS(lambda step: 0.1 / (1 + step)).get_config()
 

@@ -123,14 +123,21 @@ class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
             ) from error
 
     def get_config(self) -> dict[str, Any]:
-        """Return the function, which has to be registered."""
+        """Return the name under which the function is registered, which it has to be."""
         check_savable("learning_rate", self.function)
-        return {"function": keras.saving.serialize_keras_object(self.function)}
+        return {"function": keras.saving.get_registered_name(self.function)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> FunctionOfStep:
         """Return the schedule that `get_config` described."""
-        return cls(keras.saving.deserialize_keras_object(config["function"]))
+        function = keras.saving.get_registered_object(config["function"])
+        if function is None:
+            raise ValueError(
+                "A function in a configuration must be registered: import the module that does "
+                "that, with `@keras.saving.register_keras_serializable()`, or pass the function "
+                f"in `custom_objects`. Received: {config['function']!r}"
+            )
+        return cls(function)
 
 
 def as_schedule(value: Any) -> Any:
