@@ -247,9 +247,10 @@ def draw_times(strip, task):
         curves.plot(seconds, values, **look, lw=2.5, ms=5)
         for n, validation, _ in best.results:
             at = n * task.milliseconds(side) / 1000
-            place = 0, 8 if side == task.ours else -16
+            last = n == steps[-1]  # elsewhere the curve goes on upwards, to the right
+            place, side_of_point = ((0, 9), "center") if last else ((-6, 7), "right")
             curves.annotate(
-                f"{n} steps", (at, validation), place, textcoords="offset points", ha="center"
+                f"{n} steps", (at, validation), place, textcoords="offset points", ha=side_of_point
             )
         ends.append((values[-1], f"{side}\n(best rate {best.rate:g})", look))
     curves.set(xlabel="seconds of training", ylabel="validation accuracy")
