@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.training.optimizer import _var_key  # names need not be distinct
 
 from keras_tfopt.execution.binding import ModelRule, ModelStep, ModelVariable
 from keras_tfopt.execution.graph.executor import Executor
@@ -27,8 +28,8 @@ class AllVariablesExecutor(Executor):
     State is laid out by the names of the variables, as the original does.
     """
 
-    _members: dict[str, Any]  # by name, in order
-    _starts: dict[str, int]  # where its gradient begins in the one of all
+    _members: dict[Any, Any]  # in order
+    _starts: dict[Any, int]  # where the gradient of each begins in the one of all
 
     def _create_slots(self, var_list: Iterable[Any]) -> None:
         variables = sorted(var_list, key=lambda variable: variable.name)
@@ -37,7 +38,7 @@ class AllVariablesExecutor(Executor):
         first, dtype = variables[0], dtype_of(variables[0])
         self._members, self._starts, entries = {}, {}, 0
         for variable in variables:
-            self._members[variable.name], self._starts[variable.name] = variable, entries
+            self._members[_var_key(variable)], self._starts[_var_key(variable)] = variable, entries
             entries += math.prod(self._like(variable).shape)
         name, own = self._plan.counter  # type: ignore[misc]
         self._create_non_slot_variable(tf.zeros([], own or dtype), name, first)
@@ -50,8 +51,8 @@ class AllVariablesExecutor(Executor):
     def _update(self, variable: Any, g: Any, indices: Any) -> Any:
         if indices is not None:
             g = dense_of(g, indices, variable)
-        self._members[variable.name] = variable
-        start = self._starts[variable.name]
+        self._members[_var_key(variable)] = variable
+        start = self._starts[_var_key(variable)]
         end = start + math.prod(self._like(variable).shape)
         return self._gradients()[start:end].assign(tf.reshape(g, [-1]))
 
