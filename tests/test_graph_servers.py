@@ -187,11 +187,10 @@ class Worker:
 # A few of each method; all of them, on both kinds of variables, in exhaustive runs.
 FEW = ("Momentum_w2", "Adam_w2", "sparse", "regression")
 CHOSEN = [
-    pytest.param(
-        case, kind, marks=() if kind == i % 2 and any(w in case for w in FEW) else pytest.mark.exhaustive
-    )
-    for i, case in enumerate(sorted(CASES))
+    pytest.param(case, kind, marks=() if always else pytest.mark.exhaustive)
+    for number, case in enumerate(sorted(CASES))
     for kind in (False, True)
+    for always in [kind == number % 2 and any(part in case for part in FEW)]
 ]
 
 
