@@ -228,7 +228,8 @@ class Rule(Engine, _Fielded):
     def facts(self, path: str) -> dict[str, Any]:
         """Static facts about a variable that a rule of scope "variable" finds in `t`, by name.
 
-        Variables with equal facts share compiled code, so say no more than the rule asks.
+        Variables with equal facts share compiled code, so say no more than the rule asks. A rule
+        that looks at shapes, too, defines `facts_of(like)` in its place.
         """
         return {"path": path}
 

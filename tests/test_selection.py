@@ -66,6 +66,7 @@ def warned(act):
 # What is chosen
 
 
+@pytest.mark.spread
 @every_decay
 @pytest.mark.parametrize(
     ("choice", "expected"),
@@ -84,6 +85,7 @@ def test_variables_that_decay(name, choice, expected):
     assert decayed(DECAYING[name](decay_variables=choice)) == expected
 
 
+@pytest.mark.spread
 @every_mode
 @pytest.mark.parametrize(
     ("choice", "skipped"),
@@ -253,6 +255,7 @@ def test_what_chooses_nothing_on_purpose_does_not_warn(make):
 # Exclusion from weight decay
 
 
+@pytest.mark.spread
 @every_decay
 @every_mode
 def test_exclusion_acts_on_wrappers(name, mode):

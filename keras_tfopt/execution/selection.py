@@ -158,14 +158,14 @@ def no_vectors(variable: Any) -> bool:
 
     It goes by the shape alone, so it needs no model. Biases of `keras.layers.GRU` and of attention
     have two dimensions, as has a normalization over several axes: `normalization_and_bias` knows
-    these.
+    these, and is advised where there is a model.
 
     Args:
         variable: A variable, or what has its `shape`.
 
     Example:
 
-    >>> optimizer = keras_tfopt.AdamW(0.001, weight_decay=1e-4, decay_variables=no_vectors)
+    >>> optimizer = keras_tfopt.AdamW(weight_decay=1e-4, decay_variables=keras_tfopt.no_vectors)
     """
     return len(variable.shape) > 1
 
