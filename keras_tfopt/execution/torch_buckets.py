@@ -27,7 +27,9 @@ CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes it
 OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and who counts
 
 _compiled: dict[tuple, Callable] = {}
-_scratches: dict[tuple, torch.Tensor] = {}
+# Memory for the time of a step, by use, dtype and device. Of one optimizer: others may run in
+# other threads.
+Scratches = dict[tuple, torch.Tensor]
 
 
 @dataclasses.dataclass
@@ -92,7 +94,8 @@ def run_fused(
     key = ("plan", tuple([u.index for u in fused]))
     plan = engine._fast.get(key)
     if plan is None or not all(bucket.is_intact() for bucket in plan):
-        plan = engine._fast[key] = _plan(fused, engine.scope)
+        scratches = engine._fast.setdefault(("scratches",), {})
+        plan = engine._fast[key] = _plan(fused, engine.scope, scratches)
     for bucket in plan:
         members = [fused[position] for position in bucket.positions]
         step = _step(engine, members[0], bucket.blocks is not None)
@@ -117,7 +120,7 @@ def _is_plain_update(update: Update) -> bool:
     )
 
 
-def _plan(updates: list[Update], scope: str) -> list[Bucket]:
+def _plan(updates: list[Update], scope: str, scratches: Scratches) -> list[Bucket]:
     """All variables in buckets, one for a call of compiled code."""
     alike: dict[tuple, list[list[int]]] = {}
     filled: dict[tuple, int] = {}
@@ -137,14 +140,16 @@ def _plan(updates: list[Update], scope: str) -> list[Bucket]:
             lists.append([position])
     return [
         # One variable is a whole by itself; and PyTorch 2.8 gets sums over a single block wrong.
-        _bucket(updates, positions, blocks and len(positions) > 1)
+        _bucket(updates, positions, blocks and len(positions) > 1, scratches)
         for (blocks, *_), lists in alike.items()
         for positions in lists
         if positions
     ]
 
 
-def _bucket(updates: list[Update], positions: list[int], in_blocks: bool) -> Bucket:
+def _bucket(
+    updates: list[Update], positions: list[int], in_blocks: bool, scratches: Scratches
+) -> Bucket:
     members = [updates[position] for position in positions]
     values = [u.variable._value for u in members]
     sizes = [value.numel() for value in values]
@@ -173,11 +178,11 @@ def _bucket(updates: list[Update], positions: list[int], in_blocks: bool) -> Buc
         bucket.moved += slots
     if len(members) > 1 or in_blocks or not values[0].is_contiguous():
         room = sum(rooms)
-        bucket.g = laid(_scratch("g", members[0].gradient, room))
+        bucket.g = laid(_scratch(scratches, "g", members[0].gradient, room))
         whole = _laid_end_to_end(values, rooms)
         bucket.x_is_copy = whole is None
         if whole is None:
-            whole = _scratch("x", values[0], room)
+            whole = _scratch(scratches, "x", values[0], room)
         else:
             bucket.moved += [u.variable for u in members]
         bucket.x = laid(whole)
@@ -223,12 +228,12 @@ def _is_movable(value: torch.Tensor) -> bool:
     return users == OWN_USERS and not shared and storage.nbytes() == value.nbytes
 
 
-def _scratch(use: str, like: torch.Tensor, size: int) -> torch.Tensor:
+def _scratch(scratches: Scratches, use: str, like: torch.Tensor, size: int) -> torch.Tensor:
     """Memory for the time of a call of compiled code, the same for all calls."""
     key = (use, like.dtype, like.device)
-    if key not in _scratches or _scratches[key].numel() < size:
-        _scratches[key] = torch.empty(max(size, BUCKET), dtype=like.dtype, device=like.device)
-    return _scratches[key][:size]
+    if key not in scratches or scratches[key].numel() < size:
+        scratches[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+    return scratches[key][:size]
 
 
 def _step(engine: Engine, update: Update, in_blocks: bool) -> Callable[..., None]:
