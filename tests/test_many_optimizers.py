@@ -44,7 +44,7 @@ def expected():
         runner = Runner(MAKERS[maker](), start(shapes, maker), "eager")
         for step in range(STEPS):
             runner.step(gradients(shapes, maker, step))
-            known[*kind, step] = runner.values
+            known[(*kind, step)] = runner.values
     return known
 
 

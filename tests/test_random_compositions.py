@@ -15,11 +15,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, reject, seed, settings
 from hypothesis import strategies as st
 
-import keras_tfopt
 from tests.cases import RULES
 from tests.cells import EXHAUSTIVE
 from tests.compositions import WRAPPERS
-from tests.stepping import BACKEND, MODES, Rows, Runner, to_numpy
+from tests.stepping import BACKEND, MODES, Rows, Runner
 
 EXAMPLES = 300 if EXHAUSTIVE else {"tensorflow": 24, "jax": 8, "torch": 30}[BACKEND]
 STEPS = 3
