@@ -10,10 +10,11 @@ from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.rule import register
+from keras_tfopt.schedules.schedule import Schedule
 
 
 @register
-class LinearSignDecay(keras.optimizers.schedules.LearningRateSchedule):
+class LinearSignDecay(Schedule):
     r"""A straight line from 1 to 0.
 
     $$ \frac{N - s}{N}, \quad s = \min(\text{step}, N) $$
@@ -42,7 +43,7 @@ class LinearSignDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @register
-class CosineSignDecay(keras.optimizers.schedules.LearningRateSchedule):
+class CosineSignDecay(Schedule):
     r"""A cosine between 1 and 0 that comes back up if it has more than half a period.
 
     $$ \frac{1}{2} \Bigl( 1 + \cos \frac{2 \pi P s}{N} \Bigr), \quad s = \min(\text{step}, N) $$
@@ -79,7 +80,7 @@ class CosineSignDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @register
-class RestartSignDecay(keras.optimizers.schedules.LearningRateSchedule):
+class RestartSignDecay(Schedule):
     r"""Half a cosine from 1 to 0, over and over.
 
     $$ \frac{1}{2} \Bigl( 1 + \cos \frac{\pi ((P s) \bmod N)}{N} \Bigr),

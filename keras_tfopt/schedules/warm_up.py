@@ -9,10 +9,11 @@ from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.rule import register
+from keras_tfopt.schedules.schedule import Schedule
 
 
 @register
-class WarmUpPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
+class WarmUpPolynomialDecay(Schedule):
     r"""A straight line up to a peak, then a polynomial down to zero.
 
     $$
