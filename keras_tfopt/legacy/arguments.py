@@ -16,6 +16,37 @@ from keras_tfopt.checks import check_bool
 from keras_tfopt.execution import is_function_of_step, is_variable, pattern_of, tolerating
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
 
+# Attributes of the originals in which they keep arguments, or their tensors.
+_RATES = ("_lr", "_learning_rate")
+_KEPT = ("beta1", "beta2", "beta", "epsilon", "rho", "momentum", "decay", "alpha", "eeta")
+_PRIVATE = frozenset(
+    {f"_{name}{kind}" for name in _KEPT for kind in ("", "_t", "_tensor")}
+    | {f"{name}{kind}" for name in _RATES for kind in ("_t", "_tensor")}
+    | {"_weight_decay", "_initial_accumulator_value", "_logbase", "_sign_decay_t", "_ema"}
+)
+
+
+class OriginalAttributes:
+    """Attributes of the originals that subclasses and programs assign: to act, or to be refused.
+
+    A learning rate may be assigned at any time. What would have no effect raises an error.
+    """
+
+    def _set_rate(self, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} has no learning rate of its own")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _RATES:
+            self._set_rate(value)
+        elif name in _PRIVATE and not hasattr(type(self), name):
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute {name!r} that would act. Pass the value "
+                "to the constructor; a variable, or a function without arguments, may change"
+            )
+        else:
+            super().__setattr__(name, value)
+
+
 _NO_ROW = Row("", "", {})
 
 # What a count is called that nobody moves.

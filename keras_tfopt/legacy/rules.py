@@ -10,12 +10,16 @@ import keras
 from keras import ops
 
 from keras_tfopt.execution import Like, path_of, prepare
+from keras_tfopt.execution.options import check_learning_rate
 from keras_tfopt.execution.verb_arguments import checked_variables
 from keras_tfopt.legacy.arguments import (
+    OriginalAttributes,
+    as_in_the_original,
     build_optimizer,
     check_counted,
     check_sign_decay_fn,
     named_arguments,
+    rate_of,
     take_slot_bases,
 )
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs
@@ -23,16 +27,23 @@ from keras_tfopt.legacy.table import Row
 from keras_tfopt.rule import register
 
 
-class Rule(Optimizer):
+class Rule(OriginalAttributes, Optimizer):
     """An optimizer that is a rule of keras_tfopt under the name of an original."""
 
+    _never_called = Optimizer._never_called | {"_prepare", "_create_slots", "_finish"}
+
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
+        self._kind, self._row = kind, row
         arguments = self._changed(named_arguments(type(self), row, arguments))
         super().__init__(build_optimizer(kind, row, arguments), arguments.get("name", kind))
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments in a form that the Keras optimizer takes."""
         return arguments
+
+    def _set_rate(self, value: Any) -> None:
+        with as_in_the_original(self._kind, self._row):
+            self.keras.learning_rate = check_learning_rate(rate_of(value))
 
 
 class Named(Rule):
@@ -126,15 +137,15 @@ class SignDecayed(Rule):
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         function = arguments["sign_decay_fn"]
         check_sign_decay_fn(function)
-        self._decay = None if function is None else OfGlobalStep(function)
-        return {**arguments, "sign_decay_fn": self._decay}
+        self._of_step = None if function is None else OfGlobalStep(function)
+        return {**arguments, "sign_decay_fn": self._of_step}
 
     def _begin_step(self, global_step: Any) -> None:
-        if self._decay is None:
+        if self._of_step is None:
             return
         check_counted(global_step)
         # The optimizer counts its own steps, which need not be all there have been.
-        self._decay.begin_at(global_step, self.keras.iterations)
+        self._of_step.begin_at(global_step, self.keras.iterations)
 
 
 class GivenVariables(Rule):

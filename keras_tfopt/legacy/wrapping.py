@@ -19,7 +19,7 @@ from keras_tfopt.execution import (
     variables_of,
 )
 from keras_tfopt.execution.verb_arguments import check_counter
-from keras_tfopt.legacy.arguments import build_optimizer, chosen_dims
+from keras_tfopt.legacy.arguments import OriginalAttributes, build_optimizer, chosen_dims
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, checked_pairs
 from keras_tfopt.legacy.saver import (
     SwappingSaver,
@@ -121,7 +121,7 @@ class Clipping(Wrapping):
         return covered + [variable for variable in self._clipped if id(variable) not in known]
 
 
-class Averaging(Wrapping):
+class Averaging(OriginalAttributes, Wrapping):
     """`MovingAverageOptimizer`: averages of the variables, and files that hold them."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:

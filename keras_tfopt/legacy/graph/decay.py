@@ -46,6 +46,8 @@ class DecoupledWeightDecayExtension(Minimizing):
         **kwargs: Arguments of the class behind, by name.
     """
 
+    _weight_decay: Any = None
+
     def __init__(self, weight_decay: Any, **kwargs: Any):
         super().__init__(**kwargs)
         warn_of_quirks(type(self))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from keras_tfopt.execution.graph import (
 )
 from keras_tfopt.execution.verb_arguments import checked_variables
 from keras_tfopt.legacy.arguments import (
+    OriginalAttributes,
     build_optimizer,
     check_counted,
     check_sign_decay_fn,
@@ -57,7 +59,7 @@ class Later:
         return repr(self.value)
 
 
-class Rule(ConvertingRule, Optimizer):
+class Rule(OriginalAttributes, ConvertingRule, Optimizer):
     """An optimizer that is a rule of keras_tfopt under the name of an original."""
 
     _never_called = frozenset({"_apply"})  # of RETURNN
@@ -81,6 +83,19 @@ class Rule(ConvertingRule, Optimizer):
 
     def _make_keras(self) -> Any:
         return build_optimizer(self._kind, self._row, self._arguments)
+
+    def _set_rate(self, value: Any) -> None:
+        if self._keras_optimizer is not None:
+            raise AttributeError(
+                "A learning rate cannot be assigned once `keras` has been asked for. Assign "
+                "`keras.learning_rate`"
+            )
+        arguments = {**self._arguments, "learning_rate": value}
+        with apart():
+            build_optimizer(self._kind, self._row, self._stand_ins(arguments))
+        self._arguments = arguments
+        rate = self._planned(arguments).learning_rate
+        self._plan = dataclasses.replace(self._plan, learning_rate=rate)
 
     def _stand_ins(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with functions for those that have no value yet."""
@@ -229,9 +244,9 @@ class SignDecayed(Rule):
         function = arguments["sign_decay_fn"]
         check_sign_decay_fn(function)
         self._sign_decay_fn, self._counted = function, None
-        return {**arguments, "sign_decay_fn": None if function is None else self._decay}
+        return {**arguments, "sign_decay_fn": None if function is None else self._sign_decay}
 
-    def _decay(self) -> Any:
+    def _sign_decay(self) -> Any:
         return self._sign_decay_fn(read(self._counted))
 
     def _make_keras(self) -> Any:

@@ -36,6 +36,7 @@ from keras_tfopt.execution.graph import (
     verbs,
 )
 from keras_tfopt.legacy.arguments import (
+    OriginalAttributes,
     as_in_the_original,
     build_optimizer,
     check_name,
@@ -270,7 +271,7 @@ def _like(variable: Any) -> Like:
     return Like(operations.shape_of(variable), dtype_of(variable).name, name_of(variable))
 
 
-class Averaging(Wrapping):
+class Averaging(OriginalAttributes, Wrapping):
     """`MovingAverageOptimizer`: averages of the variables, and savers that swap them in."""
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
@@ -286,7 +287,7 @@ class Averaging(Wrapping):
         if self._num_updates is not None and not is_variable(self._num_updates):
             if not ops.is_tensor(self._num_updates):
                 check_number("num_updates", self._num_updates, 0)
-        self._decay = _hyperparameter(self, "average_decay", 0, 1)
+        self._average_decay = _hyperparameter(self, "average_decay", 0, 1)
         self._averaged: list[Any] = []
 
     def _keras_arguments(self) -> dict[str, Any]:
@@ -330,7 +331,7 @@ class Averaging(Wrapping):
                     read(updates) if is_variable(updates) else updates, average.dtype
                 )
             rule = types.SimpleNamespace(
-                average_decay=self._decay,
+                average_decay=self._average_decay,
                 num_updates=updates,
                 start_step=0,
                 dynamic_decay=False,
