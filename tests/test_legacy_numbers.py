@@ -7,7 +7,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.stepping import make_variable, to_numpy
+from tests.stepping import BACKEND, make_variable, to_numpy
 
 # The variable [1, 2] after three steps with the gradient [0.1, -0.2], in TensorFlow 1.15.5.
 NAN = [float("nan")] * 2
@@ -475,3 +475,69 @@ def test_prepare_and_create_slots_of_a_subclass_are_called():
 
     ((x,),) = in_session(build, 1, False)
     np.testing.assert_allclose(x, [0.75, 1.75])
+
+
+# ---- Rows that were looked up -------------------------------------------------------------------
+
+
+def by_take(table, ids):
+    return ops.take(table, ids, axis=0)
+
+
+def by_index(table, ids):
+    if BACKEND == "tensorflow":  # which has no such index
+        return by_take(table, ids)
+    return ops.convert_to_tensor(table)[ops.convert_to_tensor(ids)]
+
+
+# A table under any name, looked up in each step, with the same id twice and with a factor of zero.
+STEPS = [([1, 1, 2], 3.0), ([0, 2, 3], 1.0), ([1, 3, 0], 0.0)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("look_up", [by_take, by_index])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: legacy.LazyAdamOptimizer(0.5),
+        lambda: legacy.MomentumOptimizer(0.5, 0.9),
+        lambda: legacy.MomentumWOptimizer(0.1, 0.5, 0.9),
+        lambda: legacy.VariableClippingOptimizer(legacy.AdamOptimizer(0.5), {"table": [1]}, 1.0),
+        lambda: legacy.MovingAverageOptimizer(legacy.MomentumOptimizer(0.5, 0.9)),
+    ],
+)
+def test_looked_up_rows_of_any_table_are_touched(make, look_up, compiled):
+    """As with the gradient of rows that TensorFlow computes: all that are named, and no others."""
+    table = make_variable("table", np.arange(10.0, dtype="f").reshape(5, 2))
+    twin = make_variable("table", np.arange(10.0, dtype="f").reshape(5, 2))
+    kernel = make_variable("kernel", np.ones((2, 2), "f"))
+    optimizer, told = make(), make()
+    for ids, factor in STEPS:
+        ids = np.array(ids)
+
+        def loss(ids=ids, factor=factor):
+            rows = look_up(table, ids)
+            return factor * (ops.sum(rows) + ops.sum(look_up(table, ids[:1]))) + ops.sum(kernel)
+
+        optimizer.minimize(loss, compiled=compiled)
+        named = np.concatenate([ids, ids[:1]])
+        gradient = keras_tfopt.RowGradient(np.full((4, 2), factor, "f"), named, (5, 2))
+        told.apply_gradients([(gradient, twin)])
+        np.testing.assert_allclose(to_numpy(table), to_numpy(twin), rtol=2e-6, atol=2e-6)
+    np.testing.assert_array_equal(to_numpy(table)[4], [8.0, 9.0])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda v: ops.sum(ops.take(v, np.array([1, 2]), axis=0)) + 0.5 * ops.sum(v[3:] * v[3:]),
+        lambda v: ops.sum(ops.take(v, np.array([1]), axis=1)),
+        lambda v: ops.sum(ops.matmul(np.array([[0.0, 1.0, 1.0, 0.0, 0.0]], "f"), v)),
+    ],
+)
+def test_other_uses_give_dense_gradients(loss):
+    """Rows of zeros in them are rows of an ordinary gradient: their moments decay."""
+    table = make_variable("table", np.ones((5, 2), "f"))
+    ((gradient, _),) = legacy.LazyAdamOptimizer(0.5).compute_gradients(lambda: loss(table))
+    assert type(gradient).__name__ not in ("RowGradient", "IndexedSlices")
+    assert tuple(gradient.shape) == (5, 2)

@@ -26,6 +26,7 @@ def gradients_of_loss(
     variables: Sequence[Any] | None,
     weight: Any = None,
     likely: Sequence[Any] = (),
+    by_rows: bool = False,
 ) -> Found:
     """Gradients of what a function gives: of the sum, if that is no scalar.
 
@@ -36,6 +37,8 @@ def gradients_of_loss(
         variables: What to differentiate by; None is the trainable variables that `loss` reads.
         weight: What the gradient of the loss itself is, instead of one.
         likely: The variables that were found for a similar loss.
+        by_rows: Whether variables that are only looked up in get gradients of the rows looked up,
+            as in TensorFlow.
     """
 
     def seed(result: Any) -> Any:
@@ -64,8 +67,8 @@ def gradients_of_loss(
 
     start = None if weight is None else seed
     if variables is None:
-        return Found(*backend.loss_and_gradients(checked, None, start, likely))
+        return Found(*backend.loss_and_gradients(checked, None, start, likely, by_rows))
     differentiable = distinct([variable for variable in variables if is_real(variable)])
-    result, gradients, _ = backend.loss_and_gradients(checked, differentiable, start, ())
+    result, gradients, _ = backend.loss_and_gradients(checked, differentiable, start, (), by_rows)
     known = {id(v): g for v, g in zip(differentiable, gradients, strict=True)}
     return Found(result, [known.get(id(v)) for v in variables], list(variables))

@@ -30,6 +30,7 @@ def loss_and_gradients(
     variables: Sequence[Any] | None,
     seed: Callable[[Any], Any] | None,
     likely: Sequence[Any],
+    by_rows: bool = False,
 ) -> tuple[Any, list[Any], list[Any]]:
     """What the loss gives, its gradients, and the variables, found if they are None."""
     if variables is None:

@@ -12,6 +12,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.torch.core import get_device
 
 from keras_tfopt.execution.eager import concretely, run_step  # noqa: F401
+from keras_tfopt.execution.rows import RowGradient
 from keras_tfopt.execution.scopes import Reads, is_trainable
 
 
@@ -28,6 +29,7 @@ def loss_and_gradients(
     variables: Sequence[Any] | None,
     seed: Callable[[Any], Any] | None,
     likely: Sequence[Any],
+    by_rows: bool = False,
 ) -> tuple[Any, list[Any], list[Any]]:
     """What the loss gives, its gradients, and the variables, found if they are None."""
     with torch.enable_grad():
@@ -48,9 +50,57 @@ def loss_and_gradients(
                 weight = seed(result.detach())
             elif result.ndim > 0:
                 weight = torch.ones_like(result)
+            rows = _looked_up(result, values) if by_rows else {}
             with _differentiable(values):
                 gradients = torch.autograd.grad(result, values, weight, allow_unused=True)
+            gradients = [
+                _of_rows(g, rows[id(v)]) if id(v) in rows and g is not None else g
+                for g, v in zip(gradients, values, strict=True)
+            ]
     return result.detach(), list(gradients), list(variables)
+
+
+def _looked_up(result: Any, values: Sequence[Any]) -> dict[int, list[Any]]:
+    """By identity of variables that are only looked up in, the indices of the lookups."""
+    uses: dict[int, list[Any]] = {id(value): [] for value in values}
+    waiting, seen = [result.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for child, _ in node.next_functions:
+            variable = getattr(child, "variable", None)
+            if variable is None:
+                waiting.append(child)
+            elif id(variable) in uses:
+                uses[id(variable)].append(_indices_of(node))
+    return {
+        key: found for key, found in uses.items() if found and not any(i is None for i in found)
+    }
+
+
+def _indices_of(node: Any) -> Any:
+    """The rows that an operation has looked up, None if it does something else."""
+    name = node.name()
+    if name == "EmbeddingBackward0":
+        return node._saved_indices
+    if name == "IndexSelectBackward0" and node._saved_dim == 0:
+        return node._saved_index
+    if name == "IndexBackward0" and len(node._saved_indices) == 1:
+        indices = node._saved_indices[0]
+        return indices if indices is not None and not indices.dtype.is_floating_point else None
+    return None
+
+
+def _of_rows(gradient: Any, indices: list[Any]) -> Any:
+    """The same gradient, of the rows that are named."""
+    if not isinstance(gradient, torch.Tensor) or gradient.layout is not torch.strided:
+        return gradient
+    count = gradient.shape[0]
+    named = torch.cat([one.reshape(-1) for one in indices]).long()
+    rows = torch.unique(torch.where(named < 0, named + count, named))
+    return RowGradient(gradient[rows], rows, tuple(gradient.shape))
 
 
 def _values(variables: Sequence[Any]) -> list[Any]:

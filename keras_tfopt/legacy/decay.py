@@ -112,6 +112,7 @@ class DecoupledWeightDecayExtension(Minimizing):
         # For each choice of variables, a wrapper around one and the same optimizer.
         self._decaying: dict[Any, Any] = {}
         self._wrapper(None)
+        self._by_rows = True
 
     minimize = outside_compiler(Minimizing.minimize)
 

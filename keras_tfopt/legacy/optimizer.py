@@ -21,6 +21,7 @@ from keras_tfopt.execution import (
     is_dense,
     is_variable,
     outside_compiler,
+    parts,
     path_of,
     prepare,
     run_step,
@@ -80,6 +81,7 @@ class Optimizer(OptimizerBase):
     GATE_GRAPH = 2
     _steps_with_keras = True  # whether the verbs change the state of `keras` itself
     _never_called = _RULES
+    _by_rows = False
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -100,6 +102,8 @@ class Optimizer(OptimizerBase):
         start_optimizer(self, check_name(optimizer.name if name is None else name), use_locking)
         self._optimizer = optimizer
         self._memory = _Memory()
+        # Whether it makes a difference that a gradient is of looked-up rows.
+        self._by_rows = any(getattr(one, "sparse", "dense") != "dense" for one in parts(optimizer))
 
     # ---- Verbs ----------------------------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class Optimizer(OptimizerBase):
         if var_list is not None:
             var_list = checked_variables(var_list, TypeError)
         check_traceable("compute_gradients", assigns=False)
-        found = gradients_of_loss(loss, var_list, grad_loss, self._memory.found)
+        found = gradients_of_loss(loss, var_list, grad_loss, self._memory.found, self._by_rows)
         if var_list is None:
             self._memory.found = found.variables
         return list(zip(found.gradients, found.variables, strict=True))

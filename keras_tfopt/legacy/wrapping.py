@@ -51,6 +51,10 @@ class Wrapping(Optimizer):
         self._opt = opt
         arguments = self._changed({**arguments, self._inside: opt.keras})
         super().__init__(build_optimizer(kind, row, arguments), arguments.get("name", kind))
+        inside = self
+        while self._by_rows and isinstance(inside, Wrapping):
+            inside = inside._opt
+            inside._by_rows = True
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments in a form that the Keras optimizer takes."""
