@@ -17,7 +17,7 @@ from keras_tfopt.execution import is_function_of_step, is_variable, pattern_of, 
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
 
 # Attributes of the originals in which they keep arguments, or their tensors.
-_RATES = ("_lr", "_learning_rate")
+_RATES = tuple(f"_{name}" for name in ("lr", "learning_rate"))
 _KEPT = ("beta1", "beta2", "beta", "epsilon", "rho", "momentum", "decay", "alpha", "eeta")
 _PRIVATE = frozenset(
     {f"_{name}{kind}" for name in _KEPT for kind in ("", "_t", "_tensor")}
