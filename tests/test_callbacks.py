@@ -56,3 +56,12 @@ def test_averages_are_in_the_model_while_it_looks(model, verb):
         assert np.abs(result - outputs).max() > 0.01
     else:
         np.testing.assert_allclose(result, np.mean((by_averages - Y) ** 2), rtol=1e-5)
+
+
+def test_swapping_wants_averages():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras_tfopt.Momentum(0.1), "mse")
+    model.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
+    swap = keras_tfopt.callbacks.SwapEMAWeights()
+    with pytest.raises(ValueError, match="use_ema=True"):
+        model.evaluate(np.ones((2, 2)), np.ones((2, 1)), verbose=0, callbacks=[swap])

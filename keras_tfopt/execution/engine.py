@@ -224,7 +224,8 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
             self._likes, self._trainable_variables = [], []
             self._is_row_variable, self._sparse, self._decays = [], [], []
             self._slot_variables = []
-            self._model_variables_moving_average = []
+            if self.use_ema:  # else Keras's callback would take them for averages
+                self._model_variables_moving_average = []
             self._accumulated_gradients, self._touched_rows = [], []
             self._add_variables(variables, likes)
             self._model_dtype = widest([like.dtype for like in likes])
@@ -378,7 +379,8 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
             for slots in [*self._slot_variables, self._model_slots]:
                 own.update({id(variable): name for name, variable in slots.items()})
             own.update({id(v): f"{name}_power" for name, v in self._powers.items()})
-            own.update({id(v): "average" for v in self._model_variables_moving_average})
+            kept = getattr(self, "_model_variables_moving_average", ())
+            own.update({id(v): "average" for v in kept})
             own.update({id(v): "accumulator" for v in self._accumulated_gradients})
             own.update({id(v): "touched_rows" for v in self._touched_rows})
         return [own[id(variable)] for variable in self.variables]
