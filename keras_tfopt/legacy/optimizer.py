@@ -203,7 +203,8 @@ class Optimizer(OptimizerBase):
         Returns:
             A list of pairs of a gradient and its variable. A gradient is a tensor, a row gradient
             of the backend (tf.IndexedSlices, a sparse tensor of PyTorch), or None where the loss
-            does not depend on the variable.
+            does not depend on the variable. On JAX and PyTorch, it is a `keras_tfopt.RowGradient`
+            where the loss only looks up rows of the variable, and the optimizer goes by rows.
 
         Raises:
             RuntimeError: if `loss` is not callable.
