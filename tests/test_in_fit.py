@@ -340,3 +340,23 @@ def test_each_kind_meets_several_checks():
     assert set(met) >= REPRESENTATIVES
     assert min(met.count(name) for name in REPRESENTATIVES) >= 3
     assert {cell.values[1] for cell in cells()} == set(CHECKS)
+
+
+@pytest.mark.backends("tensorflow", reason="other backends build the model before they compile")
+@pytest.mark.parametrize("averages", ["wrapper", "use_ema"])
+def test_xla_wants_a_model_to_be_built_where_state_starts_at_the_weights(averages):
+    def make():
+        if averages == "use_ema":
+            return keras_tfopt.Momentum(0.1, use_ema=True)
+        return keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1))
+
+    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(make(), "mse", jit_compile=True)
+    with pytest.raises(RuntimeError, match="`model.build.shape.`.*kernel"):
+        model.fit(x, y, verbose=0)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.build((None, 2))
+    model.compile(make(), "mse", jit_compile=True)
+    model.fit(x, y, verbose=0)
+    assert int(model.optimizer.iterations) == 1

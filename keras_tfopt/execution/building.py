@@ -53,6 +53,7 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
 
     def initial(shape: Any, dtype: Any = None) -> Any:
         # As an initializer, which runs once; an assignment in a traced step would run every time.
+        backend.check_copyable(variable)
         return backend.copy_of(variable, dtype)
 
     initializers: dict[Any, Callable] = {"variable": initial, "identity": _identity}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "OptimizerBase",
     "build_scope",
+    "check_copyable",
     "colocated",
     "number",
     "once",
@@ -30,6 +31,10 @@ def once(function: Callable[[], None]) -> None:
 
 def build_scope(engine: Engine, variables: Sequence[Any]) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
+
+
+def check_copyable(variable: Any) -> None:
+    """Any variable can be copied where it is created."""
 
 
 def colocated(engine: Engine, variable: Any) -> contextlib.AbstractContextManager:

@@ -106,6 +106,17 @@ def number(variable: Any) -> float:
         return float(variable.value.numpy())
 
 
+def check_copyable(variable: Any) -> None:
+    """Raises an error where XLA would have to create a variable and a copy of it in one function."""
+    # TensorFlow has no public word for a variable whose initial value is not computed yet.
+    if _in_xla() and type(variable.value).__name__ == "UnliftedInitializerVariable":
+        raise RuntimeError(
+            "With `jit_compile=True`, a model must be built before the first step where an "
+            "optimizer starts state at the weights, as averages do: call `model.build(shape)`, or "
+            f"begin it with a `keras.Input`. Received: {variable.path!r}, which is being created"
+        )
+
+
 def copy_of(variable: Any, dtype: str) -> Any:
     return tf.cast(tf.identity(_native(variable)), dtype)
 
