@@ -4,12 +4,14 @@ import gc
 import sys
 import threading
 
+import keras
 import numpy as np
 import pytest
+from keras import ops
 
 import keras_tfopt
 from tests.cells import EXHAUSTIVE
-from tests.stepping import BACKEND, Runner
+from tests.stepping import BACKEND, Runner, to_numpy
 
 MODE = "fast" if BACKEND == "tensorflow" else "compiled"
 COUNT = {"tensorflow": 200, "jax": 60, "torch": 200}[BACKEND] * (10 if EXHAUSTIVE else 1)
@@ -104,3 +106,46 @@ def test_optimizers_in_threads():
         sys.setswitchinterval(interval)
     for maker in makers:
         assert_as_expected(found[maker], wanted[maker])
+
+
+def aligned(shape, value):
+    """An array at an address that a backend may read from as it is: a multiple of 64."""
+    size = int(np.prod(shape))
+    room = np.empty(4 * size + 64, "uint8")
+    start = -room.ctypes.data % 64
+    array = room[start : start + 4 * size].view("float32").reshape(shape)
+    array[:] = value
+    return array
+
+
+@pytest.mark.parametrize("kind", ["dense", "rows", "state"])
+def test_arrays_may_be_filled_anew_as_soon_as_a_call_returns(kind):
+    """A step that is still being computed, and state, have a copy of what they were given."""
+    shape, steps = (40_000, 100) if kind == "rows" else (4_000_000,), 10
+    variable = keras.Variable(np.zeros(shape, "float32"))
+    optimizer = keras_tfopt.Momentum(0.5, momentum=0.5)
+    optimizer.build([variable])
+    array = aligned(shape, 1.0)
+    indices = np.arange(shape[0], dtype="int32")
+    if kind == "state":
+        state = [np.array(v.numpy()) for v in optimizer.variables]
+        place = [v.path for v in optimizer.variables].index(
+            optimizer.slot(variable, "momentum").path
+        )
+        state[place] = array
+        optimizer.set_weights(state)
+        array[:] = 1000.0
+        assert float(ops.max(optimizer.slot(variable, "momentum"))) == 1.0
+        return
+    for _ in range(steps):
+        array[:] = 1.0
+        given = array
+        if kind == "rows":
+            given = keras_tfopt.RowGradient(array, indices, shape)
+        optimizer.apply([given], [variable])
+        array[:] = 1000.0
+    moved, momentum = 0.0, 0.0
+    for _ in range(steps):
+        momentum = 0.5 * momentum + 1.0
+        moved -= 0.5 * momentum
+    np.testing.assert_allclose(to_numpy(variable), moved, rtol=1e-6)

@@ -11,7 +11,7 @@ from keras import ops
 from keras_tfopt.execution.binding import scalar, widest
 from keras_tfopt.execution.rows import RowGradient, fits, is_looked_up
 from keras_tfopt.execution.select import backend
-from keras_tfopt.execution.state import Like
+from keras_tfopt.execution.state import Like, own_copy
 
 
 class Touched(RowGradient):
@@ -102,7 +102,7 @@ def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any]
             gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
             rows = backend.from_native(gradient, tuple(gradient.shape))
         if rows is None:
-            summed.append(ops.convert_to_tensor(gradient))
+            summed.append(ops.convert_to_tensor(own_copy(gradient)))
         else:
             touched = Touched(rows.values, rows.indices, rows.shape, named=False)
             summed.append(sum_repeated(touched, None))
@@ -119,12 +119,13 @@ def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
     gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
     if backend.from_native(gradient, tuple(gradient.shape)) is not None:
         return backend.scale_native(gradient, scale)
-    gradient = ops.convert_to_tensor(gradient)
+    gradient = ops.convert_to_tensor(own_copy(gradient))
     return gradient * ops.cast(scale, gradient.dtype)
 
 
 def check(gradient: Any, variable: Any, like: Like) -> Any:
     """The gradient as a tensor or RowGradient of the dtype of the arithmetic, or an error."""
+    gradient = own_copy(gradient)
     if backend.is_ready(gradient, variable, like):
         return gradient
     rows = (

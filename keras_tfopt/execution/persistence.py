@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_tfopt.execution.binding import HYPERPARAMETER
 from keras_tfopt.execution.select import backend
+from keras_tfopt.execution.state import own_copy
 
 LAYOUT = "layout"
 # State that is there before the optimizer is built, beside hyperparameters that are variables; all
@@ -144,7 +145,7 @@ def restore(
         if unless_changed and _is_early(role):
             if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
                 continue
-        variable.assign(array)
+        variable.assign(own_copy(array))
 
 
 def restore_waiting(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tfopt.execution.state import own_copy
+
 
 class RowGradient:
     """The gradient of a variable in which only some rows take part.
@@ -80,7 +82,7 @@ def _tensor(value: Any, empty_dtype: str | None = None) -> Any:
         return value
     if empty_dtype is not None and hasattr(value, "__len__") and len(value) == 0:
         return ops.zeros((0,), dtype=empty_dtype)  # an empty list would come out as floats
-    return ops.convert_to_tensor(value)
+    return ops.convert_to_tensor(own_copy(value))
 
 
 def fits(shape: Any, expected: tuple[Any, ...]) -> bool:

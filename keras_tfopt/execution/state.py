@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class Like(NamedTuple):
     """The static facts of a variable that a rule may size its slots by."""
@@ -46,3 +48,12 @@ class Rows(NamedTuple):
 
     index: Any
     value: Any
+
+
+def own_copy(value: Any) -> Any:
+    """Return a copy of a NumPy array, and anything else as it is.
+
+    JAX may read the memory of an array later than it was given it, and keep it as its own where the
+    address is a multiple of 64. Whoever fills the array anew would change a step or a variable.
+    """
+    return np.array(value) if isinstance(value, np.ndarray) else value

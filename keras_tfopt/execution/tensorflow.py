@@ -107,7 +107,7 @@ def number(variable: Any) -> float:
 
 
 def check_copyable(variable: Any) -> None:
-    """Raises an error where XLA would have to create a variable and a copy of it in one function."""
+    """Raises an error where XLA would have to create a variable and a copy of it at once."""
     # TensorFlow has no public word for a variable whose initial value is not computed yet.
     if _in_xla() and type(variable.value).__name__ == "UnliftedInitializerVariable":
         raise RuntimeError(
