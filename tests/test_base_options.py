@@ -438,7 +438,7 @@ def test_wrappers_pass_maximize_on_and_keep_it(tmp_path):
             runner.step({"kernel": np.array([1.0, 0.5], "float32")})
             loss_grows.append(runner.values["kernel"])
     assert all(np.allclose(x, [1.1, -1.95], rtol=1e-6) for x in loss_grows)
-    with pytest.raises(TypeError, match="inner_optimizer"):
+    with pytest.raises(TypeError, match="`?maximize.* belongs to the optimizer inside"):
         keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1), maximize=True)
 
 
