@@ -330,7 +330,7 @@ Algorithm = Rule
 
 
 def _take_fields(cls: type[Rule]) -> list[str]:
-    """Collects what a class declares as arguments; as attributes of the class stay the defaults."""
+    """Collect what a class declares as arguments, and leave the defaults as its attributes."""
     own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
     for name, inherited in cls._fields.items():
         if name in vars(cls) and name not in own and not isinstance(vars(cls)[name], property):
@@ -346,7 +346,7 @@ def _take_fields(cls: type[Rule]) -> list[str]:
 
 
 def _constructor(cls: type[Rule]) -> Callable[..., None]:
-    """The constructor of a class that declares its arguments."""
+    """Return the constructor of a class that declares its arguments."""
     fields, rate = cls._fields, cls._default_rate
     names = ["learning_rate", *fields]
 

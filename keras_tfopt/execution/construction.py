@@ -35,7 +35,7 @@ class Constructed:
             cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
 
     def _saved_arguments(self) -> list[str]:
-        """Names of own arguments that the constructor of this class takes, or has passed on."""
+        """Return the names of own arguments that the constructor takes, or has passed on."""
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         parameters = inspect.signature(type(self).__init__).parameters.values()
         named = {p.name for p in parameters if p.kind in kinds}
@@ -81,11 +81,11 @@ class Formulas(Constructed):
         )
 
     def is_formula(self) -> bool:
-        """Whether this is the `self` of formulas, not an optimizer."""
+        """Return whether this is the `self` of formulas, not an optimizer."""
         return _STATE in vars(self)
 
     def formula(self, values: Mapping[str, Any] | None = None) -> Any:
-        """The `self` of formulas, with `values` for some of the arguments.
+        """Return the `self` of formulas, with `values` for some of the arguments.
 
         Attributes that a constructor computes from these arguments follow them.
         """
@@ -94,7 +94,7 @@ class Formulas(Constructed):
         return self.with_attributes({**(self._following(values) if follows else {}), **values})
 
     def with_attributes(self, values: Mapping[str, Any]) -> Any:
-        """The `self` of formulas with other values of attributes, of which none follows."""
+        """Return the `self` of formulas with other values of attributes; nothing is computed anew."""
         attributes = {name: getattr(self, name) for name in self._rule_attributes}
         attributes["_rule_attributes"] = self._rule_attributes
         if self._follows:
@@ -102,7 +102,7 @@ class Formulas(Constructed):
         return _instance(type(self), {**attributes, **values})
 
     def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes that the constructor computes from arguments which change, now."""
+        """Return what the constructor computes from arguments that change, at this step."""
         try:
             found = _attributes_of(type(self), {**self._arguments, **values})
         except Exception as error:
@@ -116,7 +116,7 @@ class Formulas(Constructed):
 
 
 def has_constructor(cls: type) -> bool:
-    """Whether the constructor of a class is written by hand, and not made from its fields."""
+    """Return whether the constructor of a class is written by hand, not made from its fields."""
     for base in cls.__mro__:
         if "is_engine" in vars(base):  # an engine, below all that users write
             return False
@@ -135,7 +135,7 @@ def _instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) ->
 
 
 def _attributes_of(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What the constructors of a rule set, given these arguments."""
+    """Return the attributes that the constructors of a rule set, given these arguments."""
     rule = _instance(cls, {}, _OPEN)
     with computing_again():
         rule.__init__(**arguments)
@@ -143,7 +143,7 @@ def _attributes_of(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
-    """The constructor, which keeps its arguments where it is the outermost one."""
+    """Return the constructor with a memory of its arguments, where it is the outermost one."""
 
     @functools.wraps(constructor)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -177,7 +177,7 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
 def _by_name(
     constructor: Callable[..., None], self: Any, args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call by their names; none if they do not fit, which the call will say."""
+    """Return the arguments of a call by their names; none if they do not fit: the call says so."""
     try:
         bound = inspect.signature(constructor).bind(self, *args, **kwargs)
     except TypeError:
@@ -191,7 +191,7 @@ def _by_name(
 
 
 def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The rule's own arguments that have another value in each step, if a constructor sees them."""
+    """Return the rule's own arguments that change with the steps, if a constructor sees them."""
     cls = type(optimizer)
     if not isinstance(optimizer, Formulas):
         return {}
@@ -202,7 +202,7 @@ def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, 
 
 
 def _number_now(value: Any) -> float | None:
-    """What such an argument is at the start, or None while a graph or a compiled step is made."""
+    """Return such an argument at the start, or None while a graph or a compiled step is made."""
     try:
         return float(ops.convert_to_numpy(current(value, 0)))
     except (NotImplementedError, TypeError):
@@ -210,7 +210,7 @@ def _number_now(value: Any) -> float | None:
 
 
 def _depends(cls: type, arguments: dict[str, Any], start: dict[str, float]) -> tuple[str, ...]:
-    """Attributes that a constructor computes from arguments that change."""
+    """Return the names of attributes that a constructor computes from arguments that change."""
     first = _attributes_of(cls, {**arguments, **start})
     near = {name: value + 1e-3 * (0.37 - value) for name, value in start.items()}
     second = _attributes_of(cls, {**arguments, **near})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
-    """Raises an error if the rule cannot take a step on variables like these."""
+    """Raise an error if the rule cannot take a step on variables like these."""
     if engine.scope == "model":
         return
     tried = set()
@@ -68,7 +68,7 @@ def _try(engine: Engine, like: Like) -> None:
 
 @contextlib.contextmanager
 def _located(rule: Any, method: str) -> Iterator[None]:
-    """Adds to an error which line of the rule it comes from, and what to write in its place."""
+    """Add to an error which line of the rule it comes from, and what to write in its place."""
     try:
         yield
     except Exception as error:
