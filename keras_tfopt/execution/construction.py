@@ -94,7 +94,7 @@ class Formulas(Constructed):
         return self.with_attributes({**(self._following(values) if follows else {}), **values})
 
     def with_attributes(self, values: Mapping[str, Any]) -> Any:
-        """Return the `self` of formulas with other values of attributes; nothing is computed anew."""
+        """Return the `self` of formulas with other values of attributes; none follows from them."""
         attributes = {name: getattr(self, name) for name in self._rule_attributes}
         attributes["_rule_attributes"] = self._rule_attributes
         if self._follows:
