@@ -237,7 +237,7 @@ def test_numbers_of_workers(name):
             TypeError,
             "`synchronous`",
         ),
-        (lambda: legacy.ElasticAverageOptimizer(inner(), 1, None, 2, 2.0), ValueError, "moving_"),
+        (lambda: legacy.ElasticAverageOptimizer(inner(), 1, None, 2, "x"), TypeError, "moving_"),
         (
             lambda: legacy.ModelAverageOptimizer(inner(), 1, "yes", None),
             TypeError,
@@ -248,7 +248,7 @@ def test_numbers_of_workers(name):
             ValueError,
             "`interval_steps`",
         ),
-        (lambda: legacy.DropStaleGradientOptimizer(inner(), -1), ValueError, "`staleness`"),
+        (lambda: legacy.DropStaleGradientOptimizer(inner(), "x"), TypeError, "`staleness`"),
         (lambda: legacy.SyncReplicasOptimizer(inner(), 0), ValueError, "`replicas_to_aggregate`"),
         (
             lambda: legacy.SyncReplicasOptimizer(inner(), 2).apply_gradients(
