@@ -1096,3 +1096,13 @@ def test_stock_loss_scaling_of_stock_optimizers_is_left_alone(record_property):
         record_property("stock LossScaleOptimizer", "takes sparse gradients")
     except NotImplementedError as error:
         record_property("stock LossScaleOptimizer", str(error).splitlines()[0])
+
+
+def test_a_loss_scale_that_an_earlier_keras_configured():
+    """Options of the base stood in its configuration, with their defaults."""
+    config = keras_tfopt.LossScaleOptimizer(keras_tfopt.Momentum(0.5), 4.0).get_config()
+    old = {"clipnorm": None, "ema_momentum": 0.99, "use_ema": False, "dynamic": True}
+    again = keras_tfopt.LossScaleOptimizer.from_config({**config, **old})
+    assert again.get_config() == config and again.initial_scale == 4.0
+    with pytest.raises(TypeError, match="clipnorm.* belongs to the optimizer inside"):
+        keras_tfopt.LossScaleOptimizer.from_config({**config, "clipnorm": 1.0})

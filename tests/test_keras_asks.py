@@ -50,6 +50,32 @@ def by_reference(case, *grads, start=START):
 # Steps
 
 
+@pytest.mark.backends("jax", "torch", reason="Keras has no `stateless_apply` on TensorFlow")
+@every_case("case")
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2, "use_ema": True}])
+def test_stateless_apply_returns_what_apply_writes(case, options):
+    if case.inner is not None and case.inner.__module__.startswith("keras.src"):
+        options = {}
+    first, second, v, w = case.make(**options), case.make(**options), variable(), variable()
+    grads = [np.array(ONES * scale) for scale in (1.0, -0.5, 2.0, 0.25)]
+    second.build([w])
+    before = [to_numpy(x).copy() for x in (w, *second.variables)]
+    x, state = [ops.copy(w.value)], [ops.copy(s.value) for s in second.variables]
+    for g in grads:
+        first.apply([ops.convert_to_tensor(g)], [v])
+        given = [np.array(to_numpy(one)) for one in (*x, *state)]
+        new_x, new_state = second.stateless_apply(state, [ops.convert_to_tensor(g)], x)
+        for one, value in zip((*x, *state), given, strict=True):
+            np.testing.assert_array_equal(to_numpy(one), value)  # what was given stays
+        x, state = new_x, new_state
+    assert np.any(to_numpy(x[0]) != START)
+    for one, value in zip((w, *second.variables), before, strict=True):
+        np.testing.assert_array_equal(to_numpy(one), value)
+    for one, owned in zip((*x, *state), (v, *first.variables), strict=True):
+        # Compiled code may add in another order.
+        np.testing.assert_allclose(to_numpy(one), to_numpy(owned), rtol=1e-5, atol=1e-6)
+
+
 @every_case("case")
 def test_the_counter_counts_calls(case):
     optimizer, v = case.make(), variable()

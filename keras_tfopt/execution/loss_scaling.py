@@ -55,7 +55,10 @@ class LossScalingEngine(Around, keras.optimizers.LossScaleOptimizer):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The optimizer that `get_config` described."""
-        return super().from_config(portable(config), custom_objects)
+        # Earlier versions of Keras wrote options that have no effect here.
+        known = {**DEFAULTS, "dynamic": True}
+        config = {n: v for n, v in portable(config).items() if n not in known or v != known[n]}
+        return super().from_config(config, custom_objects)
 
     @tracking.no_automatic_dependency_tracking
     def build(self, variables: Sequence[Any]) -> None:

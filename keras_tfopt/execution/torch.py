@@ -12,6 +12,7 @@ import torch
 
 from keras_tfopt.execution import torch_buckets, torch_compile
 from keras_tfopt.execution.rows import RowGradient
+from keras_tfopt.execution.scopes import in_scope
 from keras_tfopt.execution.single import *  # noqa: F403
 from keras_tfopt.execution.torch_lookup import LookupGradient, look_up  # noqa: F401
 from keras_tfopt.execution.torch_loss import (  # noqa: F401
@@ -200,13 +201,24 @@ def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
 
 def commit(engine: Engine, writes: list[tuple[Any, Any, Any]]) -> None:
     """Assigns `(variable, indices, an index or None, value)`."""
+    apart = in_scope()
     for variable, indices, value in writes:
-        if indices is None:
-            variable.value.copy_(value)
-        elif indices.ndim == 0:
-            variable.value[indices] = value.to(variable.value.dtype)
+        if apart:  # its value is of the caller of `stateless_apply`
+            new = _write(variable.value.clone(), indices, value)
+            variable.assign(new)
         else:
-            variable.value.index_copy_(0, indices.long(), value.to(variable.value.dtype))
+            _write(variable.value, indices, value)
+
+
+def _write(tensor: Any, indices: Any, value: Any) -> Any:
+    """Writes into a tensor, all of it or rows, and returns it."""
+    if indices is None:
+        tensor.copy_(value)
+    elif indices.ndim == 0:
+        tensor[indices] = value.to(tensor.dtype)
+    else:
+        tensor.index_copy_(0, indices.long(), value.to(tensor.dtype))
+    return tensor
 
 
 def run_in_place(
@@ -219,10 +231,14 @@ def run_in_place(
 
 
 def accumulate(engine: Engine, accumulator: Any, gradient: Any) -> None:
+    apart = in_scope()
+    total = accumulator.value.clone() if apart else accumulator.value
     if hasattr(gradient, "named"):
-        accumulator.value.index_add_(0, gradient.indices, gradient.values)
+        total.index_add_(0, gradient.indices, gradient.values)
     else:
-        accumulator.value.add_(gradient)
+        total.add_(gradient)
+    if apart:
+        accumulator.assign(total)
 
 
 def run_if(engine: Engine, condition: Any, step: Callable[[], None]) -> None:

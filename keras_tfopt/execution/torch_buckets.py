@@ -15,6 +15,7 @@ import torch
 
 from keras_tfopt.execution import torch_compile
 from keras_tfopt.execution.binding import MASTER, Kind, Update, bind_rule, sharing_key
+from keras_tfopt.execution.scopes import in_scope
 from keras_tfopt.execution.settings import is_plain
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def run_fused(
     engine: Engine, updates: list[Update], scalars: dict[str, dict[str, Any]]
 ) -> list[Update]:
     """Runs what can be run over flat memory; returns the other updates."""
-    if is_plain() or not (engine.scope == "element" or engine.flat):
+    if is_plain() or in_scope() or not (engine.scope == "element" or engine.flat):
         return updates
     fused = [u for u in updates if _is_plain_update(u)]
     if not fused:

@@ -14,6 +14,7 @@ import torch
 
 from keras_tfopt.execution import torch_compile
 from keras_tfopt.execution.binding import sharing_key
+from keras_tfopt.execution.scopes import in_scope
 from keras_tfopt.execution.settings import is_plain
 from keras_tfopt.execution.state import Rows
 
@@ -40,7 +41,11 @@ def run_in_pieces(
 ) -> bool:
     """Runs a step over all variables piece by piece, if that is of use here; else says no."""
     values = [one.variable.value for one in step.variables]
-    if is_plain() or not all(v.is_contiguous() and v.device.type == "cpu" for v in values):
+    if (
+        is_plain()
+        or in_scope()
+        or not all(v.is_contiguous() and v.device.type == "cpu" for v in values)
+    ):
         return False
     slots = {name: slot.value.detach() for name, slot in step.slots.items()}
     grads = [None if g is None else g.reshape(-1) for g in grads]
