@@ -16,7 +16,7 @@ from keras_tfopt.execution.building import constant, describe, listed, pair
 from keras_tfopt.execution.configuration import portable
 from keras_tfopt.execution.engine import Engine
 from keras_tfopt.execution.exchanges.workers import agreed
-from keras_tfopt.execution.options import CLIPPING_AND_DECAY
+from keras_tfopt.execution.options import CLIPPING_AND_DECAY, DEFAULTS
 from keras_tfopt.execution.representation import Around
 from keras_tfopt.execution.scopes import tracked
 from keras_tfopt.execution.select import backend
