@@ -17,7 +17,13 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.execution.options import changes, computing_again, current, own_parameters
+from keras_tfopt.execution.options import (
+    changes,
+    computing_again,
+    current,
+    named_parameters,
+    own_parameters,
+)
 
 # In an instance that is the `self` of formulas: whether its attributes may be set.
 _STATE, _OPEN, _FROZEN = "_formula_state", "open", "frozen"
@@ -36,10 +42,7 @@ class Constructed:
 
     def _saved_arguments(self) -> list[str]:
         """Return the names of own arguments that the constructor takes, or has passed on."""
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        parameters = inspect.signature(type(self).__init__).parameters.values()
-        named = {p.name for p in parameters if p.kind in kinds}
-        known = named.union(self._arguments)
+        known = {*named_parameters(type(self).__init__), *self._arguments}
         return [name for name in own_parameters(type(self)) if name in known]
 
 

@@ -653,7 +653,7 @@ class Engine(Formulas, Shown, keras.optimizers.Optimizer):
         values = self._values_now(self._changing, dtype)
         # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
         values |= {name: values[name] + 0 for name in self._powers}
-        rule = self.formula(values)
+        rule = self.formula(values) if values else self
         powers = {id(values[name]): self._product_of(name, values[name]) for name in self._powers}
         scalars = dict(rule.scalars(lr, Powers(powers, step) if powers else step))
         scalars["step"] = step

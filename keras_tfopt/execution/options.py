@@ -7,12 +7,13 @@ import contextvars
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_tfopt.execution.settings import switched
 from keras_tfopt.execution.suggestions import check_arguments
 
 # Options of all optimizers, with defaults. Keras's base class has no signature on TensorFlow.
@@ -36,14 +37,11 @@ _tolerance: contextvars.ContextVar[Callable[[str, float, str], bool] | None]
 _tolerance = contextvars.ContextVar("tolerance", default=None)
 
 
-@contextlib.contextmanager
-def tolerating(takes: Callable[[str, float, str], bool]) -> Iterator[None]:
+def tolerating(
+    takes: Callable[[str, float, str], bool],
+) -> contextlib.AbstractContextManager[None]:
     """A context in which numbers out of range are taken if `takes(name, number, message)`."""
-    before = _tolerance.set(takes)
-    try:
-        yield
-    finally:
-        _tolerance.reset(before)
+    return switched(_tolerance, takes)
 
 
 def out_of_range(name: str, value: float, message: str) -> None:
@@ -189,12 +187,18 @@ def check_base(cls: type, base: dict[str, Any]) -> None:
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
 
 
+def named_parameters(constructor: Callable) -> list[str]:
+    """Names of a constructor's parameters, without `self` and without `**kwargs`."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    return [p.name for p in parameters if p.kind in kinds]
+
+
 def own_parameters(cls: type) -> list[str]:
     """Names of the constructor's arguments that are the algorithm's own.
 
     Those that a constructor passes on by `**kwargs` to a class that it derives from are among them.
     """
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names: dict[str, None] = {}
     for base in cls.__mro__:
         constructor = vars(base).get("__init__")
@@ -205,8 +209,8 @@ def own_parameters(cls: type) -> list[str]:
         fields = getattr(constructor, "fields", None)
         if fields is not None:
             return list(dict.fromkeys(["learning_rate", *names, *fields]))
-        parameters = list(inspect.signature(constructor).parameters.values())[1:]
-        names.update(dict.fromkeys(p.name for p in parameters if p.kind in kinds))
+        names.update(dict.fromkeys(named_parameters(constructor)))
+        parameters = inspect.signature(constructor).parameters.values()
         if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
     return list(names)
@@ -221,14 +225,9 @@ def all_arguments(cls: Any) -> list[str]:
 _again = contextvars.ContextVar("computing_again", default=False)
 
 
-@contextlib.contextmanager
-def computing_again() -> Iterator[None]:
+def computing_again() -> contextlib.AbstractContextManager[None]:
     """In this context, checks of numbers let tensors pass: the numbers have been checked before."""
-    token = _again.set(True)
-    try:
-        yield
-    finally:
-        _again.reset(token)
+    return switched(_again, True)
 
 
 def is_computed_again() -> bool:

@@ -3,22 +3,28 @@
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 _plain: ContextVar[bool] = ContextVar("keras_tfopt_plain", default=False)
 
 
 @contextlib.contextmanager
-def plain() -> Iterator[None]:
+def switched(switch: ContextVar, value: Any) -> Iterator[None]:
+    """Give a switch a value in this context, and its earlier one afterwards."""
+    token = switch.set(value)
+    try:
+        yield
+    finally:
+        switch.reset(token)
+
+
+def plain() -> contextlib.AbstractContextManager[None]:
     """Run rules operation by operation, variable by variable, without the compiled fast paths.
 
     For debugging a rule with prints and breakpoints, and for checking that a fast path computes the
     same numbers. Functions that were compiled outside of this context stay as they are.
     """
-    token = _plain.set(True)
-    try:
-        yield
-    finally:
-        _plain.reset(token)
+    return switched(_plain, True)
 
 
 def is_plain() -> bool:

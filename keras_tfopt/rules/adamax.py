@@ -4,12 +4,13 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, register, within, zeros
+from keras_tfopt.rule import register
+from keras_tfopt.rules.adam import Adam
 from keras_tfopt.rules.moments import quotient
 
 
 @register
-class AdaMax(Rule):
+class AdaMax(Adam):
     r"""Adam with the largest gradient so far in place of the second moment.
 
     $$
@@ -45,14 +46,6 @@ class AdaMax(Rule):
     """
 
     sparse = "rows"
-
-    learning_rate: Any = 0.001
-    beta_1: float = within(0, 1, default=0.9, right_open=True)
-    beta_2: float = within(0, 1, default=0.999, right_open=True)
-    epsilon: float = within(0, default=1e-8)
-
-    def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"rate": lr / (1 - self.beta_1**step)}

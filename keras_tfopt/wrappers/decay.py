@@ -22,11 +22,12 @@ class Decay(Wrapper):
         self,
         inner_optimizer: Any,
         weight_decay: Any,
-        decay_variables: Any,
-        scale_by_learning_rate: bool,
-        name: str | None,
+        decay_variables: Any = None,
+        scale_by_learning_rate: bool = False,
+        name: str | None = None,
+        **base: Any,
     ):
-        super().__init__(inner_optimizer, name=name)
+        super().__init__(inner_optimizer, name=name, **base)
         self.weight_decay = check_hyperparameter("weight_decay", weight_decay, 0)
         self.decay_variables = check_choice("decay_variables", decay_variables)
         self.scale_by_learning_rate = check_bool("scale_by_learning_rate", scale_by_learning_rate)
@@ -107,18 +108,6 @@ class DenseDecay(Decay):
 
     That of `tf.contrib.opt` beside `GradientDescentOptimizer`; see `keras_tfopt.legacy`.
     """
-
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        weight_decay: Any,
-        decay_variables: Any = None,
-        scale_by_learning_rate: bool = False,
-        name: str | None = None,
-    ):
-        super().__init__(
-            inner_optimizer, weight_decay, decay_variables, scale_by_learning_rate, name
-        )
 
     def decays(self, like: Like, by_rows: bool) -> bool:
         return not by_rows and super().decays(like, by_rows)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 from keras_tfopt.rule import register
 from keras_tfopt.wrappers.decay import Decay
 
@@ -52,16 +50,3 @@ class DecoupledWeightDecay(Decay):
     that of LARS, or twice as large. A decay of less than one unit in the last place is lost in
     half-precision variables, also if the inner optimizer keeps `master_weights`.
     """
-
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        weight_decay: Any,
-        decay_variables: Any = None,
-        scale_by_learning_rate: bool = False,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(
-            inner_optimizer, weight_decay, decay_variables, scale_by_learning_rate, name, **base
-        )
