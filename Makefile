@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-all test-case test-fast test-oldest matrix bench guides returnn defects catalogue reference lint format wheel dist check-wheel clean distclean
+.PHONY: help quickstart setup test test-all test-case test-fast test-oldest matrix bench guides returnn defects catalogue docs lint format wheel dist check-wheel release-check clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -30,7 +30,7 @@ ifeq ($(NAME),)
 $(error NAME must be the class of an optimizer. Example: make test-case NAME=Momentum)
 endif
 endif
-ifneq ($(filter quickstart test-fast test-oldest bench check-wheel,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
+ifneq ($(filter quickstart test-fast test-oldest bench check-wheel release-check,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
 ifeq ($(filter $(BACKENDS),$(subst $(space),+,$(BACKEND))),)
 $(error BACKEND must be one of: $(BACKENDS); got "$(BACKEND)". Example: make quickstart BACKEND=jax)
 endif
@@ -39,7 +39,7 @@ endif
 help: ## List the targets
 	@echo 'Usage: make TARGET [BACKEND=tensorflow|jax|torch]'
 	@echo
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo '  BACKEND is $(BACKEND) if not given. Also: PYTHON=python3.11 (for a new .venv),'
 	@echo '  WORKERS=2 (test processes), ARGS="..." (passed on to quickstart.py or pytest).'
@@ -49,8 +49,8 @@ quickstart: $(STAMPS)/$(BACKEND)+guides ## Install with one BACKEND and train on
 
 setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 
-test: setup ## Lint, distribution, reference, the suite on each backend; ALSO=guides as CI does
-	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist reference $(BACKENDS) $(ALSO) -- $(ARGS)
+test: setup ## Lint, distribution, documentation, the suite on each backend, as in CI; ALSO=guides before a release
+	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist docs $(BACKENDS) $(ALSO) -- $(ARGS)
 
 test-all: setup ## Every optimizer in every test (hours), and the matrix; PART=1..6 for a part
 	@$(PY) .ci/check.py --workers $(WORKERS) $(PART:%=--part %) lint $(BACKENDS) -- --exhaustive $(ARGS)
@@ -78,7 +78,7 @@ returnn: setup ## RETURNN, installed into .venv, trains with optimizers that its
 	@$(PIP) install --quiet --no-deps --constraint constraints.txt returnn dm-tree
 	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.returnn_training
 
-bench: setup ## Step times beside peers, on one BACKEND; BENCHMARKS="second_order embedding exchange" for more
+bench: setup ## Step times beside peers, on one BACKEND; BENCHMARKS="second_order modern embedding exchange groups" for more
 	@for name in $(BENCHMARKS); do \
 	  KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
 	  $(PY) -m integration.benchmarks.$$name $(ARGS) || exit 1; \
@@ -90,10 +90,10 @@ defects: setup ## What stock Keras gets wrong on each backend, and what becomes 
 catalogue: setup ## Write the page of all optimizers, guides/optimizers.md
 	KERAS_BACKEND=torch $(PY) -m integration.catalogue guides/optimizers.md
 
-reference: setup ## Build the reference into build/reference/: a page for every public name
-	KERAS_BACKEND=jax TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.reference
+docs: setup ## Build the documentation into build/docs/, with pictures of every optimizer
+	@$(PY) .ci/check.py docs
 
-lint: $(STAMPS)/lint ## Check style and types (ruff, mypy)
+lint: $(STAMPS)/lint ## Check style, types, imports and spelling
 	@$(PY) .ci/check.py lint
 
 format: $(STAMPS)/lint ## Format the code and mend what ruff can mend
@@ -107,6 +107,11 @@ wheel: | $(PY) ## Build the wheel into dist/
 
 dist: setup ## Build sdist and wheel into dist/ and check both
 	@$(PY) .ci/check_dist.py
+
+release-check: setup ## Before a release: version, changelog, citation, documentation, sdist, wheel, an empty environment
+	@$(PY) .ci/check_release.py --tag
+	@$(PY) .ci/check.py docs dist
+	@$(PY) .ci/check_wheel.py $(BACKEND)
 
 check-wheel: wheel ## Install the wheel with one BACKEND in an empty environment and use it
 	@$(PY) .ci/check_wheel.py $(BACKEND)

@@ -3,7 +3,7 @@
     python .ci/check.py [--fast] [--part I] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
 
 A SUITE is the name of a Keras backend, `guides`, which runs all of these in full, or one of `lint`,
-`shell`, `dist` and `reference`, which are commands.
+`shell`, `dist` and `docs`, which are commands.
 With `-- --exhaustive` the matrix of optimizers and invariants is printed, of this run and, with
 `--part`, of the parts that ran before. The last line reads `N passed, N failed`, followed by
 `, N skipped` where there are any. The exit status is 0 only if every suite passed something and
@@ -36,6 +36,7 @@ COMMANDS = {
         ("ruff", "format", "--check", "."),
         ("mypy",),
         ("lint-imports", "--no-cache"),
+        ("codespell_lib", "--dictionary=-", "--dictionary=.ci/words.txt"),
     ),
     "shell": (
         ("keras_tfopt", "list", "ada*", "--exclude", "keras.*", "--source", "tf.train"),
@@ -43,7 +44,7 @@ COMMANDS = {
         ("keras_tfopt", "info", "LARSOptimizer"),
     ),
     "dist": ((".ci/check_dist.py",),),
-    "reference": (("integration.reference",),),
+    "docs": (("sphinx", "-q", "-W", "--keep-going", "docs", "build/docs"),),
 }
 
 

@@ -215,13 +215,12 @@ mesh, and the replicas of a `MirroredStrategy`. Replicas of a mesh train apart a
 Another engine is one class, a subclass of `keras_tfopt.distributed.Exchange` with
 
 - `rank` and `size`;
-- `all_reduce_sum(tensors)`, inside a step, the only thing that is exchanged there: a mean is the
-  sum over the size, and part of the workers is a sum in which the others have zeros;
-- `cond(predicate, function, tensors)`, inside a step: `function(tensors)` where the predicate
-  holds, which is so on all workers alike, and else the tensors;
+- `all_reduce_sum(tensors)`, inside a step. Nothing else is exchanged there: a mean is the sum over
+  the size, and to leave out some workers is to sum zeros from them;
 - `broadcast(arrays)` and `gather(text)`, on the host, when an optimizer is built.
 
-`connect(engine=MyExchange())` makes it the one that optimizers find. For one process that plays
-any schedule of several workers, such as those with stale gradients, see
-`keras_tfopt.distributed.InProcess`.
+It may define `cond(predicate, function, tensors)`, if the backend allows no exchange inside of its
+own condition. `connect(engine=MyExchange())` makes it the one that optimizers find.
+`keras_tfopt.distributed.InProcess` replays any schedule of several workers in one process, such as
+one with stale gradients.
 """

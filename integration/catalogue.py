@@ -19,7 +19,7 @@ import numpy as np
 
 import keras_tfopt
 from integration import originals, recordings, replay, stepping
-from keras_tfopt.execution import Like
+from keras_tfopt.engine import Like
 
 RECORDINGS = Path(__file__).parents[1] / "tests" / "golden" / "tf1"
 
@@ -68,7 +68,7 @@ STOCK = {
 
 def algorithms() -> list[type]:
     """Every algorithm of the package, by name."""
-    public = (getattr(keras_tfopt, name) for name in keras_tfopt.__all__)
+    public = (getattr(keras_tfopt, name) for name in sorted(keras_tfopt.__all__, key=str.lower))
     return [
         item
         for item in public

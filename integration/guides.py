@@ -28,6 +28,7 @@ TOOLS = {"data", "report"}
 BACKENDS = {
     "quickstart": "jax",
     "choosing": "jax",
+    "from_addons": "torch",
     "from_tf1": "tensorflow",
     "averages": "tensorflow",
     "embeddings": "jax",
@@ -39,6 +40,7 @@ BACKENDS = {
     "own_optimizer": "tensorflow",
     "switching": "torch",
     "workers": "jax",
+    "fine_tuning": "torch",
 }
 
 

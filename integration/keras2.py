@@ -1,7 +1,7 @@
 """Rules of Keras 2 that recordings of TensorFlow Addons have inside of wrappers.
 
-Only those that differ from the rules of this package; and one of TensorFlow Addons. They are here
-for replaying, as a user would write rules of one's own.
+Only those that differ from the rules of this package. They are here for replaying, as a user would
+write rules of one's own.
 """
 
 from typing import Any
@@ -57,26 +57,6 @@ class RMSprop(keras_tfopt.Rule):
         return x - new["momentum"], new
 
 
-class AMSGrad(keras_tfopt.Rule):
-    """Adam with `amsgrad=True`: the largest second moment, and bias corrections."""
-
-    def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, **base):
-        super().__init__(learning_rate, **base)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-
-    def slots(self, like: Any) -> dict[str, Any]:
-        return {name: keras_tfopt.zeros(like) for name in ("m", "v", "vhat")}
-
-    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        return {"rate": lr * ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)}
-
-    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        m = self.beta_1 * s.m + (1 - self.beta_1) * g
-        v = self.beta_2 * s.v + (1 - self.beta_2) * g * g
-        vhat = ops.maximum(s.vhat, v)
-        return x - t.rate * m / (ops.sqrt(vhat) + self.epsilon), {"m": m, "v": v, "vhat": vhat}
-
-
 class Nadam(keras_tfopt.Rule):
     """With a momentum that grows from step to step, as in Dozat's report."""
 
@@ -109,42 +89,3 @@ class Nadam(keras_tfopt.Rule):
         ahead = (1 - t.now) * g / (1 - product) + t.next * m / (1 - product * t.next)
         step = t.lr * ahead / (ops.sqrt(v / t.seen) + self.epsilon)
         return x - step, {"m": m, "v": v, "product": product}
-
-
-class RectifiedAdam(keras_tfopt.Rule):
-    """Of TensorFlow Addons: Liu et al., "On the Variance of the Adaptive Learning Rate" (2020)."""
-
-    def __init__(
-        self,
-        learning_rate=0.001,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-7,
-        sma_threshold=5.0,
-        **base,
-    ):
-        super().__init__(learning_rate, **base)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.sma_threshold = sma_threshold
-
-    def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": keras_tfopt.zeros(like), "v": keras_tfopt.zeros(like)}
-
-    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        longest, power = 2 / (1 - self.beta_2) - 1, self.beta_2**step
-        length = longest - 2 * step * power / (1 - power)
-        ratio = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
-        return {
-            "lr": lr,
-            "rectified": ops.cast(length >= self.sma_threshold, step.dtype),
-            "r": ops.sqrt(ops.maximum(ratio, 0.0)),
-            "first": 1 - self.beta_1**step,
-            "second": 1 - power,
-        }
-
-    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        m = self.beta_1 * s.m + (1 - self.beta_1) * g
-        v = self.beta_2 * s.v + (1 - self.beta_2) * g * g
-        mean = m / t.first
-        step = t.r * mean / (ops.sqrt(v / t.second) + self.epsilon)
-        return x - t.lr * ops.where(t.rectified > 0, step, mean), {"m": m, "v": v}

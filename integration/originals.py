@@ -12,7 +12,13 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration import keras2
+from integration import (
+    keras2,
+    modern_originals,
+    muon_originals,
+    schedule_free_originals,
+    second_order_originals,
+)
 from integration.recordings import BadRecording, Case, Gradient
 from keras_tfopt.legacy.table import TABLE, WITHOUT_MEANING
 
@@ -28,7 +34,8 @@ class Original:
     ours: str
     """Public name in keras_tfopt."""
     arguments: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
-    """Constructor arguments that have another name here, or None: then only None is replayed."""
+    """Constructor arguments that have another name here, or None: then only None, False and 0 are
+    replayed."""
     extras: Mapping[str, Callable[[Any, Sequence[Gradient]], Any]] = dataclasses.field(
         default_factory=dict
     )
@@ -47,10 +54,19 @@ class Original:
     """Defaults that are not ours: another original of ours has others, or ours are better."""
     slots: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Slots that have another name here."""
+    repeated: Sequence[str] = ()
+    """Slots of one number that the original repeats in the variable's shape."""
     selects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Our arguments for what the original is told in each step: lists of names of variables."""
+    read: Callable[[Any, Any, str, Sequence[int]], Any] | None = None
+    """A recorded slot, from our optimizer, the variable, the name and the recorded shape, where
+    ours is laid out in another way."""
+    wider_tolerance: Mapping[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
+    """Ways to make steps that are not as exact in float64, as {way: (factor, reason)}."""
     make: Callable[[Mapping[str, Any]], Any] | None = None
     """Builds ours from recorded arguments, where other names for these are not enough."""
+    recipes: Sequence[str] = ()
+    """Arguments that `make` is given as they are recorded."""
     extends: str | None = None
     """What is extended, if it is a class made from another one."""
     deviations: Mapping[str, Callable[[Case], bool]] = dataclasses.field(default_factory=dict)
@@ -107,27 +123,39 @@ _DECAYED = {"decay_var_list": "decay_variables"}
 _ROWS_DO_NOT_DECAY = "the original does not decay rows of plain gradient descent, ours does"
 
 # What Keras 2 calls its optimizers, and what has their formula here.
-_KERAS2: dict[str, Callable[..., Any]] = {
+KERAS2: dict[str, Callable[..., Any]] = {
     "Adadelta": functools.partial(keras_tfopt.Adadelta, epsilon=1e-7),
     "Adagrad": keras_tfopt.Adagrad,  # Keras adds 1e-7 to a root that is 0.3 at least
-    "Adam": lambda **given: _adam(**given),
+    "Adam": functools.partial(keras_tfopt.Adam, epsilon=1e-7),
     "Adamax": functools.partial(keras_tfopt.AdaMax, epsilon=1e-7),
     "Nadam": keras2.Nadam,
     "RMSprop": keras2.RMSprop,
-    "RectifiedAdam": keras2.RectifiedAdam,
+    "RectifiedAdam": keras_tfopt.RectifiedAdam,
     "SGD": keras2.SGD,
 }
 _AROUND = {"optimizer": "inner_optimizer"}
 _ADDONS: dict[str, Any] = {"global_step": "iterations"}
 
 
-def _adam(amsgrad: bool = False, **given: Any) -> Any:
-    return (keras2.AMSGrad if amsgrad else keras_tfopt.Adam)(**{"epsilon": 1e-7, **given})
+def _addon(ours: str, **other: Any) -> Original:
+    """Return the entry of a rule of TensorFlow Addons, whose rate may fall by `decay`."""
+
+    def make(given: Mapping[str, Any]) -> Any:
+        given = dict(given)
+        cls = getattr(keras_tfopt, ours)
+        if "decay" in given:
+            schedule = keras.optimizers.schedules.InverseTimeDecay
+            given["learning_rate"] = schedule(given["learning_rate"], 1, given.pop("decay"))
+        exempt = given.pop("exclude_from_weight_decay", None)
+        optimizer = cls(**given)
+        if exempt:
+            optimizer.exclude_from_weight_decay(var_names=exempt)
+        return optimizer
+
+    return Original(ours, make=make, **_ADDONS, **other)
 
 
 def _adam_w(given: Mapping[str, Any]) -> Any:
-    if given.get("amsgrad"):
-        return _decayed(_adam, given)
     return keras_tfopt.AdamW(**{"epsilon": 1e-7, **_chosen(given)})
 
 
@@ -225,10 +253,19 @@ ORIGINALS: dict[str, Original] = {
     ),
     "NormalizedSGD": Original("NormalizedSGD", deviations=_SUMS_ROWS),
     # TensorFlow Addons. What is inside of these are the rules of Keras 2.
+    "AdaBelief": _addon("AdaBelief"),
+    "COCOB": _addon("COCOB", slots={"lr": "largest"}),
+    "ConditionalGradient": _addon("ConditionalGradient", unused=("conditional_gradient",)),
+    "LAMB": _addon("LAMB"),
+    "LazyAdam": _addon("LazyAdam", defaults={"epsilon": 1e-7}, other_defaults={"epsilon": 1e-7}),
+    "NovoGrad": _addon("NovoGrad", repeated=("vhat",)),
+    "ProximalAdagrad": _addon("ProximalAdagrad"),
+    "RectifiedAdam": _addon("RectifiedAdam"),
+    "Yogi": _addon("Yogi", arguments=_BETAS),
     "AdamW": Original("AdamW", make=lambda given: _adam_w(given), selects=_DECAYED, **_ADDONS),
     "SGDW": Original(
-        "DecoupledWeightDecay",
-        make=lambda given: _decayed(keras2.SGD, {"learning_rate": 0.001, **given}),
+        "SGDW",
+        make=lambda given: keras_tfopt.SGDW(**_chosen(given)),
         selects=_DECAYED,
         deviations={
             _ROWS_DO_NOT_DECAY: lambda case: case.sparse and "momentum" not in case.entry["kwargs"]
@@ -241,6 +278,14 @@ ORIGINALS: dict[str, Original] = {
     ),
     "SWA": Original("StochasticWeightAveraging", _AROUND, **_ADDONS),
 }
+_NEWER = (
+    modern_originals.MODERN,
+    muon_originals.MUON,
+    schedule_free_originals.SCHEDULE_FREE,
+    second_order_originals.SECOND_ORDER,
+)
+for _rows in _NEWER:
+    ORIGINALS |= {name: Original(**row) for name, row in _rows.items()}
 # The package itself says how arguments of these are called here.
 for _name in ORIGINALS.keys() & TABLE.keys():
     _renamed = {**TABLE[_name].renamed, **ORIGINALS[_name].arguments}
@@ -263,8 +308,8 @@ def original(name: str) -> Original:
             extends=found[1],
             deviations={_ROWS_DO_NOT_DECAY: lambda case: plain and case.sparse},
         )
-    if name.startswith("extend:") and name.removeprefix("extend:") in _KERAS2:
-        make = _KERAS2[name.removeprefix("extend:")]
+    if name.startswith("extend:") and name.removeprefix("extend:") in KERAS2:
+        make = KERAS2[name.removeprefix("extend:")]
         return Original(
             "DecoupledWeightDecay",
             make=lambda given: _decayed(make, given),
@@ -273,6 +318,12 @@ def original(name: str) -> Original:
             **_ADDONS,
         )
     raise NotReplayable(f"there is no counterpart of {name}")
+
+
+def tolerance_factor(case: Case, way: str) -> float:
+    """Return how many times as large as recorded errors may be, of steps that are made in a way."""
+    wider = original(case.optimizer).wider_tolerance if case.float64 else {}
+    return wider[way][0] if way in wider else 1.0
 
 
 def deviation(case: Case) -> str | None:
@@ -301,8 +352,10 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
             continue
         new = entry.arguments.get(key, key)
         if new is None:
-            if value is not None:
+            if value:
                 raise NotReplayable(f"there is no counterpart of the argument {key}")
+        elif key in entry.recipes:
+            ours[new] = value
         elif value == {"ref": "global_step"}:
             ours[new] = global_step if entry.step_argument is None else entry.step_argument
         elif key == "global_step":  # a number is a count that stands still
@@ -342,6 +395,10 @@ def argument(value: Any, global_step: Any = None) -> Any:
         return _FUNCTIONS_OF_STEP[value["function_of_T"]]
     if "class_name" in value:
         return _of_keras2(value)
+    if all(isinstance(item, bool) for item in value.values()):  # of each variable
+        return dict(value)
+    if all(axes is None or "output_axis" in axes for axes in value.values() if axes != {}):
+        return dict(value)  # of a matrix in several dimensions
     if "clip_dims" in value:
         return {_path(name): dims for name, dims in value["clip_dims"].items()}
     if value.get("fn") not in _SCHEDULES:
@@ -375,10 +432,12 @@ _FUNCTIONS_OF_STEP: dict[str, Callable[[Any], Any]] = {
 def _of_keras2(recipe: Mapping[str, Any]) -> Any:
     name, config = recipe["class_name"], recipe["config"]
     given = {key: argument(value) for key, value in config.items()}
-    if name in _KERAS2:
-        return _KERAS2[name](**given)
-    if name == "TriangularCyclicalLearningRate":
-        return _Triangular(**given)
+    if name in modern_originals.SCHEDULES:
+        return modern_originals.SCHEDULES[name](**given)
+    if name in KERAS2:
+        return KERAS2[name](**given)
+    if hasattr(keras_tfopt.schedules, name):
+        return getattr(keras_tfopt.schedules, name)(**given)
     return getattr(keras.optimizers.schedules, name)(**given)
 
 
@@ -394,18 +453,6 @@ def selection(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         raise NotReplayable(f"apply_kwargs is not handled: {unknown}")
     # Where none are named, the originals decay all.
     return {selects[key]: [_path(v) for v in value] or None for key, value in given.items()}
-
-
-class _Triangular(keras.optimizers.schedules.LearningRateSchedule):
-    """Up and down in straight lines: Smith, "Cyclical Learning Rates" (2017)."""
-
-    def __init__(self, initial_learning_rate, maximal_learning_rate, step_size):
-        self.low, self.high, self.size = initial_learning_rate, maximal_learning_rate, step_size
-
-    def __call__(self, step):
-        position = keras.ops.cast(step, "float32") / self.size
-        away = keras.ops.abs(position % 2 - 1)
-        return self.low + (self.high - self.low) * (1 - away)
 
 
 class _Continued(keras.optimizers.schedules.LearningRateSchedule):

@@ -13,6 +13,7 @@ run with 64-bit types switched on, all others as JAX is set up, by default witho
 
 `--through legacy` makes the optimizers under their original names, with the arguments as recorded
 and the defaults of the legacy signatures, and takes the steps by `apply_gradients`. `--through
+addons` does so for recordings of TensorFlow Addons, and steps as Keras does. `--through
 graph` does so on TensorFlow in a `tf.compat.v1` graph and session, on resource variables and on
 reference variables.
 
@@ -32,7 +33,14 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration import originals, recordings, stepping, through_graph, through_legacy
+from integration import (
+    originals,
+    recordings,
+    stepping,
+    through_addons,
+    through_graph,
+    through_legacy,
+)
 from integration.recordings import Arrays, Case, Gradient
 
 
@@ -63,7 +71,7 @@ def trajectory(
     """Our own arrays for a recorded case, under the recorded names.
 
     With `native`, row gradients come in the backend's own form instead of as RowGradient. Steps are
-    taken `through` the optimizer itself ("keras"), or the original names and verbs ("legacy").
+    taken `through` the optimizer itself ("keras"), or the original names ("addons", "legacy").
     """
     entry, recorded = case.entry, case.arrays
     original = originals.original(case.optimizer)
@@ -72,7 +80,9 @@ def trajectory(
     variables = [make_variable(name, recorded[f"init/{name}"]) for name in order]
     start = entry["global_step_initial"]
     global_step = keras.Variable(start, trainable=False, dtype="int32", name="global_step")
-    if through == "legacy":
+    if through == "addons":
+        optimizer = through_addons.build(case, **_row_variables(case, native))
+    elif through == "legacy":
         rates = list(case.learning_rates.values())
         rate = keras.Variable(rates[0], trainable=False, name="rate") if rates else None
         optimizer = through_legacy.build(case.optimizer, entry, variables, global_step, rate)
@@ -87,9 +97,16 @@ def trajectory(
             for name, shape in case.variables[v.path]["slots"].items():
                 if original.does_without(name):
                     found[f"{slot}/{v.path}/{name}"] = np.zeros(shape, str(v.dtype))
+                if original.read is not None:
+                    there = recorded[f"slot/{case.steps[0]}/{v.path}/{name}"].shape
+                    value = original.read(optimizer, v, name, there)
+                    found[f"{slot}/{v.path}/{name}"] = _array(value)
+                    continue
                 with contextlib.suppress(KeyError):  # comparing reports what is missing
                     here = original.slots.get(name, name).removeprefix("inner.")
-                    found[f"{slot}/{v.path}/{name}"] = _array(optimizer.slot(v, here))
+                    value = _array(optimizer.slot(v, here))
+                    value = np.broadcast_to(value, shape) if name in original.repeated else value
+                    found[f"{slot}/{v.path}/{name}"] = value
         count = int(optimizer.iterations) + entry["global_step_initial"]
         found[f"{extra}/{original.global_step}"] = np.asarray(count)
         others = originals.extras(case.optimizer, entry["kwargs"], optimizer, gradients)
@@ -109,7 +126,7 @@ def trajectory(
             gradients, ours[f"extra/{t}/global_norm"] = _clipped(gradients, clip_norm)
         with _phase(optimizer, entry["phases"][t] if entry["phases"] else "update"):
             step(gradients)
-        if through == "keras":
+        if through != "legacy":
             global_step.assign_add(1)
         ours |= state(f"var/{t}", f"slot/{t}", f"extra/{t}", gradients)
     return ours
@@ -122,11 +139,14 @@ def _optimizer(case: Case, native: bool, global_step: Any) -> Any:
     defaults = {**original.defaults, **original.other_defaults, **entry["defaults"]}
     arguments = {**defaults, **entry["kwargs"]}
     arguments |= originals.selection(case.optimizer, entry["apply_kwargs"])
-    if native:
-        # Without a RowGradient only these variables are updated by rows.
-        names = [v["name"] for v in entry["variables"] if v["gradient"] == "sparse"]
-        arguments["row_variables"] = [f"^{re.escape(name)}$" for name in names]
+    arguments |= _row_variables(case, native)
     return originals.build(case.optimizer, arguments, global_step)
+
+
+def _row_variables(case: Case, native: bool) -> dict[str, Any]:
+    """The argument that says which variables are updated by rows, without a RowGradient."""
+    names = [v["name"] for v in case.entry["variables"] if v["gradient"] == "sparse"]
+    return {"row_variables": [f"^{re.escape(name)}$" for name in names]} if native else {}
 
 
 def _clip_norm(transform: Any) -> float | None:
@@ -175,7 +195,8 @@ def replay(case: Case, ways: Mapping[str, stepping.Way | None], through: str = "
                     ours = through_graph.trajectory(case, label)
                 else:
                     ours = trajectory(case, way, through=through)
-            comparison = case.compare(ours)
+            factor = originals.tolerance_factor(case, label)
+            comparison = case.compare(ours, factor)
         except Exception as error:  # whatever goes wrong with a case, the others are still replayed
             return Outcome(_in_words(error) + which, np.inf, "", None)
         if comparison.difference is not None:
@@ -246,7 +267,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder with manifest.json")
     parser.add_argument("--mode", choices=stepping.MODES, default="eager")
-    parser.add_argument("--through", choices=("keras", "legacy", "graph"), default="keras")
+    parser.add_argument(
+        "--through", choices=("keras", "addons", "legacy", "graph"), default="keras"
+    )
     parser.add_argument("--only", default="*", metavar="PATTERN", help="e.g. 'Adam_*'")
     parser.add_argument("--quirks", action="store_true", help="also cases marked quirk")
     parser.add_argument("--dump", type=Path, metavar="OUT", help="write our trajectories there")

@@ -209,7 +209,7 @@ def replay(case: Case) -> tuple[str | None, float]:
     """The first difference if there is one, and the largest error over tolerance."""
     run, worst, compared = start(case), 0.0, set()
     for event in range(case.entry["events"]):
-        with keras_tfopt.execution.plain():  # compiling would take longer than all events
+        with keras_tfopt.engine.plain():  # compiling would take longer than all events
             gave = act(run, case, event)
         problem, error, seen = compare(case, event, state(run, case, event, gave))
         if problem is not None:

@@ -4,7 +4,7 @@ Files of a released version are kept in tests/golden/, where later versions are 
 
     KERAS_BACKEND=jax python -m integration.saved_files tests/golden/saved_0.1
 
-The optimizers are the main variants of the Cases in tests/cases.py.
+The optimizers are the main variants of the Cases in tests/cases/.
 """
 
 import sys

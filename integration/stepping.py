@@ -64,7 +64,7 @@ def _plain(optimizer: Any, variables: list[Any], native: bool) -> Step:
     eager = _eager(optimizer, variables, native)
 
     def step(gradients: Sequence[Gradient]) -> None:
-        with keras_tfopt.execution.plain():
+        with keras_tfopt.engine.plain():
             eager(gradients)
 
     return step

@@ -1,166 +1,98 @@
 """Every optimizer of TensorFlow's past on every backend of Keras 3."""
 
-from keras_tfopt import callbacks, distributed, layers, schedules
-from keras_tfopt._version import __version__
-from keras_tfopt.checks import (
-    check_bool,
-    check_global_step,
-    check_hyperparameter,
-    check_integer,
-    check_number,
-)
-from keras_tfopt.diagnosis import Diagnosis, diagnose
-from keras_tfopt.distributed import (
-    AGN,
-    DiLoCo,
-    DropStale,
-    ElasticAverage,
-    ModelAverage,
-    SyncReplicas,
-)
-from keras_tfopt.execution import (
-    RowGradient,
-    Rows,
-    Slot,
-    averaged,
-    no_vectors,
-    normalization_and_bias,
-)
-from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
-from keras_tfopt.registry import Info, get, info, list_optimizers
-from keras_tfopt.rule import (
-    Algorithm,
-    Rule,
-    field,
-    flag,
-    full,
-    integer,
-    register,
-    within,
-    zeros,
-)
-from keras_tfopt.rules import (
-    GGT,
-    LARS,
-    Adadelta,
-    Adagrad,
-    AdagradDA,
-    Adam,
-    AdaMax,
-    AdamGS,
-    AddSign,
-    AMSGrad,
-    Ftrl,
-    GradientDescent,
-    GradVarianceScaled,
-    LazyAdam,
-    LazyAdamGS,
-    Momentum,
-    Nadam,
-    NeuralOptimizer1,
-    NormalizedSGD,
-    PowerSign,
-    ProximalAdagrad,
-    ProximalGradientDescent,
-    RegAdagrad,
-    RMSProp,
-    Shampoo,
-    matrix_inverse_pth_root,
-    matrix_square_root,
-)
-from keras_tfopt.wrapper import Wrapper
-from keras_tfopt.wrappers import (
-    AdamW,
-    DecoupledWeightDecay,
-    Lookahead,
-    MomentumW,
-    MovingAverage,
-    Multitask,
-    SkipNonFinite,
-    StochasticWeightAveraging,
-    VariableClipping,
-    clip_gradients_by_global_norm,
-    extend_with_decoupled_weight_decay,
-    extend_with_weight_decay,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AGN",
-    "DiLoCo",
-    "DropStale",
-    "ElasticAverage",
-    "ModelAverage",
-    "SyncReplicas",
-    "distributed",
-    "AMSGrad",
-    "GGT",
-    "LARS",
-    "Adadelta",
-    "Adagrad",
-    "AdagradDA",
-    "AdaMax",
-    "Adam",
-    "AdamGS",
-    "AdamW",
-    "AddSign",
-    "Algorithm",
-    "DecoupledWeightDecay",
-    "Diagnosis",
-    "Ftrl",
-    "GradientDescent",
-    "Info",
-    "GradVarianceScaled",
-    "LazyAdam",
-    "LazyAdamGS",
-    "Lookahead",
-    "LossScaleOptimizer",
-    "Momentum",
-    "MomentumW",
-    "MovingAverage",
-    "Multitask",
-    "ProximalAdagrad",
-    "ProximalGradientDescent",
-    "RMSProp",
-    "Nadam",
-    "PowerSign",
-    "RegAdagrad",
-    "NeuralOptimizer1",
-    "NormalizedSGD",
-    "RowGradient",
-    "SkipNonFinite",
-    "Rows",
-    "Rule",
-    "Shampoo",
-    "Slot",
-    "StochasticWeightAveraging",
-    "VariableClipping",
-    "Wrapper",
-    "__version__",
-    "averaged",
-    "callbacks",
-    "check_bool",
-    "check_global_step",
-    "check_hyperparameter",
-    "check_integer",
-    "check_number",
-    "clip_gradients_by_global_norm",
-    "diagnose",
-    "extend_with_decoupled_weight_decay",
-    "extend_with_weight_decay",
-    "field",
-    "flag",
-    "full",
-    "get",
-    "info",
-    "integer",
-    "list_optimizers",
-    "layers",
-    "matrix_inverse_pth_root",
-    "matrix_square_root",
-    "no_vectors",
-    "normalization_and_bias",
-    "register",
-    "schedules",
-    "within",
-    "zeros",
-]
+from keras_tfopt import callbacks as callbacks
+from keras_tfopt import distributed as distributed
+from keras_tfopt import layers as layers
+from keras_tfopt import rules as rules
+from keras_tfopt import schedules as schedules
+from keras_tfopt import wrappers as wrappers
+from keras_tfopt._version import __version__ as __version__
+from keras_tfopt.checks import check_bool as check_bool
+from keras_tfopt.checks import check_global_step as check_global_step
+from keras_tfopt.checks import check_hyperparameter as check_hyperparameter
+from keras_tfopt.checks import check_integer as check_integer
+from keras_tfopt.checks import check_number as check_number
+from keras_tfopt.diagnosis import Diagnosis as Diagnosis
+from keras_tfopt.diagnosis import diagnose as diagnose
+from keras_tfopt.distributed import AGN as AGN
+from keras_tfopt.distributed import DiLoCo as DiLoCo
+from keras_tfopt.distributed import DropStale as DropStale
+from keras_tfopt.distributed import ElasticAverage as ElasticAverage
+from keras_tfopt.distributed import ModelAverage as ModelAverage
+from keras_tfopt.distributed import SyncReplicas as SyncReplicas
+from keras_tfopt.engine import RowGradient as RowGradient
+from keras_tfopt.engine import Rows as Rows
+from keras_tfopt.engine import Slot as Slot
+from keras_tfopt.engine import averaged as averaged
+from keras_tfopt.engine import no_vectors as no_vectors
+from keras_tfopt.engine import normalization_and_bias as normalization_and_bias
+from keras_tfopt.fields import field as field
+from keras_tfopt.fields import flag as flag
+from keras_tfopt.fields import integer as integer
+from keras_tfopt.fields import within as within
+from keras_tfopt.groups import layer_decay as layer_decay
+from keras_tfopt.groups import no_decay as no_decay
+from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer as LossScaleOptimizer
+from keras_tfopt.registry import Info as Info
+from keras_tfopt.registry import get as get
+from keras_tfopt.registry import info as info
+from keras_tfopt.registry import list_optimizers as list_optimizers
+from keras_tfopt.rule import Algorithm as Algorithm
+from keras_tfopt.rule import Rule as Rule
+from keras_tfopt.rule import full as full
+from keras_tfopt.rule import register as register
+from keras_tfopt.rule import zeros as zeros
+from keras_tfopt.rules import *  # noqa: F403
+from keras_tfopt.sharpness_aware import SharpnessAware as SharpnessAware
+from keras_tfopt.wrapper import Wrapper as Wrapper
+from keras_tfopt.wrappers import *  # noqa: F403
+
+if not TYPE_CHECKING:  # to type checkers, `as` and `*` say the same
+    __all__ = [
+        *rules.__all__,
+        *wrappers.__all__,
+        "__version__",
+        "AGN",
+        "Algorithm",
+        "averaged",
+        "callbacks",
+        "check_bool",
+        "check_global_step",
+        "check_hyperparameter",
+        "check_integer",
+        "check_number",
+        "diagnose",
+        "Diagnosis",
+        "DiLoCo",
+        "distributed",
+        "DropStale",
+        "ElasticAverage",
+        "field",
+        "flag",
+        "full",
+        "get",
+        "Info",
+        "info",
+        "integer",
+        "layer_decay",
+        "layers",
+        "list_optimizers",
+        "LossScaleOptimizer",
+        "ModelAverage",
+        "no_decay",
+        "no_vectors",
+        "normalization_and_bias",
+        "register",
+        "RowGradient",
+        "Rows",
+        "Rule",
+        "schedules",
+        "SharpnessAware",
+        "Slot",
+        "SyncReplicas",
+        "within",
+        "Wrapper",
+        "zeros",
+    ]

@@ -9,7 +9,7 @@ from keras_tfopt import registry
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; returns its exit status."""
+    """Run a command; return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m keras_tfopt", description="What optimizers there are, and what they do."
     )
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what has been asked for; returns its exit status."""
+    """Run what was asked for; return its exit status."""
     if options.command == "info":
         print(registry.info(options.name))
         return 0

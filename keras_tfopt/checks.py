@@ -1,14 +1,15 @@
-"""Checks of arguments: each returns the value, or raises an error that names the argument."""
+"""Checks of arguments: each returns the value, or raise an error that names the argument."""
 
 from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_tfopt.execution import (
+from keras_tfopt.engine import (
     as_schedule,
     changes,
     is_computed_again,
@@ -27,7 +28,7 @@ def check_number(
     left_open: bool = False,
     right_open: bool = False,
 ) -> float:
-    """Returns `value` as a float, or raises an error that names the argument and its range.
+    """Return `value` as a float, or raise an error that names the argument and its range.
 
     Args:
         name: Of the argument, for the error.
@@ -71,9 +72,9 @@ def check_hyperparameter(
     left_open: bool = False,
     right_open: bool = False,
 ) -> Any:
-    """`check_number`, but what gives a number at each step passes.
+    """Return `value` as `check_number` does, or something that gives a number at each step.
 
-    That is a `keras.optimizers.schedules.LearningRateSchedule` or a function, called with the
+    The latter is a `keras.optimizers.schedules.LearningRateSchedule` or a function, called with the
     number of steps done; a scalar `keras.Variable`; or a function without arguments, which compiled
     steps read once.
 
@@ -111,19 +112,19 @@ def check_function_of_step(
     *,
     left_open: bool = False,
 ) -> Any:
-    """`check_hyperparameter`, but a function of the number of the step passes as well."""
+    """Return `value` as `check_hyperparameter` does; a function of the step may pass as it is."""
     if is_function_of_step(value):
         return value
     return check_hyperparameter(name, value, low, high, left_open=left_open)
 
 
 def at_step(value: Any, step: Any) -> Any:
-    """What such a hyperparameter is at step number `step`; for use in `scalars`."""
+    """Return the number that a hyperparameter gives at step number `step`; for `scalars`."""
     return value(step) if is_function_of_step(value) else value
 
 
 def check_global_step(value: Any) -> Any:
-    """Returns `value`, or raises an error if it is neither None nor a variable that counts.
+    """Return `value`, or raise an error if it is neither None nor a variable that counts.
 
     Args:
         value: What was given.
@@ -140,7 +141,7 @@ def check_global_step(value: Any) -> Any:
 
 
 def check_integer(name: str, value: Any, low: int) -> int:
-    """Returns `value` as an integer, or raises an error that names the argument and its range.
+    """Return `value` as an integer, or raise an error that names the argument and its range.
 
     Args:
         name: Of the argument, for the error.
@@ -160,7 +161,7 @@ def check_integer(name: str, value: Any, low: int) -> int:
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Returns `value`, or raises an error that names the argument.
+    """Return `value`, or raise an error that names the argument.
 
     Args:
         name: Of the argument, for the error.
@@ -172,3 +173,14 @@ def check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"Argument `{name}` must be True or False. Received: {value!r}")
     return value
+
+
+def one_of(*choices: Any) -> Callable[[str, Any], Any]:
+    """Return a check that a value is one of these."""
+
+    def check(name: str, value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"Argument `{name}` must be one of {choices}. Received: {value!r}")
+        return value
+
+    return check

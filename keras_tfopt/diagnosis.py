@@ -1,4 +1,4 @@
-"""A report for doubts: what one training step really does to each variable."""
+"""A report on one training step: what it does to each variable."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tfopt.execution import inspection
+from keras_tfopt.engine import inspection
 
+# The columns of the table: keys of a row, with titles.
 COLUMNS = {
-    "variable": "variable",
-    "dtype": "dtype",
-    "shape": "shape",
-    "gradient": "gradient",
-    "update": "update",
+    **{key: key for key in ("variable", "dtype", "shape", "gradient", "update")},
     "touched": "rows touched",
     "repeated": "repeated ids",
     "masked": "masked ids",
     "lost": "lost updates",
     "decay": "decay",
     "rules": "rules that matched",
+    "groups": "groups",
+    "settings": "settings of groups",
     "state_bytes": "state bytes",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found: `rows`, one dictionary a variable, and facts about the step.
+    """The findings of `diagnose`: a dictionary for each variable, and facts about the step.
 
     Attributes:
         optimizer: Name of the optimizer's class, with those inside of it.
         backend: Name of Keras's backend.
-        rows: For each trainable variable: `variable` (path), `dtype`, `shape`, `gradient` ("dense",
-            "rows" or "none": what the backend hands over), `why_dense` (for a table that was looked
-            up in and has a dense gradient, the reason, else None), `update` ("dense" or "rows":
-            what the optimizer makes of it), `touched` (rows with a gradient that is not zero, for
-            `keras_tfopt.layers.Embedding` rows in the batch; or None),
-            `repeated` and `masked` (ids in the batch that occur before, and that the layer masks;
-            None where no embedding was looked up), `lost` (share of elements that should have moved
-            and did not, because the update is below one unit in the last place), `decay` (whether
-            the step shrinks it, by the optimizer or by a wrapper around it), `rules` (the
-            arguments that chose it, and by what), `state_bytes`.
+        rows: A dictionary for each trainable variable, with the keys `variable` (path), `dtype`,
+            `shape`, `gradient` ("dense", "rows" or "none": its form when the optimizer gets it),
+            `why_dense` (the reason for a dense gradient of a table with lookups, else None),
+            `update` ("dense", "rows" or "none": its form in the step), `touched` (number of rows
+            with a gradient that is not zero, for `keras_tfopt.layers.Embedding` of rows in the
+            batch; or None), `repeated` and `masked` (number of ids in the batch that occur before,
+            and that the layer masks; None without a lookup), `lost` (share of elements that should
+            have moved and did not, because the update is below one unit in the last place), `decay`
+            (whether the step shrinks it, by the optimizer or by a wrapper around it), `rules` (the
+            arguments that chose it, and by what), `groups` and `settings` (the parameter groups
+            that chose it, and what they say of it), `state_bytes`.
         compiled: Whether and how the step runs compiled.
-        warnings: What deserves a look, in words.
+        warnings: Remarks on what may be wrong.
     """
 
     optimizer: str
@@ -56,18 +56,15 @@ class Diagnosis:
     warnings: list[str]
 
     def __str__(self) -> str:
-        cells = [list(COLUMNS.values())]
-        cells += [[_text(row[key]) for key in COLUMNS] for row in self.rows]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
-        lines.insert(1, "  ".join("-" * width for width in widths))
+        cells = [[_text(row[key]) for key in COLUMNS] for row in self.rows]
         total = sum(row["state_bytes"] for row in self.rows)
         head = f"{self.optimizer} on {self.backend}; {total:,} bytes of state; {self.compiled}"
-        return "\n".join([head, *(line.rstrip() for line in lines), *self.warnings])
+        table = inspection.table(list(COLUMNS.values()), cells)
+        return "\n".join([head, table, *self.warnings])
 
 
 def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Diagnosis:
-    """Runs one training step on trial, prints what it does to each variable, and undoes it.
+    """Run one training step on trial, print what it does to each variable, and undo it.
 
     Nothing is changed: variables, optimizer state and the model's other state are as before.
 
@@ -104,7 +101,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
         grads = inspection.gradients(model, optimizer, (x, y, *weight), looked_up)
         facts = inspection.describe(optimizer, variables, grads, looked_up)
         before = [_array(v) for v in variables]
-        optimizer.apply(grads, variables)
+        inspection.take_step(optimizer, grads, variables)
         for fact, old, variable in zip(facts, before, variables, strict=True):
             new, array = _array(variable), fact.pop("array")
             fact["lost"] = _lost(array, old, new, fact["dtype"])
@@ -124,6 +121,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
 
 @contextlib.contextmanager
 def _restored(variables: list[Any]) -> Iterator[None]:
+    """Assign the values that variables have now at the end of the context."""
     values = [_array(variable) for variable in variables]
     try:
         yield
@@ -133,6 +131,7 @@ def _restored(variables: list[Any]) -> Iterator[None]:
 
 
 def _seen(lookups: list | None) -> dict[str, int | None]:
+    """Count repeated and masked ids."""
     if not lookups:
         return {"repeated": None, "masked": None}
     ids = np.concatenate([array for _, array in lookups])
@@ -141,7 +140,7 @@ def _seen(lookups: list | None) -> dict[str, int | None]:
 
 
 def _lost(gradient: Any, old: Any, new: Any, dtype: str) -> float | None:
-    """Share of the elements with a gradient that stay where they were."""
+    """Return the share of the elements with a gradient that stay where they were."""
     if gradient is None or dtype not in ("float16", "bfloat16"):
         return None
     pushed = np.asarray(gradient, "float32") != 0
@@ -164,12 +163,9 @@ def _warnings(facts: list[dict[str, Any]], optimizer: Any, inner: Any) -> list[s
             )
         if optimizer is inner and not ours and fact["gradient"] == "rows" and fact["repeated"]:
             notes.append(f"{path}: Keras does not sum the gradients of repeated ids on TensorFlow")
-        if fact["update"] == "dense" and fact["touched"] is not None:
-            rows = fact["shape"][0]
-            if fact["touched"] < rows / 10:
-                notes.append(
-                    f"{path}: all {rows} rows are updated for {fact['touched']} with a gradient"
-                )
+        rows, touched = (fact["shape"] or [0])[0], fact["touched"]
+        if fact["update"] == "dense" and touched is not None and touched < rows / 10:
+            notes.append(f"{path}: all {rows} rows are updated for {touched} with a gradient")
     return notes
 
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tfopt.checks import check_integer, check_number
-from keras_tfopt.execution import LossScalingEngine
+from keras_tfopt.engine import Describing, LossScalingEngine
 from keras_tfopt.rule import register
 
 
 @register
-class LossScaleOptimizer(LossScalingEngine):
+class LossScaleOptimizer(Describing, LossScalingEngine):
     r"""Scales the loss, so that small gradients do not vanish in float16, by a factor that adapts.
 
     The loss is multiplied by the scale $c$ and the gradients $g$ of that are divided by it:
@@ -21,8 +21,9 @@ class LossScaleOptimizer(LossScalingEngine):
     \end{aligned}
     $$
 
-    With the policy `mixed_float16`, `compile` puts an optimizer into Keras's class of this name;
-    one that is in this class already stays there.
+    Under the policy `mixed_float16`, `compile` puts an optimizer into Keras's class of this name,
+    unless it is in one of the two already. Use this class where gradients consist of rows: Keras's
+    makes those of `keras_tfopt.layers.Embedding` dense, so that a step costs what the table costs.
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration. Its own
@@ -45,9 +46,10 @@ class LossScaleOptimizer(LossScalingEngine):
 
     Reference: Micikevicius et al., "Mixed Precision Training" (2018).
 
-    Differences: `keras.optimizers.LossScaleOptimizer` scales by the same numbers. It fails on
-    sparse tensors of torch and on `RowGradient`, and asks one replica of a `tf.distribute` strategy
-    alone whether its gradients are finite.
+    Differences: `keras.optimizers.LossScaleOptimizer` scales by the same numbers. It reads all of a
+    gradient: rows whose gradient is zero do not count as touched, and sparse tensors of torch and a
+    `RowGradient` are errors. It asks one replica of a `tf.distribute` strategy alone whether its
+    gradients are finite. On JAX, its `apply` works in compiled steps only.
     """
 
     def __init__(

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import math
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
-from typing_extensions import dataclass_transform
 
-from keras_tfopt.checks import check_bool, check_hyperparameter, check_integer, check_number
-from keras_tfopt.execution import (
+from keras_tfopt.engine import (
     DEFAULTS,
+    Describing,
     Engine,
     Like,
     Slot,
     check_savable,
     decoded,
     encoded,
-    has_constructor,
     own_parameters,
 )
+from keras_tfopt.fields import Fielded
 
 PACKAGE = "keras_tfopt"
 OPTIONS: dict[str, Any] = {"name": None, **DEFAULTS}
@@ -31,74 +27,7 @@ SPARSE = ("dense", "rows", "move_rows")
 Registered = TypeVar("Registered")
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """A hyperparameter of a rule: its default, and what checks a value for it."""
-
-    default: Any
-    check: Callable[[str, Any], Any]
-
-
-def within(
-    low: float = -math.inf,
-    high: float = math.inf,
-    *,
-    default: float,
-    left_open: bool = False,
-    right_open: bool = False,
-    fixed: bool = False,
-) -> Any:
-    """Declare a hyperparameter of a `Rule` that is a number.
-
-    Args:
-        low: Smallest allowed number. Defaults to none.
-        high: Largest allowed number. Defaults to none.
-        default: Its default.
-        left_open: Whether `low` itself is refused.
-        right_open: Whether `high` itself is refused.
-        fixed: Whether it must be a number. Otherwise it may also be what gives a number in each
-            step: a schedule, a scalar variable or a callable without arguments.
-    """
-    how = {"left_open": left_open, "right_open": right_open}
-    check = check_number if fixed else check_hyperparameter
-    return Field(default, lambda name, value: check(name, value, low, high, **how))
-
-
-def integer(low: int, *, default: int) -> Any:
-    """Declare a hyperparameter of a `Rule` that is an integer.
-
-    Args:
-        low: Smallest allowed integer.
-        default: Its default.
-    """
-    return Field(default, lambda name, value: check_integer(name, value, low))
-
-
-def flag(*, default: bool) -> Any:
-    """Declare an argument of a `Rule` that is True or False.
-
-    Args:
-        default: Its default.
-    """
-    return Field(default, check_bool)
-
-
-def field(check: Callable[[str, Any], Any], *, default: Any) -> Any:
-    """Declare an argument of a `Rule` with a check of your own.
-
-    Args:
-        check: Function of the argument's name and value that returns the value, or raises an error.
-        default: Its default, which is not checked.
-    """
-    return Field(default, lambda name, value: value if value is default else check(name, value))
-
-
-@dataclass_transform(field_specifiers=(within, integer, flag, field))
-class _Fielded:
-    """Tells type checkers and editors that annotated attributes are arguments."""
-
-
-class Rule(Engine, _Fielded):
+class Rule(Fielded, Describing, Engine):
     """Base class of all optimizers of this package, and of your own.
 
     A subclass declares its hyperparameters, says what state it keeps, and what one step does to one
@@ -135,6 +64,9 @@ class Rule(Engine, _Fielded):
             A rule for which that holds in some variables only defines `takes_rows(like)`.
         flat: With scope "variable": the rule uses elementwise operations and `t.norm` only, so that
             it can run over many variables laid end to end.
+        stacked: With scope "variable": whether `update` takes several variables of equal shape and
+            facts in one call, stacked along a new first axis. A rule for which that holds in some
+            variables only defines `stacks(like)`. Single variables come as they are.
         fused: Whether compiling the rule as a whole makes it faster; False for rules that
             decompose matrices, which XLA does slowly on a CPU.
         second_order: Whether the rule multiplies gradients by more than a diagonal matrix, for
@@ -146,6 +78,9 @@ class Rule(Engine, _Fielded):
     `keras_tfopt.layers.Embedding`. Other gradients, whatever their form, touch the rows in which
     they are not zero, if the variable's path matches `row_variables`; other variables get dense
     updates.
+
+    A rule that defines `average(self, x, s)` keeps averages: what it returns for a variable and its
+    slots is what `keras_tfopt.averaged` puts in, unless `use_ema` asks for other averages.
 
     Args:
         learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, function of
@@ -159,10 +94,44 @@ class Rule(Engine, _Fielded):
             below one unit in the last place add up. Slots and arithmetic are float32 in any case.
         maximize: Whether to step up the gradient instead of down. Weight decay still shrinks
             variables.
+        clip_unitwise: Number > 0: gradients of units (all that makes one output of a layer) are
+            scaled down to at most this part of the norm of the unit's weights, as in adaptive
+            gradient clipping (Brock et al. 2021). It comes before other clipping.
+        groups: Settings for some of the variables, see below.
         **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before
             the update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
             `loss_scale_factor`, `gradient_accumulation_steps`: see `keras.optimizers.Optimizer`.
+
+    Groups: a dictionary from regular expressions, searched in the paths of variables, to settings;
+    a function that is given a variable (`path`, `name`, `shape`, `dtype`) and returns settings or
+    None, to be registered with Keras for saving; or a list of these. All groups that match a
+    variable apply in order, and of a setting that several have, the last one counts. There is one
+    count of steps, one learning rate to assign and one global norm for all of them. Settings are
+
+    - `learning_rate_factor`: number >= 0 or schedule, which multiplies the learning rate;
+    - `weight_decay`: number >= 0 or schedule, in the place of that of the optimizer or of the
+      wrapper that decays weights;
+    - `frozen`: True for variables that take no steps, count in no norm and have no slots;
+    - `max_norm`: number > 0, the largest Euclidean norm of a variable after a step;
+    - `clip_unitwise`: as above; None switches it off;
+    - hyperparameters of the rule, with the values that the constructor takes.
+
+    With scope "model", rules have no settings for their own hyperparameters, and factors scale the
+    step of a variable. `keras_tfopt.layer_decay` and `keras_tfopt.no_decay` make groups for a
+    model, `optimizer.describe_groups(model)` shows what they come to.
+
+    ```python
+    optimizer = keras_tfopt.Adam(
+        1e-3,
+        weight_decay=0.05,
+        groups={
+            r"(bias|gamma|beta)$": {"weight_decay": 0},
+            r"^backbone/": {"learning_rate_factor": 0.1},
+            r"^head/": {"beta_2": 0.95},
+        },
+    )
+    ```
     """
 
     if TYPE_CHECKING:
@@ -181,22 +150,15 @@ class Rule(Engine, _Fielded):
         row_variables: Any = r"(^|/)embeddings$"
         master_weights: bool = False
         maximize: bool = False
+        clip_unitwise: float | None = None
+        groups: Any = None
 
-    _fields: Mapping[str, Field] = {}
-    _default_rate: Any = inspect.Parameter.empty
+    _options = OPTIONS
 
     def __init_subclass__(cls, **kwargs: Any):
-        declares = _take_fields(cls)
-        if not has_constructor(cls):
-            cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
-        elif declares:
-            raise TypeError(
-                f"{cls.__name__} declares {declares} as arguments, and its __init__ is written by "
-                "hand. Either write `__post_init__(self)`, which runs once they are set, in the "
-                "place of `__init__`; or let `__init__` take and keep them"
-            )
         super().__init_subclass__(**kwargs)
         cls._own_weight_decay = "weight_decay" in own_parameters(cls)
+        cls._own_scalars = cls.scalars is not Rule.scalars
         for name, allowed in (("scope", SCOPES), ("sparse", SPARSE)):
             value = getattr(cls, name)
             if value not in allowed:
@@ -206,7 +168,7 @@ class Rule(Engine, _Fielded):
                 )
 
     def slots(self, like: Any) -> dict[str, Slot]:
-        """State for a variable of shape `like.shape`, dtype `like.dtype` and path `like.path`.
+        """Describe the state for a variable of this shape, dtype and path.
 
         Returns:
             `Slot` descriptions by name; see `zeros` and `full`.
@@ -214,7 +176,7 @@ class Rule(Engine, _Fielded):
         return {}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        """Scalars that are the same for all variables, computed once per step.
+        """Return scalars that are the same for all variables, computed once per step.
 
         Args:
             lr: Learning rate of this step, a scalar tensor.
@@ -234,7 +196,7 @@ class Rule(Engine, _Fielded):
         return {"path": path}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        """The rule. It must be pure, and read nothing but hyperparameters from `self`.
+        """Return the new variable and slots: a pure function that reads hyperparameters only.
 
         Args:
             g: Gradient, a dense tensor, in float32 or float64.
@@ -274,7 +236,7 @@ class Rule(Engine, _Fielded):
         return {}, {}
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The algorithm's own arguments: everything that `update` may read from `self`."""
+        """Return the rule's own arguments: everything that `update` may read from `self`."""
         names = [name for name in own_parameters(type(self)) if name != "learning_rate"]
         for name in names:
             if not hasattr(self, name):
@@ -285,13 +247,18 @@ class Rule(Engine, _Fielded):
         return {name: getattr(self, name) for name in names}
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, serializable."""
+        """Return the constructor's arguments, serializable."""
         config = super().get_config()
         check_savable("row_variables", self.row_variables)
         config["row_variables"] = encoded(self.row_variables)
         config["master_weights"] = self.master_weights
         if self.maximize:
             config["maximize"] = True
+        if self.clip_unitwise is not None:
+            config["clip_unitwise"] = self.clip_unitwise
+        if self.groups is not None:
+            check_savable("groups", self.groups)
+            config["groups"] = encoded(self.groups_to_save())
         if self._no_decay_patterns:
             config["no_weight_decay"] = encoded(self._no_decay_patterns)
         hyperparameters = self.hyperparameters()
@@ -305,10 +272,10 @@ class Rule(Engine, _Fielded):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Rule:
-        """The optimizer that `get_config` described."""
+        """Return the optimizer that `get_config` described."""
         own = own_parameters(cls)
         config = {
-            name: decoded(value, custom_objects if name in own else None)
+            name: decoded(value, custom_objects if name in (*own, "groups") else None)
             for name, value in config.items()
         }
         if isinstance(config.get("global_step"), dict):
@@ -329,60 +296,6 @@ Algorithm = Rule
 """The earlier name of `Rule`."""
 
 
-def _take_fields(cls: type[Rule]) -> list[str]:
-    """Collect what a class declares as arguments, and leave the defaults as its attributes."""
-    own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
-    for name, inherited in cls._fields.items():
-        if name in vars(cls) and name not in own and not isinstance(vars(cls)[name], property):
-            own[name] = Field(vars(cls)[name], inherited.check)  # another default
-    cls._fields = {**cls._fields, **own}
-    for name, declared in own.items():
-        setattr(cls, name, declared.default)
-    if "learning_rate" not in vars(cls) or isinstance(vars(cls)["learning_rate"], property):
-        return list(own)
-    cls._default_rate = vars(cls)["learning_rate"]
-    del cls.learning_rate  # where Keras has a property
-    return ["learning_rate", *own]
-
-
-def _constructor(cls: type[Rule]) -> Callable[..., None]:
-    """Return the constructor of a class that declares its arguments."""
-    fields, rate = cls._fields, cls._default_rate
-    names = ["learning_rate", *fields]
-
-    def __init__(self: Any, *args: Any, **given: Any) -> None:
-        if len(args) > len(names):
-            raise TypeError(
-                f"{cls.__name__} takes at most {len(names)} positional arguments: {names}. "
-                f"Received: {len(args)}"
-            )
-        for name, value in zip(names, args, strict=False):
-            if name in given:
-                raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
-            given[name] = value
-        own = {name: given.pop(name, declared.default) for name, declared in fields.items()}
-        if rate is not inspect.Parameter.empty:
-            given.setdefault("learning_rate", rate)
-        if "learning_rate" not in given:
-            raise TypeError(f"{cls.__name__} needs the argument `learning_rate`")
-        Engine.__init__(self, given.pop("learning_rate"), **given)
-        for name, declared in fields.items():
-            setattr(self, name, declared.check(name, own[name]))
-        self.__post_init__()
-
-    __init__.fields = tuple(fields)  # type: ignore[attr-defined]
-    kind = inspect.Parameter
-    __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            kind("self", kind.POSITIONAL_OR_KEYWORD),
-            kind("learning_rate", kind.POSITIONAL_OR_KEYWORD, default=rate),
-            *(kind(n, kind.POSITIONAL_OR_KEYWORD, default=f.default) for n, f in fields.items()),
-            *(kind(n, kind.KEYWORD_ONLY, default=d) for n, d in OPTIONS.items() if n not in fields),
-        ]
-    )
-    return __init__
-
-
 def register(cls: Registered) -> Registered:
     """Decorator: lets `keras.saving` and `load_model` find a class or function by its name.
 
@@ -394,16 +307,16 @@ def register(cls: Registered) -> Registered:
 
 
 def zeros(like: Like) -> Slot:
-    """A slot of the variable's shape that starts at zero.
+    """Describe a slot of the variable's shape that starts at zero.
 
     Args:
         like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.
     """
-    return full(like, 0.0)
+    return Slot(like.shape)
 
 
 def full(like: Like, value: float) -> Slot:
-    """A slot of the variable's shape that starts at `value`.
+    """Describe a slot of the variable's shape that starts at `value`.
 
     Args:
         like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.

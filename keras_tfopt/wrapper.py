@@ -1,10 +1,12 @@
-"""The contract of a wrapper: what happens around the step of another optimizer."""
+"""The base class of wrappers: hooks around the step of another optimizer."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from keras_tfopt.execution import (
+from keras_tfopt.engine import (
+    Describing,
     Like,
     Slot,
     WrappingEngine,
@@ -12,27 +14,34 @@ from keras_tfopt.execution import (
     decoded,
     encoded,
 )
+from keras_tfopt.fields import Fielded
 
 
-class Wrapper(WrappingEngine):
+class Wrapper(Fielded, Describing, WrappingEngine):
     """Base class of optimizers around another optimizer, which may be any of Keras.
 
-    A subclass defines some of the hooks below. The engine runs them on every backend, compiled
-    where the inner step is, under accumulation only when the inner optimizer moves the variables,
-    and passes everything else on: learning rate, iterations, loss scaling, saving.
+    A subclass declares its arguments as fields, like a `keras_tfopt.Rule`, and defines some of the
+    hooks below. The engine runs them on every backend, compiled where the inner step is. Under
+    accumulation they run once per step, with the mean gradient of its micro-steps, and a
+    `loss_scale_factor` is divided out before. Everything else belongs to the inner optimizer:
+    learning rate, iterations, loss scaling.
 
     ```python
     @keras_tfopt.register
-    class Centered(keras_tfopt.Wrapper):
+    class Damped(keras_tfopt.Wrapper):
+        factor: float = keras_tfopt.within(0, 1, default=0.5)
+
         def before(self, g, x, s, t):
-            return g - ops.mean(g), x
+            return self.factor * g, x
     ```
 
     Class attributes:
-        sparse: "dense": hooks see whole variables. "rows": hooks see and change touched rows only,
-            which are those that a `RowGradient` names, and those with a gradient that is not zero
-            in variables that match `row_variables` of the inner optimizer. It may move all rows
-            all the same.
+        sparse: "dense": hooks see whole variables. "rows": hooks see and change touched rows only.
+            Touched are rows that a `RowGradient` names; in variables that match `row_variables` of
+            the inner optimizer, also those with a gradient that is not zero. The inner optimizer
+            may move all rows all the same.
+        needs_old: Whether `after` finds in `t.old` what the variable was before the inner step, and
+            after all hooks before that; a copy for the time of a step.
         unsaved: Names of arguments of the constructor that belong to the process, and are not saved
             with the optimizer.
 
@@ -49,14 +58,15 @@ class Wrapper(WrappingEngine):
         before: `(g, x, s, t) -> g, x`. Pure, per variable, before the inner step.
         after: `(g, x, s, t) -> x, {slot: value}`. Pure, per variable, after it.
         accept: `(g, x, t) -> bool tensor`. Where False, the inner step leaves the variable and its
-            slots alone; with accumulation, `g` is the sum of the micro-steps so far.
+            slots alone.
         average: `(x, s) -> value`. Pure, per variable: what `keras_tfopt.averaged` puts in.
         before_step: `(grads, variables) -> grads`.
         after_step: `(variables) -> list or None`. New values of the variables.
         accept_step: `(grads, s) -> bool tensor, {counter: value}`. Pure, of the values of all
             gradients: where False, only the counters change, found in `s`.
-        choices: `() -> {name: argument}`. Arguments that choose variables; see `build`.
-        check: `(likes)`. Raises an error if arguments do not fit the variables.
+        choices: `() -> {name: argument}`. Arguments that choose variables. `build` warns of what
+            matches none.
+        check: `(likes)`. Raise an error if the arguments do not fit the variables.
         facts: `(like) -> dict`. What hooks find in `t` of a variable, by name.
         reach: `(like) -> "dense", "rows" or None`. `sparse` of a variable; None: hooks do not run.
         counters: `() -> {name: Slot}`. State of all variables together.
@@ -64,28 +74,33 @@ class Wrapper(WrappingEngine):
     `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Rule`.
     """
 
-    unsaved: tuple[str, ...] = ()
+    if TYPE_CHECKING:  # the arguments of the engine, for editors
+        inner_optimizer: Any
+        _: dataclasses.KW_ONLY
+        name: str | None = None
+
+    unsaved: ClassVar[tuple[str, ...]] = ()
 
     def slots(self, like: Like) -> dict[str, Slot]:
-        """State for one variable, as in `keras_tfopt.Rule.slots`."""
+        """Describe the state for one variable, as in `keras_tfopt.Rule.slots`."""
         return {}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        """Scalars of a step, as in `keras_tfopt.Rule.scalars`, from the inner optimizer's."""
+        """Return scalars, as `keras_tfopt.Rule.scalars`, from the inner learning rate."""
         return {"lr": lr}
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, serializable."""
+        """Return the constructor's arguments, serializable."""
         inner = encoded(self.inner_optimizer)
         return {"name": self.name, "inner_optimizer": inner, **self.own_config()}
 
     def own_arguments(self) -> list[str]:
-        """Names of the constructor's arguments that are the wrapper's own."""
+        """Return the names of the constructor's arguments that are the wrapper's own."""
         names = self._saved_arguments()
         return [name for name in names if name not in ("name", "inner_optimizer", *self.unsaved)]
 
     def own_config(self) -> dict[str, Any]:
-        """The arguments that are the wrapper's own, serializable."""
+        """Return the arguments that are the wrapper's own, serializable."""
         config = {}
         for name in self.own_arguments():
             value = getattr(self, name)
@@ -95,5 +110,5 @@ class Wrapper(WrappingEngine):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Wrapper:
-        """The optimizer that `get_config` described."""
+        """Return the optimizer that `get_config` described."""
         return cls(**{name: decoded(value, custom_objects) for name, value in config.items()})

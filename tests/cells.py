@@ -1,25 +1,25 @@
-"""Which cells of the matrix a run covers. A cell is an invariant, or test, and an optimizer.
+"""Which tests run on which backend. An exhaustive run leaves nothing out.
 
-A test that takes a `case` is one cell for each Case; its variants, modes, dtypes go with the cell.
-Other tests are about the optimizer that a mark `cell(optimizer=..., invariant=...)` names.
-Exhaustive runs cover every cell in full. In others, the runs on the several backends together
-cover every cell in part, and in full what differs:
+A cell of the matrix is a test and an optimizer, with all variants, modes and dtypes of the test.
+Each cell has a backend that is its home. This table is `TABLE` below:
 
-- Every cell has a backend that is its home, by a hash of its name.
-- The engine tells apart few kinds of rules: of each, the cells of one optimizer (REPRESENTATIVES)
-  are covered in full at home, and by one test each, again chosen by a hash, on the other backends.
-- A formula is carried out by operations of the backend, so that each optimizer has to meet each
-  backend, and by Python branches, so that each of its variants counts. Where a test depends on the
-  formula of a rule (mark `formula`), the cells of the other optimizers are covered at home by every
-  variant, in one mode each, and by every mode; and by one test each on the other backends.
-- All else depends on what the engine does with a rule: of the cells of the other optimizers every
-  third one, by a hash, is covered, by one test at home.
+| tests of a cell                                   | at home                   | elsewhere |
+|---------------------------------------------------|---------------------------|-----------|
+| marked `exhaustive`                               | none                      | none      |
+| marked `spread`                                   | all                       | none      |
+| about no optimizer                                | all                       | all       |
+| about a representative: the first Case of a kind  | all                       | one       |
+| marked `formula`                                  | each variant, each mode   | one       |
+| every sixth of the others                         | one                       | none      |
+| the rest                                          | none                      | none      |
 
-Whatever they are about, tests that take long and are much the same on every backend, or whose
-parameters differ in what no backend knows of (mark `spread`), run once for all backends, each on
-its home, in all ways to make steps that there are. Each parameter has to exist on all backends.
+The first line that fits decides. Why: the engine knows few kinds of rules (REPRESENTATIVES has one
+optimizer of each), so what does not depend on a formula is tested with these. A formula is Python
+branches and operations of a backend, so every branch and every backend takes part. `spread` is for
+slow tests that are much the same on all backends.
 
-A hash stays the same from run to run, and when other optimizers or tests are added.
+Home, mode and every sixth cell are chosen by a hash of names. So they stay the same from run to
+run, and when tests or optimizers are added.
 """
 
 import collections
@@ -48,8 +48,13 @@ def spread(*values):
     return pytest.param(*values, marks=pytest.mark.spread)
 
 
+def exhaustive(*values):
+    """Parameters of a test that is to run with them in exhaustive runs only."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
 def pick(options, *words):
-    """One of some options, always the same for the same words."""
+    """Return one of the options, always the same one for the same words."""
     return options[zlib.crc32("/".join(words).encode()) % len(options)]
 
 
@@ -77,13 +82,13 @@ def cell_of(item):
 
 
 def mode_of(item):
-    """Whether a test makes steps operation by operation, or compiled; "" where it does not say."""
+    """Return "eager" or "compiled", as a test makes steps; "" where it does not say."""
     way = way_of(item)
     return "eager" if way in EAGER else "compiled" if way else ""
 
 
 def way_of(item):
-    """How a test makes steps, as one of its parameters says; "" where none does."""
+    """Return the parameter of a test that says how it makes steps; "" where none does."""
     words = [_params(item).get(name) for name in WAYS]
     return next(filter(None, words), "")
 
@@ -99,48 +104,65 @@ def backends_of(item):
     return tuple(name for name in INSTALLED if mark is None or name in mark.args)
 
 
-def is_spread(item):
-    return item.get_closest_marker("spread") is not None
+def everything(tests, words, backend):
+    return tests
 
 
-def is_elsewhere(item, backend):
-    """Whether one backend is enough for a test, and it is another one."""
-    places = backends_of(item)
-    if not is_spread(item) or backend not in places:  # there it is skipped, with a reason
-        return False
-    return backend != pick(places, _name_in_all_ways(item))
+def nothing(tests, words, backend):
+    return []
 
 
-def _name_in_all_ways(item):
-    """The name of a test without the way to make steps: not every backend has every way."""
-    return re.sub(rf"(?<=[\[-]){re.escape(str(way_of(item)))}(?=[\]-])", "", item.name, count=1)
+def one(tests, words, backend):
+    return [one_of(tests, *words, backend)]
+
+
+def each_variant_and_each_mode(tests, words, backend):
+    """Each variant in some mode, and each mode with some variant."""
+    return one_of_each(tests, variant_of, *words) + one_of_each(tests, way_of, *words)
+
+
+# {line of the table: (what runs at home, what runs elsewhere)}
+TABLE = {
+    "exhaustive": (nothing, nothing),
+    "spread": (everything, nothing),
+    "about no optimizer": (everything, everything),
+    "representative": (everything, one),
+    "formula": (each_variant_and_each_mode, one),
+    "sixth": (one, nothing),
+    "rest": (nothing, nothing),
+}
+
+
+def line_of(item, representatives):
+    """The line of the table that decides about a test."""
+    if item.get_closest_marker("exhaustive"):
+        return "exhaustive"
+    if item.get_closest_marker("spread"):
+        return "spread"
+    if not case_of(item):
+        return "about no optimizer"
+    cell = cell_of(item)
+    if cell.optimizer in representatives:
+        return "representative"
+    if item.get_closest_marker("formula"):
+        return "formula"
+    return "sixth" if pick((True, *[False] * 5), "sample", *cell) else "rest"
 
 
 def left_out(items, backend, representatives):
     """The tests, of those given, that a run on this backend leaves to others."""
-    cells, unwanted = collections.defaultdict(list), set()
+    groups, unwanted = collections.defaultdict(list), set()
     for item in items:
-        if item.get_closest_marker("exhaustive") or is_elsewhere(item, backend):
-            unwanted.add(id(item))
-        elif case_of(item) and not is_spread(item):
-            cells[cell_of(item)].append(item)
-    for cell, members in cells.items():
-        places = backends_of(members[0])
-        if backend not in places:  # skipped, with a reason
-            continue
-        is_home = backend == pick(places, *cell)
-        represents = cell.optimizer in representatives
-        depends_on_formula = members[0].get_closest_marker("formula")
-        is_sampled = is_home and pick((True, False, False), "sample", *cell)
-        if is_home and represents:
-            kept = members
-        elif is_home and depends_on_formula:
-            kept = one_of_each(members, variant_of, *cell) + one_of_each(members, way_of, *cell)
-        elif represents or depends_on_formula or is_sampled:
-            kept = [one_of(members, *cell, backend)]
-        else:
-            kept = []
-        unwanted |= {id(item) for item in members} - {id(item) for item in kept}
+        line = line_of(item, representatives)
+        is_alone = line in ("exhaustive", "spread", "about no optimizer")
+        words = (_name_in_all_ways(item),) if is_alone else cell_of(item)
+        groups[line, words, backends_of(item)].append(item)
+    for (line, words, places), tests in groups.items():
+        if line != "exhaustive" and backend not in places:
+            continue  # skipped, with a reason
+        at_home, elsewhere = TABLE[line]
+        keep = at_home if places and backend == pick(places, *words) else elsewhere
+        unwanted |= {id(item) for item in tests} - {id(i) for i in keep(tests, words, backend)}
     return [item for item in items if id(item) in unwanted]
 
 
@@ -154,3 +176,8 @@ def one_of_each(tests, kind_of, *words):
         kinds[kind_of(item)].append(item)
     # By the name of one of them, or all kinds would have the same mode.
     return [one_of(alike, *words, min(item.name for item in alike)) for alike in kinds.values()]
+
+
+def _name_in_all_ways(item):
+    """The name of a test without the way to make steps: not every backend has every way."""
+    return re.sub(rf"(?<=[\[-]){re.escape(str(way_of(item)))}(?=[\]-])", "", item.name, count=1)

@@ -3,7 +3,7 @@
 import keras
 
 import keras_tfopt
-from tests.cases import first_dimension
+from tests.cases.wrappers import first_dimension
 from tests.cells import EXHAUSTIVE
 
 WRAPPERS = {
@@ -12,6 +12,8 @@ WRAPPERS = {
     "DecoupledWeightDecay": lambda inner: keras_tfopt.DecoupledWeightDecay(inner, 0.02),
     "Multitask": keras_tfopt.Multitask,
     "Lookahead": lambda inner: keras_tfopt.Lookahead(inner, 2, 0.6),
+    "Cautious": lambda inner: keras_tfopt.Cautious(inner, 0.6),
+    "ScheduleFree": lambda inner: keras_tfopt.ScheduleFree(inner, 0.6),
     "StochasticWeightAveraging": lambda inner: keras_tfopt.StochasticWeightAveraging(inner, 1, 2),
     "SkipNonFinite": lambda inner: keras_tfopt.SkipNonFinite(inner, max_consecutive=2),
     "ModelAverage": lambda inner: keras_tfopt.ModelAverage(inner, 2),

@@ -1,4 +1,4 @@
-"""What has to be settled before Keras and its backend are imported."""
+"""Settings that must be made before Keras is imported, and the options of test runs."""
 
 import collections
 import difflib
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _not_of(name, items, cells):
-    """The tests that are not about this optimizer."""
+    """Return the tests that are not about this optimizer."""
     owners = {id(item): getattr(cells.cell_of(item), "optimizer", None) for item in items}
     if name not in owners.values():
         known = sorted({owner for owner in owners.values() if owner})
@@ -95,19 +95,22 @@ def _not_of(name, items, cells):
 # What to look at where tests of a new optimizer fail, by the file they are in.
 ADVICE = {
     "contract": "Compare `update` with the class in tests/reference/, which is written from the "
-    "paper. Where both are right, the Case needs `wider`, with the reason for the tolerance.",
+    "paper. Where both are right, the Case needs `wider_tolerance`, with the reason.",
+    "contract_state": "Arguments must be fields, and defaults those of the reference.",
+    "rows": "`sparse` of the class and of the reference say what a row gradient does.",
     "architecture": "A rule is pure, documented and exported: the test's name says which is not.",
     "bad_input": "`refused` of the Case lists, for each argument, values that its field refuses.",
-    "properties": "`scaling` of the Case says how steps scale with the gradient; None if they do "
-    "not.",
-    "interruptions": "`bounded` of the Case says that infinite gradients make finite steps.",
+    "properties": "`step_scales_with_power` of the Case says by which power steps grow with "
+    "gradients; None if there is none.",
+    "interruptions": "`steps_are_bounded` of the Case says that an infinite gradient makes a "
+    "finite step.",
     "hyperparameters": "`update` and `scalars` must compute with tensors, not only with numbers.",
     "documentation": "The docstring describes each argument, slot and default.",
 }
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """After the tests of one optimizer: what to do where they fail."""
+    """Print what to do about failed tests of one optimizer."""
     failed = terminalreporter.stats.get("failed", [])
     if not (config.getoption("optimizer") and failed):
         return
@@ -119,7 +122,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _parts(items, count):
-    """Files with their part, of about as many tests each: costly fixtures belong to files."""
+    """Return the part of each file. Parts have about as many tests each."""
     tests, parts = collections.Counter(item.path for item in items), {}
     loads = [0] * count
     for path, number in sorted(tests.items(), key=lambda pair: (-pair[1], str(pair[0]))):
@@ -129,10 +132,9 @@ def _parts(items, count):
 
 
 def _order(items, cells):
-    """Puts together, on one worker, what shares compiled code: the tests of one optimizer.
+    """Put the tests of one optimizer on one worker: they share compiled code.
 
-    Tests that share something else begin: what they share takes long, and workers that come to the
-    end would wait for it.
+    Tests that share other things come first. These take long, and at the end workers would wait.
     """
     files = list(dict.fromkeys(item.path for item in items))
     cases = {id(item): getattr(cells.case_of(item), "name", "") for item in items}

@@ -28,19 +28,11 @@ import keras_tfopt.distributed as distributed
 from tests import averaging
 from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
 from tests.cells import EXHAUSTIVE, INSTALLED, pick
+from tests.methods import METHODS, momentum
 
 BACKEND = keras.backend.backend()
 FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
 SHARED = ENGINE in ("jax_mesh", "mirrored")  # replicas in one process
-
-METHODS = {
-    "ModelAverage": lambda inner: distributed.ModelAverage(inner, PERIOD),
-    "ElasticAverage": lambda inner: distributed.ElasticAverage(inner, PERIOD),
-    "AGN": lambda inner: distributed.AGN(inner, PERIOD),
-    "SyncReplicas": lambda inner: distributed.SyncReplicas(inner, 1),
-    "DropStale": lambda inner: distributed.DropStale(inner, 1),
-    "DiLoCo": lambda inner: distributed.DiLoCo(inner, 0.7, 0.8, PERIOD),
-}
 
 
 def stale(rank, shared):
@@ -51,10 +43,6 @@ def stale(rank, shared):
 
 def keras_sgd(**options):
     return keras.optimizers.SGD(RATE, MOMENTUM, **options)
-
-
-def our_momentum(**options):
-    return keras_tfopt.Momentum(RATE, MOMENTUM, **options)
 
 
 # ---- What runs in every engine -------------------------------------------------------------------
@@ -72,19 +60,19 @@ class Run:
     def scope(self):
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
-    def model(self, optimizer, dtype="float32", make=None, **compiled):
+    def model(self, optimizer, layers=lambda: [dense(START)], make=keras.Sequential, **compiled):
+        """A model that is compiled with `optimizer()`; both are made under the strategy."""
         with self.scope():
-            kernel = keras.initializers.Constant(START)
-            dense = keras.layers.Dense(1, kernel_initializer=kernel, dtype=dtype)
-            model = (make or keras.Sequential)([keras.Input((INPUTS,)), dense])
+            model = make([keras.Input((INPUTS,)), *layers()])
             if BACKEND == "tensorflow":
                 compiled.setdefault("jit_compile", False)
             model.compile(optimizer(), "mse", **compiled)
         return distributed.train_apart(model)
 
-    def fit(self, model, steps=slice(0, STEPS)):
+    def fit(self, model, steps=slice(0, STEPS), **how):
         x, y = self.x[steps].reshape(-1, INPUTS), self.y[steps].reshape(-1, 1)
-        model.fit(x, y, batch_size=BATCH * len(self.ranks), shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=BATCH * len(self.ranks), shuffle=False, verbose=0, **how)
+        return self.found(model)
 
     def found(self, model):
         """Weights of each replica here, and the center."""
@@ -105,18 +93,21 @@ class Run:
         return [keras.ops.convert_to_numpy(keras.ops.cast(variable.value, "float32"))]
 
 
+def dense(start, dtype="float32"):
+    kernel = keras.initializers.Constant(start)
+    return keras.layers.Dense(1, kernel_initializer=kernel, dtype=dtype)
+
+
 def joined(arrays):
     return np.concatenate([np.asarray(array, float).ravel() for array in arrays]).tolist()
 
 
 def in_fit(run, method, inner=keras_sgd, **compiled):
-    model = run.model(lambda: METHODS[method](inner()), **compiled)
-    run.fit(model)
-    return run.found(model)
+    return run.fit(run.model(lambda: METHODS[method](inner()), **compiled))
 
 
 def in_a_loop(run, method):
-    model = run.model(lambda: METHODS[method](our_momentum()))
+    model = run.model(lambda: METHODS[method](momentum()))
     optimizer = model.optimizer
     optimizer.build(model.trainable_variables)
     step = LOOPS[BACKEND](run, model)
@@ -136,21 +127,33 @@ def tensorflow_step(run, model):
         variables = model.trainable_variables
         model.optimizer.apply(tape.gradient(loss, variables), variables)
 
-    if not run.strategy:
-        return tf.function(step)
+    return on_replicas(run.strategy, step) if run.strategy else tf.function(step)
 
-    @tf.function
-    def everywhere(x, y):
-        run.strategy.run(step, args=(x, y))
+
+def on_replicas(strategy, step, compiled=True):
+    """Return a function that gives each replica its part of some arrays."""
+    import tensorflow as tf
+
+    def everywhere(*parts):
+        strategy.run(step, args=parts)
 
     def split(array):
-        return run.strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(
-                np.split(array, len(run.ranks))[context.replica_id_in_sync_group]
-            )
+        parts = np.split(array, strategy.num_replicas_in_sync)
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group])
         )
 
-    return lambda x, y: everywhere(split(x), split(y))
+    call = tf.function(everywhere) if compiled else everywhere
+    return lambda *arrays: call(*map(split, arrays))
+
+
+def two_tensorflow_devices():
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, logical)
+    return ["CPU:0", "CPU:1"]
 
 
 def jax_step(run, model):
@@ -199,7 +202,7 @@ LOOPS = {"tensorflow": tensorflow_step, "jax": jax_step, "torch": torch_step}
 
 
 def accumulating(run, method):
-    return in_fit(run, method, lambda: our_momentum(gradient_accumulation_steps=2))
+    return in_fit(run, method, lambda: momentum(gradient_accumulation_steps=2))
 
 
 def several_steps_at_once(run, method):
@@ -226,59 +229,47 @@ class LoadedAfterItsOptimizer(keras.Model):
 
 
 def resumed_in_another_order(run, method):
-    return resumed(run, method, LoadedAfterItsOptimizer)
+    return resumed(run, method, make=LoadedAfterItsOptimizer)
 
 
-def resumed(run, method, make=None):
+def resumed(run, method, **how):
     """All workers save after four steps, and go on from there."""
-    model = run.model(lambda: METHODS[method](our_momentum()), make=make)
+    model = run.model(lambda: METHODS[method](momentum()), **how)
     run.fit(model, slice(0, 4))
     path = FOLDER / f"{method}-{run.ranks[0]}.keras"
     model.save(path)
     with run.scope():
         model = keras.models.load_model(path)
-    run.fit(distributed.train_apart(model), slice(4, STEPS))
-    return run.found(model)
+    return run.fit(distributed.train_apart(model), slice(4, STEPS))
 
 
 def from_one_worker(run, method):
     """Several workers go on from what one alone has saved after three steps of `ModelAverage`."""
     exchange = distributed.Alone()
-    model = run.model(lambda: distributed.ModelAverage(our_momentum(), PERIOD, exchange=exchange))
+    model = run.model(lambda: distributed.ModelAverage(momentum(), PERIOD, exchange=exchange))
     alone = averaging.batches(0)
     x, y = (part[:3].reshape(-1, part.shape[-1]) for part in alone)
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     path = FOLDER / f"alone-{run.ranks[0]}.keras"
     model.save(path)
-    model = keras.models.load_model(path)
-    run.fit(model, slice(3, 6))
-    return run.found(model)
+    return run.fit(keras.models.load_model(path), slice(3, 6))
 
 
 def mixed_dtypes(run, method):
     """bfloat16 weights beside float32 ones, averaged after each step."""
-    with run.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((INPUTS,)),
-                keras.layers.Dense(1, kernel_initializer="ones", dtype="bfloat16"),
-                keras.layers.Dense(1, kernel_initializer="ones", dtype="float32"),
-            ]
-        )
-        optimizer = distributed.ModelAverage(our_momentum(), 1)
-        compiled = {"jit_compile": False} if BACKEND == "tensorflow" else {}
-        model.compile(optimizer, "mse", **compiled)
-    distributed.train_apart(model)
-    run.fit(model)
+    model = run.model(
+        lambda: distributed.ModelAverage(momentum(), 1),
+        lambda: [dense(1.0, "bfloat16"), dense(1.0)],
+    )
     dtypes = {keras.backend.standardize_dtype(v.dtype) for v in model.trainable_variables}
-    return {**run.found(model), "dtypes": sorted(dtypes)}
+    return {**run.fit(model), "dtypes": sorted(dtypes)}
 
 
 def other_models(run, method):
     """A worker has another model: all of them are told."""
     units = 1 + run.ranks[0]
     model = keras.Sequential([keras.Input((INPUTS,)), keras.layers.Dense(units)])
-    METHODS[method](our_momentum()).build(model.trainable_variables)
+    METHODS[method](momentum()).build(model.trainable_variables)
 
 
 def compiled_by_xla(run, method):
@@ -287,9 +278,7 @@ def compiled_by_xla(run, method):
 
 def inside_another(run, method):
     """A wrapper around, which would sum the gradients of replicas first."""
-    around = run.model(lambda: keras_tfopt.MovingAverage(METHODS[method](our_momentum())))
-    run.fit(around)
-    return run.found(around)
+    return run.fit(run.model(lambda: keras_tfopt.MovingAverage(METHODS[method](momentum()))))
 
 
 KINDS = {
@@ -349,10 +338,7 @@ def connect():
         return None, (range(workers.size) if SHARED else [workers.rank])
     import tensorflow as tf
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    logical = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, logical)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = tf.distribute.MirroredStrategy(two_tensorflow_devices())
     with strategy.scope():
         workers = distributed.connect()
     return strategy, range(workers.size)

@@ -14,11 +14,10 @@ import time
 import keras
 import numpy as np
 
-import keras_tfopt
 import keras_tfopt.distributed as distributed
-from tests import averaging
+from tests.exchange_worker import Run
+from tests.methods import METHODS, momentum
 
-BACKEND = keras.backend.backend()
 TIMEOUT = 6
 STALL = 2 * TIMEOUT
 AT = 4  # the batch before which it happens
@@ -44,46 +43,24 @@ class Fault(keras.callbacks.Callback):
             time.sleep(STALL)
 
 
-def make_model():
-    kernel = keras.initializers.Constant(averaging.START)
-    model = keras.Sequential(
-        [keras.Input((averaging.INPUTS,)), keras.layers.Dense(1, kernel_initializer=kernel)]
-    )
-    inner = keras_tfopt.Momentum(averaging.RATE, averaging.MOMENTUM)
-    optimizer = distributed.ModelAverage(inner, averaging.PERIOD)
-    compiled = {"jit_compile": False} if BACKEND == "tensorflow" else {}
-    model.compile(optimizer, "mse", **compiled)
-    return model
-
-
 def main(fault, folder):
     rank = distributed.connect(timeout=TIMEOUT).rank
-    x, y = averaging.batches(rank)
-    x, y = x.reshape(-1, averaging.INPUTS), y.reshape(-1, 1)
-    callbacks, epochs, model = [], 1, make_model()
+    run = Run((None, [rank]))
+    model = run.model(lambda: METHODS["ModelAverage"](momentum()))
+    callbacks, how = [], {}
     if fault == "unequal" and rank == 1:
-        keep = averaging.BATCH * 2  # so that this one makes no exchange, the other two
-        x, y = x[:keep], y[:keep]
+        how = {"steps": slice(0, 2)}  # this one makes no exchange, the other makes two
     if fault in ("killed", "raises", "stalls") and rank == 1:
         callbacks = [Fault(fault)]
     if fault == "first_killed" and rank == 0:
         callbacks = [Fault("killed")]
     if fault.startswith("backup"):
-        epochs = 2
+        how = {"epochs": 2}
         backup = keras.callbacks.BackupAndRestore(folder / str(rank), delete_checkpoint=False)
         callbacks = [backup]
         if fault == "backup_killed" and rank == 1:
             callbacks.append(Fault("killed", epoch=1))
-    model.fit(
-        x,
-        y,
-        batch_size=averaging.BATCH,
-        shuffle=False,
-        epochs=epochs,
-        verbose=0,
-        callbacks=callbacks,
-    )
-    weights = np.concatenate([w.ravel() for w in model.get_weights()])
+    (weights,) = run.fit(model, callbacks=callbacks, **how)["weights"]
     np.save(folder / f"weights-{rank}.npy", weights)
     print(f"epochs made: {len(model.history.epoch)}", flush=True)
 

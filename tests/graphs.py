@@ -3,12 +3,40 @@
 import contextlib
 
 import numpy as np
+import pytest
+
+from tests import cells
+from tests.stepping import BACKEND
+
+if BACKEND != "tensorflow":  # as well for the tests that import this file
+    pytest.skip("graphs of TensorFlow 1 are TensorFlow's", allow_module_level=True)
+
 import tensorflow as tf
 from tensorflow.python.eager import context
+
+from keras_tfopt import legacy
 
 v1 = tf.compat.v1
 
 KINDS = ("reference", "resource")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def one_kind_of_each(kinds_of):
+    """Mark a test for `{name: kinds of variables}`: one kind of each name, or all if exhaustive."""
+    pairs = [
+        pytest.param(
+            name,
+            kind,
+            id=f"{name}-{kind}",
+            marks=[pytest.mark.exhaustive] * (kind != cells.pick(kinds, name)),
+        )
+        for name, kinds in kinds_of.items()
+        for kind in kinds
+    ]
+    return pytest.mark.parametrize(("name", "kind"), pairs)
+
+
 DTYPES = ("float16", "float32", "float64")
 # Of numbers near one, after some steps that are computed in these types on both sides. Numbers
 # given to constructors pass through float32 on their way, as in TensorFlow 1.
@@ -57,3 +85,24 @@ def assert_close(actual, expected, dtype="float32", factor=1.0):
     np.testing.assert_allclose(
         actual, expected, rtol=0, atol=TOLERANCES[dtype] * factor * size, strict=True
     )
+
+
+MAKE = {
+    "Adam": lambda: legacy.AdamOptimizer(0.1),
+    "LARS": lambda: legacy.LARSOptimizer(0.5, eeta=0.5),
+    "GGT": lambda: legacy.GGTOptimizer(0.1, window=2),
+    "averages": lambda: legacy.MovingAverageOptimizer(legacy.NadamOptimizer(0.1), 0.5),
+    "multitask": lambda: legacy.MultitaskOptimizerWrapper(legacy.MomentumOptimizer(0.1, 0.9)),
+    "decay": lambda: legacy.AdamWOptimizer(0.01, 0.1),
+}
+
+
+def straight(make, steps, kind="resource"):
+    """Return what a variable becomes in some steps."""
+    with session() as sess:
+        x = variable([1.0, -2.0], "x", kind)
+        train = make().minimize(tf.reduce_sum(x**2), var_list=[x])
+        start(sess)
+        for _ in range(steps):
+            sess.run(train)
+        return sess.run(x)

@@ -1,4 +1,4 @@
-"""What test_interruptions.py runs, and kills: a training that writes backups of itself.
+"""The program that test_interruptions.py kills: a training that writes backups of itself.
 
     KERAS_BACKEND=jax python -m tests.killed_worker FOLDER NAME [POINT]
 
@@ -14,7 +14,7 @@ import sys
 import keras
 import numpy as np
 
-from keras_tfopt.execution import parts
+from keras_tfopt.engine import parts
 from tests.state_worker import MAKERS, everything, make_model
 
 EPOCHS, BATCHES = 4, 3
@@ -48,7 +48,7 @@ class MidEpoch(Ending):
 
 
 class WhileSaving(Ending):
-    """In the middle of the optimizer's state, as it is written into the file."""
+    """Kill in the middle of writing the optimizer's state."""
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == KILLED_IN:

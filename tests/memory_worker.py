@@ -1,4 +1,4 @@
-"""What test_memory.py runs in a process of its own: the memory that steps need for a while.
+"""The program of test_memory.py, in a process of its own: it measures the memory of steps.
 
     KERAS_BACKEND=torch python -m tests.memory_worker '{"cls": "GGT", "shapes": [[1000, 1000]]}'
 

@@ -1,4 +1,4 @@
-"""What test_state.py runs once per backend and stage: saves models in mid-training, or goes on.
+"""The program of test_state.py, once per backend and stage: it saves models, or goes on with them.
 
     KERAS_BACKEND=jax python -m tests.state_worker train FOLDER
     KERAS_BACKEND=torch python -m tests.state_worker continue FOLDER
@@ -36,6 +36,11 @@ def schedule():
     return keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.9)
 
 
+@keras_tfopt.register
+def slow_tables(variable):
+    return {"learning_rate_factor": schedule()} if variable.name == "embeddings" else None
+
+
 # The state is saved after three steps: in the middle of an accumulation.
 MAKERS = {
     "lazy": lambda: keras_tfopt.LazyAdam(0.05, **EVERYTHING),
@@ -70,6 +75,11 @@ MAKERS = {
     ),
     "of_keras": lambda: keras_tfopt.LossScaleOptimizer(
         keras_tfopt.MovingAverage(keras.optimizers.Adam(0.05), 0.8), initial_scale=64.0
+    ),
+    "groups": lambda: keras_tfopt.MovingAverage(
+        keras_tfopt.Adam(0.05, weight_decay=0.2),
+        0.8,
+        groups=[{"kernel$": {"beta_2": 0.9, "weight_decay": 0.1}}, slow_tables],
     ),
     **IN_PROCESSES,
 }

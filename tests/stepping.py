@@ -1,4 +1,4 @@
-"""One way to make steps, whatever the backend and however the step is run.
+"""A single way to make steps, on all backends and in all modes.
 
 A `Runner` owns the variables of one optimizer, takes NumPy gradients and hides the rest:
 
@@ -19,6 +19,7 @@ Modes, and where they exist:
 
 import contextlib
 import importlib.metadata
+import json
 from typing import NamedTuple
 
 import keras
@@ -47,7 +48,8 @@ IMMEDIATE = {
     "torch": ("eager", "compiled"),
 }[BACKEND]
 
-
+every_mode = pytest.mark.parametrize("mode", MODES)
+eager_and_compiled = pytest.mark.parametrize("mode", ("eager", "compiled"))
 several_only = pytest.mark.skipif(
     not hasattr(keras.optimizers, "MultiOptimizer"),
     reason="this version of Keras has no MultiOptimizer",
@@ -86,6 +88,17 @@ def to_numpy(x):
     if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16"):
         x = keras.ops.cast(x, "float32")
     return np.array(keras.ops.convert_to_numpy(x))
+
+
+def innermost(optimizer):
+    """The optimizer inside of a wrapper, or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def through_json(thing, custom_objects=None):
+    """Return what another process would load: a copy made from a configuration in JSON."""
+    text = json.dumps(keras.saving.serialize_keras_object(thing), allow_nan=False)
+    return keras.saving.deserialize_keras_object(json.loads(text), custom_objects)
 
 
 def slots_of(optimizer, variable):
@@ -134,7 +147,7 @@ class Runner:
         return [a.copy() for a in state]
 
     def traces(self):
-        """How many programs have been built for this runner (torch: in this process) so far."""
+        """Return how many programs were built for this runner (torch: in this process) so far."""
         if BACKEND == "tensorflow":
             return self.compiled.experimental_get_tracing_count()
         if BACKEND == "jax":
@@ -146,11 +159,11 @@ class Runner:
     # Stepping
 
     def step(self, gradients):
-        """One step. A path that is missing from `gradients` has gradient None."""
+        """Make a step. A path that `gradients` lacks has gradient None."""
         assert set(gradients) <= {v.path for v in self.variables}, list(gradients)
         gradients = [self._lift(gradients.get(v.path), v) for v in self.variables]
         if self.mode == "eager":
-            with keras_tfopt.execution.plain():
+            with keras_tfopt.engine.plain():
                 self.optimizer.apply(gradients, self.variables)
         elif self.compiled is None:
             self.optimizer.apply(gradients, self.variables)
@@ -185,6 +198,22 @@ class Runner:
         if isinstance(gradient, np.ndarray | np.floating | float):
             return keras.ops.convert_to_tensor(gradient, dtype=variable.dtype)
         return gradient  # already something of the backend's
+
+
+def row_pair(case, mode, table, momentum_steps=2):
+    """Two runners in the same state in mid-training: a row variable, and the same as a kernel."""
+    rng = np.random.default_rng(0)
+    by_rows = Runner(case.make(), {"embeddings": table}, mode)
+    dense = Runner(case.make(), {"kernel": table}, mode)
+    for _ in range(momentum_steps):
+        g = rng.normal(size=table.shape)
+        every_row = Rows(g, np.arange(len(table), dtype="int32"))
+        by_rows.step({"embeddings": every_row})
+        dense.step({"kernel": g})
+    for source, target in zip(by_rows.optimizer.variables, dense.optimizer.variables):
+        target.assign(source.value)
+    dense.variables[0].assign(by_rows.variables[0].value)
+    return by_rows, dense
 
 
 def _flatten(gradients):

@@ -1,15 +1,12 @@
 """Averages in the place of the weights: at evaluation, in a context, in a checkpoint."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 
 import keras_tfopt
+from tests.compare import same
+from tests.programs import AS_USERS, output_of
 from tests.stepping import BACKEND, several_only, to_numpy
 
 RNG = np.random.default_rng(0)
@@ -22,10 +19,14 @@ def momentum(**base):
 
 
 EMA = {"use_ema": True, "ema_momentum": 0.9}
+FROZEN_BIAS = {"last/bias$": {"frozen": True}}
 SOURCES = {
     "MovingAverage": lambda: keras_tfopt.MovingAverage(momentum(), 0.9),
     "SWA": lambda: keras_tfopt.StochasticWeightAveraging(momentum(), 1, 2),
     "Lookahead": lambda: keras_tfopt.Lookahead(momentum(), 4),
+    "ScheduleFree": lambda: keras_tfopt.ScheduleFree(momentum()),
+    "ScheduleFreeSGD": lambda: keras_tfopt.ScheduleFreeSGD(0.1, 0.8, groups=FROZEN_BIAS),
+    "ScheduleFreeAdamW use_ema": lambda: keras_tfopt.ScheduleFreeAdamW(0.1, **EMA),
     "use_ema": lambda: momentum(**EMA),
     "stock use_ema": lambda: keras.optimizers.SGD(0.1, momentum=0.9, **EMA),
     "inside": lambda: keras_tfopt.SkipNonFinite(
@@ -56,7 +57,7 @@ every_verb = pytest.mark.parametrize("verb", ("evaluate", "predict"))
 def make_model(optimizer, **options):
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
-        [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(2)]
+        [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(2, name="last")]
     )
     model.compile(optimizer, "mse", **options)
     return model
@@ -73,12 +74,8 @@ def everything(model):
     return [to_numpy(v).copy() for v in (*model.variables, *model.optimizer.variables)]
 
 
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
 def expected_averages(make, steps=6):
-    """From the weights after each step, by the formulas of the papers."""
+    """Compute averages from the weights after each step, by the formulas of the papers."""
     model = make_model(make())
     path = [model.get_weights()]
     for _ in range(steps):
@@ -98,7 +95,20 @@ def averages(path, decay):
     return average
 
 
+def schedule_free(path, momentum):
+    """Compute x from y after each step, with a constant learning rate: then its weights are 1/t."""
+    x = path[0]
+    for t, ys in enumerate(path[1:], 1):
+        part = 1 / (t * (1 - momentum))
+        x = [
+            ((1 - 1 / t) * a + part * y) / (1 + momentum * part) for a, y in zip(x, ys, strict=True)
+        ]
+    return x
+
+
 FORMULAS = {
+    "ScheduleFreeSGD": lambda path: schedule_free(path, 0.8),
+    "ScheduleFreeAdamW use_ema": lambda path: averages(path[1:], 0.9),
     "MovingAverage": lambda path: averages(path, 0.9),
     "SWA": lambda path: [np.mean(w, axis=0) for w in zip(path[2], path[4], path[6], strict=True)],
     "use_ema": lambda path: averages(path[1:], 0.9),  # starts at the first new weights
@@ -372,13 +382,4 @@ assert two[0] != plain[0]
 @pytest.mark.backends("tensorflow", "jax", reason="Keras spreads no training on PyTorch by itself")
 @pytest.mark.spread
 def test_averages_on_two_devices():
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**environment, "KERAS_BACKEND": BACKEND},
-        cwd=pathlib.Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    output_of("-c", PROGRAM, **AS_USERS)

@@ -1,10 +1,10 @@
-"""That the benchmarks run, and that both sides of a ratio do the same work."""
+"""The benchmarks run, and both sides of a ratio do the same work."""
 
 import keras
 import numpy as np
 import pytest
 
-from integration.benchmarks import contenders, costs, dense, embedding, exchange, verbs
+from integration.benchmarks import contenders, costs, dense, embedding, exchange, groups, verbs
 from integration.benchmarks.shapes import WORK
 
 SMALL = [(8, 8), (8,)]
@@ -52,6 +52,16 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     )
     assert count["one of 20M"] == 20_000_000
     assert count["200 of 64x64"] == 200 * 64 * 64
+
+
+@pytest.mark.spread
+def test_groups_benchmark():
+    """Each variable has one of twelve learning rates."""
+    shapes = [(4, 4)] * 24
+    factors = [s["learning_rate_factor"] for s in groups.layers(len(shapes)).values()]
+    assert len(set(factors)) == 12 and max(factors) == 1.0
+    result = groups.measure("Adam", shapes, budget=0.1)
+    assert result["rounds"] >= 9 and "| Adam |" in groups.table([result])
 
 
 @pytest.mark.spread

@@ -18,7 +18,7 @@ REPRESENTATIVES = {"Optimizer3", "Optimizer7"}
 
 
 class Item:
-    """What pytest knows of a test, as far as it is asked for here."""
+    """A stand-in for a test of pytest, with the attributes that `cells` reads."""
 
     def __init__(self, test, case, mode, marks, dtype="float32"):
         self.originalname, self.name = f"test_{test}", f"test_{test}[{case}-{mode}-{dtype}]"
@@ -74,7 +74,7 @@ def run(monkeypatch):
 
 
 def how_many(run, test, case):
-    """How many tests of a cell the backends cover."""
+    """Return how many tests of a cell each backend covers, sorted."""
     return sorted(len(run[backend].get((test, case), ())) for backend in cells.BACKENDS)
 
 
@@ -89,7 +89,7 @@ def test_every_optimizer_meets_what_depends_on_its_formula(run):
         *away, home = how_many(run, "formula", case)
         assert away == [1, 1]
         assert home == 4 if represents else home in (2, 3)
-    assert 4 < sampled < len(OPTIMIZERS) / 2
+    assert 1 < sampled < len(OPTIMIZERS) / 3
 
 
 def test_formulas_are_met_in_every_variant_and_every_mode(run):

@@ -1,53 +1,40 @@
 """Checkpoints of TensorFlow 1: going on from recorded ones, and writing such."""
 
 import json
-import os
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 import keras_tfopt
 from integration import originals, through_legacy
 from keras_tfopt import legacy
-from keras_tfopt.legacy.table import REQUIRED, TABLE
+from tests.checkpoints import (
+    CASES,
+    KINDS,
+    RECORDED,
+    ROOT,
+    assert_same,
+    contents,
+    every_kind,
+    manifest,
+    prefix_of,
+    run_program,
+    tensorflow_1,
+)
+from tests.stepping import BACKEND, make_variable, to_numpy
 
 pytest.importorskip("tensorflow")
 
-ROOT = Path(__file__).parents[1]
-RECORDED = ROOT / "tests" / "golden" / "tf1" / "checkpoints"
-BACKEND = keras.backend.backend()
-KINDS = sorted(p.name for p in RECORDED.iterdir())
-CASES = [
-    (kind, saved["prefix"])
-    for kind in KINDS
-    for saved in json.loads((RECORDED / kind / "manifest.json").read_text())["checkpoints"]
-]
-every_case = pytest.mark.parametrize(
-    ("kind", "prefix"), CASES, ids=[f"{k}-{p.split('/')[0]}" for k, p in CASES]
-)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+from integration.tf1 import names  # which imports TensorFlow
+
+IDS = [f"{kind}-{prefix.split('/')[0]}" for kind, prefix in CASES]
+every_case = pytest.mark.parametrize(("kind", "prefix"), CASES, ids=IDS)
 
 
 def test_there_are_all_recordings():
     assert len(KINDS) == 13 and len(CASES) == 14
-
-
-def to_numpy(value):
-    return np.array(ops.convert_to_numpy(value))
-
-
-def manifest(kind):
-    return json.loads((RECORDED / kind / "manifest.json").read_text())
-
-
-def prefix_of(kind):
-    return str(RECORDED / kind / manifest(kind)["checkpoints"][0]["prefix"])
 
 
 class Network(keras.Model):
@@ -123,18 +110,15 @@ def assert_state(kind, model, optimizer, step, arrays):
 # ---- Going on ------------------------------------------------------------------------------------
 
 
+@pytest.mark.spread
 # Two of them in the slow lane only: the rule of LazyAdam goes on with an embedding as well, and
 # what a swapping saver has written is compared whole by the round trip.
 @pytest.mark.parametrize(
     ("kind", "prefix"),
     [
-        pytest.param(
-            kind,
-            prefix,
-            id=f"{kind}-{prefix.split('/')[0]}",
-            marks=[pytest.mark.slow] * (kind == "LazyAdam" or prefix.startswith("swapping")),
-        )
-        for kind, prefix in CASES
+        pytest.param(*case, id=name, marks=[pytest.mark.slow] * slow)
+        for case, name in zip(CASES, IDS, strict=True)
+        for slow in [case[0] == "LazyAdam" or case[1].startswith("swapping")]
     ],
 )
 def test_training_goes_on_as_recorded(kind, prefix):
@@ -155,7 +139,7 @@ def go_on(kind, model, optimizer, step, arrays):
     """Steps 5 to 9 in Keras's own training, compared after each."""
     # What is compiled is tested elsewhere, with these rules and others.
     model.compile(optimizer=optimizer, loss=LOSS, run_eagerly=BACKEND == "tensorflow")
-    with keras_tfopt.execution.plain():
+    with keras_tfopt.engine.plain():
         for t in range(5, 10):
             x, y = batch(arrays, t)
             model.reset_metrics()  # or the loss is the mean of all batches in Keras 3.12
@@ -175,7 +159,7 @@ def test_verbs_go_on_as_recorded(kind):
     assert_state(kind, model, optimizer.keras, 4, arrays)
     # Single operations take their time on JAX, and the state is all that there is to go on from.
     end = 5 if BACKEND == "jax" else 10
-    with keras_tfopt.execution.plain():
+    with keras_tfopt.engine.plain():
         for t in range(5, end):
             x, y = batch(arrays, t)
             optimizer.minimize(lambda x=x, y=y: LOSS(y, model(x)), step, model.trainable_variables)
@@ -202,14 +186,6 @@ def test_a_training_in_progress_is_set_back(kind):
 # ---- Writing -------------------------------------------------------------------------------------
 
 
-def contents(prefix):
-    """Everything in a checkpoint, read without this package."""
-    import tensorflow as tf
-
-    reader = tf.train.load_checkpoint(str(prefix))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 @every_case
 def test_round_trip_is_exact(kind, prefix, tmp_path):
     """What is loaded and written again is the same file, to the bit, name by name."""
@@ -218,48 +194,20 @@ def test_round_trip_is_exact(kind, prefix, tmp_path):
     legacy.load_checkpoint(RECORDED / kind / prefix, model, optimizer, swapped=swapped)
     path = legacy.save_checkpoint(tmp_path / "new" / "model", model, optimizer, swapped=swapped)
     assert path == str(tmp_path / "new" / "model")
-    ours, theirs = contents(path), contents(RECORDED / kind / prefix)
-    assert set(ours) == set(theirs)
-    for name, array in theirs.items():
-        assert ours[name].dtype == array.dtype and ours[name].shape == array.shape, name
-        if name != "flat_grad":  # of GGT, which writes it before it reads it
-            np.testing.assert_array_equal(ours[name], array, err_msg=name)
+    # GGT writes `flat_grad` before it reads it.
+    assert_same(contents(path), contents(RECORDED / kind / prefix), but=["flat_grad"])
 
     again, optimizer = network(kind, seed=3, name="again"), public(kind, counter())
     # A folder is its latest checkpoint.
     legacy.load_checkpoint(tmp_path / "new", again, optimizer, swapped=swapped)
-    for a, b in zip(model.weights, again.weights):
-        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
-
-
-def tensorflow_1():
-    """The interpreter with TensorFlow 1.15: $TF1_PYTHON, or `python3.7` if it has it."""
-    candidates = [os.environ.get("TF1_PYTHON"), shutil.which("python3.7")]
-    for python in filter(None, candidates):
-        done = subprocess.run(
-            [python, "-c", "import tensorflow as tf; print(tf.__version__)"],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode == 0 and done.stdout.split(".")[:2] == ["1", "15"]:
-            return python
-    return None
+    assert_same(model.weights, again.weights)
 
 
 def restored_by(python, kind, prefix, out):
     """What `integration/tf1/restore.py` makes of a checkpoint; None if it lacks the optimizer."""
-    batches = RECORDED / kind / "continuation.npz"
-    program = ROOT / "integration" / "tf1" / "restore.py"
-    arguments = [RECORDED / kind / "manifest.json", prefix, batches, out]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, str(program), *map(str, arguments)],
-        env=environment,
-        cwd=out.parent,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    folder = RECORDED / kind
+    files = [folder / "manifest.json", prefix, folder / "continuation.npz", out]
+    done = run_program(python, "restore.py", files, out.parent)
     if done.returncode == 3:
         return None
     assert done.returncode == 0, done.stderr[-3000:]
@@ -285,28 +233,6 @@ def write_loaded(kind, folder):
     return legacy.save_checkpoint(folder / "written", model, optimizer)
 
 
-@every_kind
-def test_saver_in_graph_mode_restores_it(kind, tmp_path):
-    """A graph with the variables that the recorded one had, and a Saver of TensorFlow 1."""
-    import tensorflow as tf
-
-    prefix = write_loaded(kind, tmp_path)
-    v1 = tf.compat.v1
-    with tf.Graph().as_default(), v1.Session() as session:
-        recorded = manifest(kind)["checkpoints"][0]["variables"]
-        variables = [
-            v1.get_variable(v["name"], v["shape"], v["dtype"], v1.zeros_initializer())
-            for v in recorded
-        ]
-        session.run(v1.global_variables_initializer())
-        v1.train.Saver().restore(session, prefix)
-        values = session.run(variables)
-    theirs = contents(prefix_of(kind))
-    for entry, value in zip(recorded, values):
-        if entry["name"] != "flat_grad":
-            np.testing.assert_array_equal(value, theirs[entry["name"]], entry["name"])
-
-
 @pytest.mark.slow
 @pytest.mark.spread
 def test_training_in_graph_mode_goes_on_from_it(tmp_path):
@@ -319,8 +245,6 @@ def test_training_in_graph_mode_goes_on_from_it(tmp_path):
 @every_kind
 def test_tensorflow_1_restores_it(kind, tmp_path):
     python = tensorflow_1()
-    if python is None:
-        pytest.skip("no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it")
     prefix = write_loaded(kind, tmp_path)
     done = restored_by(python, kind, prefix, tmp_path / "done.npz")
     assert done is not None
@@ -338,36 +262,22 @@ def test_tensorflow_1_restores_it(kind, tmp_path):
 # ---- Names ---------------------------------------------------------------------------------------
 
 NAMES = json.loads((ROOT / "tests" / "signatures" / "tf1_checkpoint_names.json").read_text())
-GIVEN = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.1}
-
-
-def legacy_of(name, step):
-    """The optimizer that `integration/tf1/names.py` made, of ours."""
-    cls, _, how = name.partition(", ")
-    more = {"centered": {"centered": True}, "named": {"accum_name": "acc", "linear_name": "lin"}}
-    inner = legacy.MomentumOptimizer(0.1, 0.9)
-    if cls.startswith("extend"):
-        extended = legacy.extend_with_decoupled_weight_decay(legacy.LazyAdamOptimizer)
-        return extended(0.1, learning_rate=0.1)
-    if cls in ("MovingAverageOptimizer", "MultitaskOptimizerWrapper"):
-        return getattr(legacy, cls)(inner)
-    if cls == "VariableClippingOptimizer":
-        return legacy.VariableClippingOptimizer(inner, {"dense/bias": [0]}, 1.0)
-    arguments = {}
-    for argument, default in TABLE[cls].arguments.items():
-        if argument == "global_step":
-            arguments[argument] = step
-        elif default is REQUIRED:
-            arguments[argument] = GIVEN[argument]
-    return getattr(legacy, cls)(**arguments, **more.get(how, {}))
+MAKERS = {
+    **names.makers(legacy, legacy),
+    "VariableClippingOptimizer": lambda step: legacy.VariableClippingOptimizer(
+        legacy.MomentumOptimizer(0.1, 0.9), {"dense/bias": [0]}, 1.0
+    ),
+}
 
 
 def a_layer():
-    with keras.name_scope("dense"):
-        return [
-            keras.Variable(np.full((5, 4), 0.5, "float32"), name="kernel"),
-            keras.Variable(np.full(4, 0.25, "float32"), name="bias"),
-        ]
+    kernel = make_variable("dense/kernel", np.full((5, 4), 0.5))
+    return [kernel, make_variable("dense/bias", np.full(4, 0.25))]
+
+
+def states(optimizer, variables):
+    found = [optimizer.get_slot(v, name) for v in variables for name in optimizer.get_slot_names()]
+    return [state for state in found if state is not None]
 
 
 @pytest.mark.parametrize("name", sorted(NAMES["names"]))
@@ -375,7 +285,7 @@ def a_layer():
 def test_names_are_those_of_tensorflow_1(name, tmp_path):
     """Every class: all that a graph of TensorFlow 1.15.5 asks for is written, and nothing else."""
     expected = NAMES["names"][name]
-    variables, optimizer = a_layer(), legacy_of(name, counter())
+    variables, optimizer = a_layer(), MAKERS[name](counter())
     with pytest.raises(ValueError, match="must be built"):
         legacy.save_checkpoint(tmp_path / "no", variables, optimizer)
     optimizer.keras.build(sorted(variables, key=lambda variable: variable.path))
@@ -396,12 +306,7 @@ def test_names_are_those_of_tensorflow_1(name, tmp_path):
             if state is not None:
                 np.testing.assert_array_equal(ours[key], to_numpy(state), key)
 
-    again, fresh = a_layer(), legacy_of(name, counter())
+    again, fresh = a_layer(), MAKERS[name](counter())
     report = legacy.load_checkpoint(tmp_path / "model", again, fresh)
     assert report.iterations == 0 and not report.problems
-    for a, b in zip(variables, again):
-        for slot in optimizer.get_slot_names():
-            if optimizer.get_slot(a, slot) is not None:
-                np.testing.assert_array_equal(
-                    to_numpy(fresh.get_slot(b, slot)), to_numpy(optimizer.get_slot(a, slot))
-                )
+    assert_same(states(fresh, again), states(optimizer, variables))

@@ -11,13 +11,13 @@ import keras
 import pytest
 
 import keras_tfopt.distributed as distributed
-from keras_tfopt.distributed import launch
-from keras_tfopt.execution.exchanges import environment
+from keras_tfopt.distributed import environment, launch
 from tests import worker_processes
 from tests.stepping import BACKEND
 
 OTHER = "torch" if BACKEND != "torch" else "jax"
 TWO = ["127.0.0.1:1", "127.0.0.1:2"]
+RANK_0 = environment.of_worker("torch", 0, 2, [1])
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +61,8 @@ def test_the_chief_is_the_first_worker():
     assert [name.split("/")[1] for name in names] == ["job:chief", "job:worker", "job:worker"]
 
 
-def refused(variables, error, message):
-    with pytest.raises(error, match=message):
-        for read in (
-            environment.torch_size,
-            environment.jax_cluster,
-            environment.tensorflow_cluster,
-        ):
-            read(variables)
+def tf_config(**parts):
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": TWO, "ps": TWO[:1]}, **parts})}
 
 
 @pytest.mark.parametrize(
@@ -76,30 +70,22 @@ def refused(variables, error, message):
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, "Missing: MASTER_ADDR, MASTER_PORT. Received"),
         ({"JAX_PROCESS_ID": "1"}, "Missing: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES. Received"),
-        ({"TF_CONFIG": json.dumps({"cluster": {"worker": TWO}})}, "KeyError: 'task'"),
+        (tf_config(), "KeyError: 'task'"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG must be JSON"),
+        ({**RANK_0, "RANK": "2"}, "RANK must be an integer from 0 and below 2. Received: '2'"),
+        ({**RANK_0, "RANK": "x"}, "RANK must be an integer from 0 and below 2. Received: 'x'"),
+        ({**RANK_0, "WORLD_SIZE": "0"}, "WORLD_SIZE must be an integer from 1. Received: '0'"),
+        *(
+            (tf_config(task={"type": kind, "index": index}), "must be one of the workers")
+            for kind, index in (("worker", 2), ("evaluator", 0), ("ps", 0))
+        ),
     ],
 )
-def test_half_an_environment(variables, message):
-    refused(variables, ValueError, message)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"RANK": "2"}, "RANK must be an integer from 0 and below 2. Received: '2'"),
-        ({"RANK": "x"}, "RANK must be an integer from 0 and below 2. Received: 'x'"),
-        ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be an integer from 1. Received: '0'"),
-    ],
-)
-def test_ranks_out_of_range(changed, message):
-    refused({**environment.of_worker("torch", 0, 2, [1]), **changed}, ValueError, message)
-
-
-@pytest.mark.parametrize("task", [("worker", 2), ("evaluator", 0), ("ps", 0)])
-def test_tasks_that_are_no_workers(task):
-    config = {"cluster": {"worker": TWO, "ps": TWO[:1]}, "task": dict(zip(("type", "index"), task))}
-    refused({"TF_CONFIG": json.dumps(config)}, ValueError, "must be one of the workers")
+def test_environments_that_are_refused(variables, message):
+    with pytest.raises(ValueError, match=message):
+        environment.torch_size(variables)
+        environment.jax_cluster(variables)
+        environment.tensorflow_cluster(variables)
 
 
 def test_environment_of_another_backend(monkeypatch):

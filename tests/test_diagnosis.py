@@ -115,6 +115,7 @@ DECAYING = {
 }
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", DECAYING)
 def test_decay_is_what_makes_a_difference_to_a_step(name):
     """The words of the report, against steps with the decay and without."""
@@ -146,9 +147,10 @@ def test_rules_of_wrappers_are_shown():
 
 
 class Tags(keras.layers.Embedding):
-    """As in other libraries: derived from Keras's layer, which it calls."""
+    """A layer as in other libraries: it is derived from Keras's layer and calls it."""
 
 
+@pytest.mark.spread
 @pytest.mark.backends(
     "jax", "torch", reason="on TensorFlow, the gradient of Keras's layer has rows"
 )
@@ -181,7 +183,7 @@ def test_swapping_is_advised_where_it_helps(cls, regularizer, helps):
 def test_says_whether_the_step_is_compiled():
     report = keras_tfopt.diagnose(build(keras_tfopt.Adam(0.1)), batch=(IDS, LABELS))
     assert report.compiled.startswith(("compiled", "whole variables compiled"))
-    with keras_tfopt.execution.plain():
+    with keras_tfopt.engine.plain():
         report = keras_tfopt.diagnose(build(keras_tfopt.Adam(0.1)), batch=(IDS, LABELS))
     if keras.backend.backend() != "jax":  # there the step is compiled by the caller
         assert not report.compiled.startswith(("compiled", "whole"))

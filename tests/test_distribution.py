@@ -5,15 +5,12 @@ trained and how it is spread; here the results are compared.
 """
 
 import collections
-import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests import distribution_worker as worker
+from tests import distribution_runs as worker
+from tests import worker_processes
 from tests.cases import CASES
 from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND
@@ -44,16 +41,11 @@ every_run = pytest.mark.parametrize(("spread", "steps", "run"), list(spread_runs
 def results(tmp_path_factory):
     """{(spread, steps, run): {name of an array: array}}"""
     out = tmp_path_factory.mktemp("distribution") / "results.npz"
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.distribution_worker", str(out)],
-        env={**environment, "KERAS_BACKEND": BACKEND},
-        cwd=pathlib.Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=7200 if IN_PROCESSES else 900,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    limit = 7200 if IN_PROCESSES else 900
+    run = worker_processes.run if BACKEND == "torch" else worker_processes.run_alone
+    ended = run("tests.distribution_worker", out, limit=limit)
+    for process in ended if BACKEND == "torch" else [ended]:
+        assert process.status == 0, process.text[-4000:]
     found = collections.defaultdict(dict)
     with np.load(out) as arrays:
         for key, array in arrays.items():
@@ -106,35 +98,18 @@ def test_really_spread(spread, steps, run, results):
         assert all(slot == facts["table"] for slot in slots)
         assert len(slots) == 2 or run != worker.CONTROL
         by_rows, by_columns = [rows // 2, width], [rows, width // 2]
-        assert (
-            facts
-            == {
-                "data_parallel": {
-                    "batch": [batch // 2, length],
-                    "table": [rows, width],
-                    "kernel": [width, classes],
-                },
-                "table_rows": {
-                    "batch": [batch, length],
-                    "table": by_rows,
-                    "kernel": [width // 2, classes],
-                },
-                "table_columns": {
-                    "batch": [batch, length],
-                    "table": by_columns,
-                    "kernel": [width, classes // 2],
-                },
-                "wide_patterns": {
-                    "batch": [batch, length],
-                    "table": by_rows,
-                    "kernel": [width, classes // 2],
-                },
-            }[spread]
-        )
+        batches, table, kernel = [batch, length], [rows, width], [width, classes]
+        shapes = {
+            "data_parallel": ([batch // 2, length], table, kernel),
+            "table_rows": (batches, by_rows, [width // 2, classes]),
+            "table_columns": (batches, by_columns, [width, classes // 2]),
+            "wide_patterns": (batches, by_rows, [width, classes // 2]),
+        }
+        assert facts == dict(zip(("batch", "table", "kernel"), shapes[spread]))
 
 
 def test_the_comparison_can_fail(results):
-    """What one device would make of its half of the batches is something else."""
+    """Training on half of the batches gives other weights, so the test can fail."""
     one, _ = trained(results, "one", CONTROL_STEPS, worker.CONTROL)
     half, _ = trained(results, "half", CONTROL_STEPS, worker.CONTROL)
     assert largest_difference(one, half) > 1000 * TOLERANCE

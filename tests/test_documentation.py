@@ -8,7 +8,7 @@ import keras
 import pytest
 
 import keras_tfopt
-from integration.reference import names
+from integration.documentation import names
 
 PUBLIC = names.public()
 

@@ -1,13 +1,11 @@
 """guides/errors.md: what it says raises an error does, and what is to be written instead works."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import keras
 import pytest
+
+from tests.programs import run
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "guides" / "errors.md").read_text("utf-8")
@@ -16,23 +14,20 @@ PRELUDE, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 
 
 def sections():
-    """The message, the code that raises it and the code that works, of each section for here."""
+    """The message, the code that raises it and the code that works, of each section."""
     for section in SECTIONS:
         head, text = section.split("\n", 1)
         message, backends = re.fullmatch(r"`+(.+?)`+(?: \((.+)\))?", head).groups()
-        if backends is None or keras.backend.backend() in backends.split(", "):
-            yield pytest.param(message, *CODE.findall(text), id=message)
+        marks = [pytest.mark.spread]
+        if backends:
+            reason = f"an error on {backends}"
+            marks.append(pytest.mark.backends(*backends.split(", "), reason=reason))
+        yield pytest.param(message, *CODE.findall(text), id=message, marks=marks)
 
 
-def run(code, folder):
-    """Runs code in a process of its own; gives what it wrote to stderr, or nothing."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+def errors_of(code, folder):
+    """Run code in a process of its own; return what it writes to stderr if it fails."""
+    done = run("-c", code, cwd=folder)
     return done.stderr if done.returncode else ""
 
 
@@ -45,8 +40,8 @@ def test_a_section(message, wrong, right, tmp_path, monkeypatch):
         exec(prelude, names)
         names["model"].compile(names["keras_tfopt"].LARS(0.1), "mse")
         names["model"].save("model.keras")
-        assert message in run(wrong, tmp_path)
-        assert run(right, tmp_path) == ""
+        assert message in errors_of(wrong, tmp_path)
+        assert errors_of(right, tmp_path) == ""
         return
     with pytest.raises(Exception) as error:
         exec(prelude + wrong, {})

@@ -172,10 +172,6 @@ class Twin(distributed.Exchange):
         self.sums += 1
         return [2 * tensor for tensor in tensors]
 
-    def cond(self, predicate, function, tensors):
-        changed = function(tensors)
-        return [keras.ops.where(predicate, a, b) for a, b in zip(changed, tensors)]
-
     def broadcast(self, arrays):
         return arrays
 

@@ -65,7 +65,7 @@ def test_state_of_all_variables_together_cannot_be_extended():
 
 
 def test_gradients_without_strides():
-    """As autograd of PyTorch gives for a sum."""
+    """Autograd of PyTorch gives such a gradient for a sum."""
     a = make_variable("a", np.ones(3, "f"))
     optimizer = keras_tfopt.Momentum(0.5)
     for _ in range(2):

@@ -38,7 +38,7 @@ def run(fault, folder, **more):
 @pytest.mark.parametrize(
     ("fault", "limit", "reason"),
     [
-        ("killed", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
+        spread("killed", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
         spread("raises", LIMIT, "worker 1 has ended with OSError: the disk is full"),
         spread("stalls", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
     ],

@@ -1,11 +1,14 @@
-"""Where Ftrl leaves the original: a learning rate of zero, by which it would divide."""
+"""Ftrl differs from the original in one point: a learning rate of zero, a divisor there."""
 
 import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.cases import gradients, initial
+from tests.small_model import gradients, initial
 from tests.stepping import MODES, Runner
+
+# On each backend every formula is met in test_contract.py.
+pytestmark = pytest.mark.spread
 
 
 @pytest.mark.parametrize("mode", MODES)

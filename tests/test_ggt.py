@@ -1,4 +1,4 @@
-"""What GGT promises beside the contract: products of the window that do not drift."""
+"""GGT keeps products of the gradients in its window, which must not drift."""
 
 import numpy as np
 import pytest
@@ -7,18 +7,20 @@ import keras_tfopt
 from tests.reference.ggt import GGT as Reference
 from tests.stepping import Runner
 
+# On each backend every formula is met in test_contract.py.
+pytestmark = pytest.mark.spread
+
 START = {"a/kernel": np.zeros((40, 3), "float32"), "b/bias": np.zeros(7, "float32")}
 
 
 def gradients_of(step):
-    """Of a size that changes by a factor of 10,000 now and then: what remains of it would show."""
+    """Sizes change by a factor of 10,000 now and then, so that remains of old gradients show."""
     rng = np.random.default_rng(step)
     size = np.float32(10.0 ** (-4 + step // 50 % 5))
     return {path: size * rng.normal(size=x.shape).astype("float32") for path, x in START.items()}
 
 
 @pytest.mark.slow
-@pytest.mark.spread
 def test_the_products_of_the_window_do_not_drift_in_a_thousand_steps():
     runner = Runner(keras_tfopt.GGT(1e-3, window=10, svd_epsilon=1e-4), START, "compiled")
     reference = Reference(1e-3, window=10, svd_epsilon=1e-4)

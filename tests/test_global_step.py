@@ -6,8 +6,8 @@ import keras
 import pytest
 
 from tests.cases import RULES
+from tests.options import Expected, follow, gradients, initial
 from tests.stepping import MODES, Runner
-from tests.test_base_options import Expected, follow, gradients, initial
 
 CASES = [case for case in RULES if "global_step" in inspect.signature(case.cls).parameters]
 

@@ -73,8 +73,6 @@ def test_training_goes_on_in_a_graph(kind, prefix, tmp_path):
 @recorded.every_kind
 def test_tensorflow_1_goes_on_from_a_graph_of_today(kind, tmp_path):
     python = recorded.tensorflow_1()
-    if python is None:
-        pytest.skip("no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it")
     saved = str(tmp_path / "saved")
     run(kind, recorded.prefix_of(kind), tmp_path, saved)
     done = recorded.restored_by(python, kind, saved, tmp_path / "theirs.npz")

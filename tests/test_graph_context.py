@@ -1,4 +1,4 @@
-"""Where steps of TensorFlow 1 stand: in control flow, functions, sessions, other optimizers."""
+"""Where steps of TensorFlow 1 stand: in control flow, functions, partitions, replicas."""
 
 import json
 import os
@@ -9,49 +9,26 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-
-from keras_tfopt import legacy
-from tests.stepping import BACKEND
-
-if BACKEND != "tensorflow":
-    pytest.skip("graphs of TensorFlow 1 are TensorFlow's", allow_module_level=True)
-
-import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from keras_tfopt import legacy
 from tests.graphs import (
-    KINDS,
+    MAKE,
     assert_close,
     counter,
     eagerly,
+    every_kind,
     rows,
     session,
     start,
+    straight,
     tensor,
+    tf,
     v1,
     variable,
 )
 
 ROOT = Path(__file__).parents[1]
-MAKE = {
-    "Adam": lambda: legacy.AdamOptimizer(0.1),
-    "LARS": lambda: legacy.LARSOptimizer(0.5, eeta=0.5),
-    "GGT": lambda: legacy.GGTOptimizer(0.1, window=2),
-    "averages": lambda: legacy.MovingAverageOptimizer(legacy.NadamOptimizer(0.1), 0.5),
-    "multitask": lambda: legacy.MultitaskOptimizerWrapper(legacy.MomentumOptimizer(0.1, 0.9)),
-    "decay": lambda: legacy.AdamWOptimizer(0.01, 0.1),
-}
-
-
-def straight(make, steps, kind="resource"):
-    """What a variable becomes in steps that are nothing but run."""
-    with session() as sess:
-        x = variable([1.0, -2.0], "x", kind)
-        train = make().minimize(tf.reduce_sum(x**2), var_list=[x])
-        start(sess)
-        for _ in range(steps):
-            sess.run(train)
-        return sess.run(x)
 
 
 # ---- Control flow --------------------------------------------------------------------------------
@@ -189,7 +166,7 @@ def test_steps_in_a_function_and_of_keras_go_on_from_each_other(make, compiler):
     assert_close(value, straight(make, 4))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_order_of_operations(kind):
     with session() as sess:
         x, g = variable([1.0], "x", kind), variable([0.0], "g", kind, trainable=False)
@@ -207,7 +184,7 @@ def test_order_of_operations(kind):
 # ---- Arguments of the verbs ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 @pytest.mark.parametrize("gate", ["GATE_NONE", "GATE_OP", "GATE_GRAPH"])
 def test_gates(gate, kind):
     optimizer = legacy.LazyAdamOptimizer(0.1)
@@ -228,7 +205,7 @@ def test_gates(gate, kind):
             optimizer.minimize(loss, gate_gradients="GATE_OP")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_weight_of_the_loss_and_how_gradients_are_added(kind):
     with session() as sess:
         x, y = variable([1.0, 2.0], "x", kind), variable([3.0, 4.0], "y", kind)
@@ -248,7 +225,7 @@ def test_weight_of_the_loss_and_how_gradients_are_added(kind):
         assert_close(sess.run(y), [3 - 3 * 3 * 42.0, 4 + 3 * 3 * 42.0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_counts_of_steps(dtype, kind):
     with session() as sess:
@@ -285,7 +262,7 @@ def test_locks_are_taken_by_assignments():
 # ---- Variables -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 @pytest.mark.parametrize("name", ["AdamOptimizer", "AdagradOptimizer"])
 def test_partitioned_variables(name, kind):
     def train(module):
@@ -312,7 +289,7 @@ def test_partitioned_variables(name, kind):
     assert sliced == names and len(sliced) == (6 if name == "AdamOptimizer" else 4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 @pytest.mark.parametrize("name", ["Adam", "decay", "multitask"])
 def test_constraints(name, kind):
     with session() as sess:
@@ -377,211 +354,15 @@ def test_replicas():
         assert count == stock_count
 
 
-# ---- Checkpoints, sessions, other optimizers -----------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["graph", "eager"])
-@pytest.mark.parametrize("name", ["Adam", "GGT"])
-def test_checkpoints_of_objects(name, where, tmp_path):
-    def train(sess, restored):
-        x = v1.Variable([1.0, -2.0], name="x", use_resource=True)
-        optimizer = MAKE[name]()
-        checkpoint = v1.train.Checkpoint(x=x, optimizer=optimizer)
-        if restored:
-            status = checkpoint.restore(restored)
-        step = lambda: optimizer.minimize(lambda: tf.reduce_sum(x**2), var_list=[x])  # noqa: E731
-        if sess is None:
-            for _ in range(2):
-                step()
-        else:
-            operation = step()
-            start(sess)
-            if restored:
-                status.initialize_or_restore(sess)
-            for _ in range(2):
-                sess.run(operation)
-        path = checkpoint.save(str(tmp_path / "model"), session=sess)
-        return (x.numpy() if sess is None else sess.run(x)), path
-
-    def once(restored=None):
-        with eagerly() if where == "eager" else session() as sess:
-            return train(sess, restored)
-
-    _, path = once()
-    value, _ = once(path)
-    assert_close(value, straight(MAKE[name], 4), factor=10)
-
-
-@pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 1)])
-@pytest.mark.parametrize("more", [{}, {"svd_interval": 2}, {"max_matrix_size": 2}])
-def test_checkpoints_of_objects_with_slots_of_other_shapes(shape, more, tmp_path):
-    """Slots of Shampoo, which are restored before a step has made them."""
-
-    def train(steps, restored=None):
-        with eagerly():
-            x = tf.Variable(np.arange(1.0, 1 + np.prod(shape)).reshape(shape), name="x")
-            count = tf.Variable(0, dtype="int64", trainable=False)
-            optimizer = legacy.ShampooOptimizer(count, learning_rate=0.1, **more)
-            checkpoint = tf.train.Checkpoint(x=x, count=count, optimizer=optimizer)
-            status = checkpoint.restore(restored)
-            for _ in range(steps):
-                optimizer.minimize(lambda: tf.reduce_sum(x**2), count, [x])
-            if restored:
-                status.assert_consumed()
-            return x.numpy(), checkpoint.save(str(tmp_path / "model"))
-
-    _, path = train(2)
-    np.testing.assert_allclose(train(1, path)[0], train(3)[0], rtol=1e-12)
-
-
-def test_a_session_that_is_monitored_goes_on(tmp_path):
-    def train(steps):
-        with tf.Graph().as_default():
-            x, count = variable([1.0, -2.0], "x"), v1.train.get_or_create_global_step()
-            step = legacy.AdamOptimizer(0.1).minimize(tf.reduce_sum(x**2), count)
-            hooks = [v1.train.StopAtStepHook(last_step=steps)]
-            with v1.train.MonitoredTrainingSession(
-                checkpoint_dir=str(tmp_path), hooks=hooks, save_checkpoint_steps=1
-            ) as sess:
-                while not sess.should_stop():
-                    sess.run(step)
-        return v1.train.load_checkpoint(str(tmp_path)).get_tensor("x")
-
-    train(2)
-    value = train(5)
-    assert_close(value, straight(MAKE["Adam"], 5))
-
-
-def test_a_scaled_loss():
-    scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
-    with session() as sess:
-        x, y = variable([1.0, -2.0], "x"), v1.placeholder_with_default(1.0, [])
-        optimizer = scaled(legacy.AdamOptimizer(0.1), v1.mixed_precision.DynamicLossScale(128.0))
-        train = optimizer.minimize(tf.reduce_sum(x**2) * y)
-        start(sess)
-        for factor in (1.0, np.inf, 1.0):
-            sess.run(train, {y: factor})
-        assert_close(sess.run(x), straight(MAKE["Adam"], 2))
-
-
-# Stopping, a thread of TensorFlow ends by an exception.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_replicas_in_step():
-    with tf.Graph().as_default():
-        x, count = variable([1.0, -2.0], "x"), v1.train.get_or_create_global_step()
-        optimizer = v1.train.SyncReplicasOptimizer(
-            legacy.AdamOptimizer(0.1), replicas_to_aggregate=1, total_num_replicas=1
-        )
-        step = optimizer.minimize(tf.reduce_sum(x**2), count)
-        hooks = [optimizer.make_session_run_hook(True), v1.train.StopAtStepHook(num_steps=3)]
-        # Its threads wait for ever for further workers.
-        with v1.train.MonitoredTrainingSession(hooks=hooks, stop_grace_period_secs=1) as sess:
-            values = [sess.run([step, x])[1] for _ in range(4)]
-        assert optimizer.get_slot(x, "m").op.name == "x/Adam"
-        # A thread of its own applies what has been gathered, some time later.
-        path = [straight(MAKE["Adam"], steps) for steps in range(1, 5)]
-        assert any(np.allclose(values[-1], value, atol=1e-6) for value in path)
-
-
-# ---- Bad input -----------------------------------------------------------------------------------
-
-
-def test_variables_of_another_graph():
-    with tf.Graph().as_default():
-        theirs = variable([1.0], "theirs")
-    with eagerly():
-        eager = tf.Variable([1.0])
-    optimizers = [
-        legacy.AdamOptimizer(),
-        legacy.AdamWOptimizer(0.1),
-        legacy.MovingAverageOptimizer(v1.train.AdamOptimizer()),
-    ]
-    with session():
-        x = variable([1.0], "x")
-        for optimizer in optimizers:
-            with pytest.raises(ValueError, match="'theirs:0', which belongs to another graph"):
-                optimizer.apply_gradients([(tensor([1.0]), x), (tensor([1.0]), theirs)])
-            with pytest.raises(ValueError, match="which belongs to no graph"):
-                optimizer.apply_gradients([(tensor([1.0]), eager)])
-            assert optimizer.variables() == []
-    for optimizer in optimizers:
-        with eagerly(), pytest.raises(ValueError, match="another graph"):
-            optimizer.apply_gradients([(tensor([1.0]), theirs)])
-
-
-def test_hyperparameters_of_another_graph():
-    with tf.Graph().as_default():
-        rate, momentum = tf.constant(0.1), variable(0.9, "momentum")
-    for optimizer in (
-        legacy.MomentumOptimizer(rate, 0.9),
-        legacy.MomentumOptimizer(0.1, momentum),
-    ):
-        with session(), pytest.raises(ValueError, match="belongs to another graph"):
-            optimizer.apply_gradients([(tensor([1.0]), variable([1.0], "x"))])
-        with eagerly(), pytest.raises(ValueError, match="belongs to another graph"):
-            optimizer.apply_gradients([(tensor([1.0]), tf.Variable([1.0]))])
-
-
-def test_a_loss_that_is_a_tensor_eagerly():
-    with eagerly():
-        x = tf.Variable([1.0])
-        for make in MAKE.values():
-            with pytest.raises(RuntimeError, match="`loss` must be a function"):
-                make().minimize(tf.reduce_sum(x * x), var_list=[x])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["Adam", "GGT", "averages"])
-def test_data_types_that_no_step_works_on(name, kind):
-    with session():
-        x = variable([1, 2], "x", kind, "int32")
-        optimizer = MAKE[name]()
-        with pytest.raises(ValueError, match=r"Invalid type.*int32.*x:0"):
-            optimizer.apply_gradients([(tensor([1, 1], "int32"), x)])
-
-
-@pytest.mark.parametrize(
-    ("act", "error", "match"),
-    [
-        (lambda o, x, g: o.minimize(x * x, var_list=[]), ValueError, "No variables"),
-        (lambda o, x, g: o.minimize(x * x, var_list=[3.0]), ValueError, "`var_list`.*3.0"),
-        (lambda o, x, g: o.minimize(x * x, var_list="x"), ValueError, "`var_list`"),
-        (lambda o, x, g: o.compute_gradients(x * x, [None]), TypeError, "`var_list`"),
-        (lambda o, x, g: o.apply_gradients([]), ValueError, "no variables"),
-        (lambda o, x, g: o.apply_gradients([(g, 3.0)]), TypeError, "3.0"),
-        (lambda o, x, g: o.apply_gradients([("g", x)]), TypeError, "'g'"),
-        (lambda o, x, g: o.apply_gradients([(tensor([1.0, 2.0]), x)]), ValueError, "shape"),
-        (lambda o, x, g: o.apply_gradients([(g, x)], global_step=3), TypeError, "`global_step`"),
-        (lambda o, x, g: o.minimize(x * x, aggregation_method=7), ValueError, "aggregation"),
-        (lambda o, x, g: o.get_slot("x", "m"), TypeError, "`var`"),
-        (lambda o, x, g: o.keras, RuntimeError, "eager"),
-    ],
-)
-@pytest.mark.parametrize("name", ["Adam", "GGT"])
-def test_verbs_refuse(name, act, error, match):
-    with session():
-        x = variable([1.0], "x")
-        optimizer = MAKE[name]()
-        with pytest.raises(error, match=match):
-            act(optimizer, x, tensor([1.0]))
-        assert v1.global_variables() == [x] or len(v1.global_variables()) == 1
-
-
-@pytest.mark.parametrize("name", ["", None])
-def test_names_that_are_empty(name):
-    for cls in (legacy.AdamOptimizer, legacy.LARSOptimizer, legacy.ShampooOptimizer):
-        with pytest.raises(ValueError, match="name"):
-            cls(learning_rate=0.1, name=name)
-
-
 @pytest.mark.slow
 def test_tensorflow_that_behaves_as_its_version_1():
     """Shapes are of other objects then, tensors are equal to themselves only, and more."""
     chosen = (
-        "steps_are and (Shampoo or GGT or LARS or RMSProp) or shape or state or averages or "
-        "resource and (clipping or branch or function or rest)"
+        "half and (LARS or RMSProp) or shape or state or averages or resource and (branch or "
+        "function or Shampoo or GGT__hyper or Multitask or Clipping)"
     )
-    files = [f"tests/test_graph_{name}.py" for name in ("rules", "wrappers", "context")]
+    names = ("rules", "gradients", "wrappers", "context", "recordings")
+    files = [f"tests/test_graph_{name}.py" for name in names]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.tf1_behavior", *files, "-k", chosen],
         env={**os.environ, "KERAS_BACKEND": "tensorflow"},

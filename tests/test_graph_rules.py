@@ -1,4 +1,8 @@
-"""Rules in graphs and sessions, on reference and resource variables, as TensorFlow 1 runs them."""
+"""Rules in graphs and sessions, on reference and resource variables, as TensorFlow 1 runs them.
+
+Numbers in float32 and float64 are compared with recordings, by test_graph_recordings.py and
+test_legacy_compositions.py; names of variables by test_graph_checkpoints.py.
+"""
 
 import inspect
 
@@ -7,25 +11,19 @@ import pytest
 
 from keras_tfopt import legacy
 from keras_tfopt.legacy.table import REQUIRED, TABLE
-from tests import cells
 from tests.cases import RULES
-from tests.stepping import BACKEND
-
-if BACKEND != "tensorflow":
-    pytest.skip("graphs of TensorFlow 1 are TensorFlow's", allow_module_level=True)
-
-import tensorflow as tf
-
 from tests.graphs import (
-    DTYPES,
     KINDS,
     assert_close,
     counter,
     eagerly,
+    every_kind,
+    one_kind_of_each,
     rows,
     session,
     start,
     tensor,
+    tf,
     v1,
     variable,
 )
@@ -47,8 +45,9 @@ INITIAL = {
 GRADIENTS = {
     "bias": np.array([0.1, -0.3, 0.01]),
     "kernel": np.cos(np.arange(12.0)).reshape(3, 4) * 0.2,
-    "table": (np.array([[0.1, 0.2], [-0.3, 0.1], [0.05, 0.4]]), np.array([5, 0, 5])),
+    "table": np.array([[0.1, 0.2], [-0.3, 0.1], [0.05, 0.4]]),
 }
+INDICES = np.array([5, 0, 5])
 
 
 def arguments_of(name, case, count=None, **changes):
@@ -66,112 +65,38 @@ def arguments_of(name, case, count=None, **changes):
     return {**found, **changes}
 
 
-def gradients(dtype, sign=1.0):
-    values, indices = GRADIENTS["table"]
-    dense = {path: tensor(sign * GRADIENTS[path], dtype) for path in ("bias", "kernel")}
-    return {**dense, "table": rows(sign * values, indices, (7, 2), dtype)}
-
-
-def reference_gradients(dtype, sign=1.0):
-    values, indices = GRADIENTS["table"]
-    dense = {path: (sign * GRADIENTS[path]).astype(dtype) for path in ("bias", "kernel")}
-    return {**dense, "table": ((sign * values).astype(dtype), indices)}
-
-
-def names_and_kinds():
-    """One kind of variables for each rule; in exhaustive runs, both."""
-    for name in NAMES:
-        for kind in KINDS:
-            marks = [] if kind == cells.pick(KINDS, name) else [pytest.mark.exhaustive]
-            yield pytest.param(name, kind, marks=marks)
-
-
-@pytest.mark.parametrize(("name", "kind"), names_and_kinds())
-def test_steps_are_those_of_the_reference(name, kind):
+@one_kind_of_each({name: KINDS for name in NAMES if name not in NO_HALF})
+def test_half_precision_is_that_of_the_reference(name, kind):
+    """In two operations that share state, with dense and row gradients."""
     case = NAMES[name]
-    for dtype in DTYPES:
-        if dtype == "float16" and name in NO_HALF:
-            continue
-        reference = case.make_reference()
-        x = {path: value.astype(dtype) for path, value in INITIAL.items()}
-        s = reference.start(x)
-        with session() as sess:
-            count = counter(kind)
-            optimizer = getattr(legacy, name)(**arguments_of(name, case, count))
-            ours = {path: variable(x[path], path, kind, dtype) for path in x}
-            train = [
-                optimizer.apply_gradients(
-                    [(g, ours[path]) for path, g in gradients(dtype, sign).items()], count
-                )
-                for sign in (1.0, -2.0)
-            ]
-            assert all(isinstance(op, tf.Operation) for op in train)
-            start(sess)
-            for step, which in enumerate((0, 0, 1, 0), 1):
-                sess.run(train[which])
-                x, s = reference.advance(reference_gradients(dtype, (1, -2)[which]), x, s, step)
-                for path, value in sess.run(ours).items():
-                    factor = 3 if name in NO_HALF else 1
-                    assert_close(value, x[path], dtype, factor)
-            assert sess.run(count) == 4
-            for path, slots in s.items():
-                for slot, value in slots.items():
-                    if path is not None and optimizer.get_slot(ours[path], slot) is not None:
-                        found = optimizer.get_slot(ours[path], slot)
-                        assert found.dtype.base_dtype.name == dtype
-                        assert_close(sess.run(found), value, dtype, 3)
-
-
-# ---- The optimizers that TensorFlow still has ----------------------------------------------------
-
-STOCK = {
-    "AdadeltaOptimizer": {"learning_rate": 1.0, "rho": 1.0, "epsilon": 1.0},
-    "AdagradDAOptimizer": {"learning_rate": 3.0, "l1_regularization_strength": 0.01},
-    "AdagradOptimizer": {"learning_rate": 3.0, "use_locking": True},
-    "AdamOptimizer": {"learning_rate": 0.1, "epsilon": 1e-4},
-    "FtrlOptimizer": {"learning_rate": 3.0, "l2_shrinkage_regularization_strength": 0.1},
-    "GradientDescentOptimizer": {"learning_rate": 3.0, "use_locking": True},
-    "MomentumOptimizer": {"learning_rate": 2.0, "momentum": 0.9, "use_nesterov": True},
-    "ProximalAdagradOptimizer": {"learning_rate": 3.0, "l2_regularization_strength": 2.0},
-    "ProximalGradientDescentOptimizer": {"learning_rate": 3.0, "l1_regularization_strength": 1e-3},
-    "RMSPropOptimizer": {"learning_rate": 2.0, "decay": 0.5, "epsilon": 1e-3},
-}
-
-
-def train_two_layers(module, name, kind):
-    """What there is after some steps: the values of all variables of the graph, by name."""
+    reference, x = case.make_reference(), {p: v.astype("float16") for p, v in INITIAL.items()}
+    s = reference.start(x)
     with session() as sess:
         count = counter(kind)
-        with v1.variable_scope("net"):
-            ours = {path: variable(INITIAL[path], path, kind) for path in sorted(INITIAL)}
-            arguments = dict(STOCK[name])
-            if name == "AdagradDAOptimizer":
-                arguments["global_step"] = count
-            optimizer = getattr(module, name)(**arguments)
-            pairs = [(g, ours[path]) for path, g in gradients("float32").items()]
-            train = optimizer.apply_gradients(zip(*zip(*pairs, strict=True), strict=True), count)
-            getattr(module, name)(**arguments).apply_gradients(pairs)  # has state of its own
+        optimizer = getattr(legacy, name)(**arguments_of(name, case, count))
+        ours = {path: variable(x[path], path, kind, "float16") for path in x}
+
+        def train(scale):
+            given = {path: tensor(scale * g, "float16") for path, g in GRADIENTS.items()}
+            given["table"] = rows(scale * GRADIENTS["table"], INDICES, (7, 2), "float16")
+            return optimizer.apply_gradients([(g, ours[path]) for path, g in given.items()], count)
+
+        operations = {scale: train(scale) for scale in (1.0, -2.0)}
+        assert all(isinstance(operation, tf.Operation) for operation in operations.values())
         start(sess)
-        for _ in range(3):
-            sess.run(train)
-        named = {
-            slot: optimizer.get_slot(ours["kernel"], slot) for slot in optimizer.get_slot_names()
-        }
-        own = [state.name for state in optimizer.variables()]
-        trainable = [state.name for state in v1.trainable_variables()]
-        values = {state.name: sess.run(state) for state in v1.global_variables()}
-        return values, {slot: state.name for slot, state in named.items()}, own, trainable
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", STOCK)
-def test_numbers_and_names_are_those_of_stock_optimizers(name, kind):
-    values, slots, own, trainable = train_two_layers(legacy, name, kind)
-    expected, *names = train_two_layers(v1.train, name, kind)
-    assert [slots, own, trainable] == names
-    assert set(values) == set(expected)
-    for path, value in expected.items():
-        assert_close(values[path], value)
+        for step, scale in enumerate((1.0, 1.0, -2.0, 1.0), 1):
+            sess.run(operations[scale])
+            g = {path: (scale * g).astype("float16") for path, g in GRADIENTS.items()}
+            x, s = reference.advance({**g, "table": (g["table"], INDICES)}, x, s, step)
+            for path, value in sess.run(ours).items():
+                assert_close(value, x[path], "float16")
+        assert sess.run(count) == 4
+        for path in ours:
+            for slot, value in s[path].items():
+                found = optimizer.get_slot(ours[path], slot)
+                if found is not None:
+                    assert found.dtype.base_dtype.name == "float16"
+                    assert_close(sess.run(found), value, "float16", 3)
 
 
 # ---- Hyperparameters -----------------------------------------------------------------------------
@@ -199,20 +124,8 @@ def after_three(sess, optimizers):
     return sess.run(ours)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_learning_rate_in_every_form(name):
-    with session() as sess:
-        count = counter()
-        given = arguments_of(name, NAMES[name], count)
-        rate = given["learning_rate"]
-        rates = [rate, *(form(rate) for form in FORMS.values())]
-        cls = getattr(legacy, name)
-        plain, *others = after_three(sess, [cls(**{**given, "learning_rate": r}) for r in rates])
-        for form, value in zip(FORMS, others, strict=True):
-            np.testing.assert_allclose(value, plain, rtol=1e-6, err_msg=form)
-
-
-OTHER = {
+# What else may change, and what it is.
+CHANGING = {
     "AdamOptimizer": {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
     "AdaMaxOptimizer": {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
     "NadamOptimizer": {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
@@ -225,19 +138,22 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER)
-def test_other_hyperparameters_in_every_form(name):
+@pytest.mark.parametrize("name", NAMES)
+def test_hyperparameters_in_every_form(name):
     with session() as sess:
-        cls, numbers = getattr(legacy, name), OTHER[name]
+        given = arguments_of(name, NAMES[name], counter())
+        numbers = {"learning_rate": given["learning_rate"], **CHANGING.get(name, {})}
+        others = {key: 0.5 * number for key, number in numbers.items()}
         forms = [{key: form(n) for key, n in numbers.items()} for form in FORMS.values()]
-        plain, *others = after_three(sess, [cls(**given) for given in (numbers, *forms)])
-        default = after_three(sess, [cls(**{**numbers, next(iter(numbers)): 0.5})])
-        for form, value in zip(FORMS, others, strict=True):
+        cls = getattr(legacy, name)
+        optimizers = [cls(**{**given, **changed}) for changed in (numbers, others, *forms)]
+        plain, changed, *found = after_three(sess, optimizers)
+        assert np.abs(changed - plain).max() > 1e-6, "they make a difference"
+        for form, value in zip(FORMS, found, strict=True):
             np.testing.assert_allclose(value, plain, rtol=1e-6, err_msg=form)
-        assert np.abs(default[0] - plain).max() > 1e-6, "it makes a difference"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_placeholders_and_variables_change_between_steps(kind):
     with session() as sess:
         rate = v1.placeholder("float32", [])
@@ -254,22 +170,10 @@ def test_placeholders_and_variables_change_between_steps(kind):
             sess.run(train)
 
 
-def test_schedules_of_tensorflow_1():
-    with session() as sess:
-        count = counter()
-        rate = v1.train.piecewise_constant(count, [0, 1], [1.0, 10.0, 100.0])
-        x = variable(0.0)
-        train = legacy.GradientDescentOptimizer(rate).minimize(-x, count)
-        start(sess)
-        for expected in (1.0, 11.0, 111.0):
-            sess.run(train)
-            assert sess.run(x) == expected
-
-
 # ---- State ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_state_is_under_the_original_names(kind):
     with session():
         x = variable([1.0, 2.0], "w", kind)
@@ -279,11 +183,17 @@ def test_state_is_under_the_original_names(kind):
         legacy.LARSOptimizer(0.1).minimize(loss)
         legacy.FtrlOptimizer(0.1, accum_name="sums", name="F").minimize(loss)
         legacy.ShampooOptimizer().minimize(loss)
+        ggt = legacy.GGTOptimizer(window=2)
+        ggt.minimize(loss)
+        state = ggt._get_moment1(), ggt._get_grad_buffer(), ggt._get_flat_grad()
         names = [
             *["w:0", "w/Adam:0", "w/Adam_1:0", "beta1_power:0", "beta2_power:0"],
             *["w/Adam_2:0", "w/Adam_3:0", "beta1_power_1:0", "beta2_power_1:0"],
             *["w/LARSOptimizer:0", "w/sums:0", "w/F:0", "w/Shampoo:0", "w/Shampoo_1:0"],
+            *[one.name for one in state],
+            "global_step:0",  # which GGT counts
         ]
+        assert names[-4:-1] == ["moment1:0", "grad_buffer:0", "flat_grad:0"]
         assert {state.name for state in v1.global_variables()} == set(names)
         assert [state.name for state in v1.trainable_variables()] == ["w:0"]
         assert v1.local_variables() == []
@@ -291,7 +201,7 @@ def test_state_is_under_the_original_names(kind):
         assert train.name == "Adam"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 @pytest.mark.parametrize("name", ["AdamOptimizer", "NadamOptimizer", "LazyAdamOptimizer"])
 def test_powers_advance_in_every_operation_of_an_optimizer(name, kind):
     with session() as sess:
@@ -394,102 +304,6 @@ def test_slots_are_there_before_they_are_initialized():
         assert len(sess.run(not_ready)) == 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_state_of_ggt(kind, dtype):
-    with session() as sess:
-        b, a = variable([3.0, 4.0], "b", kind, dtype), variable([1.0, 2.0], "a", kind, dtype)
-        optimizer = legacy.GGTOptimizer(learning_rate=0.001, window=2)
-        g = [tensor([0.01, 0.02], dtype), tensor([0.1, 0.2], dtype)]
-        train = optimizer.apply_gradients(zip(g, [b, a], strict=True))
-        state = optimizer._get_moment1(), optimizer._get_grad_buffer(), optimizer._get_flat_grad()
-        assert all(any(one is known for known in optimizer.variables()) for one in state)
-        assert all(one.dtype.base_dtype.name == dtype for one in state)
-        start(sess)
-        flat, moment = np.array([0.1, 0.2, 0.01, 0.02]), np.zeros(4)
-        window = np.zeros((2, 4))
-        for t in range(3):
-            sess.run(train)
-            moment = 0.9 * moment + 0.1 * flat
-            window[t % 2] = moment
-            for found, expected in zip(sess.run(state), (moment, window, flat), strict=True):
-                assert_close(found, expected, dtype)
-
-
-# ---- Gradients and variables of every kind ------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
-def test_gradients_of_gathered_rows(kind, index_dtype):
-    with session() as sess:
-        x, y = (variable([[1.0], [2.0], [3.0]], kind=kind) for _ in range(2))
-        indices = tf.constant([[2, 0], [2, 2]], index_dtype)
-        train = legacy.LazyAdamOptimizer(0.5, beta1=0.0, epsilon=0.0).minimize(
-            tf.reduce_sum(tf.gather(x, indices))
-        )
-        wrong_shape = rows([[1.0], [3.0]], [0, 2], [2], index_dtype=index_dtype)
-        same = legacy.LazyAdamOptimizer(0.5, beta1=0.0, epsilon=0.0).apply_gradients(
-            [(wrong_shape, y)]
-        )
-        start(sess)
-        for _ in range(2):
-            sess.run([train, same])
-        assert_close(sess.run(x), [[0.0], [2.0], [2.0]], factor=3)
-        np.testing.assert_array_equal(sess.run(x), sess.run(y))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_of_unknown_shape(kind):
-    with session() as sess:
-        x, y, z = (variable([1.0, 2.0], kind=kind) for _ in range(3))
-        fed = v1.placeholder("float32")
-        indices = v1.placeholder("int64")
-        optimizer = legacy.MomentumOptimizer(2.0, 0.9)
-        pairs = [
-            (tf.IndexedSlices(fed, tf.constant([0, 1])), x),
-            (fed, y),
-            (tf.IndexedSlices(fed, indices, tf.constant([2])), z),
-        ]
-        train = optimizer.apply_gradients(pairs)
-        start(sess)
-        sess.run(train, {fed: [0.1, 0.2], indices: [1, 1]})
-        assert_close(sess.run([x, y, z]), [[0.8, 1.6], [0.8, 1.6], [1.0, 1.4]])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [(), (2, 3)])
-@pytest.mark.parametrize("name", ["AdagradOptimizer", "RegAdagradOptimizer", "AdamOptimizer"])
-def test_variables_of_unknown_shape(name, shape, kind):
-    with session() as sess:
-        cls = getattr(legacy, name)
-        use_resource = kind == "resource"
-        x, y = (
-            v1.get_variable(
-                label,
-                initializer=lambda: v1.placeholder_with_default(np.ones(shape, "f"), None),
-                validate_shape=False,
-                use_resource=use_resource,
-            )
-            for label in "xy"
-        )
-        assert x.shape.rank is None
-        z = variable(np.ones(shape), "z", kind)
-        given = np.full(shape, 0.1)
-        train = cls(0.3).apply_gradients([(tensor(given), x), (tensor(given), z)])
-        sparse = []
-        if shape:
-            sparse.append(cls(0.3).apply_gradients([(rows(given[:1], [1]), y)]))
-        start(sess)
-        for _ in range(3):
-            sess.run([train, *sparse])
-        assert_close(sess.run(x), sess.run(z))
-        assert not np.array_equal(sess.run(x), np.ones(shape))
-        if shape and name != "AdamOptimizer":
-            assert_close(sess.run(y)[1], sess.run(z)[1])
-            assert sess.run(y)[0].tolist() == [1.0] * 3
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_variables_without_elements(name):
     with session() as sess:
@@ -502,104 +316,3 @@ def test_variables_without_elements(name):
         sess.run(train)
         assert sess.run(x).shape == (0, 3)
         assert np.isfinite(sess.run(y)).all() and (sess.run(y) != [1.0, 2.0]).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_that_are_variables(kind):
-    with session() as sess:
-        x, g = variable([1.0, 2.0], kind=kind), variable([0.0, 0.0], kind=kind)
-        train = legacy.LARSOptimizer(1.0, 0.0, 0.0, 1.0).apply_gradients([(g, x)])
-        start(sess)
-        g.load([0.3, 0.4], sess)
-        sess.run(train)
-        norm = np.sqrt(5.0)
-        assert_close(sess.run(x), [1 - 0.6 * norm, 2 - 0.8 * norm])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_bfloat16_is_computed_in_bfloat16(kind):
-    with session() as sess:
-        x = v1.Variable(tf.ones([2], "bfloat16"), use_resource=kind == "resource")
-        optimizer = legacy.MomentumOptimizer(0.5, 0.9)
-        train = optimizer.apply_gradients([(tf.constant([1.0, 2.0**-9], "bfloat16"), x)])
-        start(sess)
-        assert optimizer.get_slot(x, "momentum").dtype.base_dtype == tf.bfloat16
-        sess.run([train])
-        # Eight bits: half of 2**-9 is lost beside one.
-        assert sess.run(tf.cast(x, "float32")).tolist() == [0.5, 1.0]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_reg_adagrad_leaves_slots_alone_where_it_is_told(kind):
-    with session() as sess:
-        x = variable([[1.0], [2.0]], kind=kind)
-        optimizer = legacy.RegAdagradOptimizer(1.0, initial_accumulator_value=0.25)
-        with optimizer.avoid_updating_slots():
-            dense = optimizer.apply_gradients([(tensor([[0.5], [0.0]]), x)])
-            sparse = optimizer.apply_gradients([(rows([[0.5]], [1]), x)])
-        learns = optimizer.apply_gradients([(tensor([[0.5], [0.5]]), x)])
-        start(sess)
-        for _ in range(2):
-            sess.run(dense)
-            sess.run(sparse)
-        slot = optimizer.get_slot(x, "accumulator")
-        assert sess.run(slot).tolist() == [[0.25], [0.25]]
-        assert_close(sess.run(x), [[-1.0], [0.0]])
-        sess.run(learns)
-        assert sess.run(slot).tolist() == [[0.5], [0.5]]
-
-
-def test_layer_rates():
-    with session() as sess:
-        x, b = variable([3.0, 4.0], "w"), variable([1.0], "bias")
-        optimizer = legacy.LARSOptimizer(2.0, weight_decay=0.1, eeta=0.5, skip_list=["bias"])
-        rate, g = optimizer.compute_lr(tensor([6.0, 8.0]), x)
-        skipped = optimizer.compute_lr(tensor([6.0]), b)
-        start(sess)
-        assert_close(sess.run(rate), 2 * 0.5 * 5 / (10 + 0.1 * 5))
-        assert_close(sess.run(g), [6.3, 8.4])
-        assert sess.run(skipped) == (2.0, [6.0])
-
-
-# ---- Steps that cannot be taken ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["GradientDescentOptimizer", "ShampooOptimizer"])
-@pytest.mark.parametrize("where", ["graph", "eager"])
-def test_no_gradients(where, name):
-    with tf.Graph().as_default() if where == "graph" else eagerly():
-        x, y = (v1.Variable([1.0, 2.0], use_resource=True) for _ in range(2))
-        optimizer = getattr(legacy, name)(learning_rate=3.0)
-        nothing = "No gradients provided for any variable"
-        for step in (
-            lambda: optimizer.minimize(lambda: 5 * x, var_list=[y]),
-            lambda: optimizer.minimize(lambda: tf.constant(5.0), var_list=[x, y]),
-            lambda: optimizer.apply_gradients([(None, x), (None, y)]),
-        ):
-            with pytest.raises(ValueError, match=nothing):
-                step()
-        with pytest.raises(ValueError, match="no variables"):
-            optimizer.apply_gradients([])
-        assert optimizer.variables() == []
-
-
-@pytest.mark.parametrize("where", ["graph", "eager"])
-def test_no_variables(where):
-    with tf.Graph().as_default() if where == "graph" else eagerly():
-        frozen = v1.Variable([1.0], use_resource=True, trainable=False)
-        with pytest.raises(ValueError, match="No.*variables"):
-            legacy.GradientDescentOptimizer(3.0).minimize(lambda: 5 * frozen)
-
-
-@pytest.mark.parametrize("where", ["graph", "eager"])
-def test_tensors_have_gradients_and_no_steps(where):
-    with tf.Graph().as_default() if where == "graph" else eagerly():
-        x = tf.convert_to_tensor(3.0)
-        optimizer = legacy.GradientDescentOptimizer(3.0)
-        [(g, same)] = optimizer.compute_gradients(lambda: x * x, [x])
-        assert same is x
-        assert (v1.Session().run(g) if where == "graph" else float(g)) == 6.0
-        with pytest.raises(NotImplementedError, match="tensor"):
-            optimizer.apply_gradients([(g, x)])
-        with pytest.raises(NotImplementedError, match="tensor"):
-            optimizer.minimize(lambda: x * x, var_list=[x])

@@ -8,18 +8,12 @@ import sys
 import threading
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("graphs are TensorFlow's", allow_module_level=True)
-
-import tensorflow as tf
-
 from keras_tfopt import legacy
+from tests.graphs import tf, v1
 
-v1 = tf.compat.v1
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 FOLDER = GOLDEN / "tf1_distributed"
@@ -56,6 +50,10 @@ def test_two_workers_and_a_parameter_server_train_as_on_tensorflow_1(tmp_path):
     for name in recorded:
         for source in ("module", "tensorflow"):
             value = ours[name.replace("tensorflow", source, 1)]
+            if name.endswith("ModelAverage/GradientDescent/1/step"):
+                # The other worker counts, and may be one count ahead when this one looks.
+                assert set(value - recorded[name]) <= {0, 1}, f"{source} {name}: {value}"
+                continue
             np.testing.assert_allclose(
                 value, recorded[name], 1e-5, 1e-6, err_msg=f"{source} {name}"
             )

@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("graphs are TensorFlow's", allow_module_level=True)
+from tests.graphs import tf
 
 datasets = pytest.importorskip("sklearn.datasets")
-
-import tensorflow as tf
 
 from integration.tf1 import training
 

@@ -3,18 +3,12 @@
 import json
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("graphs are TensorFlow's", allow_module_level=True)
-
-import tensorflow as tf
-
 from keras_tfopt import legacy
+from tests.graphs import tf, v1
 
-v1 = tf.compat.v1
 FOLDER = Path(__file__).parent / "golden" / "tf1_distributed"
 CASES = {
     entry["case"]: entry

@@ -1,25 +1,22 @@
-"""Wrappers, decay and savers in graphs and sessions, around optimizers of both modules."""
+"""Wrappers, decay and savers in graphs and sessions, around optimizers of both modules.
+
+Numbers are compared with recordings, by test_graph_recordings.py and test_legacy_compositions.py.
+"""
 
 import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.stepping import BACKEND
-
-if BACKEND != "tensorflow":
-    pytest.skip("graphs of TensorFlow 1 are TensorFlow's", allow_module_level=True)
-
-import tensorflow as tf
-
 from tests.graphs import (
     DTYPES,
-    KINDS,
     assert_close,
     counter,
+    every_kind,
     rows,
     session,
     start,
     tensor,
+    tf,
     v1,
     variable,
 )
@@ -27,53 +24,7 @@ from tests.graphs import (
 MODULES = {"ours": legacy, "stock": v1.train}
 
 
-def clipped(rows_of_it, limit):
-    """Rows scaled down to this norm, those that are longer."""
-    norms = np.linalg.norm(rows_of_it, axis=-1, keepdims=True)
-    return rows_of_it * np.minimum(1.0, limit / norms)
-
-
 # ---- VariableClippingOptimizer -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_clipping_after_dense_gradients(kind, module):
-    for dtype in DTYPES:
-        with session() as sess:
-            x = variable([[0.0, 1.0], [2.0, 3.0]], "x", kind, dtype)
-            y = variable([4.0, 5.0], "y", kind, dtype)
-            sgd = MODULES[module].GradientDescentOptimizer(3.0)
-            optimizer = legacy.VariableClippingOptimizer(sgd, {x: [1]}, 2.0)
-            g = [tensor(np.full((2, 2), 0.1), dtype), tensor([0.01, 0.01], dtype)]
-            train = optimizer.apply_gradients(list(zip(g, [x, y], strict=True)))
-            assert isinstance(train, tf.Operation)
-            start(sess)
-            sess.run(train)
-            expected = clipped(np.array([[-0.3, 0.7], [1.7, 2.7]]), 2.0)
-            assert_close(sess.run(x), expected, dtype)
-            assert_close(sess.run(y), [3.97, 4.97], dtype)
-
-
-@pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_clipping_after_gradients_of_rows(kind, module):
-    for dtype in DTYPES:
-        with session() as sess:
-            start_x = np.array([[0.0, 1.0], [6.0, 8.0], [4.0, 5.0]])
-            x, y = (variable(start_x, name, kind, dtype) for name in "xy")
-            sgd = MODULES[module].GradientDescentOptimizer(3.0)
-            # By columns all of a variable is clipped; by rows only what has moved.
-            optimizer = legacy.VariableClippingOptimizer(sgd, {x: [1], y: [0]}, 2.0)
-            g = rows([[0.1, 0.1], [0.1, 0.1]], [0, 2], [3, 2], dtype)
-            train = optimizer.apply_gradients([(g, x), (g, y)])
-            start(sess)
-            sess.run(train)
-            moved = start_x - np.array([[0.3], [0.0], [0.3]])
-            expected = clipped(moved, 2.0)
-            expected[1] = start_x[1]
-            assert_close(sess.run(x), expected, dtype)
-            assert_close(sess.run(y), clipped(moved.T, 2.0).T, dtype)
 
 
 def test_clipping_on_another_device():
@@ -103,7 +54,7 @@ AVERAGE = "ExponentialMovingAverage"
 
 
 @pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_averages_and_their_saver(kind, module, tmp_path):
     for dtype in DTYPES:
         with session() as sess:
@@ -141,7 +92,7 @@ def test_averages_and_their_saver(kind, module, tmp_path):
             assert_close(file.get_tensor("b"), trained[0], dtype)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_averages_of_partitioned_variables(kind, tmp_path):
     with session() as sess:
         x = v1.get_variable(
@@ -169,7 +120,7 @@ def test_averages_of_partitioned_variables(kind, tmp_path):
         assert_close(sess.run(tf.convert_to_tensor(x)), [[0.0], [1.0], [2.0]])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_savers_that_cannot_swap(kind):
     with session():
         x, y = variable([1.0], "x", kind), variable([1.0], "y", kind)
@@ -185,27 +136,6 @@ def test_savers_that_cannot_swap(kind):
         optimizer.swapping_saver([y])  # has no average
         with tf.Graph().as_default(), pytest.raises(RuntimeError, match="before"):
             optimizer.swapping_saver()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_averages_with_a_count_of_updates(kind):
-    with session() as sess:
-        x, count = variable([0.0], "x", kind), counter(kind)
-        optimizer = legacy.MovingAverageOptimizer(
-            v1.train.GradientDescentOptimizer(1.0), 0.75, num_updates=count
-        )
-        train = optimizer.apply_gradients([(tensor([-1.0]), x)], global_step=count)
-        start(sess)
-        average, value = 0.0, 0.0
-        for step in range(1, 9):
-            sess.run(train)
-            value += 1.0
-            decay = min(0.75, (1 + step) / (10 + step))
-            average = decay * average + (1 - decay) * value
-            assert_close(sess.run(optimizer.get_slot(x, "average")), [average])
-        assert sess.run(count) == 8
-        assert average_of(x) in v1.global_variables()
-        assert v1.moving_average_variables()[0] is x
 
 
 class Doubling(v1.train.GradientDescentOptimizer):
@@ -230,7 +160,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_verbs_of_the_optimizer_inside_are_called(kind, around):
     with session() as sess:
         x, count = variable([1.2], "x", kind), counter(kind)
@@ -262,37 +192,6 @@ def test_state_inside_is_found(around):
 # ---- MultitaskOptimizerWrapper -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_variables_rest_while_their_gradient_is_zero(kind, module):
-    with session() as sess:
-        x, y, z = (variable([1.0, 2.0], name, kind) for name in "xyz")
-        g, zero = tensor([0.1, 0.1]), tensor([0.0, 0.0])
-        optimizer = legacy.MultitaskOptimizerWrapper(MODULES[module].MomentumOptimizer(2.0, 0.5))
-        fed = v1.placeholder("float32", [1])
-        sparse = tf.IndexedSlices(fed, tf.constant([1]), tf.constant([2]))
-        one = optimizer.apply_gradients(zip([g, g, sparse], [x, y, z], strict=True))
-        two = optimizer.apply_gradients(zip([zero, g], [x, y], strict=True))
-        three = optimizer.apply_gradients(zip([zero, zero], [x, y], strict=True))
-        assert optimizer.get_slot_names() == ["momentum"]
-        slots = [optimizer.get_slot(v, "momentum") for v in (x, y, z)]
-        assert all(slot.shape == x.shape for slot in slots)
-        start(sess)
-        sess.run(one, {fed: [0.1]})
-        sess.run(one, {fed: [0.0]})
-        momentum = [[0.15, 0.15], [0.15, 0.15], [0.0, 0.1]]
-        for found, expected in zip(sess.run(slots), momentum, strict=True):
-            assert_close(found, expected)
-        before = sess.run(x)
-        sess.run(two)
-        assert_close(sess.run(slots[1]), [0.175, 0.175])
-        sess.run(three)
-        np.testing.assert_array_equal(sess.run(x), before)
-        assert_close(sess.run(slots[0]), momentum[0])
-        assert_close(sess.run(slots[1]), [0.175, 0.175])
-        assert_close(sess.run(z), [1.0, 1.8])
-
-
 def test_clipping_pairs_by_their_norm():
     with session() as sess:
         variables = [variable([3.0, 4.0]) for _ in range(4)]
@@ -315,66 +214,8 @@ def test_clipping_pairs_by_their_norm():
 
 # ---- Decoupled weight decay ----------------------------------------------------------------------
 
-DECAYED = {
-    "AdamW": (lambda: legacy.AdamWOptimizer(0.01, 0.1), v1.train.AdamOptimizer, (0.1,), "AdamW"),
-    "MomentumW": (
-        lambda: legacy.MomentumWOptimizer(0.01, 0.1, 0.9),
-        v1.train.MomentumOptimizer,
-        (0.1, 0.9),
-        "MomentumW",
-    ),
-    "ours": (
-        lambda: legacy.extend_with_decoupled_weight_decay(legacy.AdamOptimizer)(
-            0.01, learning_rate=0.1
-        ),
-        v1.train.AdamOptimizer,
-        (0.1,),
-        "Adam",
-    ),
-    "stock": (
-        lambda: legacy.extend_with_decoupled_weight_decay(v1.train.AdamOptimizer)(
-            weight_decay=0.01, learning_rate=0.1
-        ),
-        v1.train.AdamOptimizer,
-        (0.1,),
-        "Adam",
-    ),
-}
 
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", DECAYED)
-def test_decay_beside_the_step(name, kind):
-    make, stock, arguments, state = DECAYED[name]
-    for dtype in DTYPES:
-        with session() as sess:
-            x, y, plain = (variable([1.0, 2.0], n, kind, dtype) for n in ("x", "y", "plain"))
-            kept = variable([1.0, 2.0], "kept", kind, dtype)
-            g = tensor([0.1, 0.2], dtype)
-            optimizer = make()
-            train = optimizer.apply_gradients(
-                [(g, x), (rows([0.1], [0], [2], dtype), y), (g, kept)], decay_var_list=[x, y]
-            )
-            sgd = stock(*arguments)
-            same = sgd.apply_gradients([(g, plain)])
-            assert optimizer.get_slot_names() == sgd.get_slot_names()
-            slot = optimizer.get_slot_names()[0]
-            assert optimizer.get_slot(var=x, name=slot).name == f"x/{state}:0"
-            start(sess)
-            decayed = first = np.array([1.0, 2.0])
-            for _ in range(3):
-                before = sess.run(plain).astype("float64")
-                sess.run([train, same])
-                step = sess.run(plain) - before
-                decayed = decayed * 0.99 + step
-                first = first * [0.99, 1.0] + step * [1.0, 0.0]
-                assert_close(sess.run(x), decayed, dtype, 2)
-                # Numbers of the other row go on by momentum, in Adam.
-                assert_close(sess.run(y)[0], first[0], dtype, 2)
-                assert_close(sess.run(kept), sess.run(plain), dtype)
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_decay_in_every_form(kind):
     with session() as sess:
         decays = [
@@ -410,23 +251,6 @@ def test_decay_before_a_class():
 
 
 # ---- Functions -----------------------------------------------------------------------------------
-
-
-def test_sign_decays_are_tensors_of_the_graph():
-    with session():
-        step = v1.placeholder("int64", [])
-        functions = (
-            (legacy.sign_decay.get_linear_decay_fn(1000), 0.8),
-            (legacy.sign_decay.get_cosine_decay_fn(1000), 0.5 * (1 + np.cos(0.2 * np.pi))),
-            (legacy.sign_decay.get_cosine_decay_fn(1000, num_periods=5, zero_after=0.5), 0.0),
-            (
-                legacy.sign_decay.get_restart_decay_fn(1000, num_periods=4),
-                0.5 * (1 + np.cos(0.8 * np.pi)),
-            ),
-        )
-        for function, expected in functions:
-            assert_close(function(200).eval(), expected)
-            assert_close(function(step).eval({step: 200}), expected)
 
 
 def test_matrix_functions_are_tensors_of_the_graph():

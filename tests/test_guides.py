@@ -4,9 +4,7 @@ In full they run in `make guides`, each on one backend; so, on another one of th
 installed, they run here, on all of them only in exhaustive runs.
 """
 
-import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from integration import guides as runner
 from tests import cells
+from tests.programs import AS_USERS, output_of
 
 BACKEND = keras.backend.backend()
 ROOT = Path(__file__).parents[1]
@@ -43,18 +42,7 @@ def home(guide):
 def printed(tmp_path_factory):
     """A function from a guide to what it printed."""
     folder = tmp_path_factory.mktemp("guides")
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    # JAX as users have it: the test run itself has x64 on.
-    backend = {"KERAS_BACKEND": BACKEND, "JAX_ENABLE_X64": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.guides_worker", str(folder), *usual()],
-        cwd=ROOT,
-        env={**os.environ, **backend, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    output_of("-m", "tests.guides_worker", folder, *usual(), **AS_USERS)
 
     def text_of(guide):
         text, out = (folder / f"{guide}.txt").read_text("utf-8"), folder / guide / "curves.png"
@@ -122,6 +110,17 @@ def from_tf1(text):
     apart = re.search(r"with the state (\S+), with weights alone (\S+)$", text, re.MULTILINE)
     assert float(apart[1]) < 1e-4 < 1e-2 < float(apart[2])
     assert "Written and read again: step 300" in text
+
+
+def from_addons(text):
+    table = re.findall(r"^ +\d+ +(\d\.\d+) +(\d\.\d+)$", text, re.MULTILINE)
+    assert len(table) == 10
+    for theirs, ours in table:  # five digits; orders of summation differ
+        assert abs(float(theirs) - float(ours)) < 1e-3
+    assert re.search(
+        r"^Losses with the saved configuration: (0|\S+e-\d+) away$", text, re.MULTILINE
+    )
+    assert "MovingAverage(LAMB(" in text
 
 
 def choosing(text):
@@ -192,6 +191,16 @@ def workers(text):
         assert loss < 1.5  # 2.3 is that of guessing
 
 
+def fine_tuning(text):
+    """Every run is there, with six levels of factors."""
+    factors = re.findall(r"learning_rate_factor': (\S+)}", text)
+    expected = [0.7**below for below in (5, 4, 3, 2, 1, 0)]
+    assert [float(factor) for factor in factors] == pytest.approx(expected)
+    rows = re.findall(r"^(one rate|layer decay) +rate \S+ +test accuracy (\S+)$", text, re.M)
+    assert len(rows) >= 2 and all(0 <= float(accuracy) <= 1 for _, accuracy in rows)
+    assert "Best of layer decay" in text
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -199,6 +208,7 @@ CHECKS = {
         averages,
         second_order,
         embeddings,
+        from_addons,
         from_tf1,
         choosing,
         large_batch,
@@ -208,6 +218,7 @@ CHECKS = {
         own_optimizer,
         switching,
         workers,
+        fine_tuning,
     )
 }
 

@@ -1,15 +1,14 @@
 """Hyperparameters that change while training: schedules, variables, callables."""
 
 import itertools
-import json
 
 import keras
 import pytest
 
 import keras_tfopt
 from tests.cases import RULES
-from tests.stepping import BACKEND, MODES, Runner, to_numpy
-from tests.test_base_options import Expected, dense_gradients, follow, gradients, initial
+from tests.options import Expected, dense_gradients, follow, gradients, initial
+from tests.stepping import BACKEND, Runner, every_mode, through_json, to_numpy
 
 FACTORS = (1.0, 0.9, 0.7, 0.8)  # each stays in every range
 
@@ -28,7 +27,6 @@ every_number = pytest.mark.parametrize(
         for name in changing(case)
     ],
 )
-every_mode = pytest.mark.parametrize("mode", MODES)
 
 
 class Changing(Expected):
@@ -47,7 +45,6 @@ def values_of(case, name):
     return [factor * case.variants[case.main][name] for factor in FACTORS]
 
 
-@pytest.mark.formula
 @every_mode
 @every_number
 def test_a_schedule_is_read_at_every_step(case, name, mode):
@@ -72,13 +69,14 @@ def test_a_variable_is_read_at_every_step(case, name, mode):
 CASE = {case.name: case for case in RULES}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_callable_is_read_at_each_eager_step_and_once_when_compiled(mode):
+@every_mode
+@pytest.mark.parametrize("name", ("learning_rate", "momentum"))
+def test_a_callable_is_read_at_each_eager_step_and_once_when_compiled(name, mode):
     case, values = CASE["Momentum"], [0.9, 0.5, 0.1, 0.3]
     calls = itertools.chain(values, itertools.repeat(99.0))
-    runner = Runner(case.make(momentum=lambda: next(calls)), initial(), mode)
+    runner = Runner(case.make(**{name: lambda: next(calls)}), initial(), mode)
     once = mode in ("compiled", "xla") and BACKEND != "torch"
-    expected = Changing(case, "momentum", [values[0]] * 4 if once else values)
+    expected = Changing(case, name, [values[0]] * 4 if once else values)
     follow(runner, expected, gradients(4), 4e-6)
 
 
@@ -99,15 +97,10 @@ def test_several_at_once_and_a_schedule_of_the_learning_rate():
     follow(runner, expected, gradients(3), 4e-6)
 
 
-def again(optimizer, custom_objects=None):
-    text = json.dumps(keras.saving.serialize_keras_object(optimizer))
-    return keras.saving.deserialize_keras_object(json.loads(text), custom_objects)
-
-
 def test_configuration():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.9, 10, 0.5)
     variable = keras.Variable(0.25, trainable=False)
-    clone = again(keras_tfopt.Adam(beta_1=schedule, beta_2=variable))
+    clone = through_json(keras_tfopt.Adam(beta_1=schedule, beta_2=variable))
     assert clone.beta_1.get_config() == schedule.get_config()
     assert clone.beta_2 == 0.25 and clone.epsilon == 1e-8
 
@@ -123,7 +116,7 @@ def half():
 
 @pytest.mark.parametrize("name", ("learning_rate", "momentum"))
 def test_functions_are_saved_by_their_registered_names(name):
-    clone = again(keras_tfopt.Momentum(**{name: a_half}))
+    clone = through_json(keras_tfopt.Momentum(**{name: a_half}))
     assert getattr(clone, f"_{name}" if name == "learning_rate" else name) is a_half
     for bare in (lambda: 0.5, half):
         with pytest.raises(ValueError, match=f"`{name}`.*register_keras_serializable"):

@@ -6,7 +6,6 @@ other kinds of optimizers than that of their Case are tested in test_composition
 """
 
 import contextlib
-import functools
 
 import keras
 import numpy as np
@@ -15,63 +14,32 @@ import pytest
 import keras_tfopt
 from tests.cases import CASES, REPRESENTATIVES
 from tests.cells import EXHAUSTIVE
+from tests.compare import same
+from tests.fitting import (
+    EPOCHS,
+    FIT,
+    IDS,
+    START,
+    TARGETS,
+    baseline,
+    batches,
+    close,
+    equals_baseline,
+    fit,
+    fitted,
+    jit_compile,
+    make_model,
+    run_eagerly,
+    state,
+    steps_per_execution,
+)
 from tests.stepping import BACKEND, Runner, policy, to_numpy
-from tests.test_composition import FIT, IDS, START, TARGETS, close, make_model, same, state
-
-EPOCHS, BATCHES = 2, 3
-
-
-def fit(model, epochs=EPOCHS, **options):
-    model.fit(IDS, TARGETS, **{**FIT, "epochs": epochs, **options})
-    return model
-
-
-def fitted(case, *, arguments=None, **options):
-    return fit(make_model(case.make(**(arguments or {})), **options))
-
-
-def batches():
-    for start in range(0, len(IDS), len(IDS) // BATCHES):
-        yield IDS[start : start + 4], TARGETS[start : start + 4]
-
-
-@functools.cache
-def baseline(case_name):
-    """Weights after two epochs, step by step and operation by operation."""
-    case = next(case for case in CASES if case.name == case_name)
-    model = make_model(case.make(), run_eagerly=True)
-    with keras_tfopt.execution.plain():
-        for _ in range(EPOCHS):
-            for x, y in batches():
-                model.train_on_batch(x, y)
-    assert all(not np.array_equal(a, b) for a, b in zip(model.get_weights(), START))
-    return model.get_weights()
-
-
-def equals_baseline(case, model):
-    close(model.get_weights(), baseline(case.name))
-
 
 # How a step is run
 
 
-def run_eagerly(case):
-    equals_baseline(case, fitted(case, run_eagerly=True))
-
-
-def jit_compile(case):
-    equals_baseline(case, fitted(case, jit_compile=True))
-
-
 def not_jit_compiled(case):
-    equals_baseline(case, fitted(case, jit_compile=False))
-
-
-def steps_per_execution(case):
-    """Not a divisor of the number of steps, so that the last execution is shorter."""
-    if BACKEND == "torch":
-        pytest.skip("Keras has no steps_per_execution on PyTorch")
-    equals_baseline(case, fitted(case, steps_per_execution=2))
+    equals_baseline(case, fitted(case.make(), {"jit_compile": False}))
 
 
 def the_same_seed(case):
@@ -95,7 +63,7 @@ def the_same_seed(case):
 
 
 def clone_model(case):
-    model = fitted(case)
+    model = fitted(case.make())
     clone = keras.models.clone_model(model)
     clone.compile(type(model.optimizer).from_config(model.optimizer.get_config()), "mse")
     before = state(model)
@@ -105,13 +73,13 @@ def clone_model(case):
 
 
 def compiled_again(case):
-    """With the same optimizer training goes on, with a new one it starts."""
+    """Training goes on with the same optimizer, and starts anew with a new one."""
     model = make_model(case.make())
     fit(model, 1)
     model.compile(model.optimizer, "mse")
     fit(model, 1)
     equals_baseline(case, model)
-    assert int(to_numpy(model.optimizer.iterations)) == EPOCHS * BATCHES
+    assert int(to_numpy(model.optimizer.iterations)) == EPOCHS * len([*batches()])
     model.compile(case.make(), "mse")
     model.set_weights(START)
     equals_baseline(case, fit(model))
@@ -126,7 +94,7 @@ def two_models_in_turns(case):
             for model in models:
                 model.train_on_batch(*batch)
     equals_baseline(case, models[0])
-    close(models[1].get_weights(), fitted(case, arguments=others).get_weights())
+    close(models[1].get_weights(), fitted(case.make(**others)).get_weights())
     assert not same(models[0].get_weights(), models[1].get_weights())
 
 
@@ -159,7 +127,7 @@ def two_optimizers_in_one_model(case):
 
 
 def frozen(case):
-    """What is frozen rests with its state, and goes on from there once it is not."""
+    """A frozen variable rests with its state, and goes on from there later."""
     model = make_model(case.make())
     optimizer, dense = model.optimizer, model.get_layer("dense")
     fit(model, 1)
@@ -178,7 +146,7 @@ def frozen(case):
     assert rests == [False, True, True]
     if case.scope != "model":
         for variable in dense.variables:
-            for name in set(optimizer.slot_names) - set(case.moves_everywhere):
+            for name in set(optimizer.slot_names) - set(case.slots_that_change_in_all_rows):
                 with contextlib.suppress(KeyError):
                     slot = optimizer.slot(variable, name)
                     place = next(i for i, v in enumerate(optimizer.variables) if v is slot)
@@ -186,7 +154,7 @@ def frozen(case):
     model.compile(optimizer, "mse")
     fit(model, 1)
     assert all(not same([a], [b]) for a, b in zip(after[:3], state(model)[:3]))
-    assert int(to_numpy(optimizer.iterations)) == 3 * BATCHES
+    assert int(to_numpy(optimizer.iterations)) == 3 * len([*batches()])
 
 
 def frozen_for_a_new_optimizer(case):
@@ -236,7 +204,7 @@ def unused(case):
     used[1].set_weights(START[1:])
     model.compile(case.make(), {"used": "mse"})
     model.fit(IDS, {"used": TARGETS}, epochs=EPOCHS, **FIT)
-    close([*used[0].get_weights(), *used[1].get_weights()], baseline(case.name))
+    close([*used[0].get_weights(), *used[1].get_weights()], baseline(case))
 
 
 # Averages, constraints, policies
@@ -270,7 +238,7 @@ def constraints(case):
     kernel = constrained(keras.constraints.NonNeg()).get_layer("dense").get_weights()[0]
     assert np.min(START[1]) < 0
     # Between steps of the optimizer inside, a wrapper may go back to what was before all steps.
-    assert case.moves_after or np.min(kernel) >= 0
+    assert case.changes_variables_after_the_step or np.min(kernel) >= 0
     assert np.max(kernel) > 0
     equals_baseline(case, constrained(keras.constraints.MaxNorm(1e6)))
 
@@ -291,7 +259,7 @@ def policies(case):
         # What a pass rounds turns the sign of a gradient here and there, and where a variable has
         # gone far, its own numbers are rounded by more.
         largest = 1e-5 if name == "float64" else 0.05
-        ends = zip(model.trainable_variables, baseline(case.name), START, strict=True)
+        ends = zip(model.trainable_variables, baseline(case), START, strict=True)
         for v, expected, start in ends:
             far = max(1, np.mean(np.abs(expected - start)))
             assert np.all(np.isfinite(to_numpy(v)))
@@ -320,7 +288,7 @@ CHECKS = (
 
 
 def cells():
-    """All, or two optimizers for each check: in turns, so that each meets several checks."""
+    """All, or two optimizers for each check: in turns, so that each meets some checks."""
     kinds = [case for case in CASES if case.name in REPRESENTATIVES]
     for number, check in enumerate(CHECKS):
         some = [kinds[(2 * number + i) % len(kinds)] for i in range(2)]
@@ -335,10 +303,10 @@ def test_in_fit(case, check):
     check(case)
 
 
-def test_each_kind_meets_several_checks():
+def test_each_kind_meets_some_checks():
     met = [cell.values[0].name for cell in cells()]
     assert set(met) >= REPRESENTATIVES
-    assert min(met.count(name) for name in REPRESENTATIVES) >= 3
+    assert min(met.count(name) for name in REPRESENTATIVES) >= 2
     assert {cell.values[1] for cell in cells()} == set(CHECKS)
 
 

@@ -10,7 +10,8 @@ import keras_tfopt
 from integration import replay_workers
 from keras_tfopt.distributed import InProcess
 from tests import averaging
-from tests.averaging import MOMENTUM, PERIOD, RATE, START, STEPS, WORKERS
+from tests.averaging import START, STEPS, WORKERS
+from tests.methods import METHODS, momentum
 from tests.stepping import to_numpy
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "tf1_distributed"
@@ -21,7 +22,7 @@ QUIRK = "SyncReplicasOptimizer__GradientDescent_w2_sparse_duplicates"
 @pytest.fixture(autouse=True)
 def plainly():
     """Compiling anew for each worker would take longer than its steps."""
-    with keras_tfopt.execution.plain():
+    with keras_tfopt.engine.plain():
         yield
 
 
@@ -41,6 +42,7 @@ def test_there_are_all_recordings():
     assert [name for name, case in RECORDED.items() if case.quirk] == [QUIRK]
 
 
+@pytest.mark.spread
 def test_rows_that_repeat_are_summed_and_not_merged_as_in_the_original():
     """There, an accumulator takes unsorted rows for sorted ones. All else is as recorded."""
     case = RECORDED[QUIRK]
@@ -81,31 +83,27 @@ def test_a_replay_finds_what_differs(name, change, says):
 # All workers together
 
 
-METHODS = {
-    "ModelAverage": lambda inner: keras_tfopt.ModelAverage(inner, PERIOD),
-    "ElasticAverage": lambda inner: keras_tfopt.ElasticAverage(inner, PERIOD),
-    "AGN": lambda inner: keras_tfopt.AGN(inner, PERIOD),
-    "SyncReplicas": lambda inner: keras_tfopt.SyncReplicas(inner, 1),
-    "DropStale": lambda inner: keras_tfopt.DropStale(inner, 1),
-    "DiLoCo": lambda inner: keras_tfopt.DiLoCo(inner, 0.7, 0.8, PERIOD),
-}
+def train(method, micro_steps, sign=1.0, **options):
+    """Train workers on what the reference trains on; negate gradients if the sign is -1."""
+    inner = momentum(gradient_accumulation_steps=micro_steps, **options)
+    start = {"x": np.append(np.full(averaging.INPUTS, START, "f"), np.float32(0))}
+    run = InProcess(METHODS[method](inner), WORKERS, start, synchronous=True)
+    models = [averaging.Worker(rank) for rank in range(WORKERS)]
+    for step in range(STEPS):
+        for worker, model in zip(run.workers, models):
+            model.x = worker.values["x"].astype(float)
+        for rank, model in enumerate(models):
+            run.step(rank, [sign * model.gradient(step)])
+    return run
 
 
 @pytest.mark.parametrize("micro_steps", (None, 2))
 @pytest.mark.parametrize("method", METHODS)
 def test_synchronous_workers_are_those_that_are_connected(method, micro_steps):
-    inner = keras_tfopt.Momentum(RATE, MOMENTUM, gradient_accumulation_steps=micro_steps)
-    start = {"x": np.append(np.full(averaging.INPUTS, START, "f"), np.float32(0))}
-    run = InProcess(METHODS[method](inner), WORKERS, start, synchronous=True)
-    models = [averaging.Worker(rank) for rank in range(WORKERS)]
-    for step in range(STEPS):
-        for rank, model in enumerate(models):
-            model.x = run.workers[rank].values["x"].astype(float)
-        for rank, model in enumerate(models):
-            run.step(rank, [model.gradient(step)])
+    run = train(method, micro_steps)
     weights, center = averaging.train(method, micro_steps=micro_steps or 1)
-    for rank, want in enumerate(weights):
-        np.testing.assert_allclose(run.workers[rank].values["x"], want, rtol=1e-5, atol=1e-6)
+    for worker, want in zip(run.workers, weights):
+        np.testing.assert_allclose(worker.values["x"], want, rtol=1e-5, atol=1e-6)
     if center is not None:
         np.testing.assert_allclose(run.center.values["x"], center, rtol=1e-5, atol=1e-6)
 
@@ -113,25 +111,10 @@ def test_synchronous_workers_are_those_that_are_connected(method, micro_steps):
 @pytest.mark.parametrize("micro_steps", (None, 2))
 @pytest.mark.parametrize("method", METHODS)
 def test_going_up_is_going_down_with_the_gradient_turned_around(method, micro_steps):
-    ends = []
-    for sign in (1.0, -1.0):
-        inner = keras_tfopt.Momentum(
-            RATE,
-            MOMENTUM,
-            maximize=sign < 0,
-            weight_decay=0.1,
-            gradient_accumulation_steps=micro_steps,
-        )
-        start = {"x": np.append(np.full(averaging.INPUTS, START, "f"), np.float32(0))}
-        run = InProcess(METHODS[method](inner), WORKERS, start, synchronous=True)
-        models = [averaging.Worker(rank) for rank in range(WORKERS)]
-        for step in range(STEPS):
-            for rank, model in enumerate(models):
-                model.x = run.workers[rank].values["x"].astype(float)
-            for rank, model in enumerate(models):
-                run.step(rank, [sign * model.gradient(step)])
-        ends.append([worker.values["x"] for worker in run.workers])
-    np.testing.assert_allclose(*ends, rtol=1e-6)
+    down = train(method, micro_steps, weight_decay=0.1)
+    up = train(method, micro_steps, sign=-1.0, weight_decay=0.1, maximize=True)
+    for one, other in zip(down.workers, up.workers):
+        np.testing.assert_allclose(one.values["x"], other.values["x"], rtol=1e-6)
 
 
 def test_order_matters_to_the_asynchronous_ones_alone():
@@ -192,6 +175,14 @@ def adam():
     return keras_tfopt.Adam(0.1)
 
 
+def drop_stale():
+    return InProcess(keras_tfopt.DropStale(adam(), 0), 1, {"x": np.ones(1)})
+
+
+def replicas(needed, workers, **how):
+    return InProcess(keras_tfopt.SyncReplicas(adam(), needed), workers, {"x": 1.0}, **how)
+
+
 def waiting():
     run = InProcess(keras_tfopt.ModelAverage(adam(), 1), 3, {"x": np.ones(1)})
     run.step(0, [np.ones(1)])
@@ -213,28 +204,10 @@ def waiting():
         (lambda: waiting().apply(1), ValueError, "ModelAverage.*`apply`"),
         (lambda: waiting().read(1, [np.ones(1)]), ValueError, "ModelAverage.*`read`"),
         (lambda: waiting().aggregate(), ValueError, "ModelAverage.*`aggregate`"),
-        (
-            lambda: InProcess(keras_tfopt.DropStale(adam(), 0), 1, {"x": np.ones(1)}).apply(0),
-            RuntimeError,
-            "call `read` first",
-        ),
-        (
-            lambda: InProcess(keras_tfopt.SyncReplicas(adam(), 2), 2, {"x": 1.0}).aggregate(),
-            RuntimeError,
-            "waits for 2 gradients.*0",
-        ),
-        (
-            lambda: InProcess(
-                keras_tfopt.SyncReplicas(adam(), 3, 1), 1, {"x": 1.0}, initial_tokens=1
-            ),
-            ValueError,
-            "too few tokens.*2 are needed.*1",
-        ),
-        (
-            lambda: InProcess(keras_tfopt.SyncReplicas(adam(), 3), 2, {"x": 1.0}, synchronous=True),
-            ValueError,
-            "`replicas_to_aggregate`.*2.*3",
-        ),
+        (lambda: drop_stale().apply(0), RuntimeError, "call `read` first"),
+        (lambda: replicas(2, 2).aggregate(), RuntimeError, "waits for 2 gradients.*0"),
+        (lambda: replicas(3, 1, initial_tokens=1), ValueError, "too few tokens.*2 are needed.*1"),
+        (lambda: replicas(3, 2, synchronous=True), ValueError, "`replicas_to_aggregate`.*2.*3"),
     ],
 )
 def test_refused(act, error, says):

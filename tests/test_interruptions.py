@@ -1,21 +1,19 @@
 """Trainings that are killed, and gradients that are no numbers."""
 
-import os
-import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import keras_tfopt
 from tests import killed_worker
-from tests.cases import every_case, initial
+from tests.cases import every_case
+from tests.compare import assert_same, follow
+from tests.programs import run
+from tests.small_model import initial
 from tests.state_worker import MAKERS
-from tests.stepping import BACKEND, Rows, Runner, to_numpy
-from tests.test_contract import follow
+from tests.stepping import Rows, Runner, to_numpy
 
 # Killed
 
@@ -23,33 +21,22 @@ from tests.test_contract import follow
 KILLED = "lazy"
 
 
-def run(folder, name, *point):
-    return subprocess.run(
-        [sys.executable, "-m", "tests.killed_worker", str(folder), name, *point],
-        env={**os.environ, "KERAS_BACKEND": BACKEND},
-        cwd=pathlib.Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.spread
 @pytest.mark.parametrize("point", killed_worker.POINTS)
 def test_a_killed_training_goes_on_to_the_bit(point, tmp_path):
-    """From the last backup that is whole. What was being written is never read."""
+    """It goes on from the last whole backup. A backup that was being written is never read."""
     _, expected = killed_worker.run(tmp_path / "whole", MAKERS[KILLED])
-    killed = run(tmp_path, KILLED, point)
+    killed = run("-m", "tests.killed_worker", tmp_path, KILLED, point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert not (tmp_path / "end.npz").exists()
-    again = run(tmp_path, KILLED)
+    again = run("-m", "tests.killed_worker", tmp_path, KILLED)
     assert again.returncode == 0, again.stderr[-3000:]
     with np.load(tmp_path / "end.npz") as arrays:
         first, *got = (arrays[key] for key in arrays)
     # The backup of an epoch is that of its end; the one being written may be lost.
     assert int(first) == killed_worker.KILLED_IN
-    for a, b in zip(got, expected, strict=True):
-        assert np.array_equal(a, b)
+    assert_same(got, expected)
 
 
 class Killed(Exception):
@@ -59,7 +46,7 @@ class Killed(Exception):
 @every_case("case")
 @pytest.mark.parametrize("point", killed_worker.POINTS)
 def test_what_a_killed_training_leaves_is_enough_to_go_on(case, point, tmp_path):
-    """Its files as they are at that moment, which is all that a kill leaves."""
+    """A kill leaves the files as they are at that moment, and nothing else."""
 
     def end():
         shutil.copytree(tmp_path / "running", tmp_path / "left")
@@ -70,8 +57,7 @@ def test_what_a_killed_training_leaves_is_enough_to_go_on(case, point, tmp_path)
         killed_worker.run(tmp_path / "running", case.make, point, end)
     first, got = killed_worker.run(tmp_path / "left", case.make)
     assert first == killed_worker.KILLED_IN
-    for a, b in zip(got, expected, strict=True):
-        assert np.array_equal(a, b)
+    assert_same(got, expected)
 
 
 # Gradients
@@ -126,10 +112,14 @@ def test_numbers_that_are_not_finite_stay_where_they_are(case, entry):
     assert np.array_equal(hit.values["sound/kernel"], whole.values["sound/kernel"])
     for name, slot in hit.slots["sound/kernel"].items():
         assert np.array_equal(slot, whole.slots["sound/kernel"][name]), name
-    hidden = case.bounded and np.isinf(entry)
+    hidden = case.steps_are_bounded and np.isinf(entry)
     assert np.isfinite(hit.values["hit/kernel"][0, 1]) == hidden
     assert np.isfinite(hit.values["table/embeddings"][2, 0]) == hidden
-    if case.sparse == "rows" and case.scope == "element" and not case.moves_after:
+    if (
+        case.sparse == "rows"
+        and case.scope == "element"
+        and not case.changes_variables_after_the_step
+    ):
         others = [0, 1, 3, 4]
         table, expected = hit.values["table/embeddings"], whole.values["table/embeddings"]
         assert np.array_equal(table[others], expected[others])
@@ -139,10 +129,11 @@ def test_numbers_that_are_not_finite_stay_where_they_are(case, entry):
 @every_case("case")
 def test_gradients_of_zero_from_the_first_step_on(case):
     """Nothing has been seen yet that a step could be divided by."""
-    zeros = {path: np.zeros_like(value) for path, value in initial().items() if path != "frozen"}
-    for path, value in initial().items():
-        if path.endswith("embeddings"):  # where rows that nobody names rest
-            zeros[path] = Rows(np.zeros_like(value[:3]), np.array([0, 2, 0], "int32"))
-    runner = Runner(case.make(), initial(), "compiled")
+    start = initial(paths=("layer/kernel", "layer/bias", "fresh/kernel", "table/embeddings"))
+    zeros = {path: np.zeros_like(value) for path, value in start.items()}
+    # Rows that nobody names rest.
+    table = zeros["table/embeddings"]
+    zeros["table/embeddings"] = Rows(table[:3], np.array([0, 2, 0], "int32"))
+    runner = Runner(case.make(), start, "compiled")
     follow(runner, case.make_reference(), [zeros] * 3, case.tolerance("float32"))
     assert all(np.all(np.isfinite(array)) for array in runner.snapshot())

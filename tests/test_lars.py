@@ -1,10 +1,13 @@
-"""What LARS offers beside the contract."""
+"""LARS: its promises beyond those of every optimizer."""
 
 import keras
 import numpy as np
 import pytest
 
 import keras_tfopt
+
+# On each backend every formula is met in test_contract.py.
+pytestmark = pytest.mark.spread
 
 
 @pytest.mark.parametrize("gradient", [[0.3, -0.4], [0.0, 0.0]])

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from integration.tf1.compositions import KINDS, RULES, SCENARIOS, run
+from integration.tf1.compositions import RULES, SCENARIOS, kinds_of, run
 from keras_tfopt import legacy
+from tests.cells import EXHAUSTIVE
 from tests.stepping import BACKEND, to_numpy
 
 ROOT = Path(__file__).parents[1]
 RECORDED = np.load(ROOT / "tests" / "golden" / "tf1_graphs" / "compositions.npz")
+SOME = "" if EXHAUSTIVE else "some"  # each scenario on one kind of variables
 ON_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
 
 # Edges of numbers, and what `names()` says where ours are others.
@@ -51,7 +53,7 @@ def ours(tmp_path_factory):
     out = tmp_path_factory.mktemp("compositions") / "ours.npz"
     program = ROOT / "integration" / "tf1" / "compositions.py"
     done = subprocess.run(
-        [sys.executable, str(program), str(out), "keras_tfopt.legacy"],
+        [sys.executable, str(program), str(out), "keras_tfopt.legacy", SOME],
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -68,7 +70,7 @@ def in_graphs(ours, name, kind):
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [n for n in SCENARIOS if not edge_of(n) and not is_ignored(n)])
 def test_in_graphs(name, ours):
-    for kind in KINDS:
+    for kind in kinds_of(name, SOME):
         assert_recorded(name, kind, in_graphs(ours, name, kind))
 
 
@@ -77,7 +79,7 @@ def test_in_graphs(name, ours):
 def test_edges_differ_where_names_say_so(name, ours):
     edge, rule = name.split(", ")
     said = EDGES[edge] in legacy.names()[f"{rule}Optimizer"].differs
-    for kind in KINDS:
+    for kind in kinds_of(name, SOME):
         if not said:
             assert_recorded(name, kind, in_graphs(ours, name, kind))
             continue
@@ -91,7 +93,7 @@ def test_edges_differ_where_names_say_so(name, ours):
 def test_minimize_decays_what_it_is_told(name, ours):
     """All variables decay in the original, but it decays those of `apply_gradients`."""
     asked = name.replace("by minimize, ", "").replace("decay of some ", "decay of some, ")
-    for kind in KINDS:
+    for kind in kinds_of(name, SOME):
         found = in_graphs(ours, name, kind)
         assert_recorded(asked, kind, found)
         np.testing.assert_allclose(RECORDED[f"{name}/{kind}/a"], found["a"], rtol=1e-5)
@@ -105,7 +107,8 @@ def test_minimize_decays_what_it_is_told(name, ours):
 STOCK = [
     name
     for name in SCENARIOS
-    if name.split(", ")[0] in ("multitask", "decay")
+    if name in ("clipping, plain", "clipping, minimized")
+    or name.split(", ")[0] in ("multitask", "decay", "decay of some")
     and name.split(", ")[1].removeprefix("extended ") in set(RULES) - {"GGT", "LazyAdam"}
 ]
 
@@ -116,7 +119,7 @@ def test_around_optimizers_of_tensorflow(name):
     """The rules of `tf.train` are those of TensorFlow 2 here."""
     import tensorflow as tf
 
-    kind = KINDS[len(name) % 2]
+    (kind,) = kinds_of(name, "some")
     steps = run(tf.compat.v1, tf.compat.v1.train, legacy, SCENARIOS[name], kind)
     found = {key: np.stack([one[key] for one in steps]) for key in SCENARIOS[name].start}
     assert_recorded(name, kind, found)
@@ -155,6 +158,7 @@ def run_eagerly(scenario):
     return {name: np.stack(values) for name, values in after.items()}
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", [name for name in EAGER if not is_ignored(name)])
 def test_eagerly(name):
     assert_recorded(name, "resource", run_eagerly(SCENARIOS[name]))

@@ -5,18 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-import keras_tfopt
 from keras_tfopt import legacy
-from tests.stepping import BACKEND, make_variable, to_numpy
-
-
-def counter(value=0):
-    return keras.Variable(value, dtype="int32", trainable=False, name="global_step")
-
-
-def variable(values, name="x"):
-    return make_variable(name, np.asarray(values, "f"))
-
+from tests.stepping import BACKEND, to_numpy
+from tests.verbs import counter, variable
 
 # ---- What code of TensorFlow 1 is made of --------------------------------------------------------
 
@@ -69,42 +60,6 @@ def test_slots_for_logging():
     assert int(optimizer.keras.iterations) == 1
     assert optimizer.get_name() == "Adam"
     assert legacy.AdamOptimizer(name="mine").get_name() == "mine"
-
-
-def test_two_losses_of_reg_adagrad():
-    x = variable([1.0, 2.0])
-    optimizer = legacy.RegAdagradOptimizer(0.5, initial_accumulator_value=1.0)
-    optimizer.minimize(lambda: ops.sum(ops.square(x)))
-    a = 1 + np.array([2.0, 4.0]) ** 2
-    expected = [1.0, 2.0] - 0.5 * np.array([2.0, 4.0]) / np.sqrt(a)
-    np.testing.assert_allclose(to_numpy(x), expected, rtol=1e-5)
-    with optimizer.avoid_updating_slots():
-        optimizer.minimize(lambda: 3 * ops.sum(x))
-    np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "accumulator")), a, rtol=1e-5)
-    np.testing.assert_allclose(to_numpy(x), expected - 0.5 * 3 / np.sqrt(a), rtol=1e-5)
-
-
-def test_shampoo_with_functions_of_the_step():
-    x, step = variable([3.0, 4.0]), counter(2)
-    optimizer = legacy.ShampooOptimizer(
-        step,
-        gbar_decay=lambda t: t / (t + 1),
-        gbar_weight=lambda t: 1 / (t + 1),
-        learning_rate=lambda t: 0.2 / t**0.5,
-        svd_interval=lambda t: t * 0 + 1,
-        epsilon=1e-3,
-    )
-    expected, gbar, total = np.array([3.0, 4.0]), np.zeros(2), np.zeros((2, 2))
-    for t in (3.0, 4.0, 5.0):
-        optimizer.minimize(lambda: ops.sum(ops.square(x)), global_step=step)
-        g = 2 * expected
-        gbar = t / (t + 1) * gbar + 1 / (t + 1) * g
-        total += np.outer(g, g)
-        power, directions = np.linalg.eigh(total / 2 + 1e-3 * np.eye(2))
-        root = directions @ np.diag(power**-0.5) @ directions.T
-        expected = expected - 0.2 / t**0.5 * root @ gbar
-        np.testing.assert_allclose(to_numpy(x), expected, rtol=1e-4)
-    assert int(step) == 5
 
 
 def test_learning_rates_of_lars():
@@ -237,38 +192,10 @@ def test_grad_loss():
         optimizer.minimize(lambda: ops.sum(x), grad_loss=np.ones(3))
 
 
-# ---- Row gradients -------------------------------------------------------------------------------
+# ---- Variables of TensorFlow
 
 
-def test_rows_among_gradients_touch_what_they_name():
-    table = variable(np.ones((4, 2)), "table")
-    optimizer = legacy.LazyAdamOptimizer(0.1, beta1=0.5)
-    every = keras_tfopt.RowGradient(np.ones((4, 2), "f"), [0, 1, 2, 3], (4, 2))
-    optimizer.apply_gradients([(every, table)])
-    before = to_numpy(table)
-    rows = keras_tfopt.RowGradient(np.array([[1, 1], [0, 0], [1, 1]], "f"), [2, 1, 2], (4, 2))
-    halved = rows.map(lambda values: values / 2)  # processed between compute and apply
-    optimizer.apply_gradients([(halved, table)])
-    moved = np.abs(to_numpy(table) - before).max(1) > 1e-6
-    assert moved.tolist() == [False, True, True, False]
-    m = to_numpy(optimizer.get_slot(table, "m"))[:, 0]
-    np.testing.assert_allclose(m, [0.5, 0.25, 0.75, 0.5])
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="IndexedSlices are TensorFlow's")
-def test_indexed_slices_are_computed_and_applied():
-    import tensorflow as tf
-
-    table = variable(np.ones((4, 2)), "table")
-    optimizer = legacy.LazyAdamOptimizer(0.1)
-    pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(tf.gather(table.value, [1, 1, 2])))
-    assert isinstance(pairs[0][0], tf.IndexedSlices)
-    assert optimizer.apply_gradients(pairs) is None
-    m = to_numpy(optimizer.get_slot(table, "m"))[:, 0]
-    np.testing.assert_allclose(m, [0, 0.2, 0.1, 0], rtol=1e-6)
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="variables of TensorFlow")
+@pytest.mark.backends("tensorflow", reason="variables of TensorFlow")
 def test_variables_of_tensorflow():
     import tensorflow as tf
 
@@ -285,54 +212,49 @@ def test_variables_of_tensorflow():
 # ---- Errors --------------------------------------------------------------------------------------
 
 
+def minimize(**given):
+    return lambda o, x: o.minimize(**{"loss": lambda: ops.sum(x), **given})
+
+
+def apply(pairs, **given):
+    return lambda o, x: o.apply_gradients(pairs(x), **given)
+
+
+ONES = np.ones(2, "f")
+
+
 @pytest.mark.parametrize(
     ("verb", "error", "match"),
     [
-        (lambda o, x: o.minimize(3.0), RuntimeError, "`loss`"),
+        (minimize(loss=3.0), RuntimeError, "`loss`"),
         (lambda o, x: o.compute_gradients(ops.ones(())), RuntimeError, "`loss`"),
-        (lambda o, x: o.minimize(lambda: None), TypeError, "`loss`.*None"),
-        (lambda o, x: o.minimize(lambda: ops.ones((), "int32")), ValueError, "`loss`.*int32"),
-        (lambda o, x: o.minimize(lambda: ops.sum(x), var_list=[3.0]), ValueError, "`var_list`"),
-        (lambda o, x: o.minimize(lambda: ops.sum(x), var_list=3.0), ValueError, "`var_list`"),
+        (minimize(loss=lambda: None), TypeError, "`loss`.*None"),
+        (minimize(loss=lambda: ops.ones((), "int32")), ValueError, "`loss`.*int32"),
+        (minimize(var_list=[3.0]), ValueError, "`var_list`"),
+        (minimize(var_list=3.0), ValueError, "`var_list`"),
         (lambda o, x: o.compute_gradients(lambda: ops.sum(x), [3.0]), TypeError, "`var_list`"),
-        (lambda o, x: o.minimize(lambda: ops.ones(())), ValueError, "No gradients provided"),
+        (minimize(loss=lambda: ops.ones(())), ValueError, "No gradients provided"),
         (lambda o, x: o.minimize(lambda: ops.ones(()), var_list=[x]), ValueError, "No gradients"),
-        (lambda o, x: o.minimize(lambda: ops.sum(x), gate_gradients=7), ValueError, "`gate_grad"),
-        (
-            lambda o, x: o.minimize(lambda: ops.sum(x), aggregation_method=7),
-            ValueError,
-            "`aggregation_method`",
-        ),
-        (
-            lambda o, x: o.minimize(lambda: ops.sum(x), colocate_gradients_with_ops=7),
-            TypeError,
-            "`colocate_gradients_with_ops`",
-        ),
-        (lambda o, x: o.minimize(lambda: ops.sum(x), global_step=3), TypeError, "`global_step`"),
-        (lambda o, x: o.minimize(lambda: ops.sum(x), compiled=3), TypeError, "`compiled`"),
-        (lambda o, x: o.apply_gradients([]), ValueError, "at least one"),
-        (lambda o, x: o.apply_gradients([(None, x)]), ValueError, "No gradients provided"),
-        (lambda o, x: o.apply_gradients(3), TypeError, "`grads_and_vars`"),
-        (lambda o, x: o.apply_gradients([3]), TypeError, "`grads_and_vars`"),
-        (lambda o, x: o.apply_gradients([(1.0, x, 2)]), TypeError, "`grads_and_vars`"),
-        (lambda o, x: o.apply_gradients([x]), TypeError, "`grads_and_vars`.*zip"),
-        (lambda o, x: o.apply_gradients(x), TypeError, "`grads_and_vars`"),
-        (lambda o, x: o.apply_gradients([np.ones(2, "f")]), TypeError, "`grads_and_vars`.*zip"),
-        (lambda o, x: o.apply_gradients([(np.ones(2), x)]), TypeError, "'x'.*float32.*float64"),
-        (
-            lambda o, x: o.apply_gradients([(ops.ones(2, "float64"), x)]),
-            TypeError,
-            "'x'.*float32.*float64",
-        ),
-        (lambda o, x: o.apply_gradients([(np.ones(2), 3.0)]), TypeError, "`grads_and_vars`"),
-        (lambda o, x: o.apply_gradients([("g", x)]), TypeError, "'g' for 'x'"),
-        (lambda o, x: o.apply_gradients([(object(), x)]), TypeError, "`grads_and_vars`"),
-        (lambda o, x: o.apply_gradients([(np.ones(3, "f"), x)]), ValueError, "shape"),
-        (
-            lambda o, x: o.apply_gradients([(np.ones(2, "f"), x)], global_step=variable([1])),
-            TypeError,
-            "`global_step`",
-        ),
+        (minimize(gate_gradients=7), ValueError, "`gate_grad"),
+        (minimize(aggregation_method=7), ValueError, "`aggregation_method`"),
+        (minimize(colocate_gradients_with_ops=7), TypeError, "`colocate_gradients_with_ops`"),
+        (minimize(global_step=3), TypeError, "`global_step`"),
+        (minimize(compiled=3), TypeError, "`compiled`"),
+        (apply(lambda x: []), ValueError, "at least one"),
+        (apply(lambda x: [(None, x)]), ValueError, "No gradients provided"),
+        (apply(lambda x: 3), TypeError, "`grads_and_vars`"),
+        (apply(lambda x: [3]), TypeError, "`grads_and_vars`"),
+        (apply(lambda x: [(1.0, x, 2)]), TypeError, "`grads_and_vars`"),
+        (apply(lambda x: [x]), TypeError, "`grads_and_vars`.*zip"),
+        (apply(lambda x: x), TypeError, "`grads_and_vars`"),
+        (apply(lambda x: [ONES]), TypeError, "`grads_and_vars`.*zip"),
+        (apply(lambda x: [(np.ones(2), x)]), TypeError, "'x'.*float32.*float64"),
+        (apply(lambda x: [(ops.ones(2, "float64"), x)]), TypeError, "'x'.*float32.*float64"),
+        (apply(lambda x: [(np.ones(2), 3.0)]), TypeError, "`grads_and_vars`"),
+        (apply(lambda x: [("g", x)]), TypeError, "'g' for 'x'"),
+        (apply(lambda x: [(object(), x)]), TypeError, "`grads_and_vars`"),
+        (apply(lambda x: [(np.ones(3, "f"), x)]), ValueError, "shape"),
+        (apply(lambda x: [(ONES, x)], global_step=variable([1])), TypeError, "`global_step`"),
         (lambda o, x: o.get_slot(3, "m"), TypeError, "`var`"),
     ],
 )
@@ -358,7 +280,7 @@ def test_global_step_may_be_a_float():
 # ---- Inside compiled steps of the user ----------------------------------------------------------
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.function is TensorFlow's")
+@pytest.mark.backends("tensorflow", reason="tf.function is TensorFlow's")
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_inside_tf_function(jit_compile):
     import tensorflow as tf
@@ -377,7 +299,7 @@ def test_inside_tf_function(jit_compile):
     np.testing.assert_allclose(to_numpy(x), to_numpy(twin), rtol=1e-6)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
+@pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 def test_optimizers_of_keras_refuse_graphs():
     import tensorflow as tf
 
@@ -386,7 +308,7 @@ def test_optimizers_of_keras_refuse_graphs():
         optimizer.minimize(lambda: 1.0, var_list=[tf.Variable(1.0)])
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="jax.jit is JAX's")
+@pytest.mark.backends("jax", reason="jax.jit is JAX's")
 def test_inside_jax_jit():
     import jax
 
@@ -424,7 +346,7 @@ def test_inside_jax_jit():
     assert int(values[1]) == 3
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is PyTorch's")
+@pytest.mark.backends("torch", reason="torch.compile is PyTorch's")
 def test_inside_torch_compile():
     import torch
 

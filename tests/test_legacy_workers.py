@@ -6,7 +6,6 @@ import pathlib
 import re
 import types
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -15,21 +14,14 @@ import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.distributed import InProcess
 from tests import threads
-from tests.stepping import make_variable, to_numpy
+from tests.stepping import to_numpy
+from tests.verbs import counter, variable
 
 GETTERS = {
     "AGNOptimizer": "AGNCustomGetter",
     "ElasticAverageOptimizer": "ElasticAverageCustomGetter",
     "ModelAverageOptimizer": "ModelAverageCustomGetter",
 }
-
-
-def counter(value=0):
-    return keras.Variable(value, dtype="int64", trainable=False, name="global_step")
-
-
-def variable(values=(1.0, 2.0), name="x"):
-    return make_variable(name, np.asarray(values, "f"))
 
 
 def inner():
@@ -58,7 +50,7 @@ every_name = pytest.mark.parametrize("name", MAKE)
 
 @pytest.fixture(autouse=True)
 def plainly():
-    with keras_tfopt.execution.plain():
+    with keras_tfopt.engine.plain():
         yield
 
 
@@ -108,7 +100,7 @@ def test_two_workers(name):
         return np.random.default_rng(10 * rank + step).normal(size=2).astype("f")
 
     def program(exchange):
-        with keras_tfopt.execution.plain():
+        with keras_tfopt.engine.plain():
             x, step = variable(np.array([1.0, 2.0]) + exchange.rank), counter()
             optimizer = MAKE[name](inner(), workers=2)
             optimizer.keras._given_exchange = exchange

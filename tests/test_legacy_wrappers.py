@@ -7,15 +7,8 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.stepping import make_variable, to_numpy
-
-
-def counter(value=0):
-    return keras.Variable(value, dtype="int32", trainable=False, name="global_step")
-
-
-def variable(values, name="x"):
-    return make_variable(name, np.asarray(values, "f"))
+from tests.stepping import to_numpy
+from tests.verbs import counter, variable
 
 
 class Doubling(legacy.GradientDescentOptimizer):
@@ -141,20 +134,6 @@ def test_saver_of_some_variables(tmp_path):
         saver.save("session", path)
 
 
-def test_num_updates_is_read_after_the_step():
-    x, step = variable([0.0]), counter(3)
-    optimizer = legacy.MovingAverageOptimizer(
-        legacy.GradientDescentOptimizer(1.0), 0.99, num_updates=step
-    )
-    optimizer.apply_gradients([(np.ones(1, "f"), x)], global_step=step)
-    decay = (1 + 4) / (10 + 4)
-    found = to_numpy(optimizer.get_slot(x, "average"))
-    np.testing.assert_allclose(found, [-(1 - decay)], rtol=1e-5)
-    optimizer.apply_gradients([(np.ones(1, "f"), x)])  # and it has not gone up this time
-    expected = found - (1 - decay) * (found + 2)
-    np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "average")), expected, rtol=1e-5)
-
-
 # ---- Clipping, tasks, decay ----------------------------------------------------------------------
 
 
@@ -181,17 +160,6 @@ def test_clipped_variables_need_not_be_in_every_step():
     np.testing.assert_allclose(to_numpy(x), [3.0, 4.0])
     optimizer.minimize(lambda: ops.sum(x))
     np.testing.assert_allclose(to_numpy(x), [1.5, 2.0], rtol=1e-6)
-
-
-def test_tasks_rest_without_gradient():
-    x, y = variable([1.0]), variable([1.0], "y")
-    optimizer = legacy.MultitaskOptimizerWrapper(legacy.MomentumOptimizer(1.0, 0.5, name="inner"))
-    optimizer.minimize(lambda: ops.sum(x) + ops.sum(y))
-    optimizer.minimize(lambda: ops.sum(x) * 0 + ops.sum(y))
-    assert to_numpy(x).tolist() == [0.0]
-    assert to_numpy(y).tolist() == [-1.5]
-    assert to_numpy(optimizer.get_slot(x, "momentum")).tolist() == [1.0]
-    assert optimizer.get_name() == "inner"
 
 
 def test_decay_of_some_variables():
@@ -320,3 +288,14 @@ def test_variables_given_to_amsgrad_have_state_at_once():
     optimizer = legacy.AMSGradOptimizer(var_list=[x])
     assert optimizer.get_slot_names() == ["m", "v", "v_hat"]
     assert to_numpy(optimizer.get_slot(x, "v_hat")).tolist() == [0.0]
+
+
+def test_a_wrapper_goes_on_from_keras_and_back():
+    x = keras.Variable([1.0, 2.0])
+    optimizer = legacy.MovingAverageOptimizer(legacy.AdamOptimizer(0.1), 0.5)
+    for step in (1, 2):
+        optimizer.minimize(lambda: ops.sum(ops.square(x)))
+        assert int(optimizer.keras.iterations) == step
+    optimizer.keras.apply([2 * x], [x])
+    optimizer.minimize(lambda: ops.sum(ops.square(x)))
+    assert int(optimizer.keras.iterations) == 4

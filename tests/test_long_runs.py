@@ -33,7 +33,7 @@ LONG = [
 
 
 def goal_at(step):
-    """Where the bowl's lowest point is: numbers that all dtypes and backends have exactly."""
+    """Return the bowl's minimum, in numbers that all dtypes and backends hold exactly."""
     return (37 * step + 13 * WAVES) % 101 / 64 - 0.75
 
 
@@ -140,7 +140,7 @@ def test_a_long_run(case):
             programs = loop.programs()
     assert loop.programs() == programs
     assert int(to_numpy(loop.optimizer.iterations)) == steps
-    # The first chunks compile and warm up. Others share the machine, hence the best of several.
+    # The first chunks compile and warm up. The best of several, because others share the machine.
     assert min(seconds[-3:]) < 2 * max(seconds[1:4]), seconds
     assert memory[-1] - memory[2] < 20_000, memory  # KiB: what allocators do by themselves
     expected = by_reference(case, steps)
@@ -155,7 +155,7 @@ def test_a_long_run(case):
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in LONG])
 @pytest.mark.spread
 def test_a_long_run_in_float32(case):
-    """What users train in: near float64 all along, to some hundred roundings."""
+    """Users train in float32, which stays near float64 to some hundred roundings."""
     steps = STEPS // 10
     loop = Loop(case.make(**arguments(case)), "float32", steps // CHUNKS)
     for chunk in range(CHUNKS):

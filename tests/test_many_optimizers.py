@@ -1,8 +1,8 @@
 """Optimizers of one process do not disturb one another: what they share is compiled code alone."""
 
+import concurrent.futures
 import gc
 import sys
-import threading
 
 import keras
 import numpy as np
@@ -82,26 +82,20 @@ def test_optimizers_that_come_and_go():
 @pytest.mark.slow
 def test_optimizers_in_threads():
     """Steps of several optimizers at the same time, each with gradients of its own."""
-    wanted, found = {}, {}
-    shapes = SHAPES[1]
+    makers, shapes = range(4), SHAPES[1]
 
-    def train(maker, results):
+    def train(maker):
         runner = Runner(MAKERS[maker](), start(shapes, maker), MODE)
-        for step in range(40):
+        for step in range(200):
             runner.step(gradients(shapes, maker, step % STEPS))
-        results[maker] = runner.values
+        return runner.values
 
-    makers = range(4)
-    for maker in makers:
-        train(maker, wanted)
-    threads = [threading.Thread(target=train, args=(maker, found)) for maker in makers]
+    wanted = [train(maker) for maker in makers]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with concurrent.futures.ThreadPoolExecutor(len(makers)) as pool:
+            found = list(pool.map(train, makers))
     finally:
         sys.setswitchinterval(interval)
     for maker in makers:

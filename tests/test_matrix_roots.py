@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
+from keras_tfopt import legacy
 from tests.stepping import to_numpy
 
 GOLDEN = Path(__file__).parent / "golden" / "tf1"
@@ -77,12 +78,16 @@ def test_a_root_need_not_be_an_integer_by_eigenvalues():
     np.testing.assert_allclose(to_numpy(root), np.diag([4.0**-1.25, 9.0**-1.25]), rtol=1e-5)
 
 
-TABLES = [
-    table
+(ENTRY,) = (
+    entry
     for entry in json.loads((GOLDEN / "manifest.json").read_text())["cases"]
     if entry["file"] == "matrix_functions__tables.npz"
-    for table in entry["tables"]
-]
+)
+every_converged_table = pytest.mark.parametrize(
+    "table",
+    [table for table in ENTRY["tables"] if table["converged"]],
+    ids=lambda table: f"{table['table']}-{table['fn']}",
+)
 
 
 def recorded(table):
@@ -98,9 +103,7 @@ def ours(table, given, iterative):
 
 
 @pytest.mark.parametrize("iterative", [False, True])
-@pytest.mark.parametrize(
-    "table", [t for t in TABLES if t["converged"]], ids=lambda t: f"{t['table']}-{t['fn']}"
-)
+@every_converged_table
 def test_recordings_of_the_original_where_it_converged(table, iterative):
     given, expected = recorded(table)
     given = given + table["kwargs"].get("ridge_epsilon", 0.0) * np.eye(len(given), dtype="float32")
@@ -108,9 +111,16 @@ def test_recordings_of_the_original_where_it_converged(table, iterative):
     assert np.max(np.abs(root - expected)) <= 2e-3 * np.max(np.abs(expected))
 
 
+@every_converged_table
+def test_recordings_of_the_original_under_its_name(table):
+    given, expected = recorded(table)
+    root = getattr(legacy, table["fn"])(given, table["mat_size"], **table["kwargs"])
+    np.testing.assert_allclose(to_numpy(root), expected, **ENTRY["tolerance"])
+
+
 @pytest.mark.parametrize("iterative", [False, True])
 def test_the_square_root_of_a_small_matrix_which_the_original_gets_wrong(iterative):
-    (table,) = (t for t in TABLES if t["fn"] == "matrix_square_root" and t["mat_size"] == 4
+    (table,) = (t for t in ENTRY["tables"] if t["fn"] == "matrix_square_root" and t["mat_size"] == 4
                 and not t["converged"] and not t["kwargs"])  # fmt: skip
     given, theirs = recorded(table)
     root = ours(table, given, iterative)

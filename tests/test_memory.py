@@ -1,15 +1,12 @@
-"""What steps need beyond weights, gradients and state."""
+"""Memory that steps need beyond weights, gradients and state."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from tests.cells import spread
-from tests.stepping import BACKEND
+from tests.programs import output_of
 
 # Arguments, and the bytes that may be used besides weights, gradients and state.
 WORK = {
@@ -37,17 +34,10 @@ pytestmark = [
 
 
 def measured(arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.memory_worker", json.dumps(arguments)],
-        # Blocks that are freed go back to the system, and do not count as used.
-        env={**os.environ, "KERAS_BACKEND": BACKEND, "MALLOC_MMAP_THRESHOLD_": "65536"},
-        cwd=pathlib.Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    # Blocks that are freed go back to the system, and do not count as used.
+    freed = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    printed = output_of("-m", "tests.memory_worker", json.dumps(arguments), **freed)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", [n if n == "many" else spread(n) for n in WORK])
@@ -63,7 +53,7 @@ def test_a_step_needs_no_second_copy(name):
 @pytest.mark.parametrize(
     ("layer", "cls", "policy"),
     [
-        ("ours", "LazyAdam", "float32"),
+        spread("ours", "LazyAdam", "float32"),
         spread("ours", "LazyAdam", "mixed_bfloat16"),  # Keras casts the table
         spread("stock", "Adam", "float32"),
     ],

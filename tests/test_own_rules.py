@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 import keras_tfopt
+from tests.stepping import Runner, every_mode
 
 LR, BETA, STEPS = 0.5, 0.25, 4
 SCHEDULE = keras.optimizers.schedules.ExponentialDecay(BETA, 1, 0.5)
@@ -109,7 +110,7 @@ def run(optimizer, plain=False):
     for _ in range(STEPS):
         grads = [ops.ones(v.shape) for v in variables]
         if plain:
-            with keras_tfopt.execution.plain():
+            with keras_tfopt.engine.plain():
                 optimizer.apply(grads, variables)
         else:
             optimizer.apply(grads, variables)
@@ -224,6 +225,7 @@ class MyAverage(keras_tfopt.MovingAverage):
         self.extra = extra
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make", "same", "expected"),
     [
@@ -259,3 +261,43 @@ def test_arguments_that_a_subclass_passes_on_act_and_are_saved(make, same, expec
     for a, b, c in zip(*(one.get_weights() for one in (model, again, reference)), strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(a, c)
+
+
+def keeps(cls):
+    """Return a subclass with the last two values of each variable in slots."""
+
+    class Keeping(cls):
+        def slots(self, like):
+            return {"last": keras_tfopt.zeros(like), "last_but_one": keras_tfopt.zeros(like)}
+
+    Keeping.__name__ = f"{cls.__name__}Keeping"
+    return Keeping
+
+
+class Descends(keras_tfopt.Rule):
+    def update(self, g, x, s, t):
+        return x - t.lr * g, {"last": x, "last_but_one": s.last}
+
+
+class Halves(keras_tfopt.Wrapper):
+    def after(self, g, x, s, t):
+        return 0.5 * x, {"last": x, "last_but_one": s.last}
+
+
+@every_mode
+@pytest.mark.parametrize("around", (False, True))
+def test_slots_may_take_old_values_of_variables_and_of_other_slots(around, mode):
+    if around:
+        optimizer = keeps(Halves)(keras_tfopt.GradientDescent(0.5))
+    else:
+        optimizer = keeps(Descends)(0.5)
+    runner = Runner(optimizer, {path: np.full((3, 2), 4.0) for path in ("a", "b")}, mode)
+    for _ in range(3):
+        runner.step({path: np.ones((3, 2)) for path in ("a", "b")})
+    # 4, 3.5, 3, 2.5; or 4, 3.5 and half of that, and so on.
+    expected = (0.0625, 0.125, 1.25) if around else (2.5, 3.0, 3.5)
+    for path in ("a", "b"):
+        slots = runner.slots[path]
+        found = runner.values[path], slots["last"], slots["last_but_one"]
+        for value, number in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(value, np.full((3, 2), number))

@@ -1,15 +1,13 @@
-"""What holds for any legal numbers: properties, tried with examples that hypothesis makes up.
+"""Properties that hold for all legal numbers, tried with examples that hypothesis makes up.
 
 The examples are the same in every run. What is legal is not written down once more: the message
 that refuses an argument says it, and is held to its word.
 """
 
 import datetime
-import json
 import math
 import re
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,9 +15,8 @@ from hypothesis import strategies as st
 
 from tests.cases import CASES, RULES, every_case
 from tests.cells import EXHAUSTIVE
-from tests.stepping import MODES, Rows, Runner, to_numpy
-from tests.test_bad_input import own_arguments
-from tests.test_contract import assert_close, row_pair
+from tests.compare import assert_close
+from tests.stepping import MODES, Runner, through_json
 
 examples = settings(
     max_examples=100 if EXHAUSTIVE else 8,
@@ -38,7 +35,7 @@ def of(cases):
 
 
 class Legal:
-    """What an argument may be, as its own error message says."""
+    """The legal values of an argument, as its own error message states them."""
 
     def __init__(self, case, name):
         with pytest.raises((TypeError, ValueError)) as error:
@@ -98,7 +95,7 @@ class Legal:
 
 def arguments_of(case):
     """Own arguments that are numbers or booleans by what they say, with what they may be."""
-    names = [name for name in own_arguments(case) if name != "inner_optimizer"]
+    names = [name for name in case.own_arguments if name != "inner_optimizer"]
     legal = {name: Legal(case, name) for name in names}
     return {name: each for name, each in legal.items() if each.is_bound or each.is_bool}
 
@@ -109,7 +106,7 @@ BASE = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_
 def random_arguments(case):
     """Any legal arguments of a case, the options of all optimizers among them."""
     own = {name: each.values() for name, each in arguments_of(case).items()}
-    assert own or not own_arguments(case).keys() - {"inner_optimizer", "skip_list"}
+    assert own or not case.own_arguments.keys() - {"inner_optimizer", "skip_list"}
     options = {name: Legal(case, name).values() for name in BASE if name not in own}
     clips = [name for name in options if "clip" in name]
     # Keras holds the learning rate in float32.
@@ -145,8 +142,7 @@ def test_any_legal_configuration_comes_back(case):
     @given(random_arguments(case))
     def check(arguments):
         optimizer = case.make(**arguments)
-        text = json.dumps(keras.saving.serialize_keras_object(optimizer), allow_nan=False)
-        again = keras.saving.deserialize_keras_object(json.loads(text))
+        again = through_json(optimizer)
         assert type(again) is case.cls
         assert again.get_config() == optimizer.get_config()
         config = optimizer.get_config()
@@ -181,49 +177,6 @@ def test_what_is_not_legal_is_refused_by_its_name(case):
 # Rows
 
 
-@every_case("case")
-@pytest.mark.parametrize("mode", sorted(PLAIN))
-def test_any_rows_are_the_dense_step_on_touched_rows(case, mode):
-    """Rows in any order and any number of times; the reference where norms are over the rows."""
-    table = np.random.default_rng(3).normal(size=(7, 3)).astype("float32")
-    by_rows, dense = row_pair(case, mode, table)
-    start = by_rows.snapshot()
-    as_dense = case.sparse != "rows" or case.scope == "element"
-    reference, slots = case.make_reference(), by_rows.slots
-    moves_in_rows = case.sparse != "dense"
-
-    def reset(runner):
-        for variable, value in zip((*runner.variables, *runner.optimizer.variables), start):
-            variable.assign(value)
-
-    @examples
-    @given(st.lists(st.integers(0, 6), min_size=5, max_size=5), st.integers(0, 99))
-    def check(indices, seed):
-        values = np.random.default_rng(seed).integers(-8, 9, size=(5, 3)) / 8 + 1 / 16
-        g = np.zeros_like(table)
-        np.add.at(g, indices, values)
-        reset(by_rows)
-        before = by_rows.values["embeddings"]
-        by_rows.step({"embeddings": Rows(values.astype("float32"), np.array(indices, "int32"))})
-        after = by_rows.values["embeddings"]
-        touched = np.unique(indices)
-        resting = np.setdiff1d(np.arange(7), touched)
-        if moves_in_rows and not case.moves_after:
-            assert np.array_equal(after[resting], before[resting])
-        if not as_dense:
-            x = {"embeddings": before.astype("float64")}
-            rows = {"embeddings": (values, indices)}
-            x, _ = reference.advance(rows, x, slots, int(to_numpy(by_rows.optimizer.iterations)))
-            assert_close(after, x["embeddings"], 4e-6, "touched rows")
-            return
-        reset(dense)
-        dense.step({"kernel": g})
-        rows = touched if moves_in_rows or case.acts_in_rows else slice(None)
-        assert_close(after[rows], dense.values["kernel"][rows], 4e-6, "touched rows")
-
-    check()
-
-
 # Symmetries
 
 
@@ -231,14 +184,13 @@ POWERS = st.integers(-6, 6).map(lambda exponent: 2.0**exponent)
 
 
 @pytest.mark.formula
-@of([case for case in RULES if case.scaling])
+@of([case for case in RULES if case.step_scales_with_power is not None])
 @pytest.mark.parametrize("mode", sorted(PLAIN))
 def test_gradients_of_another_scale(case, mode):
     """Powers of two round nothing, so the steps are the same to the bit."""
-    arguments, power = case.scaling
     start = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
     plan = np.random.default_rng(1).normal(size=(4, 3, 4)).astype("float32")
-    runner = Runner(case.make(**arguments), {"kernel": start}, mode)
+    runner = Runner(case.make(**case.scaling_arguments), {"kernel": start}, mode)
     fresh = runner.snapshot()
 
     def moves(scale, rate):
@@ -256,7 +208,7 @@ def test_gradients_of_another_scale(case, mode):
     @given(POWERS)
     def check(scale):
         # What the gradient is larger by, the rate is smaller by.
-        assert np.array_equal(moves(scale, 0.25 / scale**power), once)
+        assert np.array_equal(moves(scale, 0.25 / scale**case.step_scales_with_power), once)
 
     check()
 
@@ -268,10 +220,10 @@ def shapes(draw):
     return *pair, draw(st.integers(1, 11)), draw(st.integers(0, 99))
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @of([case for case in RULES if case.scope in ("element", "model")])
 def test_shapes_and_cuts_do_not_matter_to_rules_of_entries(case):
-    """One variable, the same in another shape, and the same as two variables."""
+    """A variable steps the same in another shape, and cut into two variables."""
 
     @examples
     @given(shapes())
@@ -302,6 +254,6 @@ def test_all_kinds_of_messages_were_understood():
     """No number among the arguments was left out because of what its message says."""
     for case in CASES:
         known = arguments_of(case)
-        for name, default in own_arguments(case).items():
+        for name, default in case.own_arguments.items():
             is_number = isinstance(default, bool | int | float)
             assert not is_number or name in known, f"{case.name}: {name}"

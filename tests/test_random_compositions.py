@@ -20,7 +20,7 @@ from tests.cells import EXHAUSTIVE
 from tests.compositions import WRAPPERS
 from tests.stepping import BACKEND, MODES, Rows, Runner
 
-EXAMPLES = 300 if EXHAUSTIVE else {"tensorflow": 24, "jax": 8, "torch": 30}[BACKEND]
+EXAMPLES = 300 if EXHAUSTIVE else {"tensorflow": 10, "jax": 5, "torch": 10}[BACKEND]
 STEPS = 3
 VALUES = {
     "embedding/embeddings": np.random.default_rng(0).normal(size=(6, 3)),
@@ -53,7 +53,7 @@ TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 0.05, "bfloat16": 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Composition:
-    """What is put together; printed, it is all that is needed to do it again."""
+    """A composition. Its printed form is enough to make it again."""
 
     rule: str
     variant: str
@@ -76,7 +76,7 @@ class Composition:
         return optimizer
 
     def gradients(self):
-        """Of each step, by variable. No number is near zero, where rules have poles and jumps."""
+        """Return gradients of each step, none near zero, where rules have poles and jumps."""
         rng = np.random.default_rng(self.numbers)
         for _ in range(STEPS):
             step = {}

@@ -7,8 +7,11 @@ import pytest
 
 import keras_tfopt
 from tests.cases import RULES
+from tests.options import Expected, follow, gradients, initial
 from tests.stepping import MODES, Runner, to_numpy
-from tests.test_base_options import Expected, follow, gradients, initial
+
+# On each backend every formula is met in test_contract.py.
+pytestmark = pytest.mark.spread
 
 CASE = next(case for case in RULES if case.cls is keras_tfopt.RegAdagrad)
 every_mode = pytest.mark.parametrize("mode", MODES)

@@ -1,10 +1,7 @@
 """Optimizers by name: that all are found, that what is said of them holds, and clear errors."""
 
 import inspect
-import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -13,6 +10,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt.legacy.table import TABLE
 from tests.cases import CASES
+from tests.programs import output_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 OURS = [name for name in keras_tfopt.list_optimizers() if not name.startswith("keras.")]
@@ -54,7 +52,7 @@ def test_info(name):
 
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if "keras.muon" not in name])
 def test_bytes_of_state(name):
-    """Those of an optimizer that is built: Muon of Keras needs to know the variables' layers."""
+    """They are those of a built optimizer. (Keras's Muon needs to know the layers.)"""
     info = keras_tfopt.info(name)
     case = {case.cls: case for case in CASES}.get(info.optimizer_class)
     required = {k: v for k, v in info.defaults.items() if v is inspect.Parameter.empty}
@@ -82,7 +80,7 @@ def test_filters():
     assert set(names(["lars", "ggt"])) == {"lars", "ggt"}
     assert set(names("*adam*", exclude="keras.*")) >= {"adam", "lazy_adam", "adam_gs", "adam_w"}
     assert not [n for n in names("*", exclude=["keras.*", "a*"]) if n.startswith(("keras", "a"))]
-    assert names(second_order=True) == ["ggt", "shampoo"]
+    assert names(second_order=True) == ["distributed_shampoo", "ggt", "shampoo", "soap"]
     rows, others = names(row_gradients=True), names(row_gradients=False)
     assert {"lazy_adam", "ftrl", "lars"} <= set(rows)
     assert {"ggt", "keras.adam"} <= set(others) and not set(rows) & set(others)
@@ -195,6 +193,7 @@ def test_keras_finds_ours_in_a_configuration():
         assert type(again) is type(keras_tfopt.get(name)) and float(again.learning_rate) == 0.25
 
 
+@pytest.mark.spread
 def test_saved_models_are_loaded_without_custom_objects(tmp_path):
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras_tfopt.get("moving_average(lars)"), "mse")
@@ -204,15 +203,7 @@ def test_saved_models_are_loaded_without_custom_objects(tmp_path):
         "import keras, keras_tfopt; m = keras.models.load_model('model.keras'); "
         "print(type(m.optimizer).__name__, type(m.optimizer.inner_optimizer).__name__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["MovingAverage", "LARS"]
+    assert output_of("-c", code, cwd=tmp_path).split() == ["MovingAverage", "LARS"]
 
 
 def test_from_a_shell(capsys):
@@ -222,7 +213,7 @@ def test_from_a_shell(capsys):
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == keras_tfopt.list_optimizers("*adam*", source="tf.contrib.opt")
     assert main(["list", "--second-order"]) == 0
-    assert capsys.readouterr().out.startswith("ggt ")
+    assert capsys.readouterr().out.startswith("distributed_shampoo ")
     assert main(["info", "LARSOptimizer"]) == 0
     assert capsys.readouterr().out.strip() == str(keras_tfopt.info("lars")).strip()
     assert main(["list", "*adam*", "--no-row-gradients", "--exclude", "keras.*"]) == 0

@@ -24,11 +24,13 @@ ROOT = Path(__file__).parent.parent
 TF1 = ROOT / "tests" / "golden" / "tf1"
 RETURNN = TF1.parent / "returnn"
 ADDONS = TF1.parent / "tfa"
+MODERN = TF1.parent / "modern"
+WITHOUT_OLD_NAMES = (ADDONS, MODERN)  # in `keras_tfopt.legacy`
 BACKEND = keras.backend.backend()
 
 IMPLEMENTED = [
     case
-    for folder in (TF1, RETURNN, ADDONS)
+    for folder in (TF1, RETURNN, ADDONS, MODERN)
     for case in recordings.select(folder, quirks=True).cases
     if originals.is_implemented(case.optimizer)
 ]
@@ -44,6 +46,8 @@ FIRST_SPARSE = {
 
 WAYS = {label: way for mode in stepping.MODES for label, way in stepping.ways(mode).items()}
 PLAIN, *OTHERS = WAYS  # operation by operation; compiled in one way or another
+# TensorFlow takes ten times as long, and JAX fifty times: it compiles each operation alone.
+PLAIN_IF_FAST = (PLAIN,) if BACKEND == "torch" else ()
 
 
 def every_way(usual):
@@ -66,12 +70,11 @@ def every_way(usual):
 
 
 def usual(name):
-    """On one of the backends operation by operation, and compiled in some way on another one."""
-    home = cells.pick(cells.INSTALLED, name)
-    others = [backend for backend in cells.INSTALLED if backend != home]
-    if home == BACKEND:
-        return (PLAIN,)
-    return (cells.pick(OTHERS, name),) if cells.pick(others, "compiled", name) == BACKEND else ()
+    """All operation by operation where that is fast; every second compiled, on one backend."""
+    is_compiled = cells.pick((True, False), "sample", name)
+    if is_compiled and cells.pick(cells.INSTALLED, name) == BACKEND:
+        return (*PLAIN_IF_FAST, cells.pick(OTHERS, name))
+    return PLAIN_IF_FAST
 
 
 @every_way({name: usual(name) for name in CASES})
@@ -83,10 +86,10 @@ def test_recording(name, way):
 
 def usual_through_original_names():
     """Of each class one recording, with row gradients and several options where there are."""
-    names = [name for name in CASES if CASES[name].folder != ADDONS]
+    names = [name for name in CASES if CASES[name].folder not in WITHOUT_OLD_NAMES]
     best = sorted(names, key=lambda n: (CASES[n].sparse, len(CASES[n].entry["kwargs"])))
     chosen = set({CASES[name].optimizer: name for name in best}.values())
-    return {name: (PLAIN,) if name in chosen else () for name in names}
+    return {name: PLAIN_IF_FAST if name in chosen else () for name in names}
 
 
 @every_way(usual_through_original_names())
@@ -97,13 +100,54 @@ def test_recording_through_the_original_names(name, way):
 
 
 def test_every_original_is_replayed_under_its_name(capsys):
-    classes = {case.optimizer for case in CASES.values() if case.folder != ADDONS}
+    named = [case for case in CASES.values() if case.folder not in WITHOUT_OLD_NAMES]
+    classes = {case.optimizer for case in named}
     extended = "extend_with_decoupled_weight_decay("
     assert set(legacy.names()) >= {name for name in classes if not name.startswith(extended)}
     folder = [str(TF1), "--only", "Momentum__plain"]
     assert run(capsys, *folder, "--through", "legacy")[0] == 0
     status, lines = run(capsys, str(ADDONS), "--only", "*Lookahead*", "--through", "legacy")
     assert status == 1 and "keras_tfopt.legacy has no" in lines[0]
+
+
+def usual_through_addons():
+    return {name: PLAIN_IF_FAST for name, case in CASES.items() if case.folder == ADDONS}
+
+
+@every_way(usual_through_addons())
+def test_recording_through_the_names_of_tensorflow_addons(name, way):
+    outcome = replay.replay(CASES[name], {way: WAYS[way]}, through="addons")
+    assert outcome.failure is None
+    assert 0 <= outcome.error <= 1
+
+
+# Recordings of TensorFlow Addons that are not replayed through our own classes, and why.
+NOT_REPLAYED = {
+    "*CyclicalLearningRate__*": "a schedule: test_schedules.py compares it, by number and compiled",
+    "SGDW__sparse": "the original does not decay rows of plain gradient descent, ours does",
+}
+
+
+def test_every_recording_of_tensorflow_addons_is_accounted_for():
+    entries = json.loads((ADDONS / "manifest.json").read_text())["cases"]
+    assert len(entries) == len({entry["file"] for entry in entries}) == 152
+    left = dict.fromkeys(NOT_REPLAYED, 0)
+    for entry in entries:
+        name = Path(entry["file"]).stem
+        reasons = [pattern for pattern in NOT_REPLAYED if fnmatch.fnmatch(name, pattern)]
+        assert (name in CASES) + len(reasons) == 1, f"{name}: replayed, or a reason"
+        for pattern in reasons:
+            left[pattern] += 1
+            is_table = entry.get("kind") == "schedule"
+            assert is_table or originals.deviation(DEVIATING[name]) == NOT_REPLAYED[pattern]
+    assert list(left.values()) == [11, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_addons_follow_the_original_where_our_own_class_deviates(way):
+    outcome = replay.replay(DEVIATING["SGDW__sparse"], {way: WAYS[way]}, through="addons")
+    assert outcome.failure is None
+    assert 0 <= outcome.error <= 1
 
 
 @pytest.mark.parametrize("name", DEVIATING)
@@ -165,7 +209,7 @@ def test_defaults_are_those_of_the_original(optimizer):
                     assert value == entry.other_defaults[name]
                     continue
                 if entry.arguments.get(name, name) is None:  # has no counterpart here
-                    assert value is None
+                    assert not value
                     continue
                 assert ours[entry.arguments.get(name, name)].default == value, name
 
@@ -197,6 +241,20 @@ def run(capsys, *arguments):
     return status, capsys.readouterr().out.splitlines()
 
 
+@pytest.fixture
+def failure(tmp_path, capsys):
+    """A function that replays a changed recording, which has to fail, and returns the reason."""
+
+    def of(name, *changes, **more):
+        status, lines = run(capsys, variant(tmp_path, name, *changes, **more))
+        assert status == 1
+        assert lines[0].startswith(f"FAILED {name}: ")
+        assert lines[-1] == "0 passed, 1 failed"
+        return lines[0].removeprefix(f"FAILED {name}: ")
+
+    return of
+
+
 def test_unchanged_recording_passes(tmp_path, capsys):
     status, lines = run(capsys, variant(tmp_path, "Momentum__plain"))
     assert status == 0
@@ -216,62 +274,43 @@ def perturbed(name, array, by):
 @pytest.mark.parametrize(
     ("name", "array", "where"),
     [
-        ("Momentum__plain", "var/3/dense/kernel", "step 3, var/3/dense/kernel"),
-        ("Momentum__plain", "var/8/scale", "step 8, var/8/scale"),
-        ("Momentum__plain", "slot/0/dense/bias/momentum", "step 0, slot/0/dense/bias/momentum"),
-        ("Momentum__none_gradient", "var/10/frozen", "step 10, var/10/frozen"),
-        ("LazyAdam__defaults", "slot/9/embedding/table/v", "step 9, slot/9/embedding/table/v"),
-        ("Adam__hyper", "extra/5/beta2_power", "step 5, extra/5/beta2_power"),
-        (
-            "Momentum__exponential_lr_tensor",
-            "extra/2/learning_rate",
-            "step 2, extra/2/learning_rate",
-        ),
-        ("CustomAdamOptimizer__hyper", "slot/12/kernel/v", "step 12, slot/12/kernel/v"),
-        (
-            "CustomAdamOptimizer__variable_lr",
-            "extra/1/learning_rate",
-            "step 1, extra/1/learning_rate",
-        ),
-        (
-            "Momentum__plain",
-            "slot_init/scale/momentum",
-            "before the first step, slot_init/scale/momentum",
-        ),
+        ("Momentum__plain", "var/3/dense/kernel", "step 3"),
+        ("Momentum__plain", "var/8/scale", "step 8"),
+        ("Momentum__plain", "slot/0/dense/bias/momentum", "step 0"),
+        ("Momentum__none_gradient", "var/10/frozen", "step 10"),
+        ("LazyAdam__defaults", "slot/9/embedding/table/v", "step 9"),
+        ("Adam__hyper", "extra/5/beta2_power", "step 5"),
+        ("Momentum__exponential_lr_tensor", "extra/2/learning_rate", "step 2"),
+        ("CustomAdamOptimizer__hyper", "slot/12/kernel/v", "step 12"),
+        ("CustomAdamOptimizer__variable_lr", "extra/1/learning_rate", "step 1"),
+        ("Momentum__plain", "slot_init/scale/momentum", "before the first step"),
     ],
 )
-def test_perturbed_recording_fails(tmp_path, capsys, name, array, where):
-    arrays = perturbed(name, array, by=12)
-    status, lines = run(capsys, variant(tmp_path, name, arrays=arrays))
-    assert status == 1
-    assert lines[0].startswith(f"FAILED {name}: {where}, error 1")
-    assert "x tolerance" in lines[0]
-    assert lines[-1] == "0 passed, 1 failed"
+def test_perturbed_recording_fails(failure, name, array, where):
+    said = failure(name, arrays=perturbed(name, array, by=12))
+    assert said.startswith(f"{where}, {array}, error 1")
+    assert "x tolerance" in said
 
 
-def test_wrong_count_of_steps_fails(tmp_path, capsys):
-    arrays = {"extra/4/global_step": np.int64(6)}
-    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", arrays=arrays))
-    assert status == 1
-    assert "step 4, extra/4/global_step" in lines[0]
+def test_wrong_count_of_steps_fails(failure):
+    said = failure("Momentum__plain", arrays={"extra/4/global_step": np.int64(6)})
+    assert said.startswith("step 4, extra/4/global_step")
 
 
-def test_first_step_that_differs_is_reported(tmp_path, capsys):
+def test_first_step_that_differs_is_reported(failure):
     name = "Momentum__plain"
     later = perturbed(name, "var/7/scale", by=1000)
     earlier = perturbed(name, "slot/2/scale/momentum", by=5)
-    _, lines = run(capsys, variant(tmp_path, name, arrays=later | earlier))
-    assert lines[0].startswith(f"FAILED {name}: step 2, slot/2/scale/momentum, error ")
+    said = failure(name, arrays=later | earlier)
+    assert said.startswith("step 2, slot/2/scale/momentum, error ")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_recorded_value_that_is_not_finite_fails(tmp_path, capsys, value):
+def test_recorded_value_that_is_not_finite_fails(failure, value):
     array = np.array(CASES["Momentum__plain"].arrays["var/3/dense/bias"])
     array[0] = value
-    arrays = {"var/3/dense/bias": array}
-    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", arrays=arrays))
-    assert status == 1
-    assert "step 3, var/3/dense/bias, error inf" in lines[0]
+    said = failure("Momentum__plain", arrays={"var/3/dense/bias": array})
+    assert said.startswith("step 3, var/3/dense/bias, error inf")
 
 
 @pytest.mark.parametrize(
@@ -281,47 +320,33 @@ def test_recorded_value_that_is_not_finite_fails(tmp_path, capsys, value):
         (np.zeros(6, "float64"), "dtype float32, not float64"),
     ],
 )
-def test_wrong_shape_or_dtype_fails(tmp_path, capsys, array, reason):
-    arrays = {"slot/0/dense/bias/momentum": array}
-    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", arrays=arrays))
-    assert status == 1
-    assert f"slot/0/dense/bias/momentum, {reason}" in lines[0]
+def test_wrong_shape_or_dtype_fails(failure, array, reason):
+    said = failure("Momentum__plain", arrays={"slot/0/dense/bias/momentum": array})
+    assert f"slot/0/dense/bias/momentum, {reason}" in said
 
 
-def test_slot_that_ours_lacks_fails(tmp_path, capsys):
+def test_slot_that_ours_lacks_fails(failure):
     case = CASES["Momentum__plain"]
-    variables = json.loads(json.dumps(case.entry["variables"]))
-    variables[0]["slots"]["velocity"] = []
-    tolerance = json.loads(json.dumps(case.entry["tolerance"]))
-    tolerance["slots"]["velocity"] = {"rtol": 1e9, "atol": 1e9}
+    entry = json.loads(json.dumps({name: case.entry[name] for name in ("variables", "tolerance")}))
+    entry["variables"][0]["slots"]["velocity"] = []
+    entry["tolerance"]["slots"]["velocity"] = {"rtol": 1e9, "atol": 1e9}
     arrays = {f"slot/{step}/scale/velocity": np.float32(0) for step in case.steps}
-    entry = {"variables": variables, "tolerance": tolerance}
-    status, lines = run(capsys, variant(tmp_path, case.name, entry, arrays))
-    assert status == 1
-    assert lines[0].startswith(f"FAILED {case.name}: step 0, slot/0/scale/velocity, not exposed")
+    said = failure(case.name, entry, arrays)
+    assert said.startswith("step 0, slot/0/scale/velocity, not exposed")
 
 
-def test_extra_that_ours_lacks_fails(tmp_path, capsys):
+def test_extra_that_ours_lacks_fails(failure):
     case = CASES["Momentum__plain"]
     arrays = {f"extra/{step}/warmth": np.float32(0) for step in case.steps}
-    entry = {"extra": {"optimizer": ["warmth"], "same_run": []}}
-    status, lines = run(capsys, variant(tmp_path, case.name, entry, arrays))
-    assert status == 1
-    assert "step 0, extra/0/warmth, not exposed" in lines[0]
+    said = failure(case.name, {"extra": {"optimizer": ["warmth"], "same_run": []}}, arrays)
+    assert said.startswith("step 0, extra/0/warmth, not exposed")
 
 
-def test_class_that_does_not_exist_fails(tmp_path, capsys, monkeypatch):
-    folder = variant(tmp_path, "Momentum__plain", {"optimizer": "ImpulseOptimizer"})
-    status, lines = run(capsys, folder)
-    assert status == 1
-    assert lines[0].startswith("FAILED Momentum__plain: there is no counterpart of Impulse")
-    assert lines[-1] == "0 passed, 1 failed"
-
-    entry = originals.Original("Impulse")
-    monkeypatch.setitem(originals.ORIGINALS, "ImpulseOptimizer", entry)
-    status, lines = run(capsys, folder)
-    assert status == 1
-    assert lines[0].startswith("FAILED Momentum__plain: there is no keras_tfopt.Impulse")
+def test_class_that_does_not_exist_fails(failure, monkeypatch):
+    entry = {"optimizer": "ImpulseOptimizer"}
+    assert "there is no counterpart of Impulse" in failure("Momentum__plain", entry)
+    monkeypatch.setitem(originals.ORIGINALS, "ImpulseOptimizer", originals.Original("Impulse"))
+    assert "there is no keras_tfopt.Impulse" in failure("Momentum__plain", entry)
 
 
 @pytest.mark.parametrize(
@@ -337,18 +362,13 @@ def test_class_that_does_not_exist_fails(tmp_path, capsys, monkeypatch):
         ({"phases": ["avoid_updating_slots"]}, "phase avoid_updating_slots is not handled"),
     ],
 )
-def test_what_is_not_understood_fails(tmp_path, capsys, entry, reason):
-    status, lines = run(capsys, variant(tmp_path, "Momentum__plain", entry))
-    assert status == 1
-    assert lines[0].startswith("FAILED Momentum__plain: ")
-    assert reason in lines[0]
+def test_what_is_not_understood_fails(failure, entry, reason):
+    assert reason in failure("Momentum__plain", entry)
 
 
-def test_incomplete_recording_fails(tmp_path, capsys):
-    folder = variant(tmp_path, "Momentum__plain", without=["var/8/scale"])
-    status, lines = run(capsys, folder)
-    assert status == 1
-    assert "Momentum__plain.npz lacks var/8/scale" in lines[0]
+def test_incomplete_recording_fails(failure):
+    said = failure("Momentum__plain", without=["var/8/scale"])
+    assert "Momentum__plain.npz lacks var/8/scale" in said
 
 
 def test_other_cases_are_replayed_after_a_failure(tmp_path, capsys):

@@ -1,10 +1,13 @@
-"""Where RMSProp leaves the original: without epsilon, zero divided by zero is zero."""
+"""RMSProp differs from the original in one point: without epsilon, zero by zero is zero."""
 
 import numpy as np
 import pytest
 
 import keras_tfopt
 from tests.stepping import MODES, Runner
+
+# On each backend every formula is met in test_contract.py.
+pytestmark = pytest.mark.spread
 
 
 @pytest.mark.parametrize("mode", MODES)

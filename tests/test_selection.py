@@ -7,15 +7,17 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from keras import layers
 
 import keras_tfopt
 from tests.reference.lars import LARS
-from tests.stepping import MODES, Runner, make_variable, several_only, to_numpy
+from tests.stepping import MODES, Runner, every_mode, make_variable, through_json, to_numpy
 
-every_mode = pytest.mark.parametrize("mode", MODES)
 LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
+
+
 StockW = keras_tfopt.extend_with_decoupled_weight_decay(keras.optimizers.Adam)
+
+
 DECAYING = {
     "DecoupledWeightDecay": lambda **kw: keras_tfopt.DecoupledWeightDecay(
         keras_tfopt.Momentum(0.1), 0.5, **kw
@@ -25,7 +27,11 @@ DECAYING = {
     "LazyAdamW": lambda **kw: LazyAdamW(0.1, weight_decay=0.5, **kw),
     "of stock Keras": lambda **kw: StockW(0.1, weight_decay=0.5, **kw),
 }
+
+
 every_decay = pytest.mark.parametrize("name", DECAYING)
+
+
 SHAPES = {
     "conv1_bn/gamma": (2,),
     "conv1_bn/kernel": (2, 2),
@@ -41,12 +47,6 @@ def in_dense(variable):
 
 def unregistered(variable):
     return len(variable.shape) == 1
-
-
-def again(optimizer):
-    """The optimizer that another process would load."""
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(optimizer)))
-    return keras.saving.deserialize_keras_object(config)
 
 
 def decayed(optimizer, mode=None):
@@ -101,7 +101,7 @@ def test_variables_that_decay(name, choice, expected):
 )
 def test_variables_that_lars_skips(choice, skipped, mode):
     """Against the formula in NumPy, told which they are by their full paths."""
-    optimizer = again(keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice))
+    optimizer = through_json(keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice))
     runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()}, mode)
     runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
     formula = LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=sorted(skipped))
@@ -141,7 +141,7 @@ def test_variables_of_rows(choice):
 
 def test_variables_that_are_clipped():
     dims = [(keras_tfopt.no_vectors, [0]), ("gamma", [])]
-    optimizer = again(keras_tfopt.VariableClipping(keras_tfopt.Momentum(0.0), dims, 0.5))
+    optimizer = through_json(keras_tfopt.VariableClipping(keras_tfopt.Momentum(0.0), dims, 0.5))
     runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()})
     runner.step({path: np.ones(shape) for path, shape in SHAPES.items()})
     for path, value in runner.values.items():
@@ -159,7 +159,7 @@ def test_variables_themselves_can_be_chosen_everywhere():
     ):
         assert not warned(lambda o=optimizer: o.build([table])), optimizer
         other = make_variable("ba/table", np.ones((2, 2)))
-        loaded = again(optimizer)
+        loaded = through_json(optimizer)
         assert len(warned(lambda o=loaded, v=other: o.build([v]))) == 1
 
 
@@ -178,7 +178,7 @@ MAKERS = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_registered_functions_are_saved_and_others_are_refused(name):
     optimizer = MAKERS[name](in_dense)
-    loaded = again(optimizer)
+    loaded = through_json(optimizer)
     assert loaded.get_config() == optimizer.get_config()
     assert "in_dense" in json.dumps(loaded.get_config())
     for function in (unregistered, lambda variable: True):
@@ -270,8 +270,8 @@ def test_exclusion_acts_on_wrappers(name, mode):
         assert decayed(optimizer, mode) == left
         fresh = DECAYING[name]()
         fresh.exclude_from_weight_decay(**how)
-        assert again(fresh).get_config() == fresh.get_config()
-        assert decayed(again(fresh), mode) == left
+        assert through_json(fresh).get_config() == fresh.get_config()
+        assert decayed(through_json(fresh), mode) == left
 
 
 def test_exclusion_is_passed_through_what_does_not_decay():
@@ -298,7 +298,7 @@ def test_exclusion_reaches_the_decay_inside_as_well():
 def test_exclusion_from_the_decay_of_lars(mode):
     optimizer = keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
-    runner = Runner(again(optimizer), {p: np.ones(s) for p, s in SHAPES.items()}, mode)
+    runner = Runner(through_json(optimizer), {p: np.ones(s) for p, s in SHAPES.items()}, mode)
     runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
     for path, shape in SHAPES.items():
         formula = LARS(0.5, eeta=0.1, weight_decay=0.0 if "bias" in path else 0.1)
@@ -318,207 +318,3 @@ def test_exclusion_is_refused_once_built_and_changes_nothing(name):
     with pytest.raises(ValueError, match="before the optimizer is built"):
         optimizer.exclude_from_weight_decay(var_names=["bias"])
     assert optimizer.get_config() == before and "no_weight_decay" not in before
-
-
-# Order of arguments
-
-
-@every_decay
-def test_the_learning_rate_comes_first(name):
-    optimizer = DECAYING[name]()
-    np.testing.assert_allclose(float(to_numpy(optimizer.learning_rate)), 0.1, rtol=1e-6)
-    assert optimizer.weight_decay == 0.5
-
-
-@pytest.mark.parametrize("cls", (keras_tfopt.AdamW, keras_tfopt.MomentumW, LazyAdamW, StockW))
-def test_a_weight_decay_in_the_old_place_is_refused(cls):
-    """It came first once: what was right then must not turn its two numbers around."""
-    for arguments in ((1e-3,), (1e-4, 1e-3)):
-        with pytest.raises(TypeError, match="weight_decay|positional"):
-            cls(*arguments)
-
-
-# Configurations of 0.1.0.dev0, in which constructors had another order. Base options are left out.
-OLD = {
-    "keras_tfopt>AdamW": (
-        {
-            "name": "a",
-            "learning_rate": 0.0625,
-            "weight_decay": 0.5,
-            "row_variables": "(^|/)embeddings$",
-            "no_weight_decay": ["bias"],
-            "beta_1": 0.5,
-            "beta_2": 0.999,
-            "epsilon": 1e-08,
-            "decay_variables": {
-                "module": "builtins",
-                "class_name": "function",
-                "config": "keras_tfopt>no_vectors",
-                "registered_name": "function",
-            },
-            "scale_by_learning_rate": False,
-        },
-        {"conv1_bn/kernel", "dense/kernel"},
-    ),
-    "keras_tfopt>MomentumW": (
-        {
-            "name": "momentum_w",
-            "learning_rate": 0.0625,
-            "weight_decay": 0.5,
-            "momentum": 0.5,
-            "nesterov": True,
-            "decay_variables": "kernel",
-            "scale_by_learning_rate": False,
-        },
-        {"conv1_bn/kernel", "dense/kernel"},
-    ),
-    "keras_tfopt>decoupled_weight_decay(keras_tfopt>LazyAdam)": (
-        {
-            "name": "lazy_adam_w",
-            "learning_rate": 0.0625,
-            "weight_decay": 0.5,
-            "beta_1": 0.9,
-            "beta_2": 0.999,
-            "epsilon": 1e-08,
-            "catch_up": False,
-            "decay_variables": None,
-            "scale_by_learning_rate": False,
-        },
-        set(SHAPES),
-    ),
-    "keras_tfopt>VariableClipping": (
-        {
-            "name": "clipping",
-            "inner_optimizer": {
-                "class_name": "LARS",
-                "registered_name": "keras_tfopt>LARS",
-                "config": {"learning_rate": 0.0625, "weight_decay": 0.0, "skip_list": ["bias"]},
-            },
-            "vars_to_clip_dims": {"kernel$": [0]},
-            "max_norm": 0.5,
-        },
-        {"conv1_bn/kernel", "dense/kernel"},
-    ),
-}
-
-
-@pytest.mark.parametrize("registered", OLD)
-def test_old_configurations_are_loaded(registered):
-    config, expected = OLD[registered]
-    name = registered.rpartition(">")[2].rstrip(")")
-    optimizer = keras.saving.deserialize_keras_object(
-        {"module": None, "class_name": name, "registered_name": registered, "config": config}
-    )
-    assert float(to_numpy(optimizer.learning_rate)) == 0.0625
-    assert optimizer.name == config["name"]
-    if "inner_optimizer" in config:
-        assert optimizer.inner_optimizer.skip_list == ["bias"]
-    else:
-        assert optimizer.weight_decay == 0.5
-    assert decayed(optimizer) == expected
-
-
-# Normalization layers and biases
-
-
-@keras.saving.register_keras_serializable("tests")
-class ScaleNorm(layers.Layer):
-    """A normalization that is none of Keras's."""
-
-    def build(self, shape):
-        self.g = self.add_weight(shape=(shape[-1], 1), name="g")
-
-    def call(self, x):
-        return x * self.g[:, 0]
-
-
-@keras.saving.register_keras_serializable("tests")
-class PreNorm(layers.Layer):
-    """A block that is called after the normalization in it."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.dense = layers.LayerNormalization(), layers.Dense(3, name="inside")
-
-    def call(self, x):
-        return self.dense(self.norm(x))
-
-
-def test_normalization_and_bias_by_the_layer():
-    """Names and shapes would mislead: scales of two axes, biases of two axes, vectors."""
-    x = inputs = keras.Input((4, 6))
-    x = layers.LayerNormalization(axis=(1, 2), name="ln")(x)  # shapes (4, 6)
-    x = layers.MultiHeadAttention(2, 3, name="attention")(x, x)  # biases (2, 3)
-    x = ScaleNorm(name="scale")(x)
-    x = layers.PReLU(name="prelu")(x)  # neither of the two
-    x = layers.SpectralNormalization(layers.Dense(3, name="normed"))(x)  # a kernel and a bias
-    x = layers.BatchNormalization(name="kernel_bias_free")(x)
-    x = PreNorm()(x)
-    x = layers.GRU(5, name="gru")(x)  # a bias of two axes
-    model = keras.Model(inputs, layers.Dense(1, use_bias=False, name="bias")(x))
-    chosen = {id(v) for v in keras_tfopt.normalization_and_bias(model)}
-    others = [v.path for v in model.trainable_variables if id(v) not in chosen]
-    expected = ["kernel"] * 4 + ["alpha"] + ["kernel"] * 3 + ["recurrent_kernel", "kernel"]
-    assert [path.rsplit("/")[-1] for path in others] == expected
-    assert others[-1] == "bias/kernel"
-    for wrong, error in ((keras.Sequential([layers.Dense(1)]), ValueError), (3, TypeError)):
-        with pytest.raises(error, match="`model`"):
-            keras_tfopt.normalization_and_bias(wrong)
-
-
-@pytest.mark.spread
-@pytest.mark.parametrize("name", ("ResNet50", "MobileNetV2", "EfficientNetB0"))
-def test_normalization_and_bias_of_applications(name):
-    """In these nets, what is neither has two dimensions or more, and the other way round."""
-    model = getattr(keras.applications, name)(weights=None, input_shape=(64, 64, 3), classes=7)
-    chosen = keras_tfopt.normalization_and_bias(model)
-    normalizing = [v for v in model.layers if isinstance(v, layers.BatchNormalization)]
-    assert len(chosen) > 2 * len(normalizing) > 40
-    vectors = [v for v in model.trainable_variables if not keras_tfopt.no_vectors(v)]
-    assert [v.path for v in vectors] == [v.path for v in chosen]
-
-    optimizers = {
-        "skipped": keras_tfopt.LARS(1.0, skip_list=chosen),
-        "excluded": keras_tfopt.AdamW(weight_decay=0.1),
-        "by shape": keras_tfopt.AdamW(weight_decay=0.1, decay_variables=keras_tfopt.no_vectors),
-    }
-    optimizers["excluded"].exclude_from_weight_decay(chosen)
-    skipped = {}
-    for how, optimizer in optimizers.items():
-        optimizer = again(optimizer)  # which has paths in the place of variables
-        assert not warned(lambda o=optimizer: o.build(model.trainable_variables)), how
-        skipped[how] = {
-            v.path
-            for v, like in zip(model.trainable_variables, optimizer._likes)
-            if (
-                optimizer.is_skipped(like)
-                if how == "skipped"
-                else not optimizer.decays(like, False)
-            )
-        }
-        assert skipped[how] == {v.path for v in chosen}, how
-    as_advised_before = keras_tfopt.LARS(skip_list=["bias", "batch_norm"])
-    assert any("'batch_norm'" in t for t in warned(lambda: as_advised_before.build(chosen)))
-
-
-@several_only
-def test_normalization_does_not_decay_in_fit(tmp_path):
-    """Through a saved model: nothing but kernels shrinks where all gradients are zero."""
-    model = keras.Sequential(
-        [
-            keras.Input((3,)),
-            layers.Dense(4, bias_initializer="ones", name="a"),
-            layers.BatchNormalization(beta_initializer="ones", name="b"),
-            layers.Dense(1, bias_initializer="ones", name="c"),
-        ]
-    )
-    optimizer = keras_tfopt.MovingAverage(keras_tfopt.AdamW(0.1, weight_decay=0.5))
-    optimizer.exclude_from_weight_decay(keras_tfopt.normalization_and_bias(model))
-    model.compile(optimizer, "mse")
-    model.save(tmp_path / "model.keras")
-    for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
-        before = [to_numpy(v) for v in each.trainable_variables]
-        each.fit(np.ones((4, 3)), np.ones((4, 1)), sample_weight=np.zeros(4), verbose=0)
-        for v, old in zip(each.trainable_variables, before):
-            factor = 0.5 if v.name == "kernel" else 1.0
-            np.testing.assert_allclose(to_numpy(v), factor * old, rtol=1e-6, err_msg=v.path)

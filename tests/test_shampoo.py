@@ -7,10 +7,13 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.rules import matrix_roots, preconditioning
-from tests.cases import gradients
+from tests.compare import assert_close, follow
 from tests.reference.shampoo import Shampoo as Reference
+from tests.small_model import gradients
 from tests.stepping import BACKEND, MODES, Rows, Runner
-from tests.test_contract import assert_close, follow
+
+# On each backend every formula is met in test_contract.py.
+pytestmark = pytest.mark.spread
 
 KERNEL = {"layer/kernel": np.random.default_rng(0).normal(size=(4, 3)).astype("float32")}
 
@@ -35,7 +38,7 @@ def test_no_root_is_taken_between_intervals(monkeypatch):
     assert counts == [0, 0, 2, 2, 2, 4, 4]
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="torch runs it operation by operation in any case")
+@pytest.mark.backends("tensorflow", "jax", reason="torch makes it step by step in any case")
 def test_compiled_steps_branch_around_the_root():
     """The decomposition is in one branch of a conditional, not before a choice of results."""
     optimizer = keras_tfopt.Shampoo(0.1, svd_interval=3)
@@ -215,5 +218,5 @@ def test_the_contract_reaches_rows():
     """The tables of the contract are larger than the matrices of its main case."""
     table = np.shape(gradients()[0]["table/embeddings"].values)
     assert table[0] >= 1 and keras_tfopt.Shampoo(max_matrix_size=5).takes_rows(
-        keras_tfopt.execution.Like((7, 3), "float32", "table/embeddings")
+        keras_tfopt.engine.Like((7, 3), "float32", "table/embeddings")
     )

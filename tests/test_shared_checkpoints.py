@@ -1,10 +1,7 @@
 """Optimizers of one kind in one checkpoint of TensorFlow 1: each goes on from its own powers."""
 
-import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,11 +10,11 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.test_checkpoints import contents, tensorflow_1
+from tests.checkpoints import ROOT, assert_same, contents, run_program, tensorflow_1
+from tests.stepping import to_numpy
 
 pytest.importorskip("tensorflow")
 
-ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "tests" / "golden" / "tf1_programs"
 PREFIX = RECORDED / "gan" / "model.ckpt-20"
 SIZE, NOISE = 16, 4
@@ -87,6 +84,7 @@ def train(models, adams, first, last):
     return losses
 
 
+@pytest.mark.spread
 def test_both_go_on_as_recorded(models):
     """In one call, for models in the scopes of their names."""
     recorded = np.load(RECORDED / "gan.npz")
@@ -107,26 +105,21 @@ def test_one_of_them_finds_its_own_power(models, which, steps):
     optimizer = optimizers(models)[which]
     report = legacy.load_checkpoint(PREFIX, models, optimizer, strict=False)
     assert report.iterations == int(optimizer.iterations) == steps
-    slots = contents(PREFIX)
-    name = models[which].name
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(optimizer.slot(models[which].trainable_variables[0], "v")),
-        slots[f"{name}/hidden/kernel/Adam_1"],
-    )
+    theirs = contents(PREFIX)[f"{models[which].name}/hidden/kernel/Adam_1"]
+    assert_same([optimizer.slot(models[which].trainable_variables[0], "v")], [theirs])
 
 
 def test_without_a_graph_it_is_refused_or_told(models, tmp_path):
     """Nothing but the graph tells whose a power is, and so nothing is changed."""
     prefix = without_graph(tmp_path)
     g_adam, d_adam = adams = optimizers(models)
-    before = [ops.convert_to_numpy(v).copy() for v in models[0].weights]
+    before = [to_numpy(v) for v in models[0].weights]
     for given in (g_adam, adams):
         with pytest.raises(ValueError, match="several optimizers") as raised:
             legacy.load_checkpoint(prefix, models, given, strict=False)
         assert "beta1_power and beta2_power (40 steps)" in str(raised.value)
         assert "beta1_power_1 and beta2_power_1 (20 steps)" in str(raised.value)
-    for weight, value in zip(models[0].weights, before):
-        np.testing.assert_array_equal(ops.convert_to_numpy(weight), value)
+    assert_same(models[0].weights, before)
     assert int(g_adam.iterations) == int(d_adam.iterations) == 0
 
     others = {"beta1_power": None, "beta2_power": None}
@@ -160,12 +153,16 @@ def test_it_does_not_matter_where_all_tell_the_same(models, tmp_path):
     assert {e.name for e in report.of("restored")} >= {"beta1_power", "beta1_power_1"}
 
 
-def test_powers_of_one_optimizer_tell_the_same(models, tmp_path):
-    """AdaMax has one power and Adam two, so that the number at their names differs."""
-    adamax, adam = keras_tfopt.AdaMax(0.01), keras_tfopt.Adam(0.01)
-    for optimizer, model, steps in ((adamax, models[0], 3), (adam, models[1], 5)):
+def after_3_and_5(models, *optimizers):
+    for optimizer, model, steps in zip(optimizers, models, (3, 5)):
         optimizer.build(model.trainable_variables)
         optimizer.iterations.assign(steps)
+    return optimizers
+
+
+def test_powers_of_one_optimizer_tell_the_same(models, tmp_path):
+    """AdaMax has one power and Adam two, so that the number at their names differs."""
+    adamax, adam = after_3_and_5(models, keras_tfopt.AdaMax(0.01), keras_tfopt.Adam(0.01))
     path = legacy.save_checkpoint(tmp_path / "model", models, [adamax, adam])
     assert {"beta1_power", "beta1_power_1", "beta2_power"} <= set(contents(path))
     adam.iterations.assign(0)
@@ -175,10 +172,7 @@ def test_powers_of_one_optimizer_tell_the_same(models, tmp_path):
 
 
 def test_decay_rates_tell_powers_apart(models, tmp_path):
-    adams = keras_tfopt.Adam(0.01, beta_1=0.5), keras_tfopt.Adam(0.01, beta_1=0.8)
-    for optimizer, model, steps in zip(adams, models, (3, 5)):
-        optimizer.build(model.trainable_variables)
-        optimizer.iterations.assign(steps)
+    adams = after_3_and_5(models, *(keras_tfopt.Adam(0.01, beta_1=beta) for beta in (0.5, 0.8)))
     path = legacy.save_checkpoint(tmp_path / "model", models, adams[::-1])
     for optimizer in adams:
         optimizer.iterations.assign(0)
@@ -190,13 +184,9 @@ def test_round_trip_is_exact(models, tmp_path):
     adams = optimizers(models)
     legacy.load_checkpoint(PREFIX, models, adams)
     path = legacy.save_checkpoint(tmp_path / "model", models, adams[::-1])
-    ours, theirs = contents(path), contents(PREFIX)
-    assert set(ours) == set(theirs)
-    for name, array in theirs.items():
-        assert ours[name].dtype == array.dtype, name
-        # The discriminator comes first, and the training step is that of the generator.
-        expected = 40 if name == "global_step" else array
-        np.testing.assert_array_equal(ours[name], expected, err_msg=name)
+    # The discriminator comes first, and the training step is that of the generator.
+    theirs = {**contents(PREFIX), "global_step": np.int64(40)}
+    assert_same(contents(path), theirs)
 
 
 @pytest.mark.slow
@@ -204,20 +194,11 @@ def test_round_trip_is_exact(models, tmp_path):
 @pytest.mark.parametrize("interpreter", ["here", "TensorFlow 1.15"])
 def test_the_program_goes_on_from_what_is_written(models, tmp_path, interpreter):
     python = sys.executable if interpreter == "here" else tensorflow_1()
-    if python is None:
-        pytest.skip("no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it")
     adams = optimizers(models)
     legacy.load_checkpoint(PREFIX, models, adams)
     legacy.save_checkpoint(tmp_path / "model.ckpt-20", models, adams[::-1])
-    program = ROOT / "integration" / "tf1" / "programs.py"
-    done = subprocess.run(
-        [python, str(program), "gan", str(tmp_path), "25", str(tmp_path / "out.npz")],
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    arguments = ["gan", tmp_path, "25", tmp_path / "out.npz"]
+    done = run_program(python, "programs.py", arguments, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     ours, recorded = np.load(tmp_path / "out.npz"), np.load(RECORDED / "gan.npz")
     losses = [name for name in ours if "loss" in name]

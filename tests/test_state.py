@@ -1,13 +1,7 @@
 """State that travels: through files, between backends, copies and configurations."""
 
-import copy
 import itertools
 import json
-import os
-import pathlib
-import pickle
-import subprocess
-import sys
 
 import h5py
 import keras
@@ -16,11 +10,12 @@ import pytest
 
 import keras_tfopt
 from tests import state_worker
-from tests.cases import CASES, every_case, gradients, initial
+from tests.cases import CASES
 from tests.cells import INSTALLED, pick
+from tests.compare import same
+from tests.programs import AS_USERS, output_of
 from tests.state_worker import (
     BEFORE,
-    EVERYTHING,
     MAKERS,
     TRAVELLERS,
     batches,
@@ -33,6 +28,8 @@ from tests.state_worker import (
 from tests.stepping import BACKEND, Runner, make_variable, to_numpy
 
 STEPS = list(batches())
+
+
 OTHERS = {
     **MAKERS,
     "stock inside": lambda: keras_tfopt.MovingAverage(keras.optimizers.Adam(0.05), 0.8),
@@ -40,11 +37,13 @@ OTHERS = {
         keras_tfopt.MovingAverage(keras_tfopt.LazyAdam(0.05), 0.8), 0.5
     ),
 }
+
+
 every_maker = pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
 
 
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+def values(variables):
+    return [to_numpy(variable) for variable in variables]
 
 
 def trained(make, steps=BEFORE):
@@ -54,7 +53,7 @@ def trained(make, steps=BEFORE):
 
 
 def go_on_alike(model, again):
-    """The same further steps of both, to the bit."""
+    """Assert that both make the same further steps, to the bit."""
     assert same(everything(model), everything(again))
     for batch in STEPS[BEFORE:]:
         before = everything(model)
@@ -71,49 +70,41 @@ def go_on_alike(model, again):
 @every_maker
 @pytest.mark.spread
 def test_a_saved_model_goes_on(make, tmp_path):
-    """In the middle of an accumulation, with averages, schedule, loss scale."""
+    """Train to the middle of an accumulation, with averages, a schedule and a loss scale."""
     model = trained(make)
     model.save(tmp_path / "model.keras")
     go_on_alike(model, keras.saving.load_model(tmp_path / "model.keras"))
 
 
-@pytest.mark.slow
-@every_maker
-@pytest.mark.spread
-def test_saved_weights_go_on(make, tmp_path):
-    model = trained(make)
-    model.save_weights(tmp_path / "model.weights.h5")
-    again = make_model(make())
-    again.optimizer.build(again.trainable_variables)
-    again.load_weights(tmp_path / "model.weights.h5")
-    go_on_alike(model, again)
-
-
 def is_of_keras(name):
-    """Whether the optimizer within is one of Keras."""
+    """Return True if the innermost optimizer is one of Keras."""
     return name in ("scaled", "stock inside", "of_keras") or name.endswith(" of stock Adam")
 
 
-UNBUILT = [name for name in OTHERS if not is_of_keras(name)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", UNBUILT)
+@pytest.mark.parametrize(
+    ("name", "is_built"),
+    [(name, built) for built in (True, False) for name in OTHERS if built or not is_of_keras(name)],
+)
 @pytest.mark.spread
-def test_saved_weights_go_on_in_an_optimizer_that_is_not_built_yet(name, tmp_path):
-    """Stock Keras skips the state with a warning. (So it does for its own, ours inside or not.)"""
+def test_saved_weights_go_on(name, is_built, tmp_path):
+    """Also in an optimizer that is not built yet, where stock Keras skips the state of its own."""
     make = OTHERS[name]
-    model = trained(make)
-    model.save_weights(tmp_path / "model.weights.h5")
+    model, path = trained(make), tmp_path / "model.weights.h5"
+    model.save_weights(path)
     again = make_model(make())
-    again.load_weights(tmp_path / "model.weights.h5")
-    assert not again.optimizer.built
-    again.save_weights(tmp_path / "again.weights.h5")  # what waits is saved as well
-    last = make_model(make())
-    last.load_weights(tmp_path / "again.weights.h5")
-    last.optimizer.build(last.trainable_variables)
-    assert int(to_numpy(last.optimizer.iterations)) == int(to_numpy(model.optimizer.iterations))
-    go_on_alike(model, last)
+    if not is_built:
+        again.load_weights(path)
+        assert not again.optimizer.built
+        path = tmp_path / "again.weights.h5"
+        again.save_weights(path)  # what waits is saved as well
+        again = make_model(make())
+        again.load_weights(path)
+    again.optimizer.build(again.trainable_variables)
+    if is_built:
+        again.load_weights(path)
+    assert int(to_numpy(again.optimizer.iterations)) == int(to_numpy(model.optimizer.iterations))
+    go_on_alike(model, again)
 
 
 def test_what_is_set_after_loading_stays(tmp_path):
@@ -157,10 +148,10 @@ def test_files_without_state(tmp_path):
     new = make_model(keras_tfopt.LazyAdam())
     new.load_weights(tmp_path / "bare.weights.h5")
     assert same(new.get_weights(), bare.get_weights())
-    before = [to_numpy(v) for v in loaded.optimizer.variables]
+    before = values(loaded.optimizer.variables)
     with pytest.warns(UserWarning, match="no saved state for the optimizer"):
         loaded.load_weights(tmp_path / "bare.weights.h5")
-    assert same(before, [to_numpy(v) for v in loaded.optimizer.variables])
+    assert same(before, values(loaded.optimizer.variables))
 
 
 # Refusals
@@ -182,35 +173,28 @@ def without(store, key):
 
 
 def refused_stores():
-    """What is loaded into LazyAdam built for two variables of shape (3,), and what is said."""
-    lazy = store_of(built(keras_tfopt.LazyAdam(), count=2))
+    """Return stores that do not fit a LazyAdam of two variables of shape (3,), and messages."""
+
+    def of(optimizer, shape=(3,), count=2):
+        return store_of(built(optimizer, shape, count))
+
+    lazy = of(keras_tfopt.LazyAdam())
     swapped = {**lazy, "layout": layout(lazy, lambda roles: [*roles[:3], *roles[:2:-1]])}
-    averages = keras_tfopt.LazyAdam(use_ema=True)
     last = str(max(int(k) for k in lazy if k.isdigit()))
+    foreign = "not written by this package"
+    shapes = ["position 3", "'m'", "(2, 2)", "(3,)"]
     return {
-        "another optimizer": (store_of(built(keras_tfopt.Momentum(), count=2)), ["momentum", "m"]),
-        "another count": (store_of(built(keras_tfopt.LazyAdam(), count=3)), ["3 x m", "2 x m"]),
-        "another shape": (
-            store_of(built(keras_tfopt.LazyAdam(), (2, 2), 2)),
-            ["position 3", "'m'", "(2, 2)", "(3,)"],
-        ),
-        "another option": (store_of(built(averages, count=2)), ["average"]),
+        "another optimizer": (of(keras_tfopt.Momentum()), ["momentum", "m"]),
+        "another count": (of(keras_tfopt.LazyAdam(), count=3), ["3 x m", "2 x m"]),
+        "another shape": (of(keras_tfopt.LazyAdam(), (2, 2)), shapes),
+        "another option": (of(keras_tfopt.LazyAdam(use_ema=True)), ["average"]),
         "another order": (swapped, ["position 3", "'v'", "'m'"]),
-        "a schedule": (
-            store_of(built(keras_tfopt.LazyAdam(schedule()), count=2)),
-            ["1 x learning_rate"],
-        ),
+        "a schedule": (of(keras_tfopt.LazyAdam(schedule())), ["1 x learning_rate"]),
         "truncated": (without(lazy, last), [f"position {last}", "missing"]),
-        "truncated in the middle": (without(lazy, "4"), ["position 4", "missing"]),
-        "without a layout": (without(lazy, "layout"), ["not written by this package"]),
-        "stock Adam": (
-            store_of(built(keras.optimizers.Adam(), count=2)),
-            ["not written by this package", "'5'"],
-        ),
-        "a wrapper": (
-            store_of(built(keras_tfopt.MovingAverage(keras_tfopt.LazyAdam()), count=2)),
-            ["average"],
-        ),
+        "truncated in the middle": (without(lazy, "4"), ["position 4 ('v') is missing"]),
+        "without a layout": (without(lazy, "layout"), [foreign]),
+        "stock Adam": (of(keras.optimizers.Adam()), [foreign, "'5'"]),
+        "a wrapper": (of(keras_tfopt.MovingAverage(keras_tfopt.LazyAdam())), ["average"]),
     }
 
 
@@ -226,12 +210,12 @@ def test_what_does_not_fit_is_refused_before_anything_changes(name):
     for variable in optimizer.variables:
         if len(variable.shape):
             variable.assign(np.full(variable.shape, 0.7))
-    before = [to_numpy(v) for v in optimizer.variables]
+    before = values(optimizer.variables)
     with pytest.raises(ValueError) as error:
         optimizer.load_own_variables(store)
     for word in ("'mine'", *words):
         assert word in str(error.value), f"{word!r} is not in: {error.value}"
-    assert same(before, [to_numpy(v) for v in optimizer.variables])
+    assert same(before, values(optimizer.variables))
 
 
 ONLY_BUILD_CAN_TELL = ("another shape", "another count", "another option", "another order")
@@ -266,35 +250,34 @@ def test_a_wrapper_refuses_as_well():
 
 
 @pytest.mark.parametrize("is_built", (True, False))
-def test_load_weights_raises_what_the_optimizer_refuses(is_built, tmp_path):
+@pytest.mark.parametrize(
+    ("make", "removed", "says"),
+    [
+        (lambda: keras.optimizers.Adam(0.05), None, "not written by this package"),
+        (lambda: keras_tfopt.LazyAdam(0.05), "4", r"position 4 \('v'\) is missing"),
+    ],
+)
+def test_load_weights_raises_what_the_optimizer_refuses(make, removed, says, is_built, tmp_path):
     """Keras collects errors of loading, and raises one at the end that quotes the first."""
     path = tmp_path / "other.weights.h5"
-    trained(lambda: keras.optimizers.Adam(0.05)).save_weights(path)
+    trained(make).save_weights(path)
+    if removed is not None:
+        with h5py.File(path, "r+") as file:
+            del file["optimizer"]["vars"][removed]
     model = make_model(keras_tfopt.LazyAdam())
     if is_built:
         model.optimizer.build(model.trainable_variables)
-    before = [to_numpy(v) for v in model.optimizer.variables]
-    with pytest.raises(ValueError, match="not written by this package") as error:
+    before = values(model.optimizer.variables)
+    with pytest.raises(ValueError, match=says) as error:
         model.load_weights(path)
-    assert "skip_mismatch=True" in str(error.value)
-    assert same(before, [to_numpy(v) for v in model.optimizer.variables])
+    assert ("skip_mismatch=True" in str(error.value)) == (removed is None)
+    assert same(before, values(model.optimizer.variables))
 
     # the way out that the message names
-    with pytest.warns(UserWarning, match="not written by this package"):
+    with pytest.warns(UserWarning, match=says):
         model.load_weights(path, skip_mismatch=True)
-    assert same(before, [to_numpy(v) for v in model.optimizer.variables])
+    assert same(before, values(model.optimizer.variables))
     train(model, STEPS[:1])
-
-
-def test_load_model_raises_what_the_optimizer_refuses(tmp_path):
-    path = tmp_path / "model.weights.h5"
-    model = trained(lambda: keras_tfopt.LazyAdam(0.05))
-    model.save_weights(path)
-    with h5py.File(path, "r+") as file:
-        del file["optimizer"]["vars"]["4"]
-    again = make_model(keras_tfopt.LazyAdam(0.05))
-    with pytest.raises(ValueError, match=r"position 4 \('v'\) is missing"):
-        again.load_weights(path)
 
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading")
@@ -314,21 +297,13 @@ several_backends = pytest.mark.skipif(len(INSTALLED) < 2, reason="needs two back
 
 @pytest.fixture(scope="module")
 def travelled(tmp_path_factory):
-    root = pathlib.Path(__file__).parents[1]
     folder = tmp_path_factory.mktemp("travelled")
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     for stage, backend in itertools.product(("train", "continue"), INSTALLED):
         if backend == BACKEND:
             state_worker.main(stage, folder)
             continue
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.state_worker", stage, str(folder)],
-            env={**environment, "KERAS_BACKEND": backend},
-            cwd=root,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{stage} on {backend}:\n{done.stderr[-4000:]}"
+        worker = ("-m", "tests.state_worker", stage, folder)
+        output_of(*worker, KERAS_BACKEND=backend, timeout=None, **AS_USERS)
     return folder
 
 
@@ -405,130 +380,3 @@ def test_tensorflow_checkpoint(name, when, tmp_path):
         again.optimizer.build(again.trainable_variables)
     status.assert_consumed()
     assert same(everything(model), everything(again))
-
-
-# Copies
-
-
-def trainable():
-    """The variables that get gradients."""
-    return {path: value for path, value in initial().items() if path != "frozen"}
-
-
-@every_case("case")
-@pytest.mark.parametrize("copied", (copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))))
-def test_copies_step_independently(case, copied):
-    """A copy has the state, and takes it to the variables that it is built for."""
-    plan = gradients(steps=("normal",) * 4)
-    first = Runner(case.make(), trainable(), "eager")
-    for grads in plan[:2]:
-        first.step(grads)
-    twin = Runner(copied(first.optimizer), first.values, "eager")
-    assert twin.optimizer is not first.optimizer
-    assert type(twin.optimizer) is case.cls
-    start = first.snapshot()
-    assert same(start, twin.snapshot())
-
-    twin.step(plan[2])
-    assert same(start, first.snapshot())  # only the twin has moved
-    assert not same(start, twin.snapshot())
-    first.step(plan[2])
-    assert same(first.snapshot(), twin.snapshot())
-    first.step(plan[3])
-    assert not same(first.snapshot(), twin.snapshot())
-
-
-@pytest.mark.slow
-def test_copies_of_a_model():
-    model = trained(MAKERS["lazy"])
-    go_on_alike(model, copy.deepcopy(model))
-
-
-def test_clones_of_a_model():
-    """Keras compiles a clone with a new optimizer of the same configuration."""
-    model = trained(MAKERS["average"])
-    clone = keras.models.clone_model(model)
-    assert type(clone.optimizer) is keras_tfopt.MovingAverage
-    assert clone.optimizer is not model.optimizer
-    assert int(to_numpy(clone.optimizer.iterations)) == 0
-    inner = model.optimizer.inner_optimizer.get_config()
-    assert clone.optimizer.inner_optimizer.get_config() == inner
-    before = everything(model)
-    train(clone, STEPS[:1])
-    assert same(before, everything(model))
-
-
-# Configurations
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_configuration_through_keras_saving(name):
-    optimizer = OTHERS[name]()
-    text = json.dumps(keras.saving.serialize_keras_object(optimizer))
-    config = json.loads(text)
-    for read in (keras.saving.deserialize_keras_object, keras.optimizers.get):
-        again = read(json.loads(text))  # Keras's LossScaleOptimizer takes its config apart
-        assert type(again) is type(optimizer)
-        assert again.get_config() == optimizer.get_config()
-    by_class = type(optimizer).from_config(optimizer.get_config())
-    assert by_class.get_config() == optimizer.get_config()
-    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        assert config["registered_name"] == f"keras_tfopt>{type(optimizer).__name__}"
-
-
-def test_inner_optimizers_by_name_and_configuration():
-    stock = keras.optimizers.Adam(0.05, weight_decay=0.1)
-    for inner in ("sgd", stock, keras.optimizers.serialize(stock), keras_tfopt.LARS(0.3)):
-        optimizer = keras_tfopt.MovingAverage(inner)
-        again = keras_tfopt.MovingAverage.from_config(optimizer.get_config())
-        assert type(again.inner_optimizer) is type(optimizer.inner_optimizer)
-        assert again.inner_optimizer.get_config() == optimizer.inner_optimizer.get_config()
-
-
-@keras_tfopt.register
-class SignDescent(keras_tfopt.Rule):
-    """An optimizer of a user's."""
-
-    def __init__(self, learning_rate=0.01, strength=1.0, **base):
-        super().__init__(learning_rate, **base)
-        self.strength = strength
-
-    def update(self, g, x, s, t):
-        return x - t.lr * self.strength * keras.ops.sign(g), {}
-
-
-def test_an_optimizer_of_a_user_is_saved_as_well(tmp_path):
-    model = trained(lambda: SignDescent(0.03, strength=0.5, clipnorm=1.0))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert type(again.optimizer) is SignDescent
-    assert again.optimizer.strength == 0.5 and again.optimizer.clipnorm == 1.0
-    go_on_alike(model, again)
-
-
-# set_weights
-
-
-@every_case("case")
-def test_set_weights(case):
-    plan = gradients(steps=("normal",) * 3)
-    first = Runner(case.make(**EVERYTHING_BUT_DECAY), trainable(), "eager")
-    second = Runner(case.make(**EVERYTHING_BUT_DECAY), trainable(), "eager")
-    for grads in plan:
-        first.step(grads)
-    weights = [to_numpy(v) for v in first.optimizer.variables]
-    second.optimizer.set_weights(weights)
-    for a, b in zip(first.variables, second.variables):
-        b.assign(to_numpy(a))
-    assert same(first.snapshot(), second.snapshot())
-    before = second.snapshot()
-    wrong = [*weights[:-1], np.zeros((9, 9))]
-    for bad in (weights[:-1], [*weights, np.zeros(2)], wrong):
-        with pytest.raises(ValueError):
-            second.optimizer.set_weights(bad)
-    assert same(before, second.snapshot())
-    with pytest.raises(ValueError, match="built"):
-        case.make().set_weights(weights)
-
-
-EVERYTHING_BUT_DECAY = {k: v for k, v in EVERYTHING.items() if k != "weight_decay"}

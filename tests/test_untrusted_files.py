@@ -1,7 +1,7 @@
 """Configurations and files that somebody else wrote: nothing in them is run.
 
 What is damaged or belongs elsewhere is refused with an error, and the optimizer stays as it was.
-Checkpoints of TensorFlow 1 have their own tests of damage in test_checkpoint_files.py.
+Checkpoints of TensorFlow 1 have their own tests of damage in test_checkpoint_errors.py.
 """
 
 import base64
@@ -12,7 +12,6 @@ import pathlib
 import pickle
 import zipfile
 
-import h5py
 import keras
 import numpy as np
 import pytest
@@ -20,15 +19,11 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy
 from tests.cases import every_case
+from tests.compare import same
 from tests.state_worker import MAKERS, batches, everything, make_model, train
 from tests.stepping import Runner, make_variable, to_numpy
-from tests.test_bad_input import own_arguments
 
 STEPS = list(batches())
-
-
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 # Code in configurations
@@ -43,7 +38,7 @@ def marker(tmp_path):
 
 
 def payloads(marker):
-    """What a configuration may hold in the place of a value, to have something run."""
+    """Values that an attacker may put into a configuration to have code run."""
     text = f"open({str(marker)!r}, 'w').close()"
     function = lambda *arguments, path=str(marker): [open(path, "w"), 0.1][1]  # noqa: E731
     saved = keras.saving.serialize_keras_object(function)
@@ -72,7 +67,7 @@ class Dangerous:
 @every_case("case")
 def test_no_argument_runs_what_it_holds(case, marker):
     """Neither when it is read nor, where it passes for something, in a step."""
-    names = {*own_arguments(case), "learning_rate", "row_variables", "weight_decay", "name"}
+    names = {*case.own_arguments, "learning_rate", "row_variables", "weight_decay", "name"}
     right = keras.saving.serialize_keras_object(case.make())
     for name in names:
         for payload in payloads(marker):
@@ -249,37 +244,6 @@ def test_cut_files_of_weights(saved, tmp_path):
     assert not same(before, everything(model))
 
 
-def test_files_of_weights_with_a_damaged_optimizer(saved, tmp_path):
-    """Keras puts weights in place layer by layer; the state of the optimizer is all or nothing."""
-    model = make_model(MAKERS["lazy"]())
-    train(model, STEPS[:2])
-    own = [to_numpy(v) for v in model.optimizer.variables]
-    bad = tmp_path / "bad.weights.h5"
-
-    def change(file, number):
-        group = file["optimizer/vars"]
-        last = str(max(int(key) for key in group if key.isdigit()))
-        if number == 0:
-            del group[last]
-        elif number == 1:
-            group.move(last, "1000")
-        elif number == 2:
-            group["layout"][...] = 0
-        elif number == 3:
-            del group["layout"]
-        else:
-            del group[last]
-            group[last] = np.ones(17)
-
-    for number in range(5):
-        bad.write_bytes((saved / "model.weights.h5").read_bytes())
-        with h5py.File(bad, "r+") as file:
-            change(file, number)
-        with pytest.raises(ValueError, match="does not fit the optimizer"):
-            model.load_weights(bad)
-        assert same(own, [to_numpy(v) for v in model.optimizer.variables]), number
-
-
 def test_damaged_model_files(saved, tmp_path):
     source, bad = saved / "model.keras", tmp_path / "bad.keras"
     data = source.read_bytes()
@@ -298,7 +262,7 @@ def test_damaged_model_files(saved, tmp_path):
     def another_rule(config):
         optimizer = config["compile_config"]["optimizer"]
         optimizer.update(class_name="Adagrad", registered_name="keras_tfopt>Adagrad")
-        for name in ("beta_1", "beta_2", "epsilon", "catch_up"):
+        for name in ("beta_1", "beta_2", "epsilon", "amsgrad", "catch_up"):
             del optimizer["config"][name]
 
     rewrite(source, bad, config=another_rule)

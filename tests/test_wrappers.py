@@ -1,10 +1,8 @@
-"""What single wrappers promise beyond the contract that all optimizers share."""
+"""Single wrappers: their promises beyond those of every optimizer."""
 
 import json
 import math
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -12,27 +10,30 @@ import pytest
 
 import keras_tfopt
 from integration import recordings
-from tests.cases import CASES, gradients, initial
+from tests.cases import CASES
+from tests.compare import assert_same
+from tests.programs import output_of
+from tests.small_model import gradients, initial
 from tests.stepping import (
-    BACKEND,
-    IMMEDIATE,
     MODES,
-    Rows,
     Runner,
+    every_mode,
     make_variable,
     several_only,
+    through_json,
     to_numpy,
 )
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "tf1"
+
+
 WRAPPERS = [case for case in CASES if issubclass(case.cls, keras_tfopt.Wrapper)]
+
+
 every_wrapper = pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda case: case.name)
-every_mode = pytest.mark.parametrize("mode", MODES)
+
+
 TABLE = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
-
-
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 # Clipping
@@ -55,8 +56,7 @@ def test_clipping_by_variable_and_by_pattern_chained(mode):
     np.testing.assert_allclose(np.linalg.norm(after["a/kernel"], axis=1), 1.0, rtol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(after["b/kernel"]), 2.0, rtol=1e-6)
     assert np.array_equal(after["c"], values["c"])
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(optimizer)))
-    again = keras.saving.deserialize_keras_object(config)
+    again = through_json(optimizer)
     assert again.inner_optimizer.vars_to_clip_dims == {"^a/kernel$": [1]}
 
 
@@ -144,7 +144,7 @@ class TestExtension:
         for grads in gradients(steps=("normal",) * 3):
             a.step(grads)
             b.step(grads)
-        assert same(a.snapshot(), b.snapshot())
+        assert_same(a.snapshot(), b.snapshot())
         assert a.optimizer.weight_decay == 0.1 and a.optimizer.inner_optimizer.weight_decay != 0.1
 
     @pytest.mark.parametrize("cls", (keras.optimizers.Adam, keras_tfopt.LazyAdam))
@@ -152,8 +152,7 @@ class TestExtension:
         extended = keras_tfopt.extend_with_decoupled_weight_decay(cls)
         schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
         optimizer = extended(schedule, weight_decay=schedule, beta_1=0.5, clipnorm=1.0, name="mine")
-        text = json.dumps(keras.saving.serialize_keras_object(optimizer))
-        again = keras.saving.deserialize_keras_object(json.loads(text))
+        again = through_json(optimizer)
         assert type(again) is extended and again.name == "mine"
         assert again.get_config() == optimizer.get_config()
         assert isinstance(again.inner_optimizer, cls)  # Keras has one of its own on torch
@@ -175,7 +174,7 @@ else:
     assert type(model.optimizer) is LazyAdamW and int(model.optimizer.iterations) == 1
 """
         for verb in ("save", "load"):
-            subprocess.run([sys.executable, "-c", program, verb], check=True, timeout=300)
+            output_of("-c", program, verb)
 
     @pytest.mark.parametrize("wrong", (3, keras_tfopt.LARS(), keras_tfopt.MovingAverage, dict))
     def test_refuses(self, wrong):
@@ -260,102 +259,6 @@ def test_clip_gradients_by_global_norm_of_rows():
         keras_tfopt.clip_gradients_by_global_norm([dense], -1.0)
 
 
-# SkipNonFinite
-
-BAD = (np.nan, np.inf, -np.inf)
-
-
-@pytest.mark.parametrize(
-    "make",
-    (
-        lambda: keras_tfopt.LazyAdam(0.1),
-        lambda: keras_tfopt.MovingAverage(keras.optimizers.Adam(0.1), 0.5),
-        lambda: keras_tfopt.LazyAdam(0.1, gradient_accumulation_steps=2),
-    ),
-)
-@every_mode
-@pytest.mark.spread
-def test_a_step_that_is_not_finite_changes_nothing(make, mode):
-    values = {"k": np.ones(3), "embeddings": TABLE}
-    runner, clean = (Runner(keras_tfopt.SkipNonFinite(make()), values, mode) for _ in range(2))
-    good = {"k": np.ones(3), "embeddings": Rows(np.ones((2, 3)), np.array([1, 4], "int32"))}
-    skipped = 0
-    for bad in BAD:
-        for path in values:
-            runner.step(good)
-            clean.step(good)
-            broken = {
-                "k": np.array([1.0, bad, 1.0]) if path == "k" else good["k"],
-                "embeddings": Rows(np.full((2, 3), bad), good["embeddings"].indices)
-                if path != "k"
-                else good["embeddings"],
-            }
-            before = runner.snapshot()
-            runner.step(broken)
-            skipped += 1
-            assert runner.optimizer.skipped == skipped
-            assert runner.optimizer.skipped_in_a_row == 1
-            changed = [not np.array_equal(a, b) for a, b in zip(before, runner.snapshot())]
-            assert sum(changed) <= 3  # the two counters, and the wrapper's own count of calls
-            for path_ in values:
-                assert np.array_equal(runner.values[path_], clean.values[path_])
-    inner, twin = runner.optimizer.inner_optimizer, clean.optimizer.inner_optimizer
-    for a, b in zip(inner.variables, twin.variables, strict=True):
-        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
-
-
-@pytest.mark.parametrize("mode", IMMEDIATE)
-def test_too_many_steps_that_are_not_finite(mode):
-    optimizer = keras_tfopt.SkipNonFinite(keras_tfopt.Momentum(0.1), max_consecutive=1)
-    runner = Runner(optimizer, {"k": np.ones(2)}, mode)
-    for g in (np.nan, 1.0, np.nan, np.nan):
-        runner.step({"k": np.full(2, g)})
-    before = runner.snapshot()[0]
-    with pytest.raises(FloatingPointError, match="2 steps in a row.*max_consecutive"):
-        runner.step({"k": np.ones(2)})
-    assert np.array_equal(before, runner.values["k"])
-    runner.step({"k": np.ones(2)})  # said once
-    assert not np.array_equal(before, runner.values["k"]) and optimizer.skipped == 3
-
-
-def test_the_callback_raises():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(keras_tfopt.SkipNonFinite("sgd", max_consecutive=2), "mse")
-    x, y = np.ones((32, 2), "float32"), np.full((32, 1), np.nan, "float32")
-    before = model.get_weights()
-    with pytest.raises(FloatingPointError, match="max_consecutive"):
-        callback = keras_tfopt.callbacks.RaiseSkipped(every=3)
-        model.fit(x, y, batch_size=4, verbose=0, callbacks=[callback])
-    if BACKEND == "jax":
-        model.jax_state_sync()
-    assert same(before, model.get_weights())
-    assert model.optimizer.skipped == 3
-
-
-@every_mode
-def test_averages_follow_the_steps_that_are_made(mode):
-    """Around one that leaves out steps: they move in all the others."""
-    inner = keras_tfopt.SkipNonFinite(keras_tfopt.GradientDescent(1.0))
-    runner = Runner(keras_tfopt.MovingAverage(inner, 0.5), {"k": np.zeros(2)}, mode)
-    for g in (-1.0, np.nan, -1.0):
-        runner.step({"k": np.full(2, g)})
-    average = to_numpy(runner.optimizer.slot(runner.variables[0], "average"))
-    np.testing.assert_allclose(average, [1.25, 1.25], rtol=1e-6)  # of 0, 1 and 2
-
-
-def test_skipped_steps_move_no_average_around():
-    inner = keras_tfopt.SkipNonFinite(keras_tfopt.Momentum(0.1))
-    optimizer = keras_tfopt.Lookahead(keras_tfopt.MovingAverage(inner, 0.5), 2)
-    runner = Runner(optimizer, {"k": np.ones(2)}, "compiled")
-    runner.step({"k": np.ones(2)})
-    (variable,) = runner.variables
-    slots = {name: to_numpy(optimizer.slot(variable, name)) for name in optimizer.slot_names}
-    assert set(slots) == {"slow", "average", "momentum"}
-    runner.step({"k": np.full(2, np.nan)})
-    for name, slot in slots.items():
-        assert np.array_equal(to_numpy(optimizer.slot(variable, name)), slot), name
-
-
 # Lookahead and averages
 
 
@@ -379,35 +282,13 @@ def test_an_average_of_every_step_is_the_mean():
     assert runner.slots["k"]["count"] == 5
 
 
-# All of them
-
-
-@every_wrapper
-@pytest.mark.spread
-def test_accumulation_inside_is_one_step_on_the_mean(wrapper):
-    """Also for what happens in touched rows: those of all micro-steps."""
-    make = wrapper.make
-    one = Runner(make(), {"k": np.ones((3, 2)), "embeddings": TABLE}, "compiled")
-    two = Runner(
-        make(gradient_accumulation_steps=2), {"k": np.ones((3, 2)), "embeddings": TABLE}, "compiled"
-    )
-    rng = np.random.default_rng(1)
-    for _ in range(4):
-        ids = rng.permutation(5)[:4].astype("int32")
-        values = rng.normal(size=(4, 3))
-        g = rng.normal(size=(2, 3, 2))
-        for part in range(2):
-            half = slice(2 * part, 2 * part + 2)
-            two.step({"k": g[part], "embeddings": Rows(values[half], ids[half])})
-        one.step({"k": g.mean(0), "embeddings": Rows(values / 2, ids)})
-    for path, value in one.values.items():
-        np.testing.assert_allclose(two.values[path], value, rtol=2e-5, atol=2e-6)
-        for name, slot in one.slots[path].items():
-            np.testing.assert_allclose(two.slots[path][name], slot, rtol=2e-5, atol=2e-6)
+# All of them: accumulation inside is in test_base_options.py
 
 
 @pytest.mark.parametrize(
-    "wrapper", [c for c in WRAPPERS if "inner_optimizer" in c.refused], ids=lambda case: case.name
+    "wrapper",
+    [c for c in WRAPPERS if "inner_optimizer" in c.own_arguments],
+    ids=lambda case: case.name,
 )
 def test_a_loss_scale_optimizer_belongs_outside(wrapper):
     inner = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
@@ -437,145 +318,3 @@ def test_accumulation_inside_of_a_multi_optimizer_is_refused():
 def test_recordings_of_addons_are_read_whole():
     selection = recordings.select(GOLDEN.parent / "tfa", quirks=True)
     assert len(selection.cases) > 100 and any("tables" in line for line in selection.left_out)
-
-
-# Row gradients of optimizers that are not ours
-
-
-class Plain(keras.optimizers.Optimizer):
-    """Divides the gradient, which IndexedSlices of TensorFlow cannot do."""
-
-    def update_step(self, gradient, variable, learning_rate):
-        self.assign_sub(variable, gradient / 8)
-
-
-class OfSlices(keras.optimizers.Optimizer):
-    """Adds one to the rows that it is given."""
-
-    def update_step(self, gradient, variable, learning_rate):
-        ones = keras.ops.ones_like(gradient.values)
-        variable.scatter_add(type(gradient)(ones, gradient.indices))
-
-
-STOCK = [
-    keras.optimizers.SGD,
-    keras.optimizers.RMSprop,
-    keras.optimizers.Adam,
-    keras.optimizers.Adadelta,
-    keras.optimizers.Adagrad,
-    keras.optimizers.Adamax,
-    keras.optimizers.Adafactor,
-    keras.optimizers.Nadam,
-    keras.optimizers.Ftrl,
-    Plain,
-]
-
-
-@pytest.mark.parametrize("cls", STOCK)
-@pytest.mark.parametrize("options", ({}, {"loss_scale_factor": 2.0}), ids=("", "scaled"))
-@every_mode
-def test_optimizers_of_others_take_rows_as_their_sum(cls, options, mode):
-    start = np.arange(15.0).reshape(5, 3)
-    values = np.array([[1.0, -2.0, 0.5], [0.25, 1.0, 1.0], [3.0, 0.5, -1.0]])
-    by_rows, dense = (
-        Runner(keras_tfopt.MovingAverage(cls(0.1, **options), 0.5), {"embeddings": start}, mode)
-        for _ in range(2)
-    )
-    for indices in ([1, 3, 1], []):
-        rows = Rows(values[: len(indices)], np.array(indices, "int32"))
-        total = np.zeros((5, 3))
-        np.add.at(total, rows.indices, rows.values)
-        by_rows.step({"embeddings": rows})
-        dense.step({"embeddings": total})
-    assert np.any(dense.values["embeddings"] != start)
-    np.testing.assert_allclose(by_rows.values["embeddings"], dense.values["embeddings"], rtol=1e-6)
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends of Keras have dense gradients")
-@every_mode
-def test_an_optimizer_that_takes_slices_gets_them(mode):
-    inner = keras_tfopt.DecoupledWeightDecay(OfSlices(0.1), 0.5)
-    runner = Runner(inner, {"embeddings": np.ones((5, 2))}, mode)
-    runner.step({"embeddings": Rows(np.zeros((2, 2)), np.array([3, 1]))})
-    assert runner.values["embeddings"][:, 0].tolist() == [1.0, 1.5, 1.0, 1.5, 1.0]
-
-
-@several_only
-@every_mode
-def test_rows_stay_rows_for_ours_in_a_multi_optimizer(mode):
-    """A row that is named with a gradient of zero moves by its momentum."""
-    ours = keras_tfopt.Momentum(0.5, momentum=0.5)
-    several = keras.optimizers.MultiOptimizer(
-        keras.optimizers.OptimizerMap(keras.optimizers.SGD(), {"ours/.*": ours})
-    )
-    values = {"ours/embeddings": np.zeros((3, 1)), "stock": np.zeros((3, 1))}
-    runner = Runner(keras_tfopt.MovingAverage(several, 0.5), values, mode)
-    for size in (1.0, 0.0):
-        rows = Rows(np.full((1, 1), size), np.array([1], "int32"))
-        runner.step({"ours/embeddings": rows, "stock": rows})
-    assert runner.values["ours/embeddings"].ravel().tolist() == [0.0, -0.75, 0.0]
-    np.testing.assert_allclose(runner.values["stock"].ravel(), [0.0, -0.01, 0.0])
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="about XLA in TensorFlow")
-@pytest.mark.parametrize("layer", (keras.layers.Embedding, keras_tfopt.layers.Embedding))
-def test_a_short_last_batch_of_rows_compiled_by_xla(layer):
-    """From then on, TensorFlow knows no number of rows, which XLA wants to know."""
-    ends = []
-    for jit_compile in (True, False):
-        inner = keras_tfopt.DropStale(keras.optimizers.Adadelta(0.5), 1)
-        model = keras.Sequential([keras.Input((2,), dtype="int32"), layer(6, 3)])
-        model.layers[0].set_weights([TABLE])
-        optimizer = keras_tfopt.ElasticAverage(inner, 2, rho=0.1)
-        model.compile(optimizer, loss="mse", jit_compile=jit_compile)
-        x = np.array([[1, 2], [1, 1], [4, 5], [5, 1], [2, 2]])
-        model.fit(x, np.zeros((5, 2, 3)), batch_size=2, epochs=2, shuffle=False, verbose=0)
-        ends.append(model.get_weights()[0])
-    assert np.any(ends[0][[1, 2, 4, 5]] != TABLE[[1, 2, 4, 5]])
-    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
-@every_mode
-def test_optimizers_of_others_accumulate_half_precision(mode, dtype):
-    inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
-    runner = Runner(keras_tfopt.Multitask(inner), {"k": np.ones(2)}, mode, dtype)
-    for g in (0.25, 0.75):
-        runner.step({"k": np.full(2, g)})
-    assert runner.values["k"].tolist() == [0.5, 0.5]
-
-
-# State that an optimizer of Keras keeps as an attribute
-
-
-AROUND = {
-    "wrapper": lambda inner: keras_tfopt.MovingAverage(inner, 0.5),
-    "center": lambda inner: keras_tfopt.AGN(inner, 1),
-    "scaled": lambda inner: keras_tfopt.LossScaleOptimizer(inner, initial_scale=1.0),
-    "scaled by Keras": lambda inner: keras.optimizers.LossScaleOptimizer(
-        keras_tfopt.Multitask(inner), initial_scale=1.0
-    ),
-}
-
-
-@pytest.mark.parametrize("around", AROUND)
-@every_mode
-def test_the_product_of_keras_nadam_is_state(around, mode):
-    start, plan = {"k": np.ones(3)}, np.random.default_rng(0).normal(size=(4, 3))
-    alone = Runner(keras.optimizers.Nadam(0.1), start)
-    runner, other = (Runner(AROUND[around](keras.optimizers.Nadam(0.1)), start, mode) for _ in "ab")
-    for g in plan[:3]:
-        runner.step({"k": g})
-        alone.step({"k": g})
-    if around != "center":  # which is where another Nadam moves it
-        np.testing.assert_allclose(runner.values["k"], alone.values["k"], rtol=1e-6)
-    state = [to_numpy(v) for v in runner.optimizer.variables]
-    if around == "scaled by Keras":  # whose `set_weights` forgets the optimizer inside
-        for variable, value in zip(other.optimizer.variables, state, strict=True):
-            variable.assign(value)
-    else:
-        other.optimizer.set_weights(state)
-    other.variables[0].assign(runner.values["k"])
-    for each in (runner, other):
-        each.step({"k": plan[3]})
-    assert np.array_equal(runner.values["k"], other.values["k"])

@@ -48,7 +48,7 @@ def test_a_right_one():
 def test_what_update_returns_and_reads(update, error, says, plain):
     with pytest.raises(error, match=says):
         if plain:
-            with keras_tfopt.execution.plain():
+            with keras_tfopt.engine.plain():
                 step(rule(update=update))
         else:
             step(rule(update=update))

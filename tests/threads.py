@@ -11,13 +11,16 @@ import threading
 import keras
 import numpy as np
 
+import keras_tfopt
 from keras_tfopt.distributed import Exchange
+from tests.stepping import Runner
 
 WAIT = 60
+VALUES = {"k": np.linspace(-1, 1, 6).reshape(2, 3), "table/embeddings": np.ones((5, 2))}
 
 
 class Hub:
-    """Where threads meet: each brings something, all get the list of everything, by rank."""
+    """A place where threads meet: each brings a value, and all get the list of values, by rank."""
 
     def __init__(self, size):
         self.size = size
@@ -45,9 +48,6 @@ class Thread(Exchange):
         sums = [np.sum(arrays, 0, dtype=arrays[0].dtype) for arrays in zip(*brought, strict=True)]
         return [keras.ops.convert_to_tensor(s) for s in sums]
 
-    def cond(self, predicate, function, tensors):
-        return function(tensors) if bool(predicate) else tensors
-
     def broadcast(self, arrays):
         return self.hub.meet(self.rank, arrays)[0]
 
@@ -56,7 +56,7 @@ class Thread(Exchange):
 
 
 def run(size, program):
-    """What `program(exchange)` returns in each of several threads; raises what one of them does."""
+    """Run `program(exchange)` in several threads; return their results, or raise their error."""
     hub = Hub(size)
     results, errors = [None] * size, []
 
@@ -76,3 +76,30 @@ def run(size, program):
         broken = threading.BrokenBarrierError  # of those whom another one left waiting
         raise next((e for e in errors if not isinstance(e, broken)), errors[0])
     return results
+
+
+def together(size, program):
+    """Run workers as threads, each of which has a context of its own."""
+
+    def plainly(exchange):
+        with keras_tfopt.engine.plain():
+            return program(exchange)
+
+    return run(size, plainly)
+
+
+def train(size, make, start, steps, grads, **how):
+    """Train workers with `make(exchange)` by `grads(rank, step)`; return a Runner of each."""
+
+    def program(exchange):
+        runner = Runner(make(exchange), start, **how)
+        for step in range(steps):
+            runner.step(grads(exchange.rank, step))
+        return runner
+
+    return together(size, program)
+
+
+def gradient(rank, step, values=VALUES):
+    rng = np.random.default_rng(100 * rank + step)
+    return {path: rng.normal(size=np.shape(v)).astype("f") for path, v in values.items()}

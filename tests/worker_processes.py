@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
+from keras_tfopt.distributed import environment
 from keras_tfopt.distributed.launch import free_ports, loopback
-from keras_tfopt.execution.exchanges import environment
 from tests.stepping import BACKEND
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -41,11 +41,16 @@ def decompositions_and_products() -> Callable[[], None]:
                 results.append(root @ one)
         return results
 
+    return compiled(work, tensors)
+
+
+def compiled(work: Callable[[list], list], tensors: list) -> Callable[[], None]:
+    """A call of a function of tensors that waits for its results, compiled where steps are."""
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        compiled = tf.function(work, autograph=False)
-        return lambda: [result.numpy()[0, 0] for result in compiled(tensors)] and None
+        function = tf.function(work, autograph=False)
+        return lambda: [result.numpy()[0, 0] for result in function(tensors)] and None
     if BACKEND == "torch":
         return lambda: work(tensors) and None
     import jax
@@ -113,6 +118,17 @@ def main() -> None:
     label = f"Shampoo, svd_interval={INTERVAL}, per step"
     rows.append((label, times, "seldom", "each", "svd_interval=1"))
 
+    write_table(rows, options.out / f"second_order_{BACKEND}.json")
+
+
+def write_table(rows: list[tuple[str, dict[str, list[float]], str, str, str]], path: Path) -> None:
+    """Print medians and ratios as a table, and write them to a file.
+
+    Args:
+        rows: What is done, times by contender, the names of ours and of the peer among them, and
+            the peer in words.
+        path: The file.
+    """
     results = [
         {
             "work": work,
@@ -129,8 +145,7 @@ def main() -> None:
         q = r["ratio_to_peer"]
         ratios = f"**{q['median']:.2f}** ({q['min']:.2f}, {q['max']:.2f})"
         print(f"| {r['work']} | {r['milliseconds']:.2f} | {r['peer']} | {ratios} |")
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"second_order_{BACKEND}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     machine = {"backend": BACKEND, "keras": keras.__version__, "cores": os.cpu_count()}
     path.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
     print(f"\nWritten: {path.resolve()}")

@@ -51,23 +51,24 @@ class Training:
             return [np.asarray(value) for value in self.values[0]]
         return self.model.get_weights()
 
-    def loss(self) -> Any:
-        return self.loss_of(self.model(self.x, training=True))
+    def loss(self, x: Any, y: Any) -> Any:
+        return self.loss_of(y, self.model(x, training=True))
 
-    def loss_of(self, logits: Any) -> Any:
-        return ops.mean(keras.losses.categorical_crossentropy(self.y, logits, from_logits=True))
+    def loss_of(self, y: Any, logits: Any) -> Any:
+        return ops.mean(keras.losses.categorical_crossentropy(y, logits, from_logits=True))
 
 
 def verbs(training: Training) -> Callable[[], None]:
     """A step by our verbs."""
     optimizer = legacy.MomentumOptimizer(RATE, 0.9)
+    batch = (training.x, training.y)
     if BACKEND != "jax":
-        return lambda: optimizer.minimize(training.loss)
+        return lambda: optimizer.minimize(training.loss, inputs=batch)
 
     import jax
 
     def step() -> None:
-        optimizer.minimize(training.loss, compiled=True)
+        optimizer.minimize(training.loss, inputs=batch, compiled=True)
         jax.block_until_ready([variable.value for variable in training.model.trainable_variables])
 
     return step
@@ -83,7 +84,7 @@ def by_hand(training: Training) -> Callable[[], None]:
 
         def step() -> None:
             model.zero_grad()
-            training.loss().backward()
+            training.loss(training.x, training.y).backward()
             gradients = [variable.value.grad for variable in variables]
             with torch.no_grad():
                 optimizer.apply(gradients, variables)
@@ -93,7 +94,7 @@ def by_hand(training: Training) -> Callable[[], None]:
 
         def step() -> None:
             with tf.GradientTape() as tape:
-                loss = training.loss()
+                loss = training.loss(training.x, training.y)
             gradients = tape.gradient(loss, variables)
             optimizer.apply(gradients, variables)
 
@@ -106,7 +107,7 @@ def by_hand(training: Training) -> Callable[[], None]:
         def update(values: Any, state: Any) -> tuple:
             def loss(values: Any) -> Any:
                 logits, _ = model.stateless_call(values, still, training.x, training=True)
-                return training.loss_of(logits)
+                return training.loss_of(training.y, logits)
 
             gradients = jax.grad(loss)(values)
             return optimizer.stateless_apply(state, gradients, values)

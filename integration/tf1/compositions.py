@@ -1,10 +1,11 @@
 """Optimizers inside of others, in branches, and at the edges of their numbers, in graphs.
 
-    python integration/tf1/compositions.py OUT [MODULE]
+    python integration/tf1/compositions.py OUT [MODULE [SOME]]
 
 It runs on TensorFlow 1.15.5, and on that of today with the optimizers of MODULE,
 `keras_tfopt.legacy`. OUT gets an archive with the variables of each of `SCENARIOS` after each step,
-one upon the other, as `<scenario>/<kind of variables>/<variable>`.
+one upon the other, as `<scenario>/<kind of variables>/<variable>`. With SOME, any word, each
+scenario is run on one of the two kinds of variables.
 """
 
 import importlib
@@ -290,7 +291,12 @@ def run(tf, train, opt, scenario, kind):
         return after
 
 
-def main(out, module=None):
+def kinds_of(name, some=False):
+    """Return the kinds of variables that a scenario is run on: some is one of them."""
+    return [KINDS[len(name) % 2]] if some else KINDS
+
+
+def main(out, module=None, some=""):
     import tensorflow
 
     tf = tensorflow.compat.v1
@@ -303,7 +309,7 @@ def main(out, module=None):
         train = tf.train
     found = {}
     for name, scenario in SCENARIOS.items():
-        for kind in KINDS:
+        for kind in kinds_of(name, some):
             steps = run(tf, train, opt, scenario, kind)
             for variable in scenario.start:
                 found[f"{name}/{kind}/{variable}"] = np.stack([step[variable] for step in steps])

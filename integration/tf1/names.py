@@ -78,7 +78,8 @@ def described(make):
         loss = tf.reduce_sum(tf.matmul(tf.ones([2, 5]), kernel) ** 2 + bias)
         optimizer.minimize(loss, global_step=step)
         # Wrappers have no slots of their own, or none that can be asked for.
-        inner = getattr(optimizer, "_opt", getattr(optimizer, "_optimizer", optimizer))
+        candidates = [getattr(optimizer, name, None) for name in ("_opt", "_optimizer")]
+        inner = next((one for one in candidates if hasattr(one, "get_slot_names")), optimizer)
         slots = {
             inner.get_slot(variable, name).op.name: f"{name} of {variable.op.name}"
             for name in inner.get_slot_names()

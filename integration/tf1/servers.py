@@ -27,7 +27,7 @@ import tensorflow
 
 tf = tensorflow.compat.v1
 tf.logging.set_verbosity(tf.logging.ERROR)
-WORKERS, TURNS, WAIT = 2, 8, 60
+WORKERS, TURNS, WAIT = 2, 8, 180  # seconds, for busy machines
 OPEN = []  # the chief of synchronous replicas would wait for two minutes to close its session
 
 # By method: the optimizer inside, whether variables are resources. On reference variables AGN of
@@ -192,7 +192,7 @@ def main(out, module=""):
             for index, one in enumerate(outs)
         ]
         try:
-            end = time.time() + 5 * WAIT
+            end = time.time() + 450
             while any(worker.poll() is None for worker in workers):
                 time.sleep(0.1)
                 if any(worker.poll() for worker in workers) or time.time() > end:

@@ -4,11 +4,11 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import averaged
+from keras_tfopt.engine import averaged
 
 
 class AveragesCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Saves averages of the weights, under the names of the weights.
+    """Save averages of the weights, under the names of the weights.
 
     What is loaded from the file is a model with the averages for weights, which needs no optimizer
     to be of use. The model in training keeps its weights. Whose averages they are, see
@@ -38,12 +38,12 @@ class AveragesCheckpoint(keras.callbacks.ModelCheckpoint):
 
     @property
     def model(self) -> Any:
-        """The model, which saves its averages."""
+        """Return the model, which saves its averages."""
         return _Averaged(super().model, self.of)
 
 
 class _Averaged:
-    """A model to whoever asks, that saves averages."""
+    """Stand for a model, and save its averages."""
 
     def __init__(self, model: Any, of: Any):
         self._model, self._of = model, of

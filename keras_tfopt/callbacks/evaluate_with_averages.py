@@ -4,15 +4,16 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import AveragedFunction
+from keras_tfopt.engine import AveragedFunction
 
 
 class EvaluateWithAverages(keras.callbacks.Callback):
-    """Runs `evaluate`, `predict`, and the validation inside `fit` with averages of the weights.
+    """Run `evaluate`, `predict`, and the validation inside `fit` with averages of the weights.
 
     They come from the model's optimizer or from one inside of it: `keras_tfopt.MovingAverage`,
-    `keras_tfopt.StochasticWeightAveraging`, `keras_tfopt.Lookahead` (its slow weights), or any
-    with `use_ema=True`. They are in the model while a batch is computed and at no other time:
+    `keras_tfopt.StochasticWeightAveraging`, `keras_tfopt.Lookahead` (its slow weights),
+    `keras_tfopt.ScheduleFree`, `keras_tfopt.ScheduleFreeAdamW`, `keras_tfopt.ScheduleFreeSGD`, or
+    any with `use_ema=True`. They are in the model while a batch is computed and at no other time:
     training, other callbacks, and whoever looks at the model after an exception or an interrupt see
     the weights themselves, to the bit. On TensorFlow and PyTorch this costs two passes over the
     weights for each batch; `keras_tfopt.averaged` costs them once.
@@ -41,19 +42,19 @@ class EvaluateWithAverages(keras.callbacks.Callback):
         self._running: dict[str, AveragedFunction] = {}
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Has batches evaluated with averages from now on."""
+        """Let batches be evaluated with averages from now on."""
         self._begin("test_function", "stop_evaluating")
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Has them evaluated with the weights again."""
+        """Let them be evaluated with the weights again."""
         self._running.pop("test_function").remove()
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Has batches predicted with averages from now on."""
+        """Let batches be predicted with averages from now on."""
         self._begin("predict_function", "stop_predicting")
 
     def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Has them predicted with the weights again."""
+        """Let them be predicted with the weights again."""
         self._running.pop("predict_function").remove()
 
     def _begin(self, name: str, flag: str) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 import keras
 
 from keras_tfopt.checks import check_integer
-from keras_tfopt.execution import parts
+from keras_tfopt.engine import parts
 
 
 class RaiseSkipped(keras.callbacks.Callback):
-    """Stops training in which too many steps in a row had gradients that are not finite.
+    """Stop training in which too many steps in a row had gradients that are not finite.
 
     Compiled steps cannot raise; this callback asks `keras_tfopt.SkipNonFinite` how many it has left
     out, and raises its `FloatingPointError` if they are more than its `max_consecutive`.
@@ -31,13 +31,13 @@ class RaiseSkipped(keras.callbacks.Callback):
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Asks, if it is time."""
+        """Ask how many steps were skipped, if it is time."""
         self._batches += 1
         if self._batches % self.every == 0:
             self.on_epoch_end(0)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Asks."""
+        """Ask how many steps were skipped."""
         for part in parts(self.model.optimizer):
-            if hasattr(part, "raise_excess"):
-                part.raise_excess()
+            if hasattr(part, "raise_late_errors"):
+                part.raise_late_errors()

@@ -6,7 +6,7 @@ import keras
 
 
 class SwapEMAWeights(keras.callbacks.SwapEMAWeights):
-    """Evaluates and predicts with the averages of an optimizer that has `use_ema=True`.
+    """Evaluate and predict with the averages of an optimizer that has `use_ema=True`.
 
     The averages are in the model from the beginning to the end of `evaluate` and of `predict`, and
     of each epoch's validation; training goes on with the trained weights.
@@ -23,9 +23,9 @@ class SwapEMAWeights(keras.callbacks.SwapEMAWeights):
     """
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts the averages in."""
+        """Put the averages in."""
         self.on_test_begin(logs)
 
     def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts the trained weights back."""
+        """Put the trained weights back."""
         self.on_test_end(logs)

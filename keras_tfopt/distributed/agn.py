@@ -4,32 +4,32 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_integer
 from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import integer
 from keras_tfopt.rule import register
 
 
 @register
 class AGN(OverWorkers):
-    r"""Explores on each worker; moves a common center by means of the gradients of all.
+    r"""Explores on each worker; moves a common center by the gradients of all.
 
-    Worker $k$ of $K$ makes its own updates from its own gradients, and adds these up:
+    Worker $k$ of $K$ makes updates with its own gradients, and adds these up:
 
     $$
     x_k \leftarrow \text{inner step}(x_k, g), \qquad a_k \leftarrow a_k + g
     $$
 
-    After every $T$ updates the center, with slots of its own, makes one step of the inner
-    optimizer, and every worker starts again from there:
+    After every $T$ updates the center makes one step of the inner optimizer, with slots of its
+    own. Every worker starts again from there:
 
     $$
     c \leftarrow \text{inner step}\left(c, \frac{1}{K} \sum_k \frac{a_k}{T}\right), \qquad
     x_k \leftarrow c, \qquad a_k \leftarrow 0
     $$
 
-    The step of the center has the learning rate and the number of the update before it. Slots of
-    the workers stay as they are. The center starts at the initial values of the variables.
+    The center's step uses the learning rate and the number of the workers' last update. Slots of
+    the workers do not change in it. The center starts at the initial values of the variables.
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration, except a
@@ -42,7 +42,7 @@ class AGN(OverWorkers):
 
     Slots: `center` and `gradient_sum`, of the variable's shape; float32 for half-precision
     variables. `optimizer.center_optimizer` has the slots of the center. With one worker the center
-    follows the variable, and makes no steps.
+    equals the variable after each period, and makes no steps.
 
     Row gradients: passed on to the worker's step. Their sums are dense: in variables that match
     `row_variables` of the inner optimizer, the center moves in rows whose sum is not zero.
@@ -54,28 +54,19 @@ class AGN(OverWorkers):
 
     Reference: Hermans, Spanakis and Moeckel, "Accumulated Gradient Normalization" (2017).
 
-    Differences: `tf.contrib.opt.AGNOptimizer` is asynchronous: each worker moves the center by its
-    own mean gradient when its own period ends, one after another. Here all do at once, and the
-    center makes one step by the mean over the workers; `keras_tfopt.distributed.InProcess` has
-    both. There, the powers of Adam's decay rates are those of the worker and advance in the steps
-    of the center too; and on variables that are not resources, $a_k$ is sometimes not divided.
-    There is none in `keras.optimizers`.
+    Differences: `tf.contrib.opt.AGNOptimizer` is asynchronous: a worker moves the center by its own
+    mean gradient as soon as its own period ends. Here all workers exchange at once, and the center
+    makes one step by their mean; `keras_tfopt.distributed.InProcess` has both. In the original,
+    worker and center share the powers of Adam's decay rates, which advance in the steps of both;
+    and on variables that are not resources, $a_k$ is sometimes not divided by $T$.
+    `keras.optimizers` has no such optimizer.
     """
 
     shared = ("center",)
     events = "one by one"
     moves_center = True
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        communication_period: int = 10,
-        exchange: Any = None,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, exchange, name=name, **base)
-        self.communication_period = check_integer("communication_period", communication_period, 1)
+    communication_period: int = integer(1, default=10)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {"center": Slot(like.shape, "variable"), "gradient_sum": Slot(like.shape)}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import keras
 
-from keras_tfopt.execution.exchanges import Alone, Exchange, current, make, set_current
-from keras_tfopt.execution.exchanges.workers import restore_replicas
+from keras_tfopt.distributed.exchanges import Alone, Exchange, current, make, set_current
+from keras_tfopt.distributed.exchanges.workers import restore_replicas
 
 
 def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exchange:
-    """Connects this process to the other workers, which optimizers then find by themselves.
+    """Connect this process to the other workers; optimizers then find the connection themselves.
 
-    Call it first of all, right after the imports: what connects processes has to be started before
-    a backend computes anything. It has no effect in a process that no launcher has started, so
-    that a script may be run by one worker as well.
+    Call it first of all, right after the imports: processes must be connected before a backend
+    computes anything. Without a launcher it has no effect, so that one worker can run the same
+    script.
 
     ```python
     import keras, keras_tfopt
@@ -29,38 +29,38 @@ def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exch
     python -m keras_tfopt.distributed.launch -n 2 script.py
     ```
 
-    Engines, and by what they are found:
+    Engines, and what each needs:
 
-    - `"torch"`: processes on `torch.distributed` (gloo, NCCL), by `RANK`, `WORLD_SIZE`,
-      `MASTER_ADDR` and `MASTER_PORT`, as torchrun sets them, or by a process group that is
+    - `"torch"`: processes on `torch.distributed` (gloo, NCCL). Needs `RANK`, `WORLD_SIZE`,
+      `MASTER_ADDR` and `MASTER_PORT`, as torchrun sets them, or a process group that is
       initialized already.
-    - `"jax"`: processes on `jax.distributed`, by `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
-      `JAX_PROCESS_ID`, by a cluster that JAX itself detects, such as Slurm's, or by one that is
+    - `"jax"`: processes on `jax.distributed`. Needs `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`
+      and `JAX_PROCESS_ID`, or a cluster that JAX itself detects, such as Slurm's, or one that is
       initialized already. If worker 0 dies, or another gives no sign of life for ten seconds more
       than `timeout`, JAX aborts the process, without an error.
-    - `"jax_mesh"`: the devices of one JAX program, by a `keras.distribution.DataParallel` that is
-      set. Asked for by name, it sets one of all devices. See `train_apart`.
-    - `"tensorflow"`: processes on TensorFlow's collectives, by `TF_CONFIG`. A
+    - `"jax_mesh"`: the devices of one JAX program. Needs a `keras.distribution.DataParallel`; if
+      you ask for the engine by name, it sets one of all devices. See `train_apart`.
+    - `"tensorflow"`: processes on TensorFlow's collectives. Needs `TF_CONFIG`. A
       `MultiWorkerMirroredStrategy` starts them; do not enter its scope. Models need
       `jit_compile=False` where Keras would compile them with XLA.
-    - `"mirrored"`: the replicas of a `MirroredStrategy`, by a call inside of its scope.
+    - `"mirrored"`: the replicas of a `MirroredStrategy`. Needs a call inside of its scope.
 
     Args:
         timeout: Seconds, more than 0, that this worker waits for others, at first and in each
-            exchange. It has to be longer than workers may be apart, such as while one of them
+            exchange. It must be longer than one worker may be behind another, such as while that
             saves.
-        engine: None: that of the environment. A name asks for an engine, with an error where it is
-            not to be had. An `Exchange` of your own is taken as it is.
+        engine: None is the engine that the environment is set up for. A name asks for an engine,
+            and raises an error if it is not available. An `Exchange` of your own is used as it is.
 
     Returns:
         The exchange, whose `rank` and `size` say which part of the data is this worker's. It is a
         context, too: `with connect() as workers:` disconnects at the end.
 
     Raises:
-        ValueError: if the environment describes workers in part only, or the engine is not one of
-            this backend.
-        RuntimeError: if the environment is that of another backend, a backend runs already, or the
-            others do not come within the time-out.
+        ValueError: if the environment describes workers in part only, or the engine belongs to
+            another backend.
+        RuntimeError: if the environment is set up for another backend, a backend has computed
+            something already, or the others do not come within the time-out.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise ValueError(
@@ -75,7 +75,7 @@ def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exch
 
 
 def disconnect() -> None:
-    """Ends the connection; the end of the process does so as well.
+    """End the connection; the end of the process does so as well.
 
     Worker 0 waits until the others have left, for the time-out of `connect` at most.
     """
@@ -85,17 +85,17 @@ def disconnect() -> None:
 
 
 def train_apart(model: keras.Model) -> keras.Model:
-    """Makes each worker train a model of its own, where one program runs all of them.
+    """Make each worker train a model of its own, where one program runs all of them.
 
-    On a JAX mesh the training step is a program for all devices, which keeps the copies of the
-    weights equal. After this call, it runs once on each device, on the part of the batch that is
-    there, and the copies differ until an optimizer over workers makes them equal. Random layers
-    get seeds that differ. Elsewhere workers train apart anyway, and nothing changes.
+    On a JAX mesh the training step is one program for all devices, which keeps the copies of the
+    weights equal. After this call, it runs once on each device, with that device's part of the
+    batch. The copies then differ until an optimizer over workers makes them equal. Random layers
+    get different seeds. On other engines workers train apart anyway, and nothing changes.
 
-    `evaluate`, `predict` and `get_weights` see the first device: exchange before, by a number of
-    steps that is a multiple of the period. A saved model has what the first device has; what the
-    others have is saved with its optimizer. Where it is loaded for as many devices, all go on from
-    where they were; for another number, all go on from the first.
+    `evaluate`, `predict` and `get_weights` see the first device only: let the number of steps
+    before them be a multiple of the period. A saved model has the weights of the first device, and
+    its optimizer those of the others. If it is loaded for the same number of devices, each goes on
+    from its own weights; otherwise all go on from those of the first.
 
     Args:
         model: The model, before `fit`, and after it has been loaded.

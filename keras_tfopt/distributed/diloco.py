@@ -2,18 +2,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import integer, within
 from keras_tfopt.rule import register
 
 
 @register
 class DiLoCo(OverWorkers):
-    r"""Trains on each worker for long, then moves all by an outer step with Nesterov momentum.
+    r"""Trains on each worker for many steps, then makes an outer step with Nesterov momentum.
 
-    Worker $k$ of $K$ makes its own updates. After every $H$ of them, with the center $c$ from which
-    all had started:
+    Worker $k$ of $K$ makes its own updates, from a center $c$ that is the same for all. After every
+    $H$ updates:
 
     $$
     \Delta = c - \frac{1}{K} \sum_k x_k, \qquad m \leftarrow \mu m + \Delta, \qquad
@@ -34,9 +34,9 @@ class DiLoCo(OverWorkers):
         **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Slots: `center` and `outer_momentum`, of the variable's shape, the same on all workers; float32
-    for half-precision variables. With one worker the center follows the variable.
+    for half-precision variables. With one worker the center equals the variable after each period.
 
-    Row gradients: passed on; the outer step is that of whole variables.
+    Row gradients: passed on; the outer step moves whole variables.
 
     Example:
 
@@ -46,27 +46,16 @@ class DiLoCo(OverWorkers):
     Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models"
     (2023).
 
-    Differences: TensorFlow 1 and `keras.optimizers` have none. The paper's outer step is that of
-    PyTorch's SGD with `nesterov=True`, and so is this one. With a single worker the paper's method
+    Differences: TensorFlow 1 and `keras.optimizers` have no such optimizer. The outer step is that
+    of PyTorch's SGD with `nesterov=True`, as in the paper. With a single worker the paper's method
     still makes outer steps, as `keras_tfopt.Lookahead` does; here it makes none.
     """
 
     shared = ("center", "outer_momentum")
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        outer_learning_rate: float = 0.7,
-        outer_momentum: float = 0.9,
-        period: int = 500,
-        exchange: Any = None,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, exchange, name=name, **base)
-        self.outer_learning_rate = check_number("outer_learning_rate", outer_learning_rate, 0)
-        self.outer_momentum = check_number("outer_momentum", outer_momentum, 0, 1, right_open=True)
-        self.period = check_integer("period", period, 1)
+    outer_learning_rate: float = within(0, default=0.7, fixed=True)
+    outer_momentum: float = within(0, 1, default=0.9, right_open=True, fixed=True)
+    period: int = integer(1, default=500)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {"center": Slot(like.shape, "variable"), "outer_momentum": Slot(like.shape)}

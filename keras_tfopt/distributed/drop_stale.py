@@ -4,13 +4,14 @@ from typing import Any
 
 from keras_tfopt.checks import check_integer
 from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import integer
 from keras_tfopt.rule import register
 
 
 @register
 class DropStale(OverWorkers):
-    r"""Steps with the mean gradient of all workers, without gradients that are too old.
+    r"""Steps with the mean gradient of all workers, and drops gradients that are too old.
 
     A gradient that worker $k$ computed $\tau_k$ steps ago counts if $\tau_k \le \tau_{\max}$:
 
@@ -22,8 +23,8 @@ class DropStale(OverWorkers):
     If none counts, nothing changes. All workers have the same variables.
 
     Workers that step together compute gradients at the variables of that step: then $\tau_k = 0$,
-    and all count. A loop of one's own that overlaps the computation of gradients with steps sets
-    `optimizer.age` before the step, on the worker whose gradient is old; the step sets it back.
+    and all count. If your own loop overlaps the computation of gradients with steps, set
+    `optimizer.age` before the step on the worker whose gradient is old. The step sets it back to 0.
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration.
@@ -34,12 +35,12 @@ class DropStale(OverWorkers):
         **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Slots: none. `optimizer.stale` is the number of gradients of all workers that did not count,
-    `optimizer.age` is $\tau_k$ of the gradient to come. Both are saved.
+    `optimizer.age` is $\tau_k$ of the next gradient. Both are saved.
 
-    Row gradients: added up as dense tensors, each row divided by the number of workers whose
-    gradient counts and has that row; then only those rows are touched. Rows are those that a
-    gradient names, or that are not zero in variables that match `row_variables` of the inner
-    optimizer.
+    Row gradients: added up as dense tensors. Each row is divided by the number of workers whose
+    gradient counts and has that row; only these rows are touched. A gradient has the rows that it
+    names. In variables that match `row_variables` of the inner optimizer, it also has those that
+    are not zero.
 
     Example:
 
@@ -49,25 +50,16 @@ class DropStale(OverWorkers):
     Reference: Chen et al., "Revisiting Distributed Synchronous SGD" (2016), on stale gradients;
     Dean et al., "Large Scale Distributed Deep Networks" (2012), for training with them.
 
-    Differences: `tf.contrib.opt.DropStaleGradientOptimizer` is asynchronous: the gradient of each
-    worker makes a step of its own, and what happens in between makes it stale.
-    `keras_tfopt.distributed.InProcess` does that. There the count of dropped gradients is what the
-    training operation returns. There is none in `keras.optimizers`.
+    Differences: `tf.contrib.opt.DropStaleGradientOptimizer` is asynchronous: each gradient makes a
+    step of its own, and the steps of others make it stale; `keras_tfopt.distributed.InProcess`
+    replays that. The original's training operation returns the count of dropped gradients.
+    `keras.optimizers` has no such optimizer.
     """
 
     averages_gradients = True
     events = "stale"
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        staleness: int,
-        exchange: Any = None,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, exchange, name=name, **base)
-        self.staleness = check_integer("staleness", staleness, 0)
+    staleness: int = integer(0)
 
     def counters(self) -> dict[str, Slot]:
         return {"stale": Slot((), 0, "int32"), "age": Slot((), 0, "int32")}
@@ -79,12 +71,12 @@ class DropStale(OverWorkers):
         return {"stale": s.stale + missing, "age": 0 * s.age}
 
     def leaves_out_steps(self) -> bool:
-        """There is no step where no gradient counts."""
+        """Return True: there is no step if no gradient counts."""
         return True
 
     @property
     def stale(self) -> int:
-        """Gradients of all workers that did not count so far."""
+        """Number of gradients of all workers that did not count."""
         return self.count("stale")
 
     @property

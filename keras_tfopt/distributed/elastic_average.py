@@ -5,18 +5,18 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import integer, within
 from keras_tfopt.rule import register
 
 
 @register
 class ElasticAverage(OverWorkers):
-    r"""Ties the workers to a common center by springs, so that each may explore around it.
+    r"""Pulls each worker to a common center, so that it explores around that.
 
-    Worker $k$ of $K$ makes each update with a gradient that pulls it to the center as it last
-    saw it, $\tilde c_k$:
+    Worker $k$ of $K$ adds a pull to each gradient. It pulls to $\tilde c_k$, the center that the
+    worker saw last:
 
     $$
     g' = g + \rho (x_k - \tilde c_k)
@@ -37,18 +37,19 @@ class ElasticAverage(OverWorkers):
         communication_period: $T$, integer >= 1, in updates. Defaults to 10.
         moving_rate: $\alpha$ in [0, 1]. Defaults to None: $0.9 / (T K)$.
         rho: $\rho$, number >= 0. Defaults to None: $\alpha$ divided by the learning rate of the
-            update, so that plain gradient descent goes $\alpha$ of the way to $\tilde c_k$. An
-            optimizer with momentum adds up this pull as well and hardly leaves the center: give it
-            a small $\rho$, or 0.
+            update, so that plain gradient descent goes $\alpha$ of the way to $\tilde c_k$. With
+            momentum, which adds up this pull, too, the worker would hardly leave the center: then
+            choose a small $\rho$, or 0.
         exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
             is connected.
         name: Name of the optimizer.
         **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Slots: `center` and `local_center`, of the variable's shape; float32 for half-precision
-    variables. All workers have the same `center`; with one worker, both follow the variable.
+    variables. All workers have the same `center`. With one worker, both equal the variable after
+    each period.
 
-    Row gradients: become dense, as every row is pulled; with `rho=0` they are passed on.
+    Row gradients: become dense, since every row is pulled; with `rho=0` they are passed on.
 
     Example:
 
@@ -58,32 +59,19 @@ class ElasticAverage(OverWorkers):
     Reference: Zhang, Choromanska and LeCun, "Deep Learning with Elastic Averaging SGD" (2015).
 
     Differences: `tf.contrib.opt.ElasticAverageOptimizer` is asynchronous: a worker exchanges with
-    the center when its own period ends, so that the next one sees a center that has moved
-    already. Here all exchange at once, by the same formulas, with the center as it was for all of
-    them; `keras_tfopt.distributed.InProcess` has both. A default `rho` is fixed there, fails
-    without an attribute for the learning rate, as with Adam, and follows schedules here. There is
-    none in `keras.optimizers`.
+    the center as soon as its own period ends, and the next worker sees a center that has moved.
+    Here all exchange at once, by the same formulas, with the center from before;
+    `keras_tfopt.distributed.InProcess` has both. The default `rho` follows schedules. In the
+    original it is fixed, and fails where the optimizer has no attribute for its learning rate, as
+    Adam. `keras.optimizers` has no such optimizer.
     """
 
     shared = ("center",)
     events = "one by one"
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        communication_period: int = 10,
-        moving_rate: float | None = None,
-        rho: float | None = None,
-        exchange: Any = None,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, exchange, name=name, **base)
-        self.communication_period = check_integer("communication_period", communication_period, 1)
-        if moving_rate is not None:
-            moving_rate = check_number("moving_rate", moving_rate, 0, 1)
-        self.moving_rate = moving_rate
-        self.rho = rho if rho is None else check_number("rho", rho, 0)
+    communication_period: int = integer(1, default=10)
+    moving_rate: float | None = within(0, 1, default=None, fixed=True)
+    rho: float | None = within(0, default=None, fixed=True)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {name: Slot(like.shape, "variable") for name in ("center", "local_center")}
@@ -110,7 +98,7 @@ class ElasticAverage(OverWorkers):
         rho = self.rho
         if rho is None:
             rho = ops.where(t.lr > 0, self._rate(t.workers) / t.lr, ops.zeros_like(t.lr))
-        # The gradient is of a loss that may have been scaled, and may be followed upwards.
+        # The loss may have been scaled, and `maximize` follows the gradient upwards.
         scale = (-1.0 if self.maximize else 1.0) * (self.loss_scale_factor or 1.0)
         return g + rho * (x - s.local_center) * scale, x
 

@@ -1,4 +1,4 @@
-"""Several workers in one process, which act in any order that one likes."""
+"""Several workers in one process, which act in any order."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_tfopt.checks import check_integer
+from keras_tfopt.distributed.exchanges.clones import clone
 from keras_tfopt.distributed.over_workers import OverWorkers
 from keras_tfopt.distributed.protocols import Exchanges, Protocol, Stale, Together, Tokens
-from keras_tfopt.distributed.site import Site, checked
-from keras_tfopt.execution import clone
+from keras_tfopt.distributed.site import Site
 
 
 class InProcess:
     """Replays workers in one process, event by event, in any order.
 
-    For studying a method, for tests, and for what workers that exchange directly cannot have:
-    they all wait for each other, whereas workers of a parameter server, as TensorFlow 1 had, come
-    one by one, with gradients of variables that have moved since. Each worker has variables of its
-    own and an optimizer of its own, the center too. The formulas are those of the optimizer, which
-    this takes for a description of the method; nothing is connected and nothing runs in parallel.
+    It serves to study a method, and to test it. Workers that exchange directly all wait for each
+    other. Workers of a parameter server, as TensorFlow 1 had, come one by one, with gradients of
+    variables that have moved since: here both can be replayed. Each worker has variables and an
+    optimizer of its own, and so has the center. The formulas are those of the given optimizer.
+    Nothing is connected and nothing runs in parallel.
 
     What can happen depends on the method:
 
     - `ModelAverage`, `DiLoCo`, `AGN`, `ElasticAverage`: `step`, of one worker. When its period
-      ends, it exchanges with the center: AGN and ElasticAverage at once and alone, the others as
-      soon as all have come so far, and until then it waits.
+      ends, it exchanges with the center. With AGN and ElasticAverage it does so at once and alone;
+      with the others it waits until all have come so far.
     - `DropStale`: `read`, in which a worker computes a gradient at the variables of the center, and
       `apply`, by when the center may have moved.
     - `SyncReplicas`: `step`, in which a worker sends a gradient and takes a token, for which it may
@@ -82,49 +82,40 @@ class InProcess:
             raise ValueError("Argument `variables` must hold at least one. Received: {}")
         count = check_integer("workers", workers, 1)
         check_integer("initial_tokens", initial_tokens, -1)
-        inner = optimizer.inner_optimizer
+        inner, center = optimizer.inner_optimizer, optimizer.center_optimizer
         self.workers = [Site(variables, clone(inner)) for _ in range(count)]
-        center = optimizer.center_optimizer
         self.center = Site(variables, clone(inner if center is None else center))
-        self._events = self._protocol(optimizer, variables, synchronous, initial_tokens)
-
-    def _protocol(
-        self, method: OverWorkers, variables: Any, synchronous: bool, initial_tokens: int
-    ) -> Protocol:
-        sites = method, self.workers, self.center
+        kind: type[Protocol] = Exchanges
+        if not synchronous:
+            kind = {"tokens": Tokens, "stale": Stale}.get(optimizer.events, Exchanges)
+        elif optimizer.averages_gradients:
+            kind = Together
         if synchronous:
-            method.check_workers(len(self.workers))
-            if method.averages_gradients:
-                return Together(*sites)
-        elif method.events == "tokens":
-            return Tokens(*sites, initial_tokens=initial_tokens)
-        elif method.events == "stale":
-            return Stale(*sites)
-        at_once = synchronous or method.events != "one by one"
-        return Exchanges(*sites, at_once=at_once, values=variables)
+            optimizer.check_workers(count)
+        self._protocol = kind(optimizer, self.workers, self.center, synchronous, initial_tokens)
 
     @property
     def global_step(self) -> int:
-        """Exchanges, or steps of the center, so far."""
-        return self._events.global_step
+        """Number of exchanges, or of steps of the center."""
+        return self._protocol.global_step
 
     @property
     def stale(self) -> int:
-        """Gradients that were too old, so far."""
-        return getattr(self._events, "stale", 0)
+        """Number of gradients that were too old."""
+        return self._protocol.stale
 
     @property
     def accumulated(self) -> int:
-        """Gradients that wait for the center to aggregate them."""
-        return len(getattr(self._events, "accumulated", ()))
+        """Number of gradients that wait for the center to aggregate them."""
+        return len(self._protocol.accumulated)
 
     @property
     def tokens(self) -> int:
-        """Tokens that no worker has taken."""
-        return len(getattr(self._events, "tokens", ()))
+        """Number of tokens that no worker has taken."""
+        return len(self._protocol.tokens)
 
     def step(self, worker: int, gradients: Any) -> bool:
-        """A training step of a worker.
+        """Make a training step of a worker.
 
         Args:
             worker: Its number, from 0.
@@ -138,42 +129,42 @@ class InProcess:
             RuntimeError: if the worker waits for others.
             ValueError: if the method has no such event, or gradients do not fit the variables.
         """
-        return self._events.step(*self._checked(worker, gradients))
+        return self._event("step")(self._number(worker), self.center.checked(gradients))
 
     def read(self, worker: int, gradients: Any) -> int:
-        """A worker computes gradients at the variables as they are. Gives the step they are of."""
-        return self._events.read(*self._checked(worker, gradients))
+        """Read gradients that a worker computes now; return the number of the center's step."""
+        return self._event("read")(self._number(worker), self.center.checked(gradients))
 
     def apply(self, worker: int) -> bool:
-        """The gradients that a worker has read make a step, unless they are too old by now.
+        """Make a step by the gradients that a worker has read, unless they are too old by now.
 
         Returns:
-            Whether they did.
+            Whether there was a step.
 
         Raises:
-            RuntimeError: if it has read none since the last time.
+            RuntimeError: if the worker has read none since the last time.
         """
-        return self._events.apply(self._number(worker))
+        return self._event("apply")(self._number(worker))
 
     def aggregate(self) -> int:
-        """The center makes a step by the mean of what has come. Gives the number of gradients.
+        """Make a step of the center by the mean of what has come; return how many gradients.
 
         Raises:
             RuntimeError: if too few have come.
         """
-        return self._events.aggregate()
+        return self._event("aggregate")()
 
     def run(
         self, schedule: Iterable[int], gradients: Callable[[int, dict[str, Any]], Any]
     ) -> list[bool]:
-        """Steps of workers in the order of a schedule.
+        """Make steps of workers in the order of a schedule.
 
         Args:
             schedule: Numbers of workers.
             gradients: `(worker, values) -> gradients` at the worker's values, by name.
 
         Returns:
-            What `step` gave, for each.
+            What `step` returned, for each.
         """
         return [self.step(w, gradients(w, self.workers[w].values)) for w in schedule]
 
@@ -186,5 +177,11 @@ class InProcess:
             )
         return number
 
-    def _checked(self, worker: Any, gradients: Any) -> tuple[int, dict[str, Any]]:
-        return self._number(worker), checked(gradients, self.center)
+    def _event(self, name: str) -> Callable:
+        event = getattr(self._protocol, name, None)
+        if event is None:
+            raise ValueError(
+                f"{type(self._protocol.method).__name__} has other events here than `{name}`: "
+                f"it is of {type(self._protocol).__name__}, see keras_tfopt.distributed.InProcess"
+            )
+        return event

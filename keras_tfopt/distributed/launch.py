@@ -3,11 +3,10 @@
     python -m keras_tfopt.distributed.launch -n 2 script.py --an-argument of-the-script
 
 Each worker is a process with the environment in which `keras_tfopt.distributed.connect` finds the
-others, for the backend that Keras has now. What it prints gets its rank in front. When a worker
-fails, the others may say why they cannot go on, and are then ended; its status is that of the
-launcher (128 and the number of the signal, if it was one). On PyTorch, the workers are started and
-watched by torchrun's agent. Several machines need a launcher of theirs, such as torchrun, Slurm, or
-one that sets `TF_CONFIG`.
+others, for the backend that Keras has now. Each line that it prints gets its rank in front. When a
+worker fails, the others may say why they cannot go on, and are then ended. The status of the worker
+that failed first is that of the launcher (128 and the number of the signal, if it was one). Several
+machines need another launcher, such as torchrun, Slurm, or one that sets `TF_CONFIG`.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from typing import IO, NoReturn
 
 import keras
 
-from keras_tfopt.execution.exchanges import environment
+from keras_tfopt.distributed import environment
 
-PATIENCE = 5.0  # seconds between asking a process to end and ending it
+PATIENCE = 5.0  # seconds between asking a process to end and killing it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the status of the first worker that failed, or 0."""
+    """Run the command line; return the status of the first worker that failed, or 0."""
     parser = argparse.ArgumentParser(
         prog="python -m keras_tfopt.distributed.launch",
         description="Starts the workers of a script on this machine.",
@@ -44,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="how long the others may go on when a worker has failed (default: 10; torchrun's "
-        "agent grants no time)",
+        help="how long the others may go on when a worker has failed (default: 10)",
     )
     parser.add_argument("script", metavar="SCRIPT", help="the program of all workers")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def launch(workers: int, command: Sequence[str], grace: float = 10.0) -> int:
-    """Runs a command in each of some workers on this machine.
+    """Run a command in each of some workers on this machine.
 
     Args:
         workers: How many, integer >= 1.
@@ -69,25 +67,12 @@ def launch(workers: int, command: Sequence[str], grace: float = 10.0) -> int:
     Returns:
         0, or the status of the worker that failed first.
     """
-    backend = keras.backend.backend()
-    shared = {
-        "KERAS_BACKEND": backend,
-        "PYTHONUNBUFFERED": "1",
-        # Each worker takes its part of the processors, unless told otherwise.
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
-        **loopback(),
-        **os.environ,
-    }
-    with ended_by_signals():
-        try:
-            if backend == "torch":
-                from keras_tfopt.execution.exchanges import torchrun
-
-                failed = torchrun.run(workers, command, shared)
-            else:
-                failed = run(workers, command, shared, backend, grace)
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
+    interrupted = threading.Event()
+    try:
+        with ended_by_signals(interrupted):
+            failed = run(workers, command, grace, interrupted)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     if failed is None:
         return 0
     rank, status = failed
@@ -97,19 +82,27 @@ def launch(workers: int, command: Sequence[str], grace: float = 10.0) -> int:
 
 
 def run(
-    workers: int, command: Sequence[str], shared: dict[str, str], backend: str, grace: float
+    workers: int, command: Sequence[str], grace: float, interrupted: threading.Event
 ) -> tuple[int, int] | None:
-    """Runs workers to their end; gives the rank that failed first and its status."""
+    """Run workers to their end; return the rank that failed first and its status."""
+    backend = keras.backend.backend()
+    shared = {
+        "KERAS_BACKEND": backend,
+        "PYTHONUNBUFFERED": "1",
+        # Divide the processors among the workers.
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
+        **loopback(),
+        **os.environ,
+    }
     ports = free_ports(environment.ports_needed(backend, workers))
     processes: list[subprocess.Popen] = []
     readers = []
     lock = threading.Lock()
     try:
         for rank in range(workers):
-            own = environment.of_worker(backend, rank, workers, ports)
             process = subprocess.Popen(
                 command,
-                env={**shared, **own},
+                env={**shared, **environment.of_worker(backend, rank, workers, ports)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -120,18 +113,17 @@ def run(
                 reader = threading.Thread(target=copy, args=(source, target, rank, lock))
                 reader.start()
                 readers.append(reader)
-        return watch(processes, grace)
+        return watch(processes, grace, interrupted)
     finally:
         end(processes)
         for reader in readers:
             reader.join(PATIENCE)
 
 
-interrupted = threading.Event()
-
-
-def watch(processes: list[subprocess.Popen], grace: float) -> tuple[int, int] | None:
-    """Waits until all have ended, or for a while after one has failed."""
+def watch(
+    processes: list[subprocess.Popen], grace: float, interrupted: threading.Event
+) -> tuple[int, int] | None:
+    """Wait until all have ended, or for `grace` seconds after one has failed."""
     failed: tuple[int, int] | None = None
     deadline = float("inf")
     while True:
@@ -148,7 +140,7 @@ def watch(processes: list[subprocess.Popen], grace: float) -> tuple[int, int] | 
 
 
 def end(processes: list[subprocess.Popen]) -> None:
-    """Asks those that still run to end, and makes them."""
+    """Ask the processes that still run to end, and kill those that do not."""
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -162,7 +154,7 @@ def end(processes: list[subprocess.Popen]) -> None:
 
 
 def copy(source: IO[str], target: IO[str], rank: int, lock: threading.Lock) -> None:
-    """Passes lines on with the rank of their worker in front."""
+    """Write each line with the rank of its worker in front."""
     for line in source:
         with lock:
             target.write(f"[{rank}] {line.rstrip()}\n")
@@ -170,7 +162,7 @@ def copy(source: IO[str], target: IO[str], rank: int, lock: threading.Lock) -> N
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine on which nobody listens."""
+    """Return ports of this machine on which nobody listens."""
     with contextlib.ExitStack() as sockets:
         found = [sockets.enter_context(socket.socket()) for _ in range(count)]
         for each in found:
@@ -179,20 +171,19 @@ def free_ports(count: int) -> list[int]:
 
 
 def loopback() -> dict[str, str]:
-    """How gloo gets to know this machine, whose own name need not resolve."""
+    """Return the setting by which gloo finds this machine; its own name need not resolve."""
     names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     return {"GLOO_SOCKET_IFNAME": names[0]} if names else {}
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Makes a request to terminate end the workers as Ctrl-C does."""
+def ended_by_signals(interrupted: threading.Event) -> Iterator[None]:
+    """Make SIGTERM end the workers as Ctrl-C does."""
 
     def interrupt(*_: object) -> NoReturn:
-        interrupted.set()  # an exception is lost where a finalizer happens to run
+        interrupted.set()  # Python drops an exception that is raised while a finalizer runs
         raise KeyboardInterrupt
 
-    interrupted.clear()
     before = {sent: signal.signal(sent, interrupt) for sent in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

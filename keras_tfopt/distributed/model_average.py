@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.checks import check_integer
 from keras_tfopt.distributed.over_workers import OverWorkers
+from keras_tfopt.fields import integer
 from keras_tfopt.rule import register
 
 
 @register
 class ModelAverage(OverWorkers):
-    r"""Trains on each worker alone and puts the mean of all models into all of them, periodically.
+    r"""Trains on each worker alone, and replaces all models by their mean periodically.
 
     Worker $k$ of $K$ makes its own updates. After every $T$ of them,
 
@@ -29,7 +29,7 @@ class ModelAverage(OverWorkers):
 
     Slots: none.
 
-    Row gradients: passed on; the mean is that of whole variables.
+    Row gradients: passed on; the mean is taken of whole variables.
 
     Example:
 
@@ -39,22 +39,13 @@ class ModelAverage(OverWorkers):
     Reference: McDonald et al., "Distributed Training Strategies for the Structured Perceptron"
     (2010); Stich, "Local SGD Converges Fast and Communicates Little" (2019).
 
-    Differences: none in the numbers from `tf.contrib.opt.ModelAverageOptimizer`, where workers wait
-    for each other too. It keeps the last mean on a parameter server and counts the means in its
-    `global_step`; here the workers exchange with each other, and `iterations` counts their own
-    steps. There is none in `keras.optimizers`.
+    Differences: the numbers are those of `tf.contrib.opt.ModelAverageOptimizer`, where workers wait
+    for each other too. The original keeps the last mean on a parameter server, and its
+    `global_step` counts means. Here the workers exchange with each other, and `iterations` counts
+    their own steps. `keras.optimizers` has no such optimizer.
     """
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        interval_steps: int = 100,
-        exchange: Any = None,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, exchange, name=name, **base)
-        self.interval_steps = check_integer("interval_steps", interval_steps, 1)
+    interval_steps: int = integer(1, default=100)
 
     def updates_between(self) -> int:
         return self.interval_steps

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from keras_tfopt.execution.exchanges.workers import WorkersEngine
+from keras_tfopt.distributed.exchanges.workers import WorkersEngine
 from keras_tfopt.wrapper import Wrapper
 
 
 class OverWorkers(WorkersEngine, Wrapper):
     """Base class of wrappers over several workers, each with variables of its own.
 
-    A worker trains with the inner optimizer on its own part of the data. What it exchanges with
-    the others, the hooks say; the connection is `exchange`, or what
+    A worker trains with the inner optimizer on its own part of the data. The hooks say what it
+    exchanges with the others. The connection is `exchange`, or the one that
     `keras_tfopt.distributed.connect` has made. The initial weights are those of worker 0, and the
-    workers compare their models before the first step. A worker that is alone exchanges nothing
-    and makes the steps of the inner optimizer, to the bit.
+    workers compare their models before the first step. A worker without others exchanges nothing:
+    its steps are those of the inner optimizer, bit by bit.
 
     ```python
     @keras_tfopt.register
@@ -28,33 +28,34 @@ class OverWorkers(WorkersEngine, Wrapper):
     Class attributes:
         shared: Names of slots that are the same on all workers.
         averages_gradients: Whether gradients are averaged over the workers before each step.
-        moves_center: Whether the slot `gradient_sum` adds up gradients, and the slot `center` makes
-            a step of the inner optimizer, with slots of its own, by what `receive` gives for
-            `gradient_sum`.
-        events: What `InProcess` makes of it: "together", "one by one", "stale" or "tokens".
+        moves_center: Whether the slot `gradient_sum` adds up gradients, and each exchange moves the
+            slot `center`: by a step of the inner optimizer, with slots of its own, with what
+            `receive` returns for `gradient_sum` as the gradient.
+        events: How `InProcess` replays it: "together", "one by one", "stale" or "tokens".
 
     Args:
-        inner_optimizer: As of `keras_tfopt.Wrapper`; accumulation in it makes one update of
-            several calls, and all that is counted here is updates.
+        inner_optimizer: As in `keras_tfopt.Wrapper`. If it accumulates gradients, several calls
+            make one update; all counts here are of updates.
         exchange: A `keras_tfopt.distributed.Exchange`, which is not saved. Defaults to None: the
             one that is connected when the optimizer is built.
         name: Name of the optimizer.
         **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Hooks:
-        updates_between: `() -> int or None`. Updates between exchanges.
-        send: `(x, s, t) -> tensor`. What a worker adds to the sum, of the variable's shape.
-        receive: `(total, x, s, t) -> x, {slot: value}`. From the sum over those who sent, whose
-            number is `t.senders`, among `t.workers`.
-        alone: `(x, s) -> {slot: value}`. Slots of a worker without others, where an exchange were
-            due: as they would be among others who have the same variables.
-        takes_part: `(s, t) -> bool`. Whether this worker's gradient counts; with
+        updates_between: `() -> int or None`. Updates from one exchange to the next.
+        send: `(x, s, t) -> tensor`. The worker's part of the sum, of the variable's shape.
+        receive: `(total, x, s, t) -> x, {slot: value}`. New values from the sum. `t.senders` of
+            `t.workers` workers have sent something.
+        alone: `(x, s) -> {slot: value}`. Slots of a worker without others, after each period: as if
+            there were others with the same variables.
+        takes_part: `(s, t) -> bool`. Whether this worker's gradient counts; used with
             `averages_gradients`. `s` holds the counters, `t` has `step`, `rank` and `workers`.
         check_workers: `(workers)`. Raises an error, before a step, if the arguments do not fit the
-            number of workers. A model that several have trained can be loaded by one all the same.
-        counts: `(s, missing) -> {counter: value}`, where gradients of so many did not count.
+            number of workers. One worker can load a model that several have trained all the same.
+        counts: `(s, missing) -> {counter: value}`. Counters after a step in which the gradients of
+            `missing` workers did not count.
 
-    All hooks of `keras_tfopt.Wrapper` are there, too.
+    All hooks of `keras_tfopt.Wrapper` exist, too.
     """
 
     unsaved = ("exchange",)

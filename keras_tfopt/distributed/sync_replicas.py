@@ -2,15 +2,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.checks import check_integer, check_number
+from keras_tfopt.checks import check_integer
 from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.execution import Slot, check_choice, is_chosen, settled
+from keras_tfopt.engine import Slot, check_choice, is_chosen, settled
+from keras_tfopt.fields import field, integer, within
 from keras_tfopt.rule import register
+
+
+def _check_count(name: str, value: Any) -> int | None:
+    return None if value is None else check_integer(name, value, 1)
 
 
 @register
 class SyncReplicas(OverWorkers):
-    r"""Steps with the mean gradient of some of the workers, the others being a reserve.
+    r"""Steps with the mean gradient of some of the workers; the others are a reserve.
 
     Of $M$ workers, $N$ count in each step:
 
@@ -20,7 +25,7 @@ class SyncReplicas(OverWorkers):
     $$
 
     where $n$ is the number of updates so far: each worker counts in $N$ of $M$ updates, in turn.
-    All workers have the same variables. Given an average decay $d$, after each step
+    All workers have the same variables. If an average decay $d$ is given, after each step
 
     $$
     s \leftarrow s - (1 - d)(s - x)
@@ -29,8 +34,8 @@ class SyncReplicas(OverWorkers):
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration.
         replicas_to_aggregate: $N$, integer >= 1, at most the number of workers. None: all workers.
-        total_num_replicas: $M$, integer >= 1, which must be the number of workers where there are
-            several. Defaults to None: that number.
+        total_num_replicas: $M$, integer >= 1. If there are several workers, it must be their
+            number. Defaults to None: that number.
         variable_averages: $d$ in [0, 1]: decay of averages of the variables, which start at
             their initial values. Defaults to None: no averages.
         variables_to_average: Variables, regular expressions that are searched in their paths, or
@@ -43,9 +48,10 @@ class SyncReplicas(OverWorkers):
     Slots: none; with `variable_averages`, `average` of the variable's shape, float32 for
     half-precision variables, which `keras_tfopt.averaged` puts into the model.
 
-    Row gradients: added up as dense tensors, each row divided by the number of workers that count
-    and have that row; then only those rows are touched. Rows are those that a gradient names, or
-    that are not zero in variables that match `row_variables` of the inner optimizer.
+    Row gradients: added up as dense tensors. Each row is divided by the number of workers that
+    count and have that row; only these rows are touched. A gradient has the rows that it names. In
+    variables that match `row_variables` of the inner optimizer, it also has those that are not
+    zero.
 
     Example:
 
@@ -54,43 +60,27 @@ class SyncReplicas(OverWorkers):
 
     Reference: Chen et al., "Revisiting Distributed Synchronous SGD" (2016).
 
-    Differences: in `tf.train.SyncReplicasOptimizer` the $N$ are those who come first, and a queue
-    of tokens lets workers go on; gradients of an older step are dropped, or more than $N$ are
-    averaged, depending on the order of events. `keras_tfopt.distributed.InProcess` replays that.
-    Workers that exchange directly wait for all of them, so here the $N$ take turns, and a reserve
-    saves no time. There is none in `keras.optimizers`.
+    Differences: in `tf.train.SyncReplicasOptimizer` the first $N$ workers to come count, and a
+    queue of tokens lets workers go on. Depending on the order of events, it drops gradients of an
+    older step, or averages more than $N$; `keras_tfopt.distributed.InProcess` replays that. Workers
+    that exchange directly wait for all others. So here the workers take turns, and a reserve saves
+    no time. `keras.optimizers` has no such optimizer.
     """
 
     averages_gradients = True
     events = "tokens"
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        replicas_to_aggregate: int | None,
-        total_num_replicas: int | None = None,
-        variable_averages: float | None = None,
-        variables_to_average: Any = None,
-        exchange: Any = None,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, exchange, name=name, **base)
-        counts = {
-            "replicas_to_aggregate": replicas_to_aggregate,
-            "total_num_replicas": total_num_replicas,
-        }
-        for argument, value in counts.items():
-            setattr(self, argument, value if value is None else check_integer(argument, value, 1))
-        if variable_averages is not None:
-            variable_averages = check_number("variable_averages", variable_averages, 0, 1)
-        elif variables_to_average is not None:
+    replicas_to_aggregate: int | None = field(_check_count)
+    total_num_replicas: int | None = integer(1, default=None)
+    variable_averages: float | None = within(0, 1, default=None, fixed=True)
+    variables_to_average: Any = field(check_choice, default=None)
+
+    def __post_init__(self) -> None:
+        if self.variable_averages is None and self.variables_to_average is not None:
             raise ValueError(
                 "Argument `variables_to_average` must be None where there are no "
-                f"`variable_averages`. Received: {variables_to_average!r}"
+                f"`variable_averages`. Received: {self.variables_to_average!r}"
             )
-        self.variable_averages = variable_averages
-        self.variables_to_average = check_choice("variables_to_average", variables_to_average)
 
     def choices(self) -> dict[str, Any]:
         return {"variables_to_average": self.variables_to_average}
@@ -99,7 +89,7 @@ class SyncReplicas(OverWorkers):
         self.variables_to_average = settled(self.variables_to_average, likes)
 
     def slots(self, like: Any) -> dict[str, Slot]:
-        # Without a path it is asked what slots there may be at all.
+        # Without a path, return all slots that there may be.
         chosen = self.variables_to_average
         averaged = chosen is None or not like.path or is_chosen(like, chosen)
         averaged = averaged and self.variable_averages is not None
@@ -109,7 +99,7 @@ class SyncReplicas(OverWorkers):
         return "dense" if self.slots(like) else None
 
     def keeps_averages(self) -> bool:
-        """Whether there are averages of the variables."""
+        """Return whether there are averages of the variables."""
         return self.variable_averages is not None
 
     def average(self, x: Any, s: Any) -> Any:

@@ -5,11 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.execution import (
+from keras_tfopt.engine import (
     exempt_from_rematerialization,
     forget_compiled,
     is_dense,
-    layers_of,
+    layers_in,
     look_up,
     share_rows,
 )
@@ -26,9 +26,11 @@ class Embedding(keras.layers.Embedding):
     which a row gradient touches rows only, or a wrapper around one, a step of `fit` neither makes
     a gradient of the table's size nor reads or writes another row. Any other optimizer, Keras's
     own included, gets the dense gradient, in which repeated ids are summed. (On TensorFlow, with
-    Keras's layer, its own optimizers do not sum them.) In a training loop of one's own on
-    TensorFlow, the gradient has rows as soon as an optimizer of this package was built for the
-    table: call `optimizer.build(model.trainable_variables)` before the first step.
+    Keras's layer, its own optimizers do not sum them.)
+
+    In a training loop of one's own, pass gradients on as they are: what is computed from them is
+    dense, except for products with numbers on PyTorch. On TensorFlow, put the step into a
+    `tf.function`: eager code computes the dense gradient, too.
 
     **Touched** are the rows in the batch, be their gradient zero or not; a row whose output the
     loss does not depend on is not. With Keras's layer it is the rows with a gradient that is not
@@ -36,9 +38,12 @@ class Embedding(keras.layers.Embedding):
 
     **Dense**, and still right, is the gradient where the table takes part in something else than
     lookups: tied weights, an `embeddings_regularizer`, on JAX and TensorFlow also a lookup inside
-    of a loop (a cell of `keras.layers.RNN`) or of a larger part that is rematerialized, and where
-    torch's `DistributedDataParallel` exchanges gradients. Touched are then the rows in which it is
-    not zero. `keras_tfopt.diagnose` says for each table which it is, and why.
+    of a loop (a cell of `keras.layers.RNN`) or of a larger part that is rematerialized, in eager
+    code of TensorFlow also several lookups in one table. It is dense in
+    `keras.optimizers.LossScaleOptimizer` on JAX and TensorFlow (under `mixed_float16`, wrap the
+    optimizer in `keras_tfopt.LossScaleOptimizer`), and where torch's `DistributedDataParallel`
+    exchanges gradients. Touched are then the rows in which it is not zero.
+    `keras_tfopt.diagnose` says for each table which it is, and why.
 
     Args:
         input_dim: Integer > 0, the number of rows.
@@ -54,8 +59,8 @@ class Embedding(keras.layers.Embedding):
         ValueError: for an id out of range, in eager calls (torch: always). In compiled code it is
             as the backend has it: TensorFlow raises an error on a CPU, and gives zeros on a GPU;
             XLA (`jit_compile=True`) gives the last row, JAX gives NaN. No row is touched then, and
-            the next eager call of the optimizer, or `keras_tfopt.callbacks.RaiseSkipped`, says how
-            many ids there were.
+            the next eager step with a row gradient, or `keras_tfopt.callbacks.RaiseSkipped`, says
+            how many ids there were.
 
     Half precision: under a mixed policy the rows are cast, not the table.
 
@@ -81,10 +86,11 @@ class Embedding(keras.layers.Embedding):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        # A lookup keeps nothing that could be computed again, and would lose its row gradients.
         exempt_from_rematerialization(self)
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the table."""
+        """Create the table."""
         if self.built:
             return
         super().build(input_shape)
@@ -92,14 +98,14 @@ class Embedding(keras.layers.Embedding):
             share_rows(self)
 
     def call(self, inputs: Any) -> Any:
-        """Rows of the table by ids."""
+        """Return rows of the table by ids."""
         if self.lora_enabled or self.quantization_mode or not is_dense(inputs):
             return super().call(inputs)
         return ops.cast(look_up(self.embeddings, inputs), self.compute_dtype)
 
 
 def swap_embeddings(model: keras.Model) -> keras.Model:
-    """Makes each `keras.layers.Embedding` in a model a `keras_tfopt.layers.Embedding`.
+    """Make each `keras.layers.Embedding` in a model a `keras_tfopt.layers.Embedding`.
 
     It is done in place: layers keep their weights, names and connections, and a compiled model its
     optimizer with all state. Layers of classes derived from Keras's stay as they are.
@@ -116,7 +122,7 @@ def swap_embeddings(model: keras.Model) -> keras.Model:
     """
     if not isinstance(model, keras.layers.Layer):
         raise TypeError(f"Argument `model` must be a keras.Model or a layer. Received: {model!r}")
-    for layer in layers_of(model):
+    for layer in layers_in(model):
         if type(layer) is keras.layers.Embedding:
             layer.__class__ = Embedding
             exempt_from_rematerialization(layer)

@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
     if name in CLASSES:
         return CLASSES[name]
     if name in OTHERS:
-        return OTHERS[name][0]
+        return OTHERS[name]
     raise AttributeError(
         f"keras_tfopt.legacy has no {name!r}. keras_tfopt.legacy.names() lists what it has"
     )

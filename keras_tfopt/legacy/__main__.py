@@ -10,19 +10,17 @@ from typing import Any
 import keras
 
 from keras_tfopt import legacy
+from keras_tfopt.engine import nested
 from keras_tfopt.legacy.table import TABLE
 
-_AROUND = "opt"  # the argument of wrappers for what is inside
+_AROUND = "opt"  # the argument of wrappers for the optimizer inside
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; returns its exit status."""
+    """Run a command and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        if options.command == "inspect":
-            _inspect(options)
-        else:
-            _convert(options)
+        (_inspect if options.command == "inspect" else _convert)(options)
     except (ImportError, OSError, TypeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -38,28 +36,16 @@ def _parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="what is in a checkpoint, and what it means")
     convert = commands.add_parser("convert", help="a checkpoint as a file of Keras")
     for command in (inspect, convert):
-        command.add_argument("prefix", help="path without .index, or a folder")
-        command.add_argument("--model", required=command is convert, help="a .keras file")
-        command.add_argument(
-            "--optimizer",
-            metavar="NAME",
-            help="as legacy.get takes it (lazyadam, LARSOptimizer), wrappers as outer(inner)",
-        )
-        command.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="ARGUMENT=VALUE",
-            help="an argument of the optimizer, such as learning_rate=0.1; may be repeated",
-        )
-        command.add_argument(
-            "--map",
-            action="append",
-            default=[],
-            metavar="OLD=NEW",
-            help="a name or scope that is called otherwise here; an empty NEW leaves it out",
-        )
-        command.add_argument("--swapped", action="store_true", help="written by swapping_saver()")
+        add = command.add_argument
+        add("prefix", help="path without .index, or a folder")
+        add("--model", required=command is convert, help="a .keras file")
+        named = "as legacy.get takes it (lazyadam, LARSOptimizer), wrappers as outer(inner)"
+        add("--optimizer", metavar="NAME", help=named)
+        argument = "an argument of the optimizer, such as learning_rate=0.1; may be repeated"
+        add("--set", action="append", default=[], metavar="ARGUMENT=VALUE", help=argument)
+        renamed = "a name or scope that is called otherwise here; an empty NEW leaves it out"
+        add("--map", action="append", default=[], metavar="OLD=NEW", help=renamed)
+        add("--swapped", action="store_true", help="written by swapping_saver()")
     convert.add_argument("--out", required=True, help="a .weights.h5 or .keras file")
     convert.add_argument("--loose", action="store_true", help="restore what fits")
     return parser
@@ -79,17 +65,14 @@ def _convert(options: Any) -> None:
         raise ValueError(f"--out must end with .weights.h5 or .keras. Received: {options.out!r}")
     model, optimizer = _model(options.model), _optimizer(options)
     if optimizer is not None:
-        # A loss that nobody asks for: the file is to hold the optimizer.
+        # Compile, so that the file holds the optimizer. The loss is never used.
         model.compile(optimizer=optimizer.keras, loss="mse")
-    report = legacy.load_checkpoint(
-        options.prefix,
-        model,
-        optimizer,
-        _map(options),
-        strict=not options.loose,
-        swapped=options.swapped,
+    strict, swapped = not options.loose, options.swapped
+    print(
+        legacy.load_checkpoint(
+            options.prefix, model, optimizer, _map(options), strict, swapped=swapped
+        )
     )
-    print(report)
     (model.save_weights if options.out.endswith(".weights.h5") else model.save)(options.out)
     print(f"Written: {options.out}")
 
@@ -98,46 +81,44 @@ def _model(path: str) -> keras.Model:
     return keras.saving.load_model(path, compile=False)
 
 
+def _pairs(option: str, form: str, given: list[str]) -> list[list[str]]:
+    """Split what was given as `NAME=VALUE`, or raise an error."""
+    for one in given:
+        if "=" not in one:
+            raise ValueError(f"{option} must have the form {form}. Received: {one!r}")
+    return [one.split("=", 1) for one in given]
+
+
 def _map(options: Any) -> dict[str, str | None] | None:
-    pairs = [one.partition("=") for one in options.map]
-    for old, sign, new in pairs:
-        if not sign:
-            raise ValueError(f"--map must have the form OLD=NEW. Received: {old + new!r}")
-    return {old: new or None for old, _, new in pairs} or None
+    return {old: new or None for old, new in _pairs("--map", "OLD=NEW", options.map)} or None
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _optimizer(options: Any) -> Any:
-    given = {}
-    for one in options.set:
-        name, sign, text = one.partition("=")
-        if not sign:
-            raise ValueError(f"--set must have the form ARGUMENT=VALUE. Received: {one!r}")
-        try:
-            given[name] = json.loads(text)
-        except ValueError:
-            given[name] = text
+    pairs = _pairs("--set", "ARGUMENT=VALUE", options.set)
+    given = {name: _value(text) for name, text in pairs}
     if not options.optimizer:
         if given:
             raise ValueError("--set needs an --optimizer, whose arguments they are")
         return None
-    opened = options.optimizer.rstrip(")")
-    classes = [legacy.get(name.strip()) for name in opened.split("(")]
-    if len(options.optimizer) - len(opened) != len(classes) - 1:
+    names = nested(options.optimizer)
+    if not names:
         raise ValueError(f"--optimizer must close its parentheses. Received: {options.optimizer!r}")
     optimizer = None
-    for cls in reversed(classes):
+    for cls in reversed([legacy.get(name) for name in names]):
         around: dict[str, Any] = {} if optimizer is None else {_AROUND: optimizer}
-        takes = _arguments_of(cls)
-        own = {name: given.pop(name) for name in list(given) if takes is None or name in takes}
+        row = TABLE.get(cls.__name__)  # an optimizer of Keras takes any arguments
+        own = {n: given.pop(n) for n in list(given) if row is None or n in row.arguments}
         optimizer = cls(**around, **own)
     if given:
         raise ValueError(f"No constructor of {options.optimizer!r} takes {sorted(given)}")
     return optimizer
-
-
-def _arguments_of(cls: Any) -> Any:
-    """Names of the arguments of a class of the table; None where any are taken."""
-    return TABLE[cls.__name__].arguments if cls.__name__ in TABLE else None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From arguments of the originals to those of the optimizers here."""
+"""Arguments of the originals, turned into those of the optimizers here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from keras import ops
 
 from keras_tfopt import distributed, rules, wrappers
 from keras_tfopt.checks import check_bool
-from keras_tfopt.execution import is_function_of_step, is_variable, pattern_of, tolerating
+from keras_tfopt.engine import is_function_of_step, is_variable, pattern_of, tolerating
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
 
-# Attributes of the originals in which they keep arguments, or their tensors.
+# Attributes in which the originals keep their arguments, as given or as tensors.
 _RATES = tuple(f"_{name}" for name in ("lr", "learning_rate"))
 _KEPT = ("beta1", "beta2", "beta", "epsilon", "rho", "momentum", "decay", "alpha", "eeta")
 _PRIVATE = frozenset(
@@ -27,9 +27,9 @@ _PRIVATE = frozenset(
 
 
 class OriginalAttributes:
-    """Attributes of the originals that subclasses and programs assign: to act, or to be refused.
+    """Lets programs assign the learning rate, and refuses other attributes of the originals.
 
-    A learning rate may be assigned at any time. What would have no effect raises an error.
+    An assignment that would have no effect raises an error.
     """
 
     def _set_rate(self, value: Any) -> None:
@@ -47,30 +47,30 @@ class OriginalAttributes:
             super().__setattr__(name, value)
 
 
-_NO_ROW = Row("", "", {})
+_NO_ROW = Row()
 
-# What a count is called that nobody moves.
+# The name of a count that never changes.
 CONSTANT = "constant_global_step"
 
-# What Shampoo takes functions of the step for, and what only differs once the step does.
+# Intervals of Shampoo. The number of the step matters unless they are 1.
 _STEPWISE = ("svd_interval", "precond_update_interval")
 
 
 class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
-    """The value that a variable, or a function of a count of steps, has in each step."""
+    """A learning rate that is a variable, or a function of a variable with the count of steps."""
 
     def __init__(self, variable: Any, function: Callable[[Any], Any] | None = None):
         self.variable, self.function = variable, function
 
     def __call__(self, step: Any) -> Any:
-        """The value; how many steps the optimizer has done makes no difference."""
+        """Return the value, which does not depend on the optimizer's own count of steps."""
         value = ops.convert_to_tensor(self.variable)
         if self.function is None:
             return value
         return self.function(ops.cast(value, "float32") + 1)
 
     def get_config(self) -> dict[str, Any]:
-        """Nothing that could be saved."""
+        """Raise an error: it cannot be saved."""
         raise NotImplementedError(
             "A learning rate that is a variable, or a function of the step, is not saved with a "
             "model. Use a keras.optimizers.schedules.LearningRateSchedule for that"
@@ -78,7 +78,7 @@ class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
-    """The Keras optimizer for a name of the table and the arguments of its constructor."""
+    """Make the Keras optimizer for a name of the table and the arguments of its constructor."""
     ours: dict[str, Any] = {}
     count = _count(name, given) if "global_step" in given else None
     for argument, value in given.items():
@@ -105,7 +105,7 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def as_in_the_original(name: str, row: Row = _NO_ROW) -> Iterator[None]:
-    """A context in which numbers that the original takes are taken, with a warning."""
+    """Accept, with a warning, numbers that only the original takes."""
     theirs = {ours: argument for argument, ours in row.renamed.items()}
 
     def takes(argument: str, value: float, message: str) -> bool:
@@ -126,19 +126,19 @@ def as_in_the_original(name: str, row: Row = _NO_ROW) -> Iterator[None]:
 
 
 def owner_of(name: str) -> Any:
-    """The part of the package in which a class of this name is."""
+    """Return the part of the package that has a class of this name."""
     return next(part for part in (rules, wrappers, distributed) if hasattr(part, name))
 
 
 def in_words_of(row: Row, message: str) -> str:
-    """A message with the names of arguments that the caller knows."""
+    """Put the names of arguments that the caller knows into a message."""
     for theirs, ours in row.renamed.items():
         message = message.replace(f"`{ours}`", f"`{theirs}`")
     return message
 
 
 def check_name(name: Any) -> str:
-    """The name of an optimizer, which must not be empty."""
+    """Return the name of an optimizer, or raise an error if it is empty."""
     if not name:
         raise ValueError(f"Argument `name` must be a string that is not empty. Received: {name!r}")
     if not isinstance(name, str):
@@ -147,7 +147,7 @@ def check_name(name: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A hyperparameter in a form that is known here."""
+    """Return a hyperparameter in a form that is known here."""
     if isinstance(value, keras.Variable) or isinstance(value, (numbers.Number, str)):
         return value
     if is_variable(value):
@@ -158,7 +158,7 @@ def _plain(value: Any) -> Any:
 
 
 def rate_of(value: Any, global_step: Any = None) -> Any:
-    """A learning rate in a form that Keras optimizers take."""
+    """Return a learning rate in a form that Keras optimizers take."""
     if is_variable(value):
         return OfVariable(value)
     if is_function_of_step(value):
@@ -172,11 +172,11 @@ def rate_of(value: Any, global_step: Any = None) -> Any:
 
 
 def _count(name: str, given: Mapping[str, Any]) -> Any:
-    """The variable of steps; a number is one that nobody moves."""
+    """Return the variable that counts steps; for a number, one that never changes."""
     value = given["global_step"]
     if is_variable(value) or value is None:
         return value
-    # Originals that took a learning rate first take a step first: 1.0 is one, 0.001 an oversight.
+    # A learning rate may have been passed first by mistake: 0.001 is no count of steps, 1.0 may be.
     whole = isinstance(value, numbers.Real) and float(value).is_integer()
     if isinstance(value, bool) or not whole:
         raise TypeError(
@@ -193,7 +193,7 @@ def _count(name: str, given: Mapping[str, Any]) -> Any:
 
 
 def _matters(name: str, given: Mapping[str, Any]) -> bool:
-    """Whether what the optimizer does depends on the number of the step."""
+    """Return whether the number of the step makes a difference."""
     if "svd_interval" not in given:
         return True
     return any(is_function_of_step(v) for v in given.values()) or any(
@@ -202,18 +202,18 @@ def _matters(name: str, given: Mapping[str, Any]) -> bool:
 
 
 def named_arguments(owner: type, row: Row, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with the name that an optimizer is going to have."""
+    """Return the arguments with the name that an optimizer is going to have."""
     found = dict(arguments)
     if "name" in row.arguments:
         name = found["name"]
-        # RETURNN's own take the name of the class, which may be a subclass.
+        # Classes of RETURNN are named after the class, or the subclass, of the object.
         named = row.arguments["name"] is None and name is None
         found["name"] = check_name(owner.__name__ if named else name)
     return found
 
 
 def take_slot_bases(row: Row, arguments: dict[str, Any]) -> dict[str, str]:
-    """The names given to slots, taken out of the arguments."""
+    """Remove the names given to slots from the arguments, and return them by slot."""
     bases = {}
     for slot, argument in row.slot_names.items():
         value = arguments.pop(argument)
@@ -225,7 +225,7 @@ def take_slot_bases(row: Row, arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def check_sign_decay_fn(function: Any) -> None:
-    """Raises an error if this is neither None nor a function."""
+    """Raise an error if this is neither None nor a function."""
     if function is not None and not callable(function):
         raise TypeError(
             "Argument `sign_decay_fn` must be None or a function of the global step. "
@@ -234,7 +234,7 @@ def check_sign_decay_fn(function: Any) -> None:
 
 
 def check_counted(global_step: Any) -> None:
-    """Raises an error where a decay of signs has no count to be a function of."""
+    """Raise an error where a decay of signs has no count to be a function of."""
     if global_step is None:
         raise ValueError(
             "Argument `global_step` is required where there is a `sign_decay_fn`, which is a "
@@ -243,7 +243,7 @@ def check_counted(global_step: Any) -> None:
 
 
 def chosen_dims(given: Any, is_variable: Callable[[Any], bool]) -> list[tuple[Any, str, list[int]]]:
-    """Of `vars_to_clip_dims`: variables or names, the patterns of their names, and dimensions."""
+    """Return the items of `vars_to_clip_dims`: variable or name, its pattern, and dimensions."""
 
     def is_choice(pair: Any) -> bool:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:

@@ -1,4 +1,4 @@
-"""Functions of `tf.contrib.opt` beside its optimizers."""
+"""Functions of `tf.contrib.opt` that are no optimizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_tfopt.legacy.optimizer import Pairs
 def clip_gradients_by_global_norm(
     gradients_variables: Iterable[tuple[Any, Any]], clip_norm: float = 20.0
 ) -> tuple[Pairs, Any]:
-    """Scales gradients down together, so that their common norm is at most `clip_norm`.
+    """Scale gradients down together, so that their common norm is at most `clip_norm`.
 
     It is `keras_tfopt.clip_gradients_by_global_norm` on pairs.
 
@@ -24,7 +24,7 @@ def clip_gradients_by_global_norm(
         clip_norm: Number > 0.
 
     Returns:
-        The pairs with clipped gradients, and the norm before.
+        The pairs with clipped gradients, and their norm before clipping.
     """
     pairs = list(gradients_variables)
     clipped, norm = wrappers.clip_gradients_by_global_norm([g for g, _ in pairs], clip_norm)
@@ -34,15 +34,15 @@ def clip_gradients_by_global_norm(
 def matrix_square_root(
     mat_a: Any, mat_a_size: int, iter_count: int = 100, ridge_epsilon: float = 1e-4
 ) -> Any:
-    """The square root of a positive semi-definite matrix.
+    """Return the square root of a positive semi-definite matrix.
 
-    It is `keras_tfopt.matrix_square_root`, of the matrix with a ridge. The original iterates, and
-    gives something else for matrices of a small norm, with which it stops at once.
+    It is `keras_tfopt.matrix_square_root` of the matrix with a ridge. The original iterates. For a
+    matrix of a small norm it stops at once, and its result is wrong.
 
     Args:
         mat_a: Matrix.
         mat_a_size: Number of its rows.
-        iter_count: Without meaning; integer >= 1.
+        iter_count: Integer >= 1; not used.
         ridge_epsilon: Number >= 0 that is added to the diagonal.
     """
     matrix = _ridged("mat_a", mat_a, "mat_a_size", mat_a_size, ridge_epsilon)
@@ -58,16 +58,16 @@ def matrix_inverse_pth_root(
     epsilon: float = 1e-6,
     ridge_epsilon: float = 1e-6,
 ) -> Any:
-    """The power `alpha` of a positive definite matrix, with `alpha` = -1/p.
+    """Return the power `alpha` of a positive definite matrix, with `alpha` = -1/p.
 
-    It is `keras_tfopt.matrix_inverse_pth_root`, of the matrix with a ridge.
+    It is `keras_tfopt.matrix_inverse_pth_root` of the matrix with a ridge.
 
     Args:
         mat_g: Matrix.
         mat_g_size: Number of its rows.
         alpha: Number < 0.
-        iter_count: Without meaning; integer >= 1.
-        epsilon: Without meaning, the residual at which the original stops; number >= 0.
+        iter_count: Integer >= 1; not used.
+        epsilon: Number >= 0, the residual at which the original stops; not used.
         ridge_epsilon: Number >= 0 that is added to the diagonal.
     """
     matrix = _ridged("mat_g", mat_g, "mat_g_size", mat_g_size, ridge_epsilon)

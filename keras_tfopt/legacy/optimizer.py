@@ -1,45 +1,41 @@
-"""The verbs of TensorFlow 1's optimizers around any Keras optimizer."""
+"""`minimize`, `compute_gradients` and `apply_gradients` around any Keras optimizer."""
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_tfopt.checks import check_bool
-from keras_tfopt.execution import (
-    OptimizerBase,
-    RowGradient,
+from keras_tfopt.engine import (
+    Steps,
     apply_rows,
-    as_named_rows,
     check_traceable,
-    gradients_of_loss,
-    is_dense,
+    functions_in,
     is_variable,
     outside_compiler,
     parts,
-    path_of,
     prepare,
-    run_step,
     slot_names_of,
     slots_of,
-    start_optimizer,
     state_variables,
 )
-from keras_tfopt.execution.verb_arguments import (
+from keras_tfopt.legacy.arguments import check_name
+from keras_tfopt.legacy.base import OptimizerBase
+from keras_tfopt.legacy.loss_gradients import gradients_of_loss
+from keras_tfopt.legacy.verb_arguments import (
     check_any_gradient,
     check_computing,
     check_counter,
-    check_precision,
+    check_loss,
+    checked_inputs,
+    checked_pairs,
     checked_variables,
-    of_tensorflow,
-    pairs_of,
+    count_up,
 )
-from keras_tfopt.legacy.arguments import check_name
 
 Pairs = list[tuple[Any, Any]]
 
@@ -99,18 +95,19 @@ class Optimizer(OptimizerBase):
                 f"{optimizer!r}"
             )
         check_bool("use_locking", use_locking)
-        start_optimizer(self, check_name(optimizer.name if name is None else name), use_locking)
+        name = check_name(optimizer.name if name is None else name)
+        OptimizerBase.__init__(self, use_locking, name)
         self._optimizer = optimizer
-        self._memory = _Memory()
-        # Whether it makes a difference that a gradient is of looked-up rows.
+        self._found: list[Any] = []  # variables that the last loss read
+        self._compiled = Steps()
+        # Whether the rule treats row gradients differently from dense ones.
         self._by_rows = any(getattr(one, "sparse", "dense") != "dense" for one in parts(optimizer))
 
     # ---- Verbs ----------------------------------------------------------------------------------
 
-    @outside_compiler
     def minimize(
         self,
-        loss: Callable[[], Any],
+        loss: Callable[..., Any],
         global_step: Any = None,
         var_list: Any = None,
         gate_gradients: int = GATE_OP,
@@ -119,12 +116,13 @@ class Optimizer(OptimizerBase):
         name: str | None = None,
         grad_loss: Any = None,
         compiled: bool = False,
+        inputs: Sequence[Any] = (),
     ) -> Any:
-        """Takes one step: `compute_gradients`, then `apply_gradients`.
+        """Take one step: `compute_gradients`, then `apply_gradients`.
 
         Args:
-            loss: Function without arguments that gives the loss, a tensor. On JAX it runs twice in
-                the first step without `var_list`, once to find what it reads.
+            loss: Function that gives the loss, a tensor. It is called as `loss(*inputs)`. On JAX it
+                runs twice in the first step without `var_list`, once to find what it reads.
             global_step: Scalar variable that goes up by one after the update.
             var_list: Variables to train. None takes the trainable ones that `loss` reads.
             gate_gradients: Without meaning; GATE_NONE, GATE_OP or GATE_GRAPH.
@@ -132,51 +130,76 @@ class Optimizer(OptimizerBase):
             colocate_gradients_with_ops: Without meaning.
             name: Without meaning.
             grad_loss: Tensor of the loss's shape, or number, that its gradient is multiplied by.
-            compiled: On JAX, compile the step and keep it: hundreds of times faster for small
-                models. What `loss` closes over is looked up in every call: other arrays are
-                arguments of the same compiled step, other numbers, objects and shapes compile
-                another one, and what cannot be seen to change is refused. Without effect on
-                TensorFlow and PyTorch, which have no need of it.
+            compiled: On JAX, compile the step and keep it as long as the function `loss` lives:
+                hundreds of times faster for small models. Arrays that `loss` reads must be in
+                `inputs` or in variables of Keras, and no argument of the optimizer may be a
+                function without arguments: both are refused otherwise. Numbers, scalar tensors and
+                other objects that `loss` reads are as they were in the first step with this
+                function. Other shapes of `inputs` compile another step. Without effect on
+                TensorFlow and PyTorch.
+            inputs: Arguments of `loss`, a tuple: tensors, arrays and numbers, also in lists, tuples
+                and dictionaries.
 
         Returns:
             The new value of `global_step`, or None without one.
 
         Raises:
             RuntimeError: if `loss` is not callable, or inside a bare `jax.jit`.
-            ValueError: if `var_list` holds anything but variables, no variable has a gradient, or
-                an argument is not among its values.
+            TypeError: if `inputs` is no tuple or holds anything else.
+            ValueError: if `var_list` holds anything but variables, no variable has a gradient, an
+                argument is not among its values, or a compiled `loss` reads other arrays.
         """
         check_bool("compiled", compiled)
-        return self._minimize(
-            loss, var_list, {"global_step": global_step, "name": name}, compiled,
-            gate_gradients=gate_gradients,
-            aggregation_method=aggregation_method,
-            colocate_gradients_with_ops=colocate_gradients_with_ops,
-            grad_loss=grad_loss,
-        )  # fmt: skip
+        computing = {
+            "var_list": var_list,
+            "gate_gradients": gate_gradients,
+            "aggregation_method": aggregation_method,
+            "colocate_gradients_with_ops": colocate_gradients_with_ops,
+        }
+        applying = {"global_step": global_step, "name": name}
+        return self._minimize(loss, inputs, grad_loss, computing, applying, compiled)
 
+    @outside_compiler
     def _minimize(
-        self, loss: Any, var_list: Any, how: dict[str, Any], compiled: bool, **computing: Any
+        self,
+        loss: Any,
+        inputs: Any,
+        grad_loss: Any,
+        computing: dict[str, Any],
+        applying: dict[str, Any],
+        compiled: bool,
     ) -> Any:
-        _check_loss(loss)
-        if var_list is not None:
-            var_list = checked_variables(var_list, ValueError)
-        check_counter(how["global_step"])
+        """Take one step, given further arguments of `compute_gradients` and `apply_gradients`."""
+        # Check everything before the loss runs: it may assign statistics.
+        check_loss(loss)
+        inputs = checked_inputs(inputs)
+        if computing["var_list"] is not None:
+            computing["var_list"] = checked_variables(computing["var_list"], ValueError)
+        check_counter(applying["global_step"])
         check_traceable("minimize")
+        if is_variable(grad_loss):
+            grad_loss = ops.convert_to_tensor(grad_loss)
+
+        def step(inputs: tuple, grad_loss: Any) -> Any:
+            bound = functools.partial(loss, *inputs) if inputs else loss
+            pairs = self.compute_gradients(bound, grad_loss=grad_loss, **computing)
+            check_any_gradient(pairs, f" and loss {loss!r}")
+            return self.apply_gradients(pairs, **applying)
 
         if not compiled:
-            return self._both(loss, var_list, how, computing)
-        arguments = (self._parts(), loss, var_list, how, computing)
-        return run_step(self._memory.steps, _take_step, arguments)
+            return step(inputs, grad_loss)
+        static = [self, computing, applying]
+        return self._compiled.run(step, loss, (inputs, grad_loss), static, self._check_compilable)
 
-    def _parts(self) -> list[Any]:
-        """Whatever decides what a step does: itself, and the Keras optimizer."""
-        return [self, self.keras]
-
-    def _both(self, loss: Any, var_list: Any, how: Any, computing: Any) -> Any:
-        pairs = self.compute_gradients(loss, var_list=var_list, **computing)
-        check_any_gradient(pairs, f" and loss {loss!r}")
-        return self.apply_gradients(pairs, **how)
+    def _check_compilable(self) -> None:
+        """Raise an error if an argument of the optimizer would stay as it is in a compiled step."""
+        functions = functions_in(self.keras)
+        if functions:
+            raise ValueError(
+                "With `compiled=True`, arguments of an optimizer must not be functions without "
+                "arguments, which would run in the first step only: pass a keras.Variable and "
+                f"assign to it, or a schedule. Received: functions as {', '.join(functions)}"
+            )
 
     @outside_compiler
     def compute_gradients(
@@ -188,12 +211,12 @@ class Optimizer(OptimizerBase):
         colocate_gradients_with_ops: bool = False,
         grad_loss: Any = None,
     ) -> Pairs:
-        """Gradients and variables, to be processed and handed to `apply_gradients`.
+        """Return gradients and variables, to be processed and handed to `apply_gradients`.
 
         What `loss` assigns (statistics of normalization, states of random generators) is assigned.
 
         Args:
-            loss: As in `minimize`, like the other arguments.
+            loss: Function without arguments that gives the loss, a tensor.
             var_list: Variables to differentiate by.
             gate_gradients: Without meaning.
             aggregation_method: Without meaning.
@@ -211,21 +234,21 @@ class Optimizer(OptimizerBase):
             TypeError: if `var_list` holds anything but variables.
             ValueError: if an argument is not among its values.
         """
-        _check_loss(loss)
+        check_loss(loss)
         check_computing(gate_gradients, aggregation_method, colocate_gradients_with_ops)
         if var_list is not None:
             var_list = checked_variables(var_list, TypeError)
         check_traceable("compute_gradients", assigns=False)
-        found = gradients_of_loss(loss, var_list, grad_loss, self._memory.found, self._by_rows)
+        pairs = gradients_of_loss(loss, var_list, grad_loss, self._found, self._by_rows)
         if var_list is None:
-            self._memory.found = found.variables
-        return list(zip(found.gradients, found.variables, strict=True))
+            self._found[:] = [variable for _, variable in pairs]
+        return pairs
 
     @outside_compiler
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Updates variables by their gradients.
+        """Update variables by their gradients.
 
         Args:
             grads_and_vars: Pairs of a gradient (tensor, array, `RowGradient`, row gradient of the
@@ -249,7 +272,7 @@ class Optimizer(OptimizerBase):
         return count_up(global_step)
 
     def _begin_step(self, global_step: Any) -> None:
-        """What a step depends on besides gradients; before anything changes."""
+        """Check and remember what a step needs besides gradients, before anything changes."""
 
     def _step(self, pairs: Pairs) -> None:
         prepare(self._optimizer, self._covered(pairs))
@@ -257,90 +280,51 @@ class Optimizer(OptimizerBase):
         apply_rows(self._optimizer, [g for g, _ in given], [v for _, v in given])
 
     def _covered(self, pairs: Pairs) -> list[Any]:
-        """The variables that need state for a step."""
+        """Return the variables that need state for a step."""
         return [variable for gradient, variable in pairs if gradient is not None]
 
     # ---- State ----------------------------------------------------------------------------------
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """The state called `name` of a variable; None if there is none, or not yet."""
+        """Return the state called `name` of a variable; None if there is none, or not yet."""
         if not is_variable(var):
             raise TypeError(f"Argument `var` must be a variable. Received: {var!r}")
         return slots_of(self._optimizer, var).get(name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots there are, in alphabetical order; none before the first step."""
+        """Return the names of the slots in alphabetical order; none before the first step."""
         return slot_names_of(self._optimizer)
 
     def variables(self) -> list[Any]:
-        """The variables that hold the state: count of steps and slots; none before the first step.
+        """Return the variables with the state, the count of steps and slots.
 
-        The originals keep powers of decay rates in the place of the count.
+        There are none before the first step. The originals keep powers of decay rates in the place
+        of the count.
         """
         return state_variables(self._optimizer)
 
     def get_name(self) -> str:
-        """The name of the optimizer."""
+        """Return the name of the optimizer."""
         return self._name
 
     @property
     def keras(self) -> Any:
-        """The Keras optimizer: for `model.compile`, or for `apply`, `slot` and saving.
+        """The Keras optimizer, for `model.compile`, or for `apply`, `slot` and saving.
 
         It is the same object in each access, and shares the state with the verbs.
         """
         return self._optimizer
 
 
-class _Memory:
-    """What is kept from one step to the next that makes no difference to its results."""
-
-    def __init__(self) -> None:
-        self.found: list[Any] = []  # variables that the last loss read
-        self.steps: dict[Any, Any] = {}  # compiled
-
-
-def _take_step(parts: list[Any], *arguments: Any) -> Any:
-    return parts[0]._both(*arguments)
-
-
-def _check_loss(loss: Any) -> None:
-    if not callable(loss):
-        raise RuntimeError(
-            "Argument `loss` must be a function without arguments that computes the loss: there "
-            f"are no graphs to differentiate in. Received: {loss!r}{of_tensorflow(loss)}"
-        )
-
-
-def checked_pairs(grads_and_vars: Any) -> Pairs:
-    """Pairs of a gradient and a variable, row gradients as such; or an error."""
-    pairs = pairs_of(grads_and_vars)
-    check_precision(pairs)
-    if all(is_dense(gradient) for gradient, _ in pairs):
-        return pairs
-    for pair in pairs:
-        if not _is_gradient(pair[0]):
-            raise TypeError(
-                "Argument `grads_and_vars` must hold gradients that are tensors, row gradients or "
-                f"None. Received: {pair[0]!r} for {path_of(pair[1])!r}"
-            )
-    check_any_gradient(pairs)
-    return [(as_named_rows(gradient, variable), variable) for gradient, variable in pairs]
-
-
-def _is_gradient(value: Any) -> bool:
-    if value is None or isinstance(value, (RowGradient, np.ndarray, np.generic)):
-        return True
-    if isinstance(value, (list, tuple)):
-        return all(_is_gradient(item) and item is not None for item in value)
-    if isinstance(value, numbers.Real):
-        return True
-    return ops.is_tensor(value) or all(hasattr(value, name) for name in ("values", "indices"))
-
-
-def count_up(global_step: Any) -> Any:
-    """The value of a counter after one more step."""
-    if global_step is None:
-        return None
-    global_step.assign_add(1)
-    return ops.convert_to_tensor(global_step) + 0  # on PyTorch it would go on counting
+def inner_of(
+    argument: str,
+    opt: Any,
+    base: type = Optimizer,
+    kinds: str = "keras_tfopt.legacy or one of Keras",
+) -> Any:
+    """Return the optimizer to go inside of another one, with verbs; or raise an error."""
+    if isinstance(opt, keras.optimizers.Optimizer):
+        opt = Optimizer(opt)
+    if not isinstance(opt, base):
+        raise TypeError(f"Argument `{argument}` must be an optimizer of {kinds}. Received: {opt!r}")
+    return opt

@@ -1,4 +1,4 @@
-"""Files in which averages stand under the names of the variables."""
+"""Savers that write averages under the names of the variables."""
 
 from __future__ import annotations
 
@@ -11,20 +11,14 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_tfopt.execution import (
-    CheckpointFile,
-    array_of,
-    dtype_of,
-    path_of,
-    write_checkpoint,
-)
+from keras_tfopt.engine import array_of, dtype_of, path_of
+from keras_tfopt.legacy.checkpoints.files import CheckpointFile, write_checkpoint
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.checkpoints.saving import Written, written
 
 ARCHIVE = ".npz"
 
-
-# What `tf.train.Saver` takes besides variables.
+# Arguments of `tf.train.Saver` other than variables.
 _OF_SAVER = frozenset(
     "reshape sharded max_to_keep keep_checkpoint_every_n_hours restore_sequentially saver_def "
     "builder defer_build allow_empty write_version pad_step_number save_relative_paths "
@@ -33,14 +27,14 @@ _OF_SAVER = frozenset(
 
 
 def check_saver_arguments(given: Mapping[str, Any]) -> None:
-    """Raises an error for arguments that no saver takes."""
+    """Raise an error for arguments that no saver takes."""
     unknown = sorted(set(given) - _OF_SAVER)
     if unknown:
         raise TypeError(f"`swapping_saver` has no arguments {unknown}")
 
 
 def check_moved(moved: Sequence[Any], missing: str = "are no averages") -> None:
-    """Raises an error before the first step, when there is nothing to swap."""
+    """Raise an error before the first step, when there is nothing to swap."""
     if not moved:
         raise RuntimeError(
             f"There {missing} yet: call `apply_gradients` or `minimize` before `swapping_saver`"
@@ -56,24 +50,22 @@ def eager_saver(
     suffix: str = AVERAGE,
     averages: str = "averages",
 ) -> SwappingSaver:
-    """The saver that a program without sessions asks an optimizer for.
+    """Return the saver that a program without sessions asks an optimizer for.
 
     Args:
         var_list: Variables to save, a list or a dictionary of them by name. None is `moved`.
         moved: All variables that have averages.
-        average_of: From a variable to its average, or to None if it has none.
+        average_of: Function that returns the average of a variable, or None if it has none.
         name: Name of the saver.
         optimizer: The optimizer whose whole state is saved where all variables are, or None.
-        suffix: What stands behind the names of the trained values.
-        averages: What an error calls the averages.
+        suffix: Text that is put behind the names of the trained values.
+        averages: Name of the averages in errors.
 
     Raises:
         ValueError: if a variable has no average.
     """
-    if var_list is None:
-        var_list = moved
-    else:
-        optimizer = None
+    optimizer = optimizer if var_list is None else None
+    var_list = moved if var_list is None else var_list
     if not isinstance(var_list, Mapping):
         var_list = {path_of(variable): variable for variable in var_list}
     swapped = {key: (variable, average_of(variable)) for key, variable in var_list.items()}
@@ -98,9 +90,9 @@ class SwappingSaver:
     Args:
         swapped: By name, a variable and its average.
         name: Name of the saver.
-        optimizer: The optimizer whose whole state goes into a checkpoint; None for none of it. It
-            is written only; `load_checkpoint(..., swapped=True)` restores it.
-        suffix: What stands behind the names of the trained values.
+        optimizer: The optimizer whose whole state is written into a checkpoint, or None. Only
+            `load_checkpoint(..., swapped=True)` restores it.
+        suffix: Text that is put behind the names of the trained values.
     """
 
     def __init__(
@@ -110,13 +102,17 @@ class SwappingSaver:
         optimizer: Any = None,
         suffix: str = AVERAGE,
     ):
-        self._suffix = suffix
         self.name = name
-        self._swapped = dict(swapped)
+        self._trained = [variable for variable, _ in swapped.values()]
         self._optimizer = optimizer
+        # Variables and their data types in the file, by their names there.
+        self._saved = {}
+        for key, (variable, average) in swapped.items():
+            self._saved[key] = average, dtype_of(variable)
+            self._saved[f"{key}/{suffix}"] = variable, dtype_of(variable)
 
     def save(self, sess: None, save_path: str, global_step: Any = None) -> str:
-        """Writes the file and gives its path.
+        """Write the file and return its path.
 
         Args:
             sess: None: there are no sessions.
@@ -129,28 +125,23 @@ class SwappingSaver:
             path = f"{path}-{int(ops.convert_to_numpy(global_step))}"
         if not archive:
             return write_checkpoint(path, self._contents())
-        arrays = {}
-        for name, (variable, average) in self._swapped.items():
-            arrays[name] = _array(average)
-            arrays[f"{name}/{self._suffix}"] = _array(variable)
+        arrays = {name: _array(variable) for name, (variable, _) in self._saved.items()}
         with open(path + ARCHIVE, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         return path + ARCHIVE
 
     def _contents(self) -> list[Any]:
-        found: dict[str, Any] = {}
-        for name, (variable, average) in self._swapped.items():
-            dtype = dtype_of(variable)
-            for key, value in ((name, average), (f"{name}/{self._suffix}", variable)):
-                found[key] = Written(key, dtype, functools.partial(array_of, value))
+        found = {
+            name: Written(name, dtype, functools.partial(array_of, variable))
+            for name, (variable, dtype) in self._saved.items()
+        }
         if self._optimizer is not None:
-            variables = [variable for variable, _ in self._swapped.values()]
-            for one in written(variables, self._optimizer, swapped=True):
+            for one in written(self._trained, self._optimizer, swapped=True):
                 found.setdefault(one.name, one)
         return [found[name] for name in sorted(found)]
 
     def restore(self, sess: None, save_path: str) -> None:
-        """Reads variables and averages back.
+        """Read variables and averages back.
 
         Raises:
             ValueError: if the file lacks an array or has one of another shape; nothing has been
@@ -164,10 +155,7 @@ class SwappingSaver:
         else:
             checkpoint = CheckpointFile(path)
             shapes = {name: content.shape for name, content in checkpoint.contents.items()}
-        wanted = []
-        for name, (variable, average) in self._swapped.items():
-            wanted += [(name, average), (f"{name}/{self._suffix}", variable)]
-        for name, variable in wanted:
+        for name, (variable, _) in self._saved.items():
             shape = shapes.get(name)
             if shape != tuple(variable.shape):
                 raise ValueError(
@@ -175,13 +163,13 @@ class SwappingSaver:
                     f"Found: {'none' if shape is None else f'one of shape {shape}'}"
                 )
         if not archive:
-            found = {name: checkpoint.read(name) for name, _ in wanted}
-        for name, variable in wanted:
+            found = {name: checkpoint.read(name) for name in self._saved}
+        for name, (variable, _) in self._saved.items():
             variable.assign(ops.cast(found[name], variable.dtype))
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The arrays of an archive. What is pickled is not read."""
+    """Read the arrays of an archive; pickled objects are refused."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
@@ -192,7 +180,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _split(path: str) -> tuple[str, bool]:
-    """A path without `.npz`, and whether it had that."""
+    """Return a path without `.npz`, and whether it had that."""
     path = os.fspath(path)
     return path.removesuffix(ARCHIVE), path.endswith(ARCHIVE)
 

@@ -8,7 +8,7 @@ from keras_tfopt import schedules
 
 
 def get_linear_decay_fn(decay_steps: int) -> Any:
-    """A decay in a straight line: `keras_tfopt.schedules.LinearSignDecay`.
+    """Return a decay in a straight line: `keras_tfopt.schedules.LinearSignDecay`.
 
     Args:
         decay_steps: Steps until it is 0, integer >= 1.
@@ -19,7 +19,7 @@ def get_linear_decay_fn(decay_steps: int) -> Any:
 def get_cosine_decay_fn(
     decay_steps: int, num_periods: float = 0.5, zero_after: float | None = None
 ) -> Any:
-    """A decay by a cosine: `keras_tfopt.schedules.CosineSignDecay`.
+    """Return a decay by a cosine: `keras_tfopt.schedules.CosineSignDecay`.
 
     Args:
         decay_steps: As of that class.
@@ -32,7 +32,7 @@ def get_cosine_decay_fn(
 def get_restart_decay_fn(
     decay_steps: int, num_periods: float = 1, zero_after: float | None = None
 ) -> Any:
-    """A decay by half cosines, over and over: `keras_tfopt.schedules.RestartSignDecay`.
+    """Return a decay by half cosines, over and over: `keras_tfopt.schedules.RestartSignDecay`.
 
     Args:
         decay_steps: As of that class.

@@ -1,4 +1,4 @@
-"""The slots of the originals: their order, which names in files come from, and their shapes."""
+"""The slots of the originals: their order, on which names in files depend, and their shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras_tfopt.legacy.table import Row
 
 
 def slots_in_order(row: Row, rank: int, here: Iterable[str]) -> list[str]:
-    """The slots of a variable of so many dimensions, in the order in which they are created."""
+    """Return the slots of a variable with so many dimensions, in the order of creation."""
     found: list[str] = []
     of_dimensions = [slot for slot in row.slots if "*" in slot]
     for slot in row.slots:
@@ -26,7 +26,7 @@ def slots_in_order(row: Row, rank: int, here: Iterable[str]) -> list[str]:
 
 
 def unwritten_shape(slot: str, shape: tuple[int, ...], max_matrix_size: int) -> tuple[int, ...]:
-    """The shape of a slot that is there, but never written, in the original only."""
+    """Return the shape of a slot that only the original has, and never writes."""
     if not slot.startswith("Gbar_"):
         return shape
     size = shape[int(slot.removeprefix("Gbar_"))]

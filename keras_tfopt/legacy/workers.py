@@ -1,37 +1,40 @@
-"""Verbs of optimizers over several workers, which exchange with each other here."""
+"""Verbs of optimizers over several workers, which exchange with each other in eager programs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_integer
 from keras_tfopt.distributed.protocols import check_tokens
-from keras_tfopt.execution import check_traceable, outside_compiler, path_of, slots_of, variables_of
-from keras_tfopt.execution.verb_arguments import check_counter
-from keras_tfopt.legacy.optimizer import Pairs, checked_pairs
+from keras_tfopt.engine import check_traceable, outside_compiler, path_of, slots_of, variables_of
+from keras_tfopt.legacy.eager import WrapperVerbs, step_around
+from keras_tfopt.legacy.optimizer import Pairs
 from keras_tfopt.legacy.saver import (
     SwappingSaver,
     check_moved,
     check_saver_arguments,
     eager_saver,
 )
-from keras_tfopt.legacy.table import Row
-from keras_tfopt.legacy.wrapping import Wrapping, step_around
+from keras_tfopt.legacy.select import running
+from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
 
 
 class CustomGetter:
-    """What variables were made with, to have copies of them on workers and on servers.
+    """The `custom_getter` of a `variable_scope` in a graph, which makes the variables of a worker.
 
-    Here a worker's variables are its own, and what else there is are slots of the optimizer.
-    Around `getter` it makes no difference; its maps have the slots, by the paths of the variables,
-    once the optimizer that it was given to has made a step.
+    A trainable variable is the worker's own, and so are the copies of it that only the worker
+    needs. The center is on the parameter server, in the scope `global_center_variable`. Each map
+    has the copies by the variables.
+
+    In eager code a worker's variables are its own anyway, and copies are slots of the optimizer.
+    Calling it calls `getter`, and each map has slots by the paths of the variables, once the
+    optimizer that it was given to has made a step.
 
     Args:
-        worker_device: Without meaning; a string.
+        worker_device: The device of the worker, such as "/job:worker/task:0".
     """
 
     maps: ClassVar[dict[str, str]] = {}  # names of attributes to those of slots
@@ -46,8 +49,9 @@ class CustomGetter:
             setattr(self, name, {})
 
     def __call__(self, getter: Any, *args: Any, **kwargs: Any) -> Any:
-        """What `getter` makes of the arguments."""
-        return getter(*args, **kwargs)
+        """Return what `getter` makes; in a graph, the worker's variable, made with its copies."""
+        copies = [(slot, getattr(self, name)) for name, slot in self.maps.items()]
+        return running.make_variable(getter, self._worker_device, copies, *args, **kwargs)
 
     def _fill(self, optimizer: Any) -> None:
         for variable in variables_of(optimizer):
@@ -59,11 +63,10 @@ class CustomGetter:
 class AGNCustomGetter(CustomGetter):
     """`_global_map` has the center, `_grad_map` the sums of gradients.
 
-    Variables belong to the worker anyway: calling it calls the getter that it is given. The maps
-    are filled, by the paths of the variables, by the first step of the optimizer that has it.
+    See `CustomGetter`; in graphs, sums are in the scope `grad_variable`.
 
     Args:
-        worker_device: Without meaning; a string.
+        worker_device: The device of the worker.
     """
 
     maps: ClassVar = {"_global_map": "center", "_grad_map": "gradient_sum"}
@@ -72,29 +75,29 @@ class AGNCustomGetter(CustomGetter):
 class ElasticAverageCustomGetter(CustomGetter):
     """`_global_map` has the center, `_local_map` the center as the worker last saw it.
 
-    It is as `AGNCustomGetter` in all else.
+    See `CustomGetter`; in graphs, what a worker saw is in the scope `local_center_variable`.
 
     Args:
-        worker_device: Without meaning; a string.
+        worker_device: The device of the worker.
     """
 
     maps: ClassVar = {"_global_map": "center", "_local_map": "local_center"}
 
 
 class ModelAverageCustomGetter(CustomGetter):
-    """`_local_2_global` has the variables themselves, which are the mean after each exchange.
+    """`_local_2_global` has the center in graphs; in eager code the variables, which are the mean.
 
-    It is as `AGNCustomGetter` in all else.
+    See `CustomGetter`.
 
     Args:
-        worker_device: Without meaning; a string.
+        worker_device: The device of the worker.
     """
 
     maps: ClassVar = {"_local_2_global": ""}
 
 
-class OverWorkers(Wrapping):
-    """What the classes over workers share.
+class OverWorkers(WrapperVerbs):
+    """Base class of the classes over workers.
 
     `get_slot`, `get_slot_names` and `variables` are those of the optimizer inside; what the workers
     exchange is in slots of `optimizer.keras`.
@@ -102,19 +105,15 @@ class OverWorkers(Wrapping):
 
     _getter: str | None = None
     _getter_class: type = CustomGetter
+    _given_getter: Any = None
     _needs_step = False  # whether `global_step` must be given
-
-    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        self._given_getter: Any = None
-        self._workers: int | None = None
-        self._applied = False
-        super().__init__(kind, row, arguments)
+    _workers: int | None = None
+    _applied = False
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        arguments = dict(arguments)
         for argument in ("is_chief", "synchronous"):
             if argument in arguments:
-                check_bool(argument, arguments.pop(argument))
+                setattr(self, f"_{argument}", check_bool(argument, arguments.pop(argument)))
         if "num_worker" in arguments:
             self._workers = check_integer("num_worker", arguments.pop("num_worker"), 1)
         if self._getter is not None:
@@ -130,7 +129,7 @@ class OverWorkers(Wrapping):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """A step of this worker, and with the others what the method exchanges in it.
+        """Take a step of this worker, with the exchange that the method makes in it.
 
         Args:
             grads_and_vars: As of `Optimizer.apply_gradients`.
@@ -143,11 +142,7 @@ class OverWorkers(Wrapping):
         """
         pairs = checked_pairs(grads_and_vars)
         check_counter(global_step)
-        if self._needs_step and global_step is None:
-            raise ValueError(
-                f"Argument `global_step` of {type(self).__name__}.apply_gradients must be an "
-                "integer variable. Received: None"
-            )
+        self._check_global_step(global_step)
         check_traceable("apply_gradients")
         self._check_workers()
         before = self._count_before()
@@ -155,13 +150,20 @@ class OverWorkers(Wrapping):
             verb = functools.partial(self._opt.apply_gradients, name=name)
             step_around(self._optimizer, verb, pairs, self._covered(pairs))
         else:
-            # On TensorFlow its verbs have state of their own; workers go on from that of Keras.
+            # On TensorFlow, bring the state of the Keras optimizer up to date: workers use that.
             _ = self._opt.keras
             self._step(pairs)
         self._applied = True
         if self._given_getter is not None:
             self._given_getter._fill(self._optimizer)
         return self._result(global_step, before)
+
+    def _check_global_step(self, global_step: Any) -> None:
+        if self._needs_step and global_step is None:
+            raise ValueError(
+                f"Argument `global_step` of {type(self).__name__}.apply_gradients must be an "
+                "integer variable. Received: None"
+            )
 
     def _check_workers(self) -> None:
         connected = self._optimizer.exchange.size
@@ -173,7 +175,7 @@ class OverWorkers(Wrapping):
             )
 
     def _count_before(self) -> Any:
-        """What has been counted before a step."""
+        """Return the count before a step."""
         return self._optimizer.exchanges()
 
     def _result(self, global_step: Any, before: Any) -> Any:
@@ -184,16 +186,16 @@ class OverWorkers(Wrapping):
         return ops.convert_to_tensor(global_step) + 0
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """The state of a variable in the optimizer inside, or else in this one."""
+        """Return the state of a variable in the optimizer inside, or else in this one."""
         found = self._opt.get_slot(var, name)
         return super().get_slot(var, name) if found is None else found
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots of the optimizer inside."""
+        """Return the names of the slots of the optimizer inside."""
         return self._opt.get_slot_names()
 
     def variables(self) -> list[Any]:
-        """The variables that hold the state of the optimizer inside."""
+        """Return the variables that hold the state of the optimizer inside."""
         return self._opt.variables()
 
     def _check_applied(self, method: str) -> None:
@@ -211,7 +213,7 @@ class WithCenter(OverWorkers):
     """AGN and elastic averaging: workers around a center."""
 
     def get_init_op(self, task_index: int) -> None:
-        """Nothing: in its first step a worker gets the weights of worker 0 by itself.
+        """Do nothing: in its first step a worker gets the weights of worker 0 by itself.
 
         Args:
             task_index: Without meaning; an integer >= 0.
@@ -219,7 +221,7 @@ class WithCenter(OverWorkers):
         check_integer("task_index", task_index, 0)
 
     def make_session_run_hook(self, is_chief: bool, task_index: int) -> NoReturn:
-        """Refused: there are no sessions. `keras_tfopt.distributed.connect` is what to call.
+        """Raise an error: there are no sessions. Call `keras_tfopt.distributed.connect`.
 
         Args:
             is_chief: Whether this is worker 0.
@@ -245,7 +247,7 @@ class Elastic(WithCenter):
     def swapping_saver(
         self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
     ) -> SwappingSaver:
-        """A saver that writes the center under the names of the variables.
+        """Return a saver that writes the center under the names of the variables.
 
         The worker's own values go under the name with `/local` behind it.
 
@@ -276,10 +278,10 @@ class MeansOfModels(OverWorkers):
     _needs_step = True
 
     def get_init_op(self) -> None:
-        """Nothing: in its first step a worker gets the weights of worker 0 by itself."""
+        """Do nothing: in its first step a worker gets the weights of worker 0 by itself."""
 
     def make_session_run_hook(self) -> NoReturn:
-        """Refused: there are no sessions. `keras_tfopt.distributed.connect` is what to call.
+        """Raise an error: there are no sessions. Call `keras_tfopt.distributed.connect`.
 
         Raises:
             NotImplementedError: always.
@@ -295,7 +297,7 @@ class StaleGradients(OverWorkers):
 
     @outside_compiler
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
-        """Calls that of `opt`; steps between it and `apply_gradients` make gradients stale."""
+        """Call that of `opt`; steps between it and `apply_gradients` make gradients stale."""
         pairs = super().compute_gradients(*args, **kwargs)
         self._read = self._steps
         return pairs
@@ -335,7 +337,7 @@ class Replicas(OverWorkers):
         return arguments
 
     def get_chief_queue_runner(self) -> NoReturn:
-        """Refused: there are no queues, and workers exchange with each other.
+        """Raise an error: there are no queues, and workers exchange with each other.
 
         Raises:
             ValueError: before `apply_gradients`.
@@ -348,7 +350,7 @@ class Replicas(OverWorkers):
         )
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> None:
-        """Nothing: there are no tokens, as workers wait for each other in each step.
+        """Do nothing: there are no tokens, as workers wait for each other in each step.
 
         Args:
             num_tokens: Checked as in the original; -1, or an integer >= 0.
@@ -362,7 +364,7 @@ class Replicas(OverWorkers):
         check_tokens(num_tokens, method.replicas_to_aggregate, method.total_num_replicas)
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> NoReturn:
-        """Refused: there are no sessions. `keras_tfopt.distributed.connect` is what to call.
+        """Raise an error: there are no sessions. Call `keras_tfopt.distributed.connect`.
 
         Args:
             is_chief: Whether this is worker 0.

@@ -1,123 +1,54 @@
-"""Verbs of optimizers around another one, whose own verbs they call."""
+"""Optimizers around another one, whose own verbs they call."""
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_tfopt.execution import (
-    check_traceable,
-    is_variable,
-    outside_compiler,
-    prepare,
-    slots_of,
-    variables_of,
-)
-from keras_tfopt.execution.verb_arguments import check_counter
-from keras_tfopt.legacy.arguments import OriginalAttributes, build_optimizer, chosen_dims
-from keras_tfopt.legacy.optimizer import Optimizer, Pairs, checked_pairs
-from keras_tfopt.legacy.saver import (
-    SwappingSaver,
-    check_moved,
-    check_saver_arguments,
-    eager_saver,
-)
-from keras_tfopt.legacy.table import Row
+from keras_tfopt.checks import check_number
+from keras_tfopt.engine import pattern_of
+from keras_tfopt.legacy.arguments import OriginalAttributes, chosen_dims
+from keras_tfopt.legacy.optimizer import Pairs
+from keras_tfopt.legacy.saver import check_moved, check_saver_arguments
+from keras_tfopt.legacy.select import running
 
 
-class Wrapping(Optimizer):
-    """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls.
-
-    Gradients of rows come to them as `keras_tfopt.RowGradient`.
-    """
-
-    _inside = "opt"  # the argument for the optimizer inside
-
-    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        arguments = dict(arguments)
-        opt = arguments[self._inside]
-        if isinstance(opt, keras.optimizers.Optimizer):
-            opt = Optimizer(opt)
-        if not isinstance(opt, Optimizer):
-            raise TypeError(
-                f"Argument `{self._inside}` must be an optimizer of keras_tfopt.legacy or one of "
-                f"Keras. Received: {opt!r}"
-            )
-        self._opt = opt
-        arguments = self._changed({**arguments, self._inside: opt.keras})
-        super().__init__(build_optimizer(kind, row, arguments), arguments.get("name", kind))
-        inside = self
-        while self._by_rows and isinstance(inside, Wrapping):
-            inside = inside._opt
-            inside._by_rows = True
-
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments in a form that the Keras optimizer takes."""
-        return arguments
-
-    @outside_compiler
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
-        """Calls that of `opt`; see `Optimizer.compute_gradients`."""
-        return self._opt.compute_gradients(*args, **kwargs)
-
-    @outside_compiler
-    def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
-    ) -> Any:
-        """Calls that of `opt`, with what is to be done around it; see `Optimizer`."""
-        pairs = checked_pairs(grads_and_vars)
-        check_counter(global_step)
-        check_traceable("apply_gradients")
-        self._begin_step(global_step)
-        verb = functools.partial(self._opt.apply_gradients, global_step=global_step, name=name)
-        return step_around(self._optimizer, verb, pairs, self._covered(pairs))
-
-    def _covered(self, pairs: Pairs) -> list[Any]:
-        return self._opt._covered(pairs)
-
-    def _parts(self) -> list[Any]:
-        return [*super()._parts(), *self._opt._parts()]
-
-
-def step_around(
-    wrapper: Any, verb: Callable[[Pairs], Any], pairs: Pairs, covered: list[Any]
-) -> Any:
-    """A step of a Keras wrapper with a verb for the step inside; gives what the verb does.
-
-    That is None where the wrapper has left out the step.
-    """
-    prepare(wrapper, covered)
-    results = []
-
-    def step(grads: list[Any], variables: list[Any]) -> None:
-        new = {id(variable): g for g, variable in zip(grads, variables, strict=True)}
-        results.append(verb([(new.get(id(variable)), variable) for _, variable in pairs]))
-
-    given = [pair for pair in pairs if pair[0] is not None]
-    wrapper.apply_around(step, [g for g, _ in given], [v for _, v in given])
-    return results[0] if results else None
-
-
-class Multitasking(Wrapping):
+class Multitasking(running.MultitaskVerbs):
     """`MultitaskOptimizerWrapper`, which has the name of the optimizer inside."""
 
     def get_name(self) -> str:
-        """The name of the optimizer inside."""
+        """Return the name of the optimizer inside."""
         return self._opt.get_name()
 
 
-class Clipping(Wrapping):
+class Clipping(running.WrapperVerbs):
     """`VariableClippingOptimizer`, whose dimensions are those of single variables."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        chosen = chosen_dims(arguments["vars_to_clip_dims"], is_variable)
-        self._clipped = [variable for variable, _, _ in chosen if not isinstance(variable, str)]
-        return {**arguments, "vars_to_clip_dims": {pattern: dims for _, pattern, dims in chosen}}
+        self._chosen = chosen_dims(arguments["vars_to_clip_dims"], running.is_variable)
+        given = [one for one, _, _ in self._chosen if not isinstance(one, str)]
+        self._clipped = [running.native(one) for one in given]
+        return {**arguments, "vars_to_clip_dims": self._dims_by_name(running.native)}
+
+    def _keras_arguments(self) -> dict[str, Any]:
+        dims = self._dims_by_name(self._as_given)
+        return {**super()._keras_arguments(), "vars_to_clip_dims": dims}
+
+    def _dims_by_name(self, form: Any) -> Any:
+        dims_of = {
+            pattern if isinstance(one, str) else pattern_of(form(one)): dims
+            for one, pattern, dims in self._chosen
+        }
+        return dims_of or _no_dims  # the originals take an empty dictionary
+
+    def _is_meant(self, variable: Any) -> bool:
+        """Tell a variable that was given from another one of its name."""
+        name = running.name_of(variable)
+        same = [one for one in self._clipped if running.name_of(one) == name]
+        return not same or any(one is variable for one in same)
 
     def _covered(self, pairs: Pairs) -> list[Any]:
         covered = super()._covered(pairs)
@@ -125,7 +56,11 @@ class Clipping(Wrapping):
         return covered + [variable for variable in self._clipped if id(variable) not in known]
 
 
-class Averaging(OriginalAttributes, Wrapping):
+def _no_dims(variable: Any) -> None:
+    """Choose no dimensions of a variable."""
+
+
+class Averaging(running.WrapperVerbs, OriginalAttributes):
     """`MovingAverageOptimizer`: averages of the variables, and files that hold them."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -135,41 +70,48 @@ class Averaging(OriginalAttributes, Wrapping):
                 "variable before or after its update, as it happened. Here it is always after",
                 stacklevel=4,
             )
-        self._num_updates = arguments["num_updates"]
-        if is_variable(self._num_updates):
-            # Steps read it before they begin, the original after its count had gone up.
-            self._updates = keras.Variable(
-                ops.cast(ops.convert_to_tensor(self._num_updates), "float32"),
-                trainable=False,
-                name="num_updates",
-            )
-            arguments = {**arguments, "num_updates": self._updates}
+        if arguments["num_updates"] is True and not self._steps_with_keras:
+            check_number("num_updates", True)  # which raises: steps are not counted
         return arguments
 
+    def _keras_arguments(self) -> dict[str, Any]:
+        given = self._num_updates = self._arguments["num_updates"]
+        if not running.is_variable(given):
+            return super()._keras_arguments()
+        counted: Any = True  # by the Keras optimizer itself
+        if self._steps_with_keras:
+            # A step here reads it before it begins. The original read it after it had gone up.
+            start = ops.cast(ops.convert_to_tensor(given), "float32")
+            counted = self._updates = keras.Variable(start, trainable=False, name="num_updates")
+        return {**super()._keras_arguments(), "num_updates": counted}
+
     def _begin_step(self, global_step: Any) -> None:
-        if is_variable(self._num_updates):
+        super()._begin_step(global_step)
+        if self._steps_with_keras and running.is_variable(self._num_updates):
             done = ops.cast(ops.convert_to_tensor(self._num_updates), "float32")
             self._updates.assign(done + (1.0 if global_step is self._num_updates else 0.0))
 
     def swapping_saver(
         self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
-    ) -> SwappingSaver:
-        """A saver that writes averages under the names of the variables.
+    ) -> Any:
+        """Return a saver that writes averages under the names of the variables.
 
         Args:
-            var_list: Variables to save, a list or a dictionary of them by name. None is all that
-                have averages, and all other state of the optimizer.
+            var_list: Variables to save, a list or a dictionary of them by name. None is, in graphs,
+                all global variables; eagerly, all that have averages, and all other state of the
+                optimizer.
             name: Name of the saver.
-            **kwargs: What `tf.train.Saver` takes, without meaning here.
+            **kwargs: Arguments of `tf.train.Saver`, which have a meaning in graphs only.
+
+        Returns:
+            A `tf.compat.v1.train.Saver` in graphs. Eagerly, where that writes no checkpoints for
+            TensorFlow 1, an object with its `save(None, path)` and `restore(None, path)`.
 
         Raises:
             RuntimeError: before the first step.
-            ValueError: if a variable has no average.
+            ValueError: if a variable has no average, or its average is not among `var_list`.
         """
         check_saver_arguments(kwargs)
-        moved = variables_of(self._optimizer)
+        moved = self._with_slots()
         check_moved(moved)
-        return eager_saver(var_list, moved, self._average_of, name, self)
-
-    def _average_of(self, variable: Any) -> Any:
-        return slots_of(self._optimizer, variable).get("average")
+        return self._saver("average", var_list, moved, name, kwargs)

@@ -4,7 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, full, register, within
+from keras_tfopt.fields import within
+from keras_tfopt.rule import Rule, full, register
 
 
 @register

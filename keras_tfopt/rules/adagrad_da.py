@@ -5,7 +5,8 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_global_step
-from keras_tfopt.rule import Rule, field, full, register, within, zeros
+from keras_tfopt.fields import field, within
+from keras_tfopt.rule import Rule, full, register, zeros
 from keras_tfopt.rules.shrinkage import soft_threshold
 
 

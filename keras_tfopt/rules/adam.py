@@ -4,12 +4,13 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, register, within, zeros
-from keras_tfopt.rules.moments import corrected_rate, moments, quotient
+from keras_tfopt.fields import flag
+from keras_tfopt.rule import register, zeros
+from keras_tfopt.rules.moments import Moments, largest, moments, quotient
 
 
 @register
-class Adam(Rule):
+class Adam(Moments):
     r"""Adam with the semantics of TensorFlow 1.
 
     $$
@@ -20,16 +21,19 @@ class Adam(Rule):
     \end{aligned}
     $$
 
-    where $t$ counts the optimizer's steps from 1.
+    where $t$ counts the optimizer's steps from 1. With `amsgrad` the largest $v$ so far,
+    $\hat v \leftarrow \max(\hat v, v)$, stands in its place in the last line.
 
     Args:
         learning_rate: Number >= 0, schedule or callable. Defaults to 0.001.
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999.
         epsilon: Number >= 0 that keeps the denominator from zero. Defaults to 1e-8.
+        amsgrad: Whether the denominator never shrinks. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
-    Slots: `m` and `v`, the moments, of the variable's shape.
+    Slots: `m` and `v`, the moments, of the variable's shape. With `amsgrad` also `vhat`, the
+    largest second moment so far.
 
     Row gradients: as if dense. The moments of all rows decay and all rows move, touched or not, as
     in `tf.train.AdamOptimizer`; see `keras_tfopt.LazyAdam` for the update of touched rows alone.
@@ -37,24 +41,23 @@ class Adam(Rule):
     Example:
     >>> model.compile(optimizer=keras_tfopt.Adam(1e-3))
 
-    Reference: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2015).
+    References: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2015); for `amsgrad`,
+    Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond" (2018).
 
     Differences: epsilon is added after the bias correction ("epsilon hat" in the paper), as in
-    `tf.train.AdamOptimizer`; `keras.optimizers.Adam` does the same with a default of 1e-7 instead
-    of 1e-8, has AMSGrad as an option, and does not sum repeated rows on TensorFlow.
+    `tf.train.AdamOptimizer`, which has no `amsgrad`; `keras.optimizers.Adam` does the same with a
+    default of 1e-7 instead of 1e-8, and does not sum repeated rows on TensorFlow.
     """
 
-    learning_rate: Any = 0.001
-    beta_1: float = within(0, 1, default=0.9, right_open=True)
-    beta_2: float = within(0, 1, default=0.999, right_open=True)
-    epsilon: float = within(0, default=1e-8)
+    amsgrad: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like)}
-
-    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        return {"rate": corrected_rate(self, lr, step)}
+        return {**super().slots(like), **({"vhat": zeros(like)} if self.amsgrad else {})}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        if not self.amsgrad or t.rows:
+            return super().update(g, x, s, t)
         m, v = moments(self, g, s)
-        return x - t.rate * quotient(m, ops.sqrt(v) + self.epsilon), {"m": m, "v": v}
+        vhat = largest(s.vhat, v)
+        step = t.rate * quotient(m, ops.sqrt(vhat) + self.epsilon)
+        return x - step, {"m": m, "v": v, "vhat": vhat}

@@ -3,12 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tfopt.checks import check_global_step
-from keras_tfopt.rule import field, register
-from keras_tfopt.rules.adam import Adam
+from keras_tfopt.fields import field
+from keras_tfopt.rule import register
+from keras_tfopt.rules.moments import Moments
 
 
 @register
-class AdamGS(Adam):
+class AdamGS(Moments):
     r"""Adam whose bias corrections follow a count of steps from outside.
 
     $$

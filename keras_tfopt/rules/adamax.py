@@ -5,12 +5,11 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.rule import register
-from keras_tfopt.rules.adam import Adam
-from keras_tfopt.rules.moments import quotient
+from keras_tfopt.rules.moments import Moments, quotient
 
 
 @register
-class AdaMax(Adam):
+class AdaMax(Moments):
     r"""Adam with the largest gradient so far in place of the second moment.
 
     $$

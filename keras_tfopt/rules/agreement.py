@@ -8,7 +8,7 @@ from keras_tfopt.checks import check_hyperparameter
 
 
 def check_sign_decay(name: str, value: Any) -> Any:
-    """Returns `value`, or raises an error if it is neither None nor a hyperparameter in [0, 1]."""
+    """Return `value`, or raise an error if it is neither None nor a hyperparameter in [0, 1]."""
     if value is None:
         return None
     return check_hyperparameter(name, value, 0, 1)

@@ -4,7 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, flag, register, within, zeros
+from keras_tfopt.fields import flag, within
+from keras_tfopt.rule import Rule, register, zeros
+from keras_tfopt.rules.moments import largest, moments
 
 
 @register
@@ -61,9 +63,8 @@ class AMSGrad(Rule):
         return {"rate": lr / ops.sqrt(step) if self.decay else lr}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        m = self.beta_1 * s.m + (1 - self.beta_1) * g
-        v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(g)
-        v_hat = ops.where(s.v_hat >= v, s.v_hat, v)
+        m, v = moments(self, g, s)
+        v_hat = largest(s.v_hat, v)
         size = ops.sqrt(v_hat) + self.epsilon
         step = m / ops.where(ops.equal(size, 0), ops.ones_like(size), size)
         return x - t.rate * step, {"m": m, "v": v, "v_hat": v_hat}

@@ -5,7 +5,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, full, register, within, zeros
+from keras_tfopt.fields import within
+from keras_tfopt.rule import Rule, full, register, zeros
 from keras_tfopt.rules.shrinkage import soft_threshold
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.execution import Rows, Slot, combine_rows, row_products
-from keras_tfopt.rule import Rule, integer, register, within
+from keras_tfopt.engine import Rows, Slot, combine_rows, row_products
+from keras_tfopt.fields import integer, within
+from keras_tfopt.rule import Rule, register
 
 
 @register
@@ -73,7 +74,7 @@ class GGT(Rule):
         return {"moment1": Slot((None,)), "grad_buffer": Slot((w, None)), "gram": Slot((w, w))}
 
     def derived(self, slots: dict[str, Any]) -> dict[str, Any]:
-        """The slots that follow from the others, which the original does not keep."""
+        """Return the slots that follow from the others, which the original does not keep."""
         rows = slots["grad_buffer"]
         return {"gram": rows @ ops.transpose(rows)}
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, register, within, zeros
+from keras_tfopt.fields import within
+from keras_tfopt.rule import Rule, register, zeros
 
 
 @register

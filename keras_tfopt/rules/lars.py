@@ -5,8 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.execution import check_choice, is_chosen, literal, no_vectors, settled
-from keras_tfopt.rule import Rule, field, flag, register, within, zeros
+from keras_tfopt.engine import check_choice, is_chosen, literal, no_vectors, settled
+from keras_tfopt.fields import field, flag, within
+from keras_tfopt.rule import Rule, register, zeros
+from keras_tfopt.rules.trust_ratio import trust_ratio
 
 
 def _check_skip_list(name: str, value: Any) -> Any:
@@ -100,7 +102,7 @@ class LARS(Rule):
         self.skip_list = settled(self.skip_list, likes)
 
     def is_skipped(self, like: Any) -> bool:
-        """Whether `skip_list` has this variable."""
+        """Return whether `skip_list` has this variable."""
         return is_chosen(like, literal(self.skip_list))
 
     def facts_of(self, like: Any) -> dict[str, Any]:
@@ -119,7 +121,7 @@ class LARS(Rule):
         return x - (h + self.momentum * a if self.nesterov else a), {"momentum": a}
 
     def compute_lr(self, gradient: Any, variable: Any) -> Any:
-        """The learning rate that a step with this gradient would use for this variable."""
+        """Return the learning rate that a step with this gradient would use for this variable."""
         x = ops.convert_to_tensor(variable)
         g = ops.cast(ops.convert_to_tensor(gradient), x.dtype)
         g_norm, x_norm = ops.sqrt(ops.sum(ops.square(g))), ops.sqrt(ops.sum(ops.square(x)))
@@ -128,5 +130,5 @@ class LARS(Rule):
         return ops.cast(self.learning_rate, x.dtype) * ratio
 
     def _trust_ratio(self, g_norm: Any, x_norm: Any, weight_decay: Any) -> Any:
-        ratio = self.eeta * x_norm / (g_norm + weight_decay * x_norm + self.epsilon)
-        return ops.where(ops.logical_and(x_norm > 0, g_norm > 0), ratio, ops.ones_like(ratio))
+        denominator = (g_norm + weight_decay * x_norm + self.epsilon) / self.eeta
+        return trust_ratio(x_norm, g_norm, denominator)

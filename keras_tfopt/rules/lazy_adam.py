@@ -4,8 +4,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.execution import Slot
-from keras_tfopt.rule import flag, register
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import flag
+from keras_tfopt.rule import register
 from keras_tfopt.rules.adam import Adam
 
 
@@ -28,14 +29,17 @@ class LazyAdam(Adam):
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999.
         epsilon: Number >= 0 that keeps the denominator from zero. Defaults to 1e-8.
+        amsgrad: Whether the denominator never shrinks, in variables with dense gradients; rows do
+            without. Defaults to False.
         catch_up: Whether the moments of a row that comes back decay for the steps that it missed,
             $m \leftarrow \beta_1^k m$ and $v \leftarrow \beta_2^k v$ for $k$ steps, before its
             gradient is added. They are then those of Adam with zero gradients in between, and
             only the row itself rested. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
-    Slots: `m` and `v`, the moments, of the variable's shape. With `catch_up` also `last`, the step
-    in which a row was touched last, int32 of shape `(rows,)`.
+    Slots: `m` and `v`, the moments, of the variable's shape. With `amsgrad` also `vhat`, the
+    largest second moment so far; with `catch_up` also `last`, the step in which a row was touched
+    last, int32 of shape `(rows,)`.
 
     Row gradients: only touched rows of variable and moments change, so the cost of the rule is that
     of the rows in the batch. Rare rows keep their moments instead of losing them between two
@@ -51,6 +55,7 @@ class LazyAdam(Adam):
 
     Differences: as there, epsilon is added after the bias correction ("epsilon hat" in the paper).
     `keras.optimizers.Adam` does the same with 1e-7, and updates every row of a table at each step.
+    `tensorflow_addons.optimizers.LazyAdam` has an epsilon of 1e-7, and `amsgrad` as here.
     """
 
     sparse = "rows"

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_number
-from keras_tfopt.execution import eigh_is_slow
+from keras_tfopt.engine import eigh_is_slow
 
 # Of the iteration: steps after which even the smallest eigenvalue that the data type resolves has
 # converged, and the residual at which to stop.
@@ -18,7 +18,7 @@ _LIMITS = {"float32": (50, 1e-5), "float64": (90, 1e-12)}
 def matrix_inverse_pth_root(
     matrix: Any, p: float, epsilon: float = 0.0, iterative: bool | None = None
 ) -> Any:
-    r"""The inverse p-th root $A^{-1/p}$ of a symmetric positive definite matrix.
+    r"""Return the inverse p-th root $A^{-1/p}$ of a symmetric positive definite matrix.
 
     By eigenvalues, $A = U \Lambda U^\top$: $U \max(\Lambda, \epsilon)^{-1/p} U^\top$. Or by the
     coupled Newton iteration, which takes nothing but matrix products: with
@@ -65,7 +65,7 @@ def matrix_inverse_pth_root(
 
 
 def matrix_square_root(matrix: Any, iterative: bool | None = None) -> Any:
-    r"""The square root $A^{1/2}$ of a symmetric positive semi-definite matrix.
+    r"""Return the square root $A^{1/2}$ of a symmetric positive semi-definite matrix.
 
     By eigenvalues, where those below zero count as zero, or as $A A^{-1/2}$ by the iteration of
     `keras_tfopt.matrix_inverse_pth_root`.
@@ -99,7 +99,7 @@ def matrix_square_root(matrix: Any, iterative: bool | None = None) -> Any:
 
 
 def use_iteration(wanted: bool | None, p: float) -> bool:
-    """Whether to iterate for an inverse p-th root."""
+    """Return whether to iterate for an inverse p-th root."""
     if wanted is not None:
         check_bool("iterative", wanted)
     whole = p == round(p)
@@ -109,21 +109,29 @@ def use_iteration(wanted: bool | None, p: float) -> bool:
 
 
 def inverse_root(matrix: Any, exponent: Any, epsilon: Any, iterative: bool) -> Any:
-    """`matrix` to the power -exponent."""
+    """Return `matrix`, or each of a batch, to the power -exponent."""
     if iterative:
         return _by_products(matrix, round(1 / exponent))
     values, vectors = ops.eigh(matrix)
     values = ops.where(values > epsilon, values, epsilon * ops.ones_like(values))
-    return (vectors * values**-exponent) @ ops.transpose(vectors)
+    return (vectors * values[..., None, :] ** -exponent) @ ops.swapaxes(vectors, -1, -2)
+
+
+def inverse_roots(matrices: list[Any], exponent: Any, ridge: Any, iterative: bool) -> list[Any]:
+    """Return matrices, or batches of them, with a ridge to the power -exponent."""
+    raised = [m + ridge * ops.eye(int(m.shape[-1]), dtype=m.dtype) for m in matrices]
+    return [inverse_root(m, exponent, ridge, iterative) for m in raised]
 
 
 def _by_products(matrix: Any, p: int) -> Any:
     dtype = keras.backend.standardize_dtype(matrix.dtype)
     limit, tolerance = _LIMITS[dtype]
-    identity = ops.eye(int(matrix.shape[0]), dtype=dtype)
-    largest = ops.max(ops.abs(matrix))  # squares of small numbers would be zero
+    identity = ops.eye(int(matrix.shape[-1]), dtype=dtype)
+    # Squares of small numbers would be zero.
+    largest = ops.max(ops.abs(matrix), axis=(-2, -1), keepdims=True)
     largest = ops.where(largest > 0, largest, ops.ones_like(largest))
-    norm = ops.sqrt(ops.sum(ops.square(matrix / largest))) * largest
+    square = ops.sum(ops.square(matrix / largest), axis=(-2, -1), keepdims=True)
+    norm = ops.sqrt(square) * largest
     norm = ops.where(norm > 0, norm, ops.ones_like(norm))
     # Rounding may have left eigenvalues below zero, from which the iteration would run away.
     resolved = matrix / norm + tolerance / 10 * identity
@@ -139,13 +147,14 @@ def _by_products(matrix: Any, p: int) -> Any:
     def unfinished(count: Any, x: Any, m: Any) -> Any:
         return ops.logical_and(count < limit, residual(m) > tolerance)
 
-    start = (ops.convert_to_tensor(0, "int32"), scale ** (1 / p) * identity, scale * resolved)
+    first = scale ** (1 / p) * (identity + ops.zeros_like(matrix))
+    start = (ops.convert_to_tensor(0, "int32"), first, scale * resolved)
     _, x, _ = ops.while_loop(unfinished, turn, start)
     return x * norm ** (-1 / p)
 
 
 def _power(matrix: Any, p: int) -> Any:
-    """A positive power in as few products as squaring takes."""
+    """Return a positive power in as few products as squaring takes."""
     if p == 1:
         return matrix
     half = _power(matrix @ matrix, p // 2)

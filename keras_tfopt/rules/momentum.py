@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.rule import Rule, flag, register, within, zeros
+from keras_tfopt.fields import flag, within
+from keras_tfopt.rule import Rule, register, zeros
 
 
 @register

@@ -5,12 +5,11 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.rule import register
-from keras_tfopt.rules.adam import Adam
-from keras_tfopt.rules.moments import moments, quotient
+from keras_tfopt.rules.moments import Moments, moments, quotient
 
 
 @register
-class Nadam(Adam):
+class Nadam(Moments):
     r"""Adam with Nesterov's look ahead in the first moment.
 
     $$

@@ -5,7 +5,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, field, register, within, zeros
+from keras_tfopt.fields import field, within
+from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.agreement import check_sign_decay
 
 

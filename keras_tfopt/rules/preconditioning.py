@@ -8,12 +8,12 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_function_of_step, check_integer
-from keras_tfopt.execution import changes, conditional, is_function_of_step
+from keras_tfopt.engine import changes, conditional, is_function_of_step
 from keras_tfopt.rules.matrix_roots import inverse_root, use_iteration
 
 
 def sum_of_products(rule: Any, old: Any, t: Any, matrix: Any) -> Any:
-    """The sum with the products of this gradient's rows, where it is time for an update."""
+    """Return the sum with the products of this gradient's rows, where an update is due."""
 
     def updated() -> Any:
         weight = t.mat_gbar_weight * t.precond_update_interval
@@ -23,7 +23,7 @@ def sum_of_products(rule: Any, old: Any, t: Any, matrix: Any) -> Any:
 
 
 def added(rule: Any, old: Any, t: Any, weight: Any, new: Any) -> Any:
-    """The decayed sum with something new."""
+    """Return the decayed sum with something new."""
     if old is None:
         return weight * new
     # Passes over large matrices that change nothing take as long as others.
@@ -31,7 +31,7 @@ def added(rule: Any, old: Any, t: Any, weight: Any, new: Any) -> Any:
 
 
 def root(rule: Any, old: Any, t: Any, total: Any, exponent: Any) -> Any:
-    """The inverse root of a sum, where it is time for a new one."""
+    """Return the inverse root of a sum, where a new one is due."""
 
     def updated() -> Any:
         size = int(total.shape[0])  # an object where TensorFlow behaves as its version 1
@@ -44,24 +44,35 @@ def root(rule: Any, old: Any, t: Any, total: Any, exponent: Any) -> Any:
 
 
 def _every(fixed: Any, interval: Any, t: Any, updated: Callable[[], Any], old: Any) -> Any:
-    """`updated()` in every so many steps and `old` in the others, where it is not called."""
+    """Return `updated()` in every so many steps and `old` in the others, where it is not called."""
     if is_always(fixed, 1):
         return updated()
     return conditional(t.step % interval < 1, updated, lambda: old)
 
 
 def is_always(value: Any, number: int) -> bool:
-    """Whether a hyperparameter is this number, in every step."""
+    """Return whether a hyperparameter is this number in every step."""
     return isinstance(value, (int, float)) and value == number
 
 
+def decayed(old: Any, beta: Any, new: Any) -> Any:
+    """Return the average with something new, or the sum where nothing decays."""
+    return old + new if is_always(beta, 1) else beta * old + (1 - beta) * new
+
+
+def is_due(step: Any, first: int, interval: int) -> Any:
+    """Return whether a step is the first or, after that, a multiple of the interval."""
+    due = ops.logical_or(ops.equal(step, first), ops.equal(step % interval, 0))
+    return ops.logical_and(step >= first, due)
+
+
 def whole_root(exponent: float) -> float:
-    """The p of a power -1/p, an integer if it is one but for rounding."""
+    """Return the p of a power -1/p, an integer if it is one but for rounding."""
     return round(1 / exponent, 9)
 
 
 def check_iteration(rule: Any, rank: int) -> None:
-    """Raises an error if a wanted iteration cannot take the roots of variables of this rank."""
+    """Raise an error if the iteration cannot take the roots of variables of this rank."""
     if not rule.use_iterative_root:
         return
     if not isinstance(rule.alpha, float) or not whole_root(rule.alpha / rank).is_integer():
@@ -72,7 +83,7 @@ def check_iteration(rule: Any, rank: int) -> None:
 
 
 def check_interval(name: str, value: Any) -> Any:
-    """Returns an integer >= 1 or what gives one at each step, or raises an error."""
+    """Return an integer >= 1 or what gives one at each step, or raise an error."""
     if changes(value) or is_function_of_step(value):
         return check_function_of_step(name, value, 1)
     return check_integer(name, value, 1)

@@ -4,7 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, full, register, within
+from keras_tfopt.fields import within
+from keras_tfopt.rule import Rule, full, register
 from keras_tfopt.rules.shrinkage import proximal
 
 
@@ -42,8 +43,8 @@ class ProximalAdagrad(Rule):
     Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic
     Optimization" (2011).
 
-    Differences: none from `tf.train.ProximalAdagradOptimizer`, which has no default learning rate.
-    Keras has no such optimizer.
+    Differences: none from `tf.train.ProximalAdagradOptimizer`, which has no default learning rate,
+    nor from `tensorflow_addons.optimizers.ProximalAdagrad`. Keras has no such optimizer.
     """
 
     sparse = "rows"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tfopt.rule import Rule, register, within
+from keras_tfopt.fields import within
+from keras_tfopt.rule import Rule, register
 from keras_tfopt.rules.shrinkage import proximal
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, full, register, within
+from keras_tfopt.fields import within
+from keras_tfopt.rule import Rule, full, register
 
 
 @register
@@ -53,6 +54,8 @@ class RegAdagrad(Rule):
     initial_accumulator_value: float = within(0, default=0.1, left_open=True, fixed=True)
 
     def __post_init__(self) -> None:
+        if self.is_formula():
+            return
         self._avoided = 0
         # Not an argument, but read by compiled steps like one that is a variable: 0 or 1.
         self.avoiding = self.add_variable(

@@ -4,7 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.rule import Rule, flag, full, register, within, zeros
+from keras_tfopt.fields import flag, within
+from keras_tfopt.rule import Rule, full, register, zeros
 
 
 @register

@@ -6,8 +6,9 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import at_step, check_bool, check_function_of_step, check_global_step
-from keras_tfopt.execution import Slot
-from keras_tfopt.rule import Rule, field, integer, register, within, zeros
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import field, integer, within
+from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.preconditioning import (
     added,
     check_interval,

@@ -8,11 +8,11 @@ from keras import ops
 
 
 def soft_threshold(u: Any, threshold: Any) -> Any:
-    """`u` moved towards zero by `threshold`, and no further than to zero; NaN stays NaN."""
+    """Return `u` moved towards zero by `threshold`, no further than to zero; NaN stays NaN."""
     length = ops.abs(u) - threshold
     return ops.where(length <= 0, ops.zeros_like(u), ops.sign(u) * length)
 
 
 def proximal(u: Any, rate: Any, l1: Any, l2: Any) -> Any:
-    """The weight that a step of size `rate` to `u` has after both penalties."""
+    """Return the weight that a step of size `rate` to `u` has after both penalties."""
     return soft_threshold(u, rate * l1) / (1 + rate * l2)

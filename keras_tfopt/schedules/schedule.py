@@ -1,16 +1,39 @@
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_tfopt.execution import check_arguments, own_parameters
+from keras_tfopt.engine import check_arguments, decoded, encoded, own_parameters
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Abstract: a schedule whose constructor suggests arguments for names that it does not have."""
+    """Abstract: a schedule that keeps each argument of its constructor under its name.
+
+    Its constructor suggests arguments for names that it does not have.
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Check the names of arguments before the constructor sees them."""
-        check_arguments(cls.__name__, kwargs, own_parameters(cls))
+        check_arguments(cls.__name__, kwargs, [*own_parameters(cls), *_parameters(cls)])
         return super().__new__(cls)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments, serializable."""
+        return {name: encoded(getattr(self, name)) for name in _parameters(type(self))}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Return the schedule that `get_config` described."""
+        return cls(**{name: decoded(value) for name, value in config.items()})
+
+
+def _parameters(cls: Any) -> list[str]:
+    return list(inspect.signature(cls.__init__).parameters)[1:]
+
+
+def as_number(step: Any) -> Any:
+    """Return the number of a step as a floating-point tensor."""
+    return ops.cast(step, keras.backend.floatx())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.rule import register
-from keras_tfopt.schedules.schedule import Schedule
+from keras_tfopt.schedules.schedule import Schedule, as_number
 
 
 @register
@@ -34,12 +33,8 @@ class LinearSignDecay(Schedule):
         self.decay_steps = check_integer("decay_steps", decay_steps, 1)
 
     def __call__(self, step: Any) -> Any:
-        """The decay after so many steps."""
+        """Return the decay after so many steps."""
         return (self.decay_steps - _done(step, self.decay_steps)) / self.decay_steps
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"decay_steps": self.decay_steps}
 
 
 @register
@@ -69,14 +64,10 @@ class CosineSignDecay(Schedule):
         self.zero_after = _check_zero_after(zero_after)
 
     def __call__(self, step: Any) -> Any:
-        """The decay after so many steps."""
+        """Return the decay after so many steps."""
         periods = self.num_periods * _done(step, self.decay_steps)  # times N
         value = 0.5 * (1 + ops.cos(2 * math.pi * periods / self.decay_steps))
         return _cut(value, periods, self.zero_after, self.decay_steps)
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return _config(self)
 
 
 @register
@@ -110,20 +101,16 @@ class RestartSignDecay(Schedule):
         self.zero_after = _check_zero_after(zero_after)
 
     def __call__(self, step: Any) -> Any:
-        """The decay after so many steps."""
+        """Return the decay after so many steps."""
         periods = self.num_periods * _done(step, self.decay_steps)  # times N
         within = ops.mod(periods, self.decay_steps) / self.decay_steps
         return _cut(
             0.5 * (1 + ops.cos(math.pi * within)), periods, self.zero_after, self.decay_steps
         )
 
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return _config(self)
-
 
 def _done(step: Any, decay_steps: int) -> Any:
-    step = ops.cast(step, keras.backend.floatx())
+    step = as_number(step)
     return ops.where(step < decay_steps, step, ops.full_like(step, decay_steps))
 
 
@@ -135,8 +122,3 @@ def _cut(value: Any, periods: Any, zero_after: float | None, decay_steps: int) -
 
 def _check_zero_after(value: Any) -> float | None:
     return None if value is None else check_number("zero_after", value, 0, left_open=True)
-
-
-def _config(schedule: Any) -> dict[str, Any]:
-    names = ("decay_steps", "num_periods", "zero_after")
-    return {name: getattr(schedule, name) for name in names}

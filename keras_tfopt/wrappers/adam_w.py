@@ -22,6 +22,7 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
         beta_1: Decay rate of the first moment in [0, 1). Defaults to 0.9.
         beta_2: Decay rate of the second moment in [0, 1). Defaults to 0.999.
         epsilon: Number >= 0. Defaults to 1e-8.
+        amsgrad: Whether the denominator never shrinks. Defaults to False.
         decay_variables: Which variables decay; see `keras_tfopt.DecoupledWeightDecay`. Defaults to
             None: all.
         scale_by_learning_rate: Whether the decay is multiplied by the learning rate. Defaults to
@@ -29,7 +30,7 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
         name: Name of the optimizer.
         **base: Options of the optimizer inside; see `keras_tfopt.Rule`.
 
-    Slots: none. Those of `keras_tfopt.Adam` inside are `m` and `v`.
+    Slots: none. Those of `keras_tfopt.Adam` inside are `m` and `v`, with `amsgrad` also `vhat`.
 
     Row gradients: touched rows decay, once each; then all rows move, as with `keras_tfopt.Adam`.
     `keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)` moves touched rows only.
@@ -42,9 +43,9 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019).
 
     Differences: none in the numbers from `tf.contrib.opt.AdamWOptimizer` and from
-    `tensorflow_addons.optimizers.AdamW`, but for their defaults (the latter has `epsilon=1e-7`) and
-    for `amsgrad`, which is `keras_tfopt.AMSGrad`. `keras.optimizers.AdamW` multiplies the decay by
-    the learning rate, as `scale_by_learning_rate=True` does here.
+    `tensorflow_addons.optimizers.AdamW`, but for their defaults (the latter has `epsilon=1e-7`).
+    `keras.optimizers.AdamW` multiplies the decay by the learning rate, as
+    `scale_by_learning_rate=True` does here.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
+        amsgrad: bool = False,
         decay_variables: Any = None,
         scale_by_learning_rate: bool = False,
         name: str | None = None,
@@ -66,6 +68,7 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
             beta_1=beta_1,
             beta_2=beta_2,
             epsilon=epsilon,
+            amsgrad=amsgrad,
             decay_variables=decay_variables,
             scale_by_learning_rate=scale_by_learning_rate,
             name=name,

@@ -7,8 +7,19 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_bool, check_hyperparameter
-from keras_tfopt.execution import Like, check_choice, encoded, excluding, is_chosen, settled
+from keras_tfopt.engine import (
+    NO_SETTINGS,
+    Engine,
+    Like,
+    Settings,
+    check_choice,
+    encoded,
+    excluding,
+    innermost,
+    is_chosen,
+    settled,
+)
+from keras_tfopt.fields import field, flag, within
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
@@ -18,20 +29,21 @@ class Decay(Wrapper):
 
     sparse = "rows"
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        weight_decay: Any,
-        decay_variables: Any = None,
-        scale_by_learning_rate: bool = False,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, name=name, **base)
-        self.weight_decay = check_hyperparameter("weight_decay", weight_decay, 0)
-        self.decay_variables = check_choice("decay_variables", decay_variables)
-        self.scale_by_learning_rate = check_bool("scale_by_learning_rate", scale_by_learning_rate)
+    weight_decay: Any = within(0)
+    decay_variables: Any = field(check_choice, default=None)
+    scale_by_learning_rate: bool = flag(default=False)
+
+    # Whether the weight decay of groups belongs here; graphs have no groups.
+    _has_groups = False
+
+    def __post_init__(self) -> None:
         self._excluded: list[Any] = []
+        inner = innermost(self)
+        self._has_groups = (
+            isinstance(inner, Engine) and not inner.built and not inner.decay_is_around
+        )
+        if self._has_groups:
+            inner.decay_is_around = True
 
     def exclude_from_weight_decay(
         self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
@@ -61,11 +73,13 @@ class Decay(Wrapper):
         self._excluded = settled(self._excluded, likes)
 
     def reach(self, like: Like) -> str | None:
+        if self._has_groups and self.settings_of(like).decay == 0:
+            return None
         chosen = self.decay_variables is None or is_chosen(like, self.decay_variables)
         return self.sparse if chosen and not is_chosen(like, self._excluded) else None
 
     def decays(self, like: Like, by_rows: bool) -> bool:
-        now = ops.convert_to_numpy(self.now(self.weight_decay))
+        now = ops.convert_to_numpy(self.now(self._decay_in(self.settings_of(like))))
         return self.reach(like) is not None and bool(now)
 
     def own_config(self) -> dict[str, Any]:
@@ -74,7 +88,7 @@ class Decay(Wrapper):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Any:
-        """The optimizer that `get_config` described."""
+        """Return the optimizer that `get_config` described."""
         config = dict(config)
         excluded = config.pop("no_weight_decay", None)
         optimizer = cls.made_from(config, custom_objects)
@@ -84,11 +98,19 @@ class Decay(Wrapper):
 
     @classmethod
     def made_from(cls, config: dict[str, Any], custom_objects: dict | None) -> Any:
-        """The optimizer of a configuration that exempts no variables."""
+        """Return the optimizer of a configuration that exempts no variables."""
         return super().from_config(config, custom_objects)
 
+    def _decay_in(self, settings: Settings) -> Any:
+        """Return the weight decay of variables of which groups say this."""
+        of_groups = settings.decay if self._has_groups else None
+        return self.weight_decay if of_groups is None else of_groups
+
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        decay = self.now(self.weight_decay)
+        return self.scalars_in(NO_SETTINGS, lr, step)
+
+    def scalars_in(self, settings: Settings, lr: Any, step: Any) -> dict[str, Any]:
+        decay = self.now(self._decay_in(settings))
         if not self.scale_by_learning_rate:
             return {"decay": decay}
         if lr is None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import Like, check_choice, is_chosen, pattern_of, settled
+from keras_tfopt.engine import Like, check_choice, is_chosen, pattern_of, settled
 
 NAME = "vars_to_clip_dims"
 
 
 def check_dims(value: Any) -> Any:
-    """Returns the dimensions by pattern, or raises an error that names the argument."""
+    """Return the dimensions by pattern, or raise an error that names the argument."""
     if callable(value):
         return value
     pairs = list(value.items()) if isinstance(value, dict) else value
@@ -41,7 +41,7 @@ def check_dims(value: Any) -> Any:
 
 
 def dims_of(like: Like, value: Any) -> tuple[int, ...] | None:
-    """The dimensions for a variable, counted from the first, or None if there are none for it."""
+    """Return the dimensions for a variable, counted from the first; None if there are none."""
     if callable(value):
         dims = value(like)
     else:

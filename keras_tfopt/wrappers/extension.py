@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import all_arguments, check_arguments, decoded, own_parameters
+from keras_tfopt.engine import all_arguments, check_arguments, decoded, own_parameters
 from keras_tfopt.rule import PACKAGE
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.decay import Decay
@@ -18,7 +18,7 @@ OWN = ("weight_decay", "decay_variables", "scale_by_learning_rate")
 
 @functools.cache
 def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
-    """A class that is `optimizer_class` with decoupled weight decay.
+    """Return a class that is `optimizer_class` with decoupled weight decay.
 
     Its constructor takes the arguments of `optimizer_class`, and as keywords `weight_decay`, which
     has no default, `decay_variables` and `scale_by_learning_rate`; see `DecoupledWeightDecay`,
@@ -64,7 +64,7 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
             super().__init__(inner, weight_decay, decay_variables, scale_by_learning_rate, name)
 
         def get_config(self) -> dict[str, Any]:
-            """The constructor's arguments, serializable."""
+            """Return the constructor's arguments, serializable."""
             inner = self.inner_optimizer.get_config()
             return {**inner, "name": self.name, **self.own_config()}
 

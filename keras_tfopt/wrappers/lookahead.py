@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_integer, check_number
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import integer, within
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
@@ -44,17 +44,8 @@ class Lookahead(Wrapper):
     `keras.optimizers` and in TensorFlow 1.
     """
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        sync_period: int = 6,
-        slow_step_size: float = 0.5,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, name=name, **base)
-        self.sync_period = check_integer("sync_period", sync_period, 1)
-        self.slow_step_size = check_number("slow_step_size", slow_step_size, 0, 1)
+    sync_period: int = integer(1, default=6)
+    slow_step_size: float = within(0, 1, default=0.5, fixed=True)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {"slow": Slot(like.shape, "variable")}

@@ -39,9 +39,8 @@ class MomentumW(extend_with_decoupled_weight_decay(Momentum)):  # type: ignore[m
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), there SGDW.
 
     Differences: none in the numbers from `tf.contrib.opt.MomentumWOptimizer`, which has no defaults
-    for rate and momentum. `tensorflow_addons.optimizers.SGDW` keeps the velocity multiplied by the
-    learning rate, which differs where that changes, and without momentum it leaves out the decay of
-    row gradients.
+    for rate and momentum. `keras_tfopt.SGDW`, of TensorFlow Addons, keeps the velocity multiplied
+    by the learning rate, which differs where that changes.
     """
 
     def __init__(

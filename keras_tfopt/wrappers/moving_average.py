@@ -6,14 +6,18 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import (
-    check_bool,
-    check_hyperparameter,
-    check_integer,
     check_number,
 )
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
+
+
+def _check_num_updates(name: str, value: Any) -> Any:
+    if value is True or isinstance(value, keras.Variable):
+        return value
+    return check_number(name, value, 0)
 
 
 @register
@@ -65,27 +69,13 @@ class MovingAverage(Wrapper):
     variables when training ends.
     """
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        average_decay: Any = 0.9999,
-        num_updates: Any = None,
-        sequential_update: bool = True,
-        start_step: int = 0,
-        dynamic_decay: bool = False,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, name=name, **base)
-        self.average_decay = check_hyperparameter("average_decay", average_decay, 0, 1)
-        if not (
-            num_updates is None or num_updates is True or isinstance(num_updates, keras.Variable)
-        ):
-            num_updates = check_number("num_updates", num_updates, 0)
-        self.num_updates = num_updates
-        self.sequential_update = check_bool("sequential_update", sequential_update)
-        self.start_step = check_integer("start_step", start_step, 0)
-        self.dynamic_decay = check_bool("dynamic_decay", dynamic_decay)
+    by_rate = False
+
+    average_decay: Any = within(0, 1, default=0.9999)
+    num_updates: Any = field(_check_num_updates, default=None)
+    sequential_update: bool = flag(default=True)
+    start_step: int = integer(0, default=0)
+    dynamic_decay: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {"average": Slot(like.shape, "variable")}

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_number
-from keras_tfopt.execution import clipped_by_global_norm
+from keras_tfopt.engine import clipped_by_global_norm
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
@@ -26,7 +26,7 @@ class Multitask(Wrapper):
     $$
 
     for each variable $x$ with its slots $s$. The number of steps advances in any case. With
-    accumulation, $g$ is the sum of the micro-steps.
+    accumulation, $g$ is the mean over the micro-steps.
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration. State that it keeps for
@@ -48,9 +48,6 @@ class Multitask(Wrapper):
     Differences: none in the numbers from `tf.contrib.opt.MultitaskOptimizerWrapper`.
     `keras.optimizers` move a variable unless its gradient is None.
     """
-
-    def __init__(self, inner_optimizer: Any, name: str | None = None, **base: Any):
-        super().__init__(inner_optimizer, name=name, **base)
 
     def accept(self, g: Any, x: Any, t: Any) -> Any:
         return ops.any(ops.not_equal(g, 0))

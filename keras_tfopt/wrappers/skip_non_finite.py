@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_integer
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import integer
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
@@ -21,10 +21,9 @@ class SkipNonFinite(Wrapper):
     \end{cases}
     $$
 
-    A step that is left out changes no variable, no slot, no sum of micro-steps, and does not count
-    as a step of the inner optimizer. Optimizers around this one see it too late for what they do
-    before the step: it belongs outermost, with only a `LossScaleOptimizer` around it, which leaves
-    out such steps by itself.
+    A step that is left out changes no variable, no slot and no sum of micro-steps, runs no hook of
+    other wrappers, and does not count as a step of the inner optimizer. A `LossScaleOptimizer`,
+    which goes around all others, leaves out such steps by itself.
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration.
@@ -49,17 +48,7 @@ class SkipNonFinite(Wrapper):
     a hook that stops training then.
     """
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        max_consecutive: int | None = None,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, name=name, **base)
-        if max_consecutive is not None:
-            max_consecutive = check_integer("max_consecutive", max_consecutive, 0)
-        self.max_consecutive = max_consecutive
+    max_consecutive: int | None = integer(0, default=None)
 
     def counters(self) -> dict[str, Slot]:
         return {"skipped": Slot((), 0, "int32"), "skipped_in_a_row": Slot((), 0, "int32")}
@@ -82,8 +71,8 @@ class SkipNonFinite(Wrapper):
         """Steps that were left out since the last one that was made."""
         return self.count("skipped_in_a_row")
 
-    def raise_excess(self) -> None:
-        """Raises an error if more steps in a row were left out than `max_consecutive`, once."""
+    def raise_late_errors(self) -> None:
+        """Raise an error, once, if more steps in a row were left out than `max_consecutive`."""
         in_a_row = self.known_count("skipped_in_a_row")
         if self.max_consecutive is None or in_a_row is None or in_a_row <= self.max_consecutive:
             return

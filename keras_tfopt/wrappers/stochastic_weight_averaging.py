@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_integer
-from keras_tfopt.execution import Slot
+from keras_tfopt.engine import Slot
+from keras_tfopt.fields import integer
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
@@ -51,17 +51,8 @@ class StochasticWeightAveraging(Wrapper):
     the weights that they were taken with; take them anew for the averages.
     """
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        start_averaging: int = 0,
-        average_period: int = 10,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, name=name, **base)
-        self.start_averaging = check_integer("start_averaging", start_averaging, 0)
-        self.average_period = check_integer("average_period", average_period, 1)
+    start_averaging: int = integer(0, default=0)
+    average_period: int = integer(1, default=10)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {"average": Slot(like.shape), "count": Slot(())}

@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_hyperparameter
-from keras_tfopt.execution import Like
+from keras_tfopt.engine import Like
+from keras_tfopt.fields import field, within
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.dimensions import (
@@ -63,17 +63,10 @@ class VariableClipping(Wrapper):
 
     sparse = "rows"
 
-    def __init__(
-        self,
-        inner_optimizer: Any,
-        vars_to_clip_dims: Any,
-        max_norm: Any,
-        name: str | None = None,
-        **base: Any,
-    ):
-        super().__init__(inner_optimizer, name=name, **base)
-        self.vars_to_clip_dims = check_dims(vars_to_clip_dims)
-        self.max_norm = check_hyperparameter("max_norm", max_norm, 0, left_open=True)
+    by_rate = False
+
+    vars_to_clip_dims: Any = field(lambda name, value: check_dims(value))
+    max_norm: Any = within(0, left_open=True)
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"max_norm": self.now(self.max_norm)}

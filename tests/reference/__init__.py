@@ -11,10 +11,14 @@ import numpy as np
 
 
 class Reference:
-    """What all references share: the learning rate, and how a row gradient is carried out."""
+    """The base of references: the learning rate, and what a row gradient does."""
 
     sparse = "dense"  # "dense": as if dense; "rows": touched rows only;
     #                   "move_rows": slots everywhere, the variable in touched rows only
+
+    moves = None  # the slot that steps start from, where it is not the variable
+
+    undecayed = {}  # variables before weight decay, where a test has that
 
     learning_rate = None
     global_step = None  # what a counter from outside holds, before it is counted up
@@ -32,7 +36,7 @@ class Reference:
         return {path: self.slots(value) for path, value in x.items()}
 
     def advance(self, gradients, x, s, step):
-        """One step of all variables. A path that `gradients` does not have has gradient None."""
+        """Make a step of all variables. A path that `gradients` lacks has gradient None."""
         new = {path: self.step(gradients.get(path), x[path], s[path], step, path) for path in x}
         return {path: n[0] for path, n in new.items()}, {path: n[1] for path, n in new.items()}
 
@@ -41,19 +45,19 @@ class Reference:
         raise NotImplementedError
 
     def update(self, g, x, s, step, path):
-        """One step on a dense gradient. Returns the new x and all new slots."""
+        """Make a step on a dense gradient; return the new x and all new slots."""
         raise NotImplementedError
 
     def update_rows(self, g, x, s, step, path):
-        """One step on the stacked touched rows, where the row rule is not the dense one."""
+        """Make a step on the touched rows, for rules that differ there from dense steps."""
         return self.update(g, x, s, step, path)
 
     def update_moving(self, g, x, s, step, path, rows):
-        """One step of all slots, where the others than the touched rows differ from the dense."""
+        """Make a step of all slots, for rules whose other rows differ there from dense steps."""
         return self.update(g, x, s, step, path)
 
     def step(self, gradient, x, s, step, path=""):
-        """One step on a gradient as it comes: an array, a pair (values, indices), or None."""
+        """Make a step on an array, on a pair (values, indices), or on None."""
         if gradient is None:
             return x, s
         g = dense(gradient, x)
@@ -67,7 +71,7 @@ class Reference:
             moved, s = self.update_moving(g, x, s, step, path, rows)
             return _put(x, rows, moved[rows]), s
 
-        part = {name: value[rows] for name, value in s.items()}
+        part = {name: value[rows] if value.ndim else value for name, value in s.items()}
         new_x, new_s = self.update_rows(g[rows], x[rows], part, step, path)
         return _put(x, rows, new_x), {name: _put(s[name], rows, new_s[name]) for name in s}
 
@@ -83,6 +87,8 @@ def dense(gradient, x):
 
 
 def _put(array, rows, values):
+    if not array.ndim:  # one number for all rows
+        return values
     array = array.copy()
     array[rows] = values
     return array

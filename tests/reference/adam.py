@@ -11,15 +11,19 @@ from tests.reference import Reference
 
 
 class Adam(Reference):
-    def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-8):
+    def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-8, amsgrad=False):
         self.learning_rate, self.epsilon = learning_rate, epsilon
-        self.beta_1, self.beta_2 = beta_1, beta_2
+        self.beta_1, self.beta_2, self.amsgrad = beta_1, beta_2, amsgrad
 
     def slots(self, x):
-        return {"m": np.zeros_like(x), "v": np.zeros_like(x)}
+        names = ("m", "v", "vhat") if self.amsgrad else ("m", "v")
+        return {name: np.zeros_like(x) for name in names}
 
     def update(self, g, x, s, step, path):
         alpha = self.lr(step) * math.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
         m = self.beta_1 * s["m"] + (1 - self.beta_1) * g
         v = self.beta_2 * s["v"] + (1 - self.beta_2) * g * g
-        return x - alpha * m / (np.sqrt(v) + self.epsilon), {"m": m, "v": v}
+        new = {"m": m, "v": v}
+        if self.amsgrad:
+            v = new["vhat"] = np.maximum(s["vhat"], v)
+        return x - alpha * m / (np.sqrt(v) + self.epsilon), new

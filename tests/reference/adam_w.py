@@ -12,6 +12,7 @@ class AdamW(DecoupledWeightDecay):
         beta_1=0.9,
         beta_2=0.999,
         epsilon=1e-8,
+        amsgrad=False,
         decay_variables=None,
         scale_by_learning_rate=False,
     ):
@@ -24,4 +25,5 @@ class AdamW(DecoupledWeightDecay):
             beta_1=beta_1,
             beta_2=beta_2,
             epsilon=epsilon,
+            amsgrad=amsgrad,
         )

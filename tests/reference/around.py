@@ -1,4 +1,4 @@
-"""What the references of wrappers share: the reference inside, and whose slots are whose."""
+"""The base of references of wrappers: it steps the reference inside and tells slots apart."""
 
 from tests.reference import Reference
 from tests.reference.momentum import Momentum

@@ -1,4 +1,4 @@
-"""What a user's file looks like to mypy, which reads it with the package in the lint lane.
+"""A file as users write it, for mypy, which reads it with the package in the lint lane.
 
 `assert_type` says what a call is known to give; an ignored error that is none fails as well
 (`warn_unused_ignores`), so each `type: ignore` below is a wrong call that has to be found. It is
@@ -25,7 +25,6 @@ assert_type(averaging.get_config(), dict[str, Any])
 keras_tfopt.LazyAdam(schedules.LinearSignDecay(100), master_weights=True, row_variables=None)
 keras_tfopt.AdamW(1e-3, weight_decay=1e-4, decay_variables=keras_tfopt.no_vectors)
 
-keras_tfopt.MovingAverage()  # type: ignore[call-arg]
 keras_tfopt.AdamW()  # type: ignore[call-arg]
 keras_tfopt.SkipNonFinite(lars, max_consecutive="three")  # type: ignore[arg-type]
 keras_tfopt.Lars(0.1)  # type: ignore[attr-defined]

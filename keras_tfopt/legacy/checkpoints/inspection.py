@@ -1,15 +1,15 @@
-"""What is in a checkpoint, and where it would go."""
+"""Inspection of a checkpoint: what it holds, and where that would go."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from keras_tfopt.checks import check_bool
-from keras_tfopt.execution import CheckpointFile
 from keras_tfopt.legacy.checkpoints import names as naming
+from keras_tfopt.legacy.checkpoints.files import CheckpointFile
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored
 from keras_tfopt.legacy.checkpoints.origin import writers_of
 from keras_tfopt.legacy.checkpoints.planning import GLOBAL_STEP, plans_for
@@ -26,8 +26,8 @@ class Found:
         name: Its name.
         shape: Its shape.
         dtype: Its data type.
-        meaning: What it is, in words: "variable", "slot m of dense/kernel (AdamOptimizer, ...)".
-        target: Where it goes; None if nowhere.
+        meaning: Its meaning, in words: "variable", "slot m of dense/kernel".
+        target: Its place in a model or optimizer; None if it has none.
     """
 
     name: str
@@ -45,26 +45,27 @@ def inspect_checkpoint(
     *,
     swapped: bool = False,
 ) -> list[Found]:
-    """Prints what a checkpoint of TensorFlow 1 holds and where it would go, and returns it.
+    """Print what a checkpoint of TensorFlow 1 holds and where it would go, and return it.
 
     Meanings are told from names: of the variables, of the slots of all classes in
-    `keras_tfopt.legacy`, and of the variables that these keep besides. Without a model, targets are
-    what they would be in a model with variables of the same paths; with one, they and the states
-    are those of `load_checkpoint`, which is not carried out. Of a power, the decay rate is shown
-    that belongs to the training step.
+    `keras_tfopt.legacy`, and of the other variables that these keep. Without a model, targets are
+    those in a model that has variables of the same paths. With a model, the report of
+    `load_checkpoint` is printed, and targets are taken from it; nothing is loaded. A power is shown
+    as the decay rate that belongs to the training step.
 
     Args:
-        prefix: Path of the checkpoint, without `.index`; or a folder, of which it is the latest.
+        prefix: Path of the checkpoint, without `.index`; or a folder, for the latest one in it.
         model: As in `load_checkpoint`, or None.
         optimizer: As in `load_checkpoint`, or None.
         name_map: As in `load_checkpoint`.
         swapped: As in `load_checkpoint`.
 
     Returns:
-        A list with an element for each tensor.
+        A list with an item for each tensor.
 
     Raises:
-        What `load_checkpoint` does, but for a checkpoint that does not fit.
+        Exception: what `load_checkpoint` raises for arguments, and for a file that it cannot read.
+            A checkpoint that does not fit is no error.
     """
     check_bool("swapped", swapped)
     file = CheckpointFile(prefix)
@@ -86,52 +87,70 @@ def inspect_checkpoint(
 
 
 def _meant(file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool) -> list[Found]:
-    places = naming.places(tensors)
-    behind: dict[str, dict[str, str]] = {}
-    for name, place in places.items():
-        behind.setdefault(place.owner, {})[place.suffix] = name
-    slots: dict[str, str] = {}
-    for owner, suffixes in behind.items():
-        slots |= _slots_of(tensors, owner, suffixes, functools.partial(_writers, tensors))
-    step = None
-    whole = [n for n, t in tensors.items() if t.shape == () and t.dtype in ("int32", "int64")]
-    for name in naming.named(GLOBAL_STEP, whole)[:1]:
-        step = int(file.read(tensors[name].names[0]))
+    """Tell from its name what each tensor is, and where it would go."""
+    meanings = _Meanings(file, tensors, swapped)
+    return [
+        Found(tensor.name, tensor.shape, tensor.dtype, *meanings.of(name, tensor))
+        for name, tensor in tensors.items()
+    ]
 
-    found = []
-    for name, tensor in tensors.items():
-        meaning: str = "variable"
-        target: str | None = name
+
+class _Meanings:
+    """Meanings and targets of the tensors of a checkpoint, by their names."""
+
+    def __init__(self, file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool):
+        self._file, self._swapped = file, swapped
+        self._places = naming.places(tensors)
+        self._behind = naming.behind(self._places)
+        self._slots: dict[str, str] = {}
+        for owner, suffixes in self._behind.items():
+            self._slots |= _slots_of(tensors, owner, suffixes)
+        whole = [n for n, t in tensors.items() if t.shape == () and t.dtype.startswith("int")]
+        steps = [self._value(tensors[n]) for n in naming.named(GLOBAL_STEP, whole)[:1]]
+        self._step = int(steps[0]) if steps else None
+
+    def of(self, name: str, tensor: Stored) -> tuple[str, str | None]:
+        """Return what a tensor is and where it would go, None if nowhere."""
+        if name in self._places:
+            return self._of_state(name)
+        if self._swapped and AVERAGE in self._behind.get(name, {}):
+            return f"moving average of {name}", f"slot average of {name}"
         last = naming.base_of(name.split("/")[-1])
-        if name in slots:
-            meaning = target = f"slot {slots[name]} of {places[name].owner}"
-        elif name in places and places[name].suffix == AVERAGE:
-            owner = places[name].owner
-            meaning = f"{'trained value' if swapped else 'moving average'} of {owner}"
-            target = owner if swapped else f"slot average of {owner}"
-        elif name in places:
-            owner, suffix = places[name]
-            meaning, target = f"state of {owner}, called {suffix!r}", None
-        elif swapped and AVERAGE in behind.get(name, {}):
-            meaning, target = f"moving average of {name}", f"slot average of {name}"
-        elif last == GLOBAL_STEP and name in whole:
-            meaning, target = f"training step {step}", "iterations"
-        elif last == GLOBAL_STEP and tensor.shape == () and tensor.dtype == "float32":
-            meaning, target = f"steps of {' or '.join(_that('counts'))}", "iterations"
-        elif last.endswith("_power") and tensor.shape == ():
-            meaning, target = _power(file, tensor, last, step), "iterations"
-        elif _that("shared", last):
-            meaning = f"of all variables together ({', '.join(_that('shared', last))})"
-            target = f"{last} of all variables"
-        elif _that("scratch", last):
-            meaning = f"scratch space of {', '.join(_that('scratch', last))}"
-            target = None
-        found.append(Found(tensor.name, tensor.shape, tensor.dtype, meaning, target))
-    return found
+        if tensor.shape == () and (last == GLOBAL_STEP or last.endswith("_power")):
+            return self._of_count(last, tensor), "iterations"
+        sharing = [writer for writer, row in TABLE.items() if last in row.shared]
+        if sharing:
+            together = f"of all variables together ({', '.join(sharing)})"
+            return together, f"{last} of all variables"
+        scratching = [writer for writer, row in TABLE.items() if last in row.scratch]
+        if scratching:
+            return f"scratch space of {', '.join(scratching)}", None
+        return "variable", name
+
+    def _of_state(self, name: str) -> tuple[str, str | None]:
+        owner, suffix = self._places[name]
+        if name in self._slots:
+            slot = f"slot {self._slots[name]} of {owner}"
+            return slot, slot
+        if suffix != AVERAGE:
+            return f"state of {owner}, called {suffix!r}", None
+        if self._swapped:
+            return f"trained value of {owner}", owner
+        return f"moving average of {owner}", f"slot average of {owner}"
+
+    def _of_count(self, last: str, tensor: Stored) -> str:
+        if last != GLOBAL_STEP:
+            return _power(float(self._value(tensor)), last, self._step)
+        if tensor.dtype.startswith("int"):
+            return f"training step {self._step}"
+        return f"steps of {' or '.join(writer for writer, row in TABLE.items() if row.counts)}"
+
+    def _value(self, tensor: Stored) -> Any:
+        return self._file.read(tensor.names[0])
 
 
 def _writers(tensors: Mapping[str, Stored], base: str) -> list[str]:
-    """The originals that write slots of this name into such a file."""
+    """Return the originals that write slots of this name into such a file."""
     return [
         writer
         for writer in writers_of(base)
@@ -148,18 +167,7 @@ def _written_by(tensors: Mapping[str, Stored]) -> list[str]:
     ]
 
 
-def _that(field: str, value: Any = True) -> list[str]:
-    """The originals of which a field is or holds something."""
-    return [
-        name
-        for name, row in TABLE.items()
-        if getattr(row, field) is value
-        or (isinstance(getattr(row, field), tuple) and value in getattr(row, field))
-    ]
-
-
-def _power(file: CheckpointFile, tensor: Stored, name: str, step: int | None) -> str:
-    value = float(file.read(tensor.names[0]))
+def _power(value: float, name: str, step: int | None) -> str:
     argument = name.removesuffix("_power")
     if step is None or not 0 < value < 1:
         return f"power {value:g} of {argument}"
@@ -167,16 +175,15 @@ def _power(file: CheckpointFile, tensor: Stored, name: str, step: int | None) ->
 
 
 def _slots_of(
-    tensors: Mapping[str, Stored], owner: str, suffixes: Mapping[str, str], writers: Any
+    tensors: Mapping[str, Stored], owner: str, suffixes: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the slots of one variable are called, by the names of these in the file."""
+    """Return what the slots of one variable are called, by their names in the file."""
     found: dict[str, str] = {}
     rank = len(tensors[owner].shape)
     for base in dict.fromkeys(map(naming.base_of, suffixes)):
-        present: list[str] = []
-        while (suffix := naming.numbered(base, len(present))) in suffixes:
-            present.append(suffixes[suffix])
-        for row in (TABLE[writer] for writer in writers(base)):
+        numbered = (naming.numbered(base, count) for count in itertools.count())
+        present = [suffixes[s] for s in itertools.takewhile(suffixes.__contains__, numbered)]
+        for row in (TABLE[writer] for writer in _writers(tensors, base)):
             everything = [s.replace("*", str(i)) for s in row.slots for i in range(rank)]
             for here in ([], everything):
                 slots = slots_in_order(row, rank, here)

@@ -6,12 +6,19 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.execution import is_variable, layers_of, path_of
+from keras_tfopt.engine import is_variable, layers_in, path_of, sync
 from keras_tfopt.legacy.checkpoints import names as naming
 
 
+def sync_models(model: Any) -> None:
+    """Bring the state of a training in progress into the variables of an argument `model`."""
+    for one in model if isinstance(model, (list, tuple)) else [model]:
+        if isinstance(one, keras.Model):
+            sync(one)
+
+
 def variables_in(model: Any) -> tuple[list[Any], list[list]]:
-    """The variables of an argument `model`, and the names that they may have in a checkpoint."""
+    """Return the variables of an argument `model`, and lists of names they may have in a file."""
     if isinstance(model, keras.layers.Layer):
         if not model.built:
             raise ValueError(
@@ -20,7 +27,7 @@ def variables_in(model: Any) -> tuple[list[Any], list[list]]:
             )
         variables = list(model.weights)
         paths = [path_of(variable) for variable in variables]
-        layers = layers_of(model) if isinstance(model, keras.Model) else ()
+        layers = layers_in(model) if isinstance(model, keras.Model) else ()
         return variables, naming.spellings(paths, model, layers)
     variables = list(model) if isinstance(model, (list, tuple)) else [None]
     if variables and all(isinstance(one, keras.Model) for one in variables):
@@ -39,7 +46,7 @@ def variables_in(model: Any) -> tuple[list[Any], list[list]]:
 
 
 def _in_scopes(models: list[Any]) -> tuple[list[Any], list[list]]:
-    """The variables of several models, each in the scope of the name of its model."""
+    """Return the variables of several models, each in the scope of the name of its model."""
     variables: list[Any] = []
     choices: list[list] = [[], []]
     for model in models:

@@ -1,17 +1,20 @@
-"""Which original an optimizer stands for, and what that calls its state in files."""
+"""The original that an optimizer stands for, and the names that it gives its state in files."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 
-from keras_tfopt.execution import array_of, core, parts, path_of, variables_of
+from keras_tfopt.engine import array_of, parts, path_of, variables_of
 from keras_tfopt.legacy.arguments import CONSTANT
 from keras_tfopt.legacy.checkpoints.names import numbered
+from keras_tfopt.legacy.checkpoints.training_state import core
 from keras_tfopt.legacy.optimizer import Optimizer
+from keras_tfopt.legacy.slots import slots_in_order
 from keras_tfopt.legacy.table import TABLE, Row
 from keras_tfopt.wrappers.decay import Decay
 
@@ -23,25 +26,25 @@ class Origin:
     names: tuple[str, ...]
     """Names of the classes that write such files."""
     row: Row
-    """What the table has of the rule, which is the same for all of these."""
+    """The row of the rule, which is the same for all of these."""
     bases: tuple[str, ...]
-    """What slots may be called in files, the likeliest first."""
+    """The names that slots may have in files, the likeliest first."""
     slot_bases: Mapping[str, str]
-    """Slots that have a name of their own."""
+    """The names of slots that have one of their own."""
 
-    def suffixes(self, base: str, slots: Iterable[str]) -> dict[str, str]:
-        """What stands behind the name of a variable, for slots in the order of their creation."""
-        counts: dict[str, int] = {}
+    def suffixes(self, base: str, variable: Any, here: Iterable[str]) -> dict[str, str]:
+        """Return what stands behind the name of a variable, by slot, in the order of creation."""
+        counts: collections.Counter[str] = collections.Counter()
         found = {}
-        for slot in slots:
+        for slot in slots_in_order(self.row, len(variable.shape), here):
             own = self.slot_bases.get(slot, base)
-            found[slot] = numbered(own, counts.get(own, 0))
-            counts[own] = counts.get(own, 0) + 1
+            found[slot] = numbered(own, counts[own])
+            counts[own] += 1
         return found
 
 
 def keras_optimizer(optimizer: Any) -> Any:
-    """The Keras optimizer of an argument, or an error."""
+    """Return the Keras optimizer of an argument, or raise an error."""
     if optimizer is None:
         return None
     if isinstance(optimizer, Optimizer):
@@ -57,7 +60,7 @@ def keras_optimizer(optimizer: Any) -> Any:
 
 
 def optimizers_in(optimizer: Any) -> Sequence[Any]:
-    """The optimizers of an argument that is one, None, or a list of several."""
+    """Return the optimizers of an argument that is one, None, or a list of several."""
     if not isinstance(optimizer, (list, tuple)):
         return [optimizer]
     if not optimizer:
@@ -68,7 +71,7 @@ def optimizers_in(optimizer: Any) -> Sequence[Any]:
 
 
 def check_apart(optimizers: Iterable[Any]) -> None:
-    """Raises an error unless each optimizer is built, for variables that no other one has."""
+    """Raise an error unless each optimizer is built for variables that no other one has."""
     trained: dict[int, Any] = {}
     for one in optimizers:
         variables = [] if one is None else variables_of(keras_optimizer(one))
@@ -87,7 +90,7 @@ def check_apart(optimizers: Iterable[Any]) -> None:
 
 
 def origin_of(optimizer: Any) -> Origin:
-    """The original that an optimizer stands for.
+    """Return the original that an optimizer stands for.
 
     Raises:
         TypeError: if it stands for none, or for one that leaves no names in files.
@@ -100,14 +103,13 @@ def origin_of(optimizer: Any) -> Origin:
         name = next((c.__name__ for c in type(optimizer).__mro__ if c.__name__ in TABLE), None)
     if name is None:
         names = _stand_for(ours)
-        bases = tuple(dict.fromkeys(default_base(one) for one in names))
+        bases = tuple(dict.fromkeys(TABLE[one].default_base(one) for one in names))
         slot_bases: Mapping[str, str] = {}
     else:
         names, bases = (name,), (optimizer.get_name(),)
         slot_bases = getattr(optimizer, "slot_bases", {})
     if not names:
-        rule = core(ours)
-        inside = type(rule or [*parts(ours)][-1]).__name__
+        inside = type([*parts(ours)][-1]).__name__
         raise TypeError(
             "Argument `optimizer` must stand for one of TensorFlow 1; see "
             f"keras_tfopt.legacy.names(). Received: {inside}, which has no original there"
@@ -122,48 +124,44 @@ def origin_of(optimizer: Any) -> Origin:
 
 
 def _stand_for(optimizer: Any) -> tuple[str, ...]:
-    rule = core(optimizer)
-    kind = type(rule).__name__
+    """Return the originals of a rule, or of a rule with weight decay, the likeliest first."""
+    kind = type(core(optimizer)).__name__
     plain = [name for name, row in TABLE.items() if row.ours == kind and not row.extends]
-    decayed = [
-        name for name, row in TABLE.items() if row.extends and TABLE[row.extends].ours == kind
-    ]
     if not any(isinstance(part, Decay) for part in parts(optimizer)):
         return tuple(plain)
-    # A class of its own in the original; around others, one that keeps the name of the inner.
+    decayed = [name for name, row in TABLE.items() if row.extends in plain]
+    # AdamW and MomentumW have classes of their own. Other extended classes keep their names.
     own = f"{type(optimizer).__name__}Optimizer" in decayed
     return tuple([*decayed, *plain] if own else [*plain, *decayed])
 
 
 def step_variable(optimizer: Any) -> Any:
-    """The variable that an optimizer was given as `global_step`; None where it was a constant."""
+    """Return the variable that an optimizer was given as `global_step`; None for a constant."""
     variable = getattr(core(optimizer), "global_step", None)
     constant = variable is not None and path_of(variable).split("/")[-1] == CONSTANT
     return None if constant else variable
 
 
 def decay_rate(optimizer: Any, row: Row, argument: str) -> Any:
-    """What an argument of the original is here, a float unless it changes."""
+    """Return the decay rate that an argument of the original is here, a float unless it changes."""
     beta = getattr(core(optimizer), row.renamed.get(argument, argument))
     return float(array_of(beta)) if isinstance(beta, keras.Variable) else beta
 
 
-def default_base(name: str) -> str:
-    """What an original calls its slots in files unless told otherwise."""
-    return TABLE[name].arguments.get("name", name) or name
-
-
 def writers_of(base: str) -> list[str]:
-    """The originals that call their slots so unless told otherwise."""
+    """Return the originals that call their slots so unless told otherwise."""
     return [
         name
         for name, row in TABLE.items()
-        if row.slots and not row.unnamed and row.verbs != "averages" and default_base(name) == base
+        if row.slots
+        and not row.unnamed
+        and row.verbs != "averages"
+        and row.default_base(name) == base
     ]
 
 
 def in_order_of_building(optimizer: Any, variables: list[Any]) -> list[Any]:
-    """The variables to build an optimizer for, in the order in which it would itself."""
+    """Return the variables in the order in which an optimizer would be built for them."""
     if isinstance(optimizer, Optimizer):
         return optimizer._covered([(True, variable) for variable in variables])
     return variables

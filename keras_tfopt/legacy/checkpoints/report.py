@@ -1,53 +1,56 @@
-"""What becomes of each tensor of a checkpoint and of each variable, in words."""
+"""A report, in words, on each tensor of a checkpoint and on each variable."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
-RESTORED = "restored"
-MISSING = "missing"
-UNUSED = "unused"
-SHAPE = "shape mismatch"
-DTYPE = "dtype mismatch"
-INCONSISTENT = "inconsistent"
-NOT_NEEDED = "not needed"
+Status = Literal[
+    "restored",
+    "missing",
+    "unused",
+    "shape mismatch",
+    "dtype mismatch",
+    "inconsistent",
+    "not needed",
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One tensor of a checkpoint, or one variable for which it has none.
+    """One tensor of a checkpoint, or one variable for which it has no tensor.
 
     Attributes:
         name: Name in the checkpoint, None if it is not there.
-        target: What it is here, in words: `"dense/kernel"`, `"slot m of dense/kernel"`.
-        status: `"restored"`; `"missing"`, if the checkpoint lacks it; `"unused"`, if there is
-            nothing here that it could go to; `"shape mismatch"`, `"dtype mismatch"`;
-            `"inconsistent"`, if a power of a decay rate is none of this optimizer's;
-            `"not needed"`, if nothing is lost without it.
+        target: Its place here, in words: `"dense/kernel"`, `"slot m of dense/kernel"`.
+        status: `"restored"`; `"missing"`, if the checkpoint lacks it; `"unused"`, if it has no
+            place here; `"shape mismatch"`, `"dtype mismatch"`; `"inconsistent"`, if a power of a
+            decay rate is none of this optimizer's; `"not needed"`, if nothing is lost without it.
         shape: Its shape.
-        detail: What else is to be said.
+        detail: A remark, or "".
     """
 
     name: str | None
     target: str | None
-    status: str
+    status: Status
     shape: tuple[int, ...] | None = None
     detail: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `load_checkpoint` does, or would do. Printed, it is a table.
+    """The work of `load_checkpoint`, done or planned. Printed, it is a table.
 
     Attributes:
         prefix: Path of the checkpoint.
         entries: All tensors and variables.
-        steps: What the checkpoint says of the number of steps, by the name of the tensor that says
+        steps: Each number of steps that the checkpoint tells, by the name of the tensor that tells
             it: the training step, powers of decay rates.
         iterations: The number of steps that the optimizer goes on from; None if it stays. For a
             list of optimizers, the list of theirs.
-        notes: What concerns the whole.
+        notes: Remarks on the checkpoint as a whole.
     """
 
     prefix: str
@@ -65,10 +68,10 @@ class Report:
     @property
     def problems(self) -> list[Entry]:
         """The entries for which `strict` raises."""
-        return [entry for entry in self.entries if entry.status not in (RESTORED, NOT_NEEDED)]
+        return [entry for entry in self.entries if entry.status not in ("restored", "not needed")]
 
     def of(self, status: str) -> list[Entry]:
-        """The entries of one status."""
+        """Return the entries of one status."""
         return [entry for entry in self.entries if entry.status == status]
 
     def __str__(self) -> str:
@@ -84,13 +87,14 @@ class Report:
 
 
 def joined(reports: Iterable[Report]) -> Report:
-    """The report on several optimizers that are restored from one checkpoint."""
+    """Join the reports on several optimizers that are restored from one checkpoint."""
     reports = list(reports)
+    idle = ("unused", "not needed")
     entries = dict.fromkeys(entry for report in reports for entry in report.entries)
-    used = {entry.name for entry in entries if entry.status not in (UNUSED, NOT_NEEDED)}
+    used = {entry.name for entry in entries if entry.status not in idle}
     return Report(
         reports[0].prefix,
-        tuple(e for e in entries if e.status not in (UNUSED, NOT_NEEDED) or e.name not in used),
+        tuple(e for e in entries if e.status not in idle or e.name not in used),
         {name: steps for report in reports for name, steps in report.steps.items()},
         [report.iterations for report in reports],  # type: ignore[misc]
         tuple(dict.fromkeys(note for report in reports for note in report.notes)),
@@ -98,7 +102,7 @@ def joined(reports: Iterable[Report]) -> Report:
 
 
 class CheckpointMismatch(ValueError):
-    """A checkpoint does not fit. Nothing has been changed.
+    """The error for a checkpoint that does not fit. Nothing has been changed.
 
     Attributes:
         report: The `Report`.
@@ -116,10 +120,9 @@ class CheckpointMismatch(ValueError):
 
 
 def table(rows: Iterable[tuple[str, ...]], behind: Iterable[str] = ()) -> Iterator[str]:
-    """Lines of columns of equal width, with something more behind each."""
+    """Yield lines of columns of equal width, each with the text that stands behind it."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    more = list(behind) or [""] * len(rows)
-    for row, text in zip(rows, more, strict=True):
+    for row, text in itertools.zip_longest(rows, behind, fillvalue=""):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"  {cells}  {text}".rstrip()

@@ -1,4 +1,4 @@
-"""Which of the tensors of a checkpoint are an optimizer's, where several have written into it."""
+"""Tell whose tensors are whose in a checkpoint that several optimizers have written into."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from keras_tfopt.execution import CheckpointFile
+from keras_tfopt.legacy.checkpoints.files import CheckpointFile
 from keras_tfopt.legacy.checkpoints.names import Stored
 from keras_tfopt.legacy.checkpoints.powers import steps_of_power
 
@@ -19,14 +19,14 @@ def own(
     sources: Collection[str],
     file: CheckpointFile,
 ) -> list[str]:
-    """Of tensors of one name, those that may belong to an optimizer.
+    """Return those of several tensors of one name that may belong to an optimizer.
 
     The originals place such a tensor with a variable that the optimizer trains, which is in the
     graph that `tf.train.Saver` writes. A scope that holds all variables of the optimizer tells as
     well.
 
     Args:
-        names: What to choose from.
+        names: The tensors.
         tensors: Everything in the checkpoint.
         sources: The names of the variables that the optimizer trains.
         file: The checkpoint.
@@ -48,7 +48,7 @@ def agreeing(
     value_of: Callable[[str], float],
     taken: Collection[str],
 ) -> Names:
-    """Powers of decay rates, one of each, that tell the same number of steps.
+    """Return powers of decay rates, one of each, that tell the same number of steps.
 
     Args:
         choices: The names of the powers of each decay rate.
@@ -71,7 +71,7 @@ def agreeing(
 
 
 def _steps(name: str | None, beta: Any, value_of: Callable[[str], float]) -> int | None:
-    """The steps that a power tells, None if it does not, and -1 if it is none of this rate."""
+    """Return the steps that a power tells; None if it tells none, -1 if it is none of this rate."""
     if name is None or not isinstance(beta, float):
         return None
     try:
@@ -81,7 +81,7 @@ def _steps(name: str | None, beta: Any, value_of: Callable[[str], float]) -> int
 
 
 def ambiguous(choices: Mapping[Names, int | None]) -> ValueError:
-    """The error for tensors of which several may be an optimizer's, with the steps they tell."""
+    """Return the error for several tensors that may be an optimizer's, with the steps they tell."""
     told = [
         " and ".join(filter(None, names)) + (f" ({steps} steps)" if steps is not None else "")
         for names, steps in choices.items()

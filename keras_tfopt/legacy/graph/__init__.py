@@ -1,1 +1,47 @@
-"""The originals' names as subclasses of `tf.compat.v1.train.Optimizer`, on TensorFlow."""
+"""Run rules and wrappers as `tf.compat.v1.train.Optimizer`, in graphs of TensorFlow 1 and eagerly.
+
+`keras_tfopt.legacy.eager` defines the same names for the other backends.
+"""
+
+from collections.abc import Callable
+
+from keras_tfopt.legacy.base import OptimizerBase
+from keras_tfopt.legacy.graph.backend import apart, in_a_graph, is_variable, name_of, native, read
+from keras_tfopt.legacy.graph.custom import CustomVerbs
+from keras_tfopt.legacy.graph.rules import AllVariablesVerbs, RuleVerbs
+from keras_tfopt.legacy.graph.servers import make_variable
+from keras_tfopt.legacy.graph.wrapping import DecayVerbs, MultitaskVerbs, WrapperVerbs
+
+__all__ = [
+    "MODULES",
+    "AllVariablesVerbs",
+    "CustomVerbs",
+    "DecayVerbs",
+    "MultitaskVerbs",
+    "OptimizerBase",
+    "RuleVerbs",
+    "WrapperVerbs",
+    "apart",
+    "form_of",
+    "is_variable",
+    "make_variable",
+    "name_of",
+    "native",
+    "outside_compiler",
+    "read",
+]
+
+MODULES = "keras_tfopt.legacy or of tf.compat.v1.train"
+"""Where the classes are that can be extended."""
+
+
+def form_of(cls: type) -> type:
+    """Return the class of an object over workers: in a graph, a subclass that works there."""
+    from keras_tfopt.legacy.graph import workers  # which derives from those classes
+
+    return workers.form_in_graphs(cls) if in_a_graph() else cls
+
+
+def outside_compiler(function: Callable) -> Callable:
+    """Return the function: AutoGraph may rewrite the verbs, and with them the loss."""
+    return function

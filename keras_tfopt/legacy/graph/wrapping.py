@@ -2,164 +2,195 @@
 
 from __future__ import annotations
 
-import types
-import warnings
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
-from keras import ops
+import tensorflow as tf
 
-from keras_tfopt.checks import check_bool, check_hyperparameter, check_number
-from keras_tfopt.execution import (
-    Like,
-    OptimizerBase,
+from keras_tfopt.checks import check_bool
+from keras_tfopt.engine import (
+    changes,
     check_distinct,
-    pattern_of,
     prepare,
+    tolerating,
     variables_of,
     warn_unmatched,
 )
-from keras_tfopt.execution.graph import (
-    Pairs,
-    Verbs,
-    around,
-    dtype_of,
-    is_eager,
-    is_variable,
-    name_of,
-    native,
-    operations,
-    outermost_graph,
-    read,
-    value_now,
-    verbs,
-)
-from keras_tfopt.legacy.arguments import (
-    OriginalAttributes,
-    as_in_the_original,
-    build_optimizer,
-    check_name,
-    chosen_dims,
-)
+from keras_tfopt.legacy.arguments import as_in_the_original, build_optimizer, check_name
+from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
+from keras_tfopt.legacy.graph import backend, savers
+from keras_tfopt.legacy.graph.backend import is_symbolic, native, value_now
 from keras_tfopt.legacy.graph.conversion import Converting, keras_of
-from keras_tfopt.legacy.optimizer import Optimizer
-from keras_tfopt.legacy.saver import check_moved, check_saver_arguments, eager_saver
+from keras_tfopt.legacy.graph.hooks import Hooks
+from keras_tfopt.legacy.graph.verbs import Verbs, checked_pairs, counted
+from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
+from keras_tfopt.legacy.saver import eager_saver
 from keras_tfopt.legacy.table import Row
-from keras_tfopt.wrappers import MovingAverage, VariableClipping
-from keras_tfopt.wrappers.dimensions import check_dims, dims_of
+from keras_tfopt.legacy.verb_arguments import check_counter
 
 
-class Wrapping(Converting, Verbs, Optimizer):
+class WrapperVerbs(Converting):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls."""
 
+    _never_called = Optimizer._never_called
     _inside = "opt"  # the argument for the optimizer inside
+    _has_hooks = True  # whether they are those of a Keras wrapper
+    _hooks: Hooks | None = None
+    _has_begun = False
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        opt = arguments[self._inside]
-        if isinstance(opt, keras.optimizers.Optimizer):
-            opt = Optimizer(opt)
-        if not isinstance(opt, OptimizerBase):
-            raise TypeError(
-                f"Argument `{self._inside}` must be an optimizer of keras_tfopt.legacy, of "
-                f"tf.compat.v1.train or of Keras. Received: {opt!r}"
-            )
-        self._opt = opt
-        self._kind, self._row, self._arguments = kind, row, dict(arguments)
+        self._kind, self._row = kind, row
+        kinds = "keras_tfopt.legacy, of tf.compat.v1.train or of Keras"
+        self._opt = inner_of(self._inside, arguments[self._inside], OptimizerBase, kinds)
+        self._arguments = self._changed(dict(arguments))
         for argument in ("use_locking", "colocate_clip_ops_with_vars"):
             check_bool(argument, arguments.get(argument, False))
         name = check_name(arguments.get("name", kind))
         super().__init__(name, arguments.get("use_locking", False))
+        if self._has_hooks:
+            with backend.apart():
+                self._hooks = Hooks(build_optimizer(kind, row, self._arguments_now()))
+        self._with_own_slots: list[Any] = []
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments in a form that hooks take."""
+        return arguments
+
+    def _arguments_now(self) -> dict[str, Any]:
+        """Return the arguments with stand-ins for `opt`, and for those that have no value yet."""
+        found = {name: stand_in(value) for name, value in self._arguments.items()}
+        return {**found, self._inside: keras.optimizers.SGD()}
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
-        """Calls that of `opt`; see `Optimizer.compute_gradients`."""
+        """Call that of `opt`; see `Optimizer.compute_gradients`."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Calls that of `opt`, with what is to be done around it; see `Optimizer`."""
-        given = verbs.list_of_pairs(grads_and_vars)
-        pairs = verbs.checked_pairs(given, self)
-        verbs.check_counter(global_step)
-        self._begin_verb()
-        self._begin(pairs)
+        """Call that of `opt`, with what is to be done around it; see `Optimizer`."""
+        given, pairs = self._checked(grads_and_vars)
+        check_counter(global_step)
+        self._begin_step(global_step)
+        self._create_own_slots(self._covered(pairs), pairs)
         done = self._opt.apply_gradients(given, global_step=global_step, name=name)
-        with operations.following([done]):
-            changed = self._after(pairs)
-        if is_eager():
+        with backend.following([done]):
+            changed = self._run_after(pairs)
+        if backend.is_eager():
             return done
-        return operations.group(done, *changed, name=name or self._name)
+        return backend.group(done, *changed, name=name or self._name)
 
-    def _begin(self, pairs: Pairs) -> None:
-        """Before the step: whatever must exist by then."""
+    def _covered(self, pairs: Pairs) -> list[Any]:
+        return [variable for _, variable in pairs]
 
-    def _after(self, pairs: Pairs) -> list[Any]:
-        """After the step: operations."""
-        return []
+    def _create_own_slots(self, covered: list[Any], pairs: Pairs) -> None:
+        """Create what must exist before the step: averages, which start at the variables."""
+        if self._hooks is None:
+            return
+        wrapper, likes = self._hooks.wrapper, [backend.like_of(variable) for variable in covered]
+        wrapper.check(likes)
+        if not self._has_begun:
+            warn_unmatched(type(self).__name__, wrapper.choices(), likes)
+        self._has_begun = True
+        moved = [variable for gradient, variable in pairs if gradient is not None]
+        if any(wrapper.slots(like) for like in likes):
+            check_distinct(self, moved)
+            for variable in moved:
+                self._create_averages(variable)
+
+    def _create_averages(self, variable: Any) -> None:
+        graph = backend.outermost_graph()
+        for name in self._hooks.wrapper.slots(backend.like_of(variable)):  # type: ignore[union-attr]
+            if self._own_slot(variable, name) is not None:
+                continue
+            with backend.lifted(), backend.reaching(variable):
+                self._get_or_make_slot(variable, backend.initial_value(variable), name, AVERAGE)
+                if graph is not None:
+                    savers.mark_as_averaged(variable)
+            self._with_own_slots.append(variable)
+
+    def _run_after(self, pairs: Pairs) -> list[Any]:
+        if self._hooks is None:
+            return []
+        ours = {self._row.renamed.get(name, name): v for name, v in self._arguments.items()}
+        values = {n: value_now(v) for n, v in ours.items() if is_symbolic(v) or changes(v)}
+        names = self._hooks.wrapper.slots(backend.like_of(pairs[0][1]))
+        return [
+            self._hooks.run(
+                "after",
+                gradient,
+                variable,
+                values,
+                {name: self._own_slot(variable, name) for name in names},
+                self._use_locking,
+            )
+            for gradient, variable in pairs
+            if gradient is not None and self._is_meant(variable)
+        ]
+
+    def _is_meant(self, variable: Any) -> bool:
+        """Return whether hooks run on a variable that has a name that they run on."""
+        return True
 
     def _make_keras(self) -> Any:
         return build_optimizer(self._kind, self._row, self._keras_arguments())
 
     def _keras_arguments(self) -> dict[str, Any]:
-        """The arguments in a form that the Keras optimizer takes."""
-        return {**self._arguments, "opt": keras_of(self._opt)}
+        """Return the arguments in a form that the Keras optimizer takes."""
+        return {**self._arguments, self._inside: keras_of(self._opt)}
 
     def _hand_over(self) -> None:
         known = variables_of(keras_of(self._opt))  # which is handed its own part
-        if not known:
-            return
-        prepare(self._keras_optimizer, known)
-        for variable, name, slot in self._slots_there():
-            own = Verbs.get_slot(self, variable, name)
-            if own is not None:
-                slot.assign(ops.cast(own.read_value(), slot.dtype))
+        if known:
+            prepare(self._optimizer, known)
+            self._slots_to_keras(known)
 
     def _adopt(self) -> None:
-        theirs = variables_of(self._keras_optimizer)
-        self._given.update({id(native(variable)): variable for variable in theirs})
-        self._begin([(True, native(variable)) for variable in theirs])
-        for variable, name, slot in self._slots_there():
-            own = Verbs.get_slot(self, variable, name)
-            if own is not None:
-                own.assign(ops.cast(ops.convert_to_tensor(slot), own.dtype.name))
-
-    def _slots_there(self) -> list[tuple[Any, str, Any]]:
-        """The wrapper's own state in the Keras optimizer: variable, name, slot."""
-        made = self._keras_optimizer
-        names = made._own_slot_names()
-        return [
-            (variable, name, made.slot(variable, name))
-            for variable in variables_of(made)
-            for name in names
-        ]
+        theirs = variables_of(self._optimizer)
+        natives = self._know(theirs)
+        self._create_own_slots(natives, [(True, variable) for variable in natives])
+        self._slots_from_keras(theirs)
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """That of `opt`; here also the wrapper's own."""
+        """Return that of `opt`; here also the wrapper's own."""
         own = super().get_slot(var, name)
-        return own if own is not None else self._opt.get_slot(native_for(self._opt, var), name)
+        # Only optimizers of this module know variables of Keras.
+        theirs = var if isinstance(self._opt, Optimizer) else native(var)
+        return own if own is not None else self._opt.get_slot(theirs, name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots there are, in alphabetical order."""
+        """Return the names of the slots there are, in alphabetical order."""
         return sorted({*super().get_slot_names(), *self._opt.get_slot_names()})
 
     def variables(self) -> list[Any]:
-        """The wrapper's own, and those of `opt`."""
+        """Return the wrapper's own, and those of `opt`."""
         return [*super().variables(), *self._opt.variables()]
 
+    def _with_slots(self) -> list[Any]:
+        """Return the variables here that have slots of the wrapper."""
+        self._take_back()
+        return [v for v in self._with_own_slots if backend.is_here(v)]
 
-def native_for(optimizer: Any, variable: Any) -> Any:
-    """A variable in the form that an optimizer knows: of Keras, for those of this module only."""
-    return variable if isinstance(optimizer, Optimizer) else native(variable)
+    def _saver(self, slot: str, var_list: Any, moved: list[Any], name: str, more: Any) -> Any:
+        """Return a saver with slots of the wrapper in the places of the variables."""
+        if backend.outermost_graph() is None:
+            moved = [self._as_given(variable) for variable in moved]
+            average_of = functools.partial(self._own_slot, name=slot)
+            return eager_saver(var_list, moved, average_of, name, self)
+        pairs = [(variable, self._own_slot(variable, slot)) for variable in moved]
+        return savers.swapping_saver(pairs, var_list, name, more)
 
 
-class Multitasking(Wrapping):
-    """`MultitaskOptimizerWrapper`, which has the name of the optimizer inside.
+class MultitaskVerbs(WrapperVerbs):
+    """A wrapper whose variables rest while their gradient is zero.
 
     It changes the methods of `opt` that add the step of a variable, as the original does.
     """
 
+    _has_hooks = False
     _METHODS = (
         "_apply_dense",
         "_apply_sparse",
@@ -173,206 +204,100 @@ class Multitasking(Wrapping):
         inside = [self._opt]
         while hasattr(inside[-1], "_opt"):
             inside.append(inside[-1]._opt)
+        # An optimizer of Keras has no such methods.
         self._filters = not isinstance(inside[-1], Verbs) and isinstance(inside[-1], Optimizer)
-        if self._filters:
-            return
-        for method in self._METHODS:
+        for method in () if self._filters else self._METHODS:
             for optimizer in inside:
                 if hasattr(optimizer, method):
-                    setattr(optimizer, method, around.unless_zero(getattr(optimizer, method)))
+                    setattr(optimizer, method, _unless_zero(getattr(optimizer, method)))
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Calls that of `opt`, which leaves variables alone whose gradient is zero."""
-        given = verbs.list_of_pairs(grads_and_vars)
-        if self._filters:  # an optimizer of Keras, which has no such methods
-            kept = [around.is_moving(gradient) for gradient, _ in verbs.checked_pairs(given, self)]
-            if not any(kept):
-                return verbs.counted(global_step)
-            given = [(g if k else None, v) for (g, v), k in zip(given, kept, strict=True)]
+        """Call that of `opt`, which leaves variables alone whose gradient is zero."""
+        if not self._filters:
+            return super().apply_gradients(grads_and_vars, global_step, name)
+        given, pairs = self._checked(grads_and_vars)
+        if not backend.is_eager():
+            raise RuntimeError(
+                "MultitaskOptimizerWrapper around an optimizer of Keras works eagerly only. Use "
+                "keras_tfopt.Multitask there"
+            )
+        kept = [g is not None and bool(_any_nonzero(g)) for g, _ in pairs]
+        if not any(kept):
+            return counted(global_step)
+        given = [(g if k else None, v) for (g, v), k in zip(given, kept, strict=True)]
         return super().apply_gradients(given, global_step, name)
 
-    def get_name(self) -> str:
-        """The name of the optimizer inside."""
-        return self._opt.get_name()
+
+def stand_in(value: Any) -> Any:
+    """Return a hyperparameter, or a variable for one that may have no value yet."""
+    return keras.Variable(0.5, trainable=False) if is_symbolic(value) else value
 
 
-class Clipping(Wrapping):
-    """`VariableClippingOptimizer`, whose dimensions are those of single variables."""
+def _unless_zero(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that adds a step, which rests while the gradient is zero."""
 
-    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        super().__init__(kind, row, arguments)
-        self._max_norm = _hyperparameter(self, "max_norm", 0, left_open=True)
-        # A name is enough to find a variable that is made later; a variable is only itself.
-        self._by_name: dict[str, Any] = {}
-        self._by_variable: list[tuple[Any, Any]] = []
-        self._chosen = chosen_dims(arguments["vars_to_clip_dims"], is_variable)
-        for variable, pattern, dims in self._chosen:
-            if isinstance(variable, str):
-                self._by_name[pattern] = dims
-            else:
-                self._by_variable.append((native(variable), self._dims(variable, dims)))
-        if self._by_name:
-            check_dims(self._by_name)
+    def rests(grad: Any, variable: Any, *indices: Any) -> Any:
+        def step() -> Any:
+            with backend.following([apply(grad, variable, *indices)]):
+                return tf.no_op()
 
-    def _keras_arguments(self) -> dict[str, Any]:
-        named = {
-            pattern if isinstance(v, str) else pattern_of(self._given.get(id(native(v)), v)): dims
-            for v, pattern, dims in self._chosen
-        }
-        return {**super()._keras_arguments(), "vars_to_clip_dims": named}
+        moves = _any_nonzero(grad)
+        if backend.is_eager():
+            return step() if bool(moves) else tf.no_op()
+        return backend.conditional(moves, variable, step, tf.no_op)
 
-    _has_begun = False
-
-    def _dims(self, variable: Any, dims: list[int]) -> Any:
-        pattern = {pattern_of(name_of(variable)): dims}
-        return dims_of(_like(variable), check_dims(pattern))
-
-    def _begin(self, pairs: Pairs) -> None:
-        likes = [_like(variable) for _, variable in pairs]
-        for like in likes:
-            dims_of(like, self._by_name)
-        if not self._has_begun:
-            warn_unmatched(type(self).__name__, {"vars_to_clip_dims": [*self._by_name]}, likes)
-        self._has_begun = True
-
-    def _after(self, pairs: Pairs) -> list[Any]:
-        clipped = []
-        for gradient, variable in pairs:
-            dims = next((d for v, d in self._by_variable if v is variable), None)
-            if dims is None and self._by_name:
-                dims = dims_of(_like(variable), self._by_name)
-            if gradient is None or dims is None:
-                continue
-            rows = None if 0 in dims else around.distinct(gradient)
-            clipped.append(around.moved(self._clip(dims), variable, rows, self._use_locking))
-        return clipped
-
-    def _clip(self, dims: tuple[int, ...]) -> Any:
-        def clip(x: Any, _: Any) -> Any:
-            max_norm = ops.cast(value_now(self._max_norm), x.dtype)
-            t = types.SimpleNamespace(dims=dims, max_norm=max_norm)
-            return VariableClipping.after(None, None, x, None, t)[0]  # type: ignore[arg-type]
-
-        return clip
+    return rests
 
 
-def _hyperparameter(wrapper: Wrapping, name: str, *limits: float, **how: bool) -> Any:
-    """An argument that is a number, or a tensor, variable or function that gives one."""
-    value = wrapper._arguments[name]
-    if is_variable(value) or ops.is_tensor(value):
-        return value
-    with as_in_the_original(wrapper._kind, wrapper._row):
-        return check_hyperparameter(name, value, *limits, **how)
+def _any_nonzero(gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):  # of which rows may cancel
+        rows, places = tf.unique(gradient.indices)
+        gradient = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.reduce_any(tf.not_equal(gradient, 0))
 
 
-def _like(variable: Any) -> Like:
-    return Like(operations.shape_of(variable), dtype_of(variable).name, name_of(variable))
+class DecayVerbs:
+    """Weight decay before the verb of a class, which may be one of `tf.compat.v1.train`."""
 
+    _minimize = Verbs._minimize  # the class behind may have none that is called so
+    _checked = checked_pairs
+    _decay: Callable[..., Any]
+    _weight_decay: Any
+    _wrapper: Any = None
 
-class Averaging(OriginalAttributes, Wrapping):
-    """`MovingAverageOptimizer`: averages of the variables, and savers that swap them in."""
+    def _decay_around(self, chosen: None) -> None:
+        """Make the hook that decays."""
+        with backend.apart(), as_in_the_original(type(self).__name__):
+            made = self._decay(keras.optimizers.SGD(), stand_in(self._weight_decay))
+        self._hooks = Hooks(made)
 
-    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        super().__init__(kind, row, arguments)
-        if arguments["sequential_update"] is False:
-            warnings.warn(
-                "MovingAverageOptimizer: `sequential_update=False` let the original read a "
-                "variable before or after its update, as it happened. Here it is always after",
-                stacklevel=4,
-            )
-        check_bool("sequential_update", arguments["sequential_update"])
-        self._num_updates = arguments["num_updates"]
-        if self._num_updates is not None and not is_variable(self._num_updates):
-            if not ops.is_tensor(self._num_updates):
-                check_number("num_updates", self._num_updates, 0)
-        self._average_decay = _hyperparameter(self, "average_decay", 0, 1)
-        self._averaged: list[Any] = []
+    def _apply_decayed(self, verb: Callable, given: Pairs, pairs: Pairs, chosen: Any) -> Any:
+        """Take a step with decay of the chosen variables; None is all."""
+        with backend.following([g for g, _ in pairs]):
+            decayed = [
+                self._decay_weights(gradient, variable)
+                for gradient, variable in pairs
+                if gradient is not None
+                and (not chosen or any(native(v) is variable for v in chosen))
+            ]
+        with backend.following(decayed):
+            return verb(given)
 
-    def _keras_arguments(self) -> dict[str, Any]:
-        # A variable is the count of training steps, which Keras's side counts itself.
-        counted = is_variable(self._num_updates)
-        more = {"num_updates": True} if counted else {}
-        return {**super()._keras_arguments(), **more}
+    def _decay_weights(self, gradient: Any, variable: Any) -> Any:
+        """Return the operation that shrinks a variable, or the rows that its gradient names."""
+        values = {"weight_decay": value_now(self._weight_decay)}
+        locks = getattr(self, "_use_locking", False)
+        return self._hooks.run("before", gradient, native(variable), values, use_locking=locks)
 
-    def _begin(self, pairs: Pairs) -> None:
-        check_distinct(self, [variable for gradient, variable in pairs if gradient is not None])
-        graph = outermost_graph()
-        for gradient, variable in pairs:
-            if gradient is None or super().get_slot(variable, "average") is not None:
-                continue
-            with operations.lifted(), around.reaching(variable):
-                value = around.initial_value(variable)
-                self._get_or_make_slot(variable, value, "average", AVERAGE)
-                if graph is not None:
-                    around.mark_as_averaged(variable)
-            self._averaged.append(variable)
-
-    def _after(self, pairs: Pairs) -> list[Any]:
-        moved = []
-        for gradient, variable in pairs:
-            if gradient is None:
-                continue
-            moved.append(
-                around.moved(
-                    self._move(variable),
-                    super().get_slot(variable, "average"),
-                    use_locking=self._use_locking,
-                )
-            )
-        return moved
-
-    def _move(self, variable: Any) -> Any:
-        def move(average: Any, _: Any) -> Any:
-            updates = self._num_updates
-            if updates is not None:
-                updates = ops.cast(
-                    read(updates) if is_variable(updates) else updates, average.dtype
-                )
-            rule = types.SimpleNamespace(
-                average_decay=self._average_decay,
-                num_updates=updates,
-                start_step=0,
-                dynamic_decay=False,
-                now=value_now,
-            )
-            one = ops.ones((), average.dtype)
-            t = types.SimpleNamespace(**MovingAverage.scalars(rule, None, one))  # type: ignore[arg-type]
-            s = types.SimpleNamespace(average=average)
-            return MovingAverage.after(rule, None, read(variable), s, t)[1]["average"]  # type: ignore[arg-type]
-
-        return move
-
-    def swapping_saver(
-        self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
-    ) -> Any:
-        """A saver that writes averages under the names of the variables.
-
-        Args:
-            var_list: Variables to save, a list or a dictionary of them by name. None is, in graphs,
-                all global variables; eagerly, all that have averages, and all other state of the
-                optimizer.
-            name: Name of the saver.
-            **kwargs: What `tf.train.Saver` takes.
-
-        Returns:
-            A `tf.compat.v1.train.Saver` in graphs. Eagerly, where that writes no checkpoints for
-            TensorFlow 1, an object with its `save(None, path)` and `restore(None, path)`.
-
-        Raises:
-            RuntimeError: before the first step.
-            ValueError: if a variable has no average, or its average is not among `var_list`.
-        """
-        check_saver_arguments(kwargs)
-        self._take_back()
-        here = [v for v in self._averaged if operations.is_here(v)]
-        check_moved(here)
-        if outermost_graph() is None:
-            moved = [self._given.get(id(v), v) for v in here]
-            return eager_saver(var_list, moved, self._average_of, name, self)
-        pairs = [(variable, self._average_of(variable)) for variable in here]
-        return around.swapping_saver(pairs, var_list, name, kwargs)
-
-    def _average_of(self, variable: Any) -> Any:
-        return Verbs.get_slot(self, variable, "average")
+    @property
+    def keras(self) -> Any:
+        """The Keras optimizer: like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
+        inside = super().keras  # type: ignore[misc]
+        if self._wrapper is None:
+            with tolerating(lambda *_: True):  # the constructor has warned already
+                self._wrapper = self._decay(inside, self._weight_decay)
+        if variables_of(inside):
+            prepare(self._wrapper, variables_of(inside))
+        return self._wrapper

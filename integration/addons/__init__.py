@@ -1,0 +1,1 @@
+"""Programs that run TensorFlow Addons itself, on Keras 2."""

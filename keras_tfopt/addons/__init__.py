@@ -1,0 +1,103 @@
+"""Optimizers, schedules and the callback of TensorFlow Addons, under their names.
+
+Code that was written for `tensorflow_addons` changes one import:
+
+```python
+import keras_tfopt.addons as tfa_optimizers
+
+optimizer = tfa_optimizers.LAMB(0.001, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+model.compile(optimizer=optimizer, loss="mse")
+```
+
+Names, order and defaults of arguments are those of TensorFlow Addons 0.23. Every class is one of
+`keras_tfopt` with another constructor, so it works on all backends, and takes the options of Keras.
+With this module imported, `keras.optimizers.get("Addons>LAMB")` finds them, and configurations that
+TensorFlow Addons has saved load. `names()` says of each name what it maps to and what differs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_tfopt.addons.abstract import AveragedOptimizerWrapper, DecoupledWeightDecayExtension
+from keras_tfopt.addons.checkpoint import AverageModelCheckpoint
+from keras_tfopt.addons.classes import PACKAGE, Averaged, Decaying, make_class
+from keras_tfopt.addons.decay import extend_with_decoupled_weight_decay
+from keras_tfopt.addons.multi import MultiOptimizer
+from keras_tfopt.addons.table import NAMES, SOURCE, TABLE
+from keras_tfopt.schedules import (
+    CyclicalLearningRate,
+    ExponentialCyclicalLearningRate,
+    Triangular2CyclicalLearningRate,
+    TriangularCyclicalLearningRate,
+)
+
+CLASSES = {name: make_class(name, row) for name, row in TABLE.items()}
+
+for _cls in CLASSES.values():
+    if issubclass(_cls, Averaged):
+        AveragedOptimizerWrapper.register(_cls)
+    if issubclass(_cls, Decaying):
+        DecoupledWeightDecayExtension.register(_cls)
+
+_SCHEDULES = (
+    CyclicalLearningRate,
+    TriangularCyclicalLearningRate,
+    Triangular2CyclicalLearningRate,
+    ExponentialCyclicalLearningRate,
+)
+# Their names in files of TensorFlow Addons; ours have another one.
+keras.saving.get_custom_objects().update(
+    {f"{PACKAGE}>{schedule.__name__}": schedule for schedule in _SCHEDULES}
+)
+
+__all__ = [
+    "AveragedOptimizerWrapper",
+    "AverageModelCheckpoint",
+    "Counterpart",
+    "CyclicalLearningRate",
+    "DecoupledWeightDecayExtension",
+    "ExponentialCyclicalLearningRate",
+    "extend_with_decoupled_weight_decay",
+    "MultiOptimizer",
+    "names",
+    "Triangular2CyclicalLearningRate",
+    "TriangularCyclicalLearningRate",
+    *CLASSES,
+]
+
+
+class Counterpart(NamedTuple):
+    """The counterpart of a name of TensorFlow Addons.
+
+    Attributes:
+        source: Module of the original.
+        maps_to: Name of the class or function of this package with the same numbers.
+        differs: What differs, in words.
+    """
+
+    source: str
+    maps_to: str
+    differs: str
+
+
+def names() -> dict[str, Counterpart]:
+    """Return every name of TensorFlow Addons, with what it maps to and what differs."""
+    return {
+        name: Counterpart(SOURCE, f"keras_tfopt.{row.ours}", row.differs or "nothing")
+        for name, row in sorted(NAMES.items(), key=lambda item: item[0].lower())
+    }
+
+
+def __getattr__(name: str) -> Any:
+    if name in CLASSES:
+        return CLASSES[name]
+    raise AttributeError(
+        f"keras_tfopt.addons has no {name!r}. keras_tfopt.addons.names() lists what it has"
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

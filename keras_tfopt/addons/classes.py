@@ -1,0 +1,239 @@
+"""The classes of TensorFlow Addons: ours, with the constructors of the originals."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_tfopt import rules, wrappers
+from keras_tfopt.addons import keras2
+from keras_tfopt.addons.table import SOURCE, Row
+from keras_tfopt.engine import (
+    assign_averages,
+    check_arguments,
+    path_of,
+    swap_averages,
+)
+from keras_tfopt.tables import REQUIRED
+
+PACKAGE = "Addons"
+
+_EXCLUDED = "exclude_from_weight_decay"
+
+
+class Original:
+    """What all classes share: arguments and configurations of the original are understood."""
+
+    _row = Row()
+
+    def _make(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return our arguments for those of the original, or for our own by their names."""
+        row, name = self._row, type(self).__name__
+        theirs = {ours: argument for argument, ours in row.renamed.items()}
+        kwargs = {theirs.get(key, key): value for key, value in kwargs.items()}
+        bound = row.signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = {key: value for key, value in bound.arguments.items() if key != "self"}
+        given.update(given.pop("kwargs"))
+        given = keras2.arguments(name, given)
+        return {row.renamed.get(key, key): value for key, value in given.items()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Any:
+        """Return the optimizer that `get_config` described, here or in TensorFlow Addons."""
+        config = keras2.arguments(cls.__name__, keras2.configuration(config))
+        excluded = config.pop(_EXCLUDED, None)
+        config = keras2.saved(config)
+        config = {cls._row.renamed.get(key, key): value for key, value in config.items()}
+        optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
+        if excluded:
+            optimizer.exclude_from_weight_decay(var_names=excluded)
+        return optimizer
+
+
+class Averaged(Original):
+    """What `MovingAverage` and `SWA` share: averages that can be assigned to the variables."""
+
+    def assign_average_vars(self, var_list: Sequence[Any]) -> None:
+        """Assign their averages to variables, for good.
+
+        Args:
+            var_list: Variables. Of those without an average, ones that are trained are named in a
+                warning.
+
+        Raises:
+            ValueError: before the first step.
+        """
+        for variable in assign_averages(self, var_list):
+            if variable.trainable:
+                warnings.warn(f"There is no average of {path_of(variable)!r}", stacklevel=2)
+
+
+class Swapping(Averaged):
+    """What `MovingAverage` alone has: weights and averages that change places."""
+
+    _shadowed: list[Any] | None = None
+
+    @property
+    def has_shadow_copy(self) -> bool:
+        """Return whether `shadow_copy` was called."""
+        return self._shadowed is not None
+
+    def shadow_copy(self, model_weights: Sequence[Any]) -> None:
+        """Say which weights `swap_weights` swaps.
+
+        Args:
+            model_weights: Trained variables.
+        """
+        # Keras would take variables among the attributes of an optimizer for its state.
+        object.__setattr__(self, "_shadowed", list(model_weights))
+
+    def swap_weights(self) -> None:
+        """Exchange weights and averages; called again, exchange them back.
+
+        Raises:
+            RuntimeError: if `shadow_copy` was not called.
+        """
+        if self._shadowed is None:
+            raise RuntimeError("Call `shadow_copy(model.trainable_variables)` first")
+        swap_averages(self, self._shadowed)
+
+
+class Decaying(Original):
+    """What `AdamW`, `SGDW` and extended classes share: variables that decay, named in each step."""
+
+    _decaying: list[str] | None = None
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        name: str | None = None,
+        decay_var_list: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Take a step.
+
+        Args:
+            grads_and_vars: Pairs of a gradient and its variable.
+            name: No meaning here.
+            decay_var_list: The variables that decay, in this and all other steps. Defaults to None:
+                those that the constructor says.
+            **kwargs: `skip_gradients_aggregation`, which has no meaning here.
+
+        Raises:
+            ValueError: if other variables decayed in the steps before.
+        """
+        check_arguments("apply_gradients", kwargs, ["skip_gradients_aggregation"])
+        if decay_var_list is not None:
+            self.decay_only([variable.path for variable in decay_var_list])
+        return super().apply_gradients(grads_and_vars)  # type: ignore[misc]
+
+    def decay_only(self, paths: Sequence[str]) -> None:
+        """Say which variables decay, as `decay_var_list` of the first step does.
+
+        Args:
+            paths: Their paths. None at all means all variables, as in the original.
+
+        Raises:
+            ValueError: if the optimizer is built, and these are not those that decay in it.
+        """
+        chosen = self._decaying
+        if chosen is None and not self.built:  # type: ignore[attr-defined]
+            self._decaying = sorted(paths)
+            self.decay_variables = [_pattern(path) for path in paths] or None
+            self._excluded: list[Any] = []
+        elif chosen != sorted(paths):
+            raise ValueError(
+                "Argument `decay_var_list` must be the same in all steps, beginning with the "
+                f"first. Received: {sorted(paths)}, after {chosen}"
+            )
+
+
+def _pattern(path: str) -> str:
+    return f"^{re.escape(path)}$"
+
+
+class DecayingAsSGDW(Decaying, wrappers.SGDW):
+    """Without momentum, variables with row gradients do not decay, as in the original."""
+
+    def decays(self, like: Any, by_rows: bool) -> bool:
+        """Return whether a variable decays in the step to come."""
+        return not (by_rows and self._is_plain()) and super().decays(like, by_rows)
+
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        """Shrink a variable before the step, unless only rows of it have a gradient."""
+        if self._is_plain() and (t.rows or t.touched is not None):
+            return g, x
+        return super().before(g, x, s, t)
+
+    def _is_plain(self) -> bool:
+        momentum = self.inner_optimizer.momentum
+        return isinstance(momentum, float) and momentum == 0
+
+
+_MIXINS = {
+    "AdamW": Decaying,
+    "MovingAverage": Swapping,
+    "SGDW": DecayingAsSGDW,
+    "SWA": Averaged,
+}
+
+
+def _documentation(name: str, row: Row) -> str:
+    taken = [
+        f"    {argument}: `{row.renamed.get(argument, argument)}` of `keras_tfopt.{row.ours}`."
+        + ("" if default is REQUIRED else f" Defaults to {default!r}.")
+        for argument, default in row.arguments.items()
+        if argument not in ("name", "use_locking", _EXCLUDED)
+    ]
+    if _EXCLUDED in row.arguments:
+        taken.append(f"    {_EXCLUDED}: Regular expressions of paths. Defaults to None.")
+    if "use_locking" in row.arguments:
+        taken.append("    use_locking: No meaning here. Defaults to False.")
+    taken += [
+        f"    name: Name of the optimizer. Defaults to {name!r}.",
+        f"    **kwargs: Options of `keras_tfopt.{row.ours}`; `lr`, the learning rate; `decay`, by "
+        "which it falls as `1 / (1 + decay * step)`.",
+    ]
+    return "\n\n".join(
+        [
+            f"`{SOURCE}.{name}`: `keras_tfopt.{row.ours}` with the arguments of the original.",
+            "\n".join(["Args:", *taken]),
+            f"Slots: those of `keras_tfopt.{row.ours}`.",
+            f"Example:\n\n>>> optimizer = keras_tfopt.addons.{name}({row.example})",
+            f"Reference: that of `keras_tfopt.{row.ours}`.",
+            f"Differs from the original: {row.differs or 'in nothing'}.",
+        ]
+    )
+
+
+def make_class(name: str, row: Row) -> type:
+    """Return the class of this name: ours, with the constructor of the original."""
+    base = getattr(rules if hasattr(rules, row.ours) else wrappers, row.ours)
+    members = {
+        "_row": row,
+        "__doc__": _documentation(name, row),
+        "__module__": "keras_tfopt.addons",
+    }
+    own: Any = type(name, (_MIXINS.get(name, Original), base), members)
+    ours = own.__init__
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = self._make(args, kwargs)
+        excludes = _EXCLUDED in row.arguments or isinstance(self, Decaying)
+        excluded = given.pop(_EXCLUDED, None) if excludes else None
+        ours(self, **given)
+        if excluded:
+            self.exclude_from_weight_decay(var_names=excluded)
+
+    initialize.__signature__ = row.signature  # type: ignore[attr-defined]
+    initialize.__name__ = "__init__"
+    initialize.__qualname__ = f"{name}.__init__"
+    if hasattr(ours, "fields"):  # its own arguments are ours, under our names
+        initialize.fields = ours.fields  # type: ignore[attr-defined]
+    own.__init__ = initialize
+    return keras.saving.register_keras_serializable(PACKAGE, name)(own)

@@ -1,0 +1,70 @@
+"""Arguments and configurations of Keras 2, in the words of Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from keras_tfopt.checks import check_bool, check_number
+
+# Configurations of Keras 2 say which of its two kinds an optimizer is of.
+_LEGACY = "keras.optimizers.legacy"
+
+
+def arguments(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments without those that optimizers of Keras 2 had besides their own.
+
+    `lr` is the learning rate, `decay` makes it fall as `1 / (1 + decay * step)`, and `use_locking`
+    means nothing.
+    """
+    given = dict(given)
+    if "use_locking" in given:
+        check_bool("use_locking", given.pop("use_locking"))
+    given.pop("is_legacy_optimizer", None)  # in configurations only
+    if "lr" in given:
+        given["learning_rate"] = given.pop("lr")
+    decay = check_number("decay", given.pop("decay", 0.0), 0)
+    if not decay:
+        return given
+    rate = given.get("learning_rate")
+    try:
+        rate = check_number("learning_rate", rate, 0)
+    except TypeError:
+        raise TypeError(
+            f"Argument `decay` of {owner} goes with a `learning_rate` that is a number. Put the "
+            "decay into the schedule instead; around an optimizer, it belongs to the optimizer "
+            f"inside. Received: decay={decay}, learning_rate={rate!r}"
+        ) from None
+    given["learning_rate"] = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
+    return given
+
+
+def configuration(config: Any) -> Any:
+    """Return the configuration of an object that Keras 2 saved as Keras 3 would have saved it.
+
+    Objects inside are translated, too. One of Keras 3 stays as it is.
+    """
+    if isinstance(config, list):
+        return [configuration(item) for item in config]
+    if not isinstance(config, Mapping):
+        return config
+    config = {key: configuration(value) for key, value in config.items()}
+    inner: Any = config.get("config")
+    is_object = "class_name" in config and isinstance(inner, Mapping)
+    if is_object and inner.get("name", "") is None:  # for which Keras 3 has a default
+        config["config"] = inner = {key: v for key, v in inner.items() if key != "name"}
+    if is_object and config.get("module") == _LEGACY:
+        config.update(module="keras.optimizers", registered_name=None)
+        config["config"] = saved(arguments(config["class_name"], inner))
+    return config
+
+
+def saved(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with a schedule among them as a configuration has it."""
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    return {
+        name: keras.saving.serialize_keras_object(value) if isinstance(value, schedule) else value
+        for name, value in given.items()
+    }

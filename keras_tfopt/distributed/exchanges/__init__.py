@@ -1,0 +1,6 @@
+"""What carries tensors between workers: a class for each engine of a backend."""
+
+from keras_tfopt.distributed.exchanges.connecting import make
+from keras_tfopt.distributed.exchanges.exchange import Alone, Exchange, current, set_current
+
+__all__ = ["Alone", "Exchange", "current", "make", "set_current"]

@@ -1,0 +1,126 @@
+"""The contract between optimizers over workers and the engine that carries tensors between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_tfopt.engine import conditional
+
+
+class Exchange:
+    """What a worker knows of the others, and how it exchanges tensors with them.
+
+    A subclass for another engine defines `rank`, `size`, `all_reduce_sum`, `broadcast` and
+    `gather`. An engine with a process for each worker needs nothing else: a mean is a sum divided
+    by `size`, and to leave out some workers is to sum zeros from them.
+
+    All workers call the same methods in the same order, with tensors of the same shapes and dtypes.
+    An engine that waits for a worker for longer than its time-out raises an error that names it.
+
+    Attributes:
+        rank: Number of this worker, from 0 to `size - 1`; that of the first one where one process
+            runs several.
+        size: Number of workers.
+    """
+
+    rank: int = 0
+    size: int = 1
+    # Whether the workers are replicas in one process, whose variables start alike.
+    one_process = False
+
+    def prepare(self, optimizer: Any) -> None:
+        """Prepare an optimizer inside of one over workers, before the latter is built."""
+
+    def own_gradients(self, grads: list[Any]) -> list[Any] | None:
+        """Return this worker's gradients, if the backend would otherwise sum them over replicas."""
+        return None
+
+    def rank_now(self) -> Any:
+        """Return `rank` inside a step: an int, or a tensor where workers share one program."""
+        return self.rank
+
+    def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
+        """Return the sums over all workers, inside a step; one flat collective for each dtype."""
+        raise NotImplementedError
+
+    def cond(
+        self, predicate: Any, function: Callable[[list[Any]], list[Any]], tensors: list[Any]
+    ) -> list[Any]:
+        """Return `function(tensors)` where the predicate holds, otherwise the tensors themselves.
+
+        Called inside a step. The function returns tensors of the same number, shapes and dtypes.
+        The predicate has the same value on all workers, and where it is false nothing is exchanged.
+        """
+        return conditional(predicate, lambda: list(function(tensors)), lambda: list(tensors))
+
+    def broadcast(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the arrays of worker 0. Called on the host, when an optimizer is built."""
+        raise NotImplementedError
+
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all workers, by rank. Called on the host, when one is built."""
+        raise NotImplementedError
+
+    @property
+    def workers_here(self) -> int:
+        """Number of workers that run in this process."""
+        return 1
+
+    def values_of(self, variable: Any) -> list[np.ndarray]:
+        """Return a variable's value on each worker of this process, if there are several."""
+        return []
+
+    def set_values(self, variable: Any, values: list[np.ndarray]) -> None:
+        """Set a variable to a value of its own on each worker of this process."""
+        raise NotImplementedError
+
+    def train_apart(self, model: Any) -> None:
+        """Make the workers of one program train apart; other workers do so anyway."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if current() is self:
+            set_current(Alone())
+        self.close()
+
+
+class OneProcess(Exchange):
+    """Workers in one process, which have the same program and the same initial weights."""
+
+    one_process = True
+
+    def broadcast(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return list(arrays)
+
+    def gather(self, text: str) -> list[str]:
+        return [text] * self.size
+
+
+class Alone(OneProcess):
+    """The exchange of a worker that has no others."""
+
+    def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
+        return list(tensors)
+
+
+_connected: Exchange = Alone()
+
+
+def current() -> Exchange:
+    """Return the exchange that `keras_tfopt.distributed.connect` made last; `Alone()` before."""
+    return _connected
+
+
+def set_current(exchange: Exchange) -> Exchange:
+    """Make an exchange the one that optimizers use if they were given none."""
+    global _connected
+    _connected = exchange
+    return exchange

@@ -1,0 +1,53 @@
+"""Join many tensors to a long one for each dtype, so that one collective carries them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def summed(each: list[list[Any]], reduce: Callable[[list[Any]], Any]) -> list[Any]:
+    """Return the sums of the tensors of some workers.
+
+    Args:
+        each: The tensors of each worker that is known here.
+        reduce: Function of one long tensor from each of these workers that returns the sum over all
+            workers. It is called once for each dtype.
+    """
+    first = each[0]
+    kinds: dict[str, list[int]] = {}
+    for number, tensor in enumerate(first):
+        kinds.setdefault(keras.backend.standardize_dtype(tensor.dtype), []).append(number)
+    found = list(first)
+    for members in kinds.values():
+        total = reduce(
+            [ops.concatenate([ops.reshape(own[n], (-1,)) for n in members]) for own in each]
+        )
+        start = 0
+        for number in members:
+            shape = tuple(first[number].shape)
+            end = start + math.prod(shape)
+            found[number] = ops.reshape(total[start:end], shape)
+            start = end
+    return found
+
+
+def packed(arrays: list[np.ndarray]) -> np.ndarray:
+    """Return all bytes of some arrays, as integers that any engine can sum."""
+    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    return np.frombuffer(content + bytes(-len(content) % 4), "int32")
+
+
+def unpacked(integers: np.ndarray, likes: list[np.ndarray]) -> list[np.ndarray]:
+    """Return the arrays that were `packed`, given arrays of the same shapes and dtypes."""
+    content, start, arrays = np.ascontiguousarray(integers, "int32").tobytes(), 0, []
+    for like in likes:
+        part = content[start : start + like.nbytes]
+        arrays.append(np.frombuffer(part, like.dtype).reshape(like.shape).copy())
+        start += like.nbytes
+    return arrays

@@ -1,0 +1,219 @@
+"""What engines share that run each worker in a process of its own: notes, and what faults mean."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from keras_tfopt.distributed.exchanges import flat
+from keras_tfopt.distributed.exchanges.exchange import Exchange
+
+LOOK = 1.0  # seconds between two looks at who has left
+AFTER_A_FAULT = 3.0  # seconds that workers wait for each other to find out which one is missing
+
+
+class Processes(Exchange):
+    """Workers that leave each other notes in the key-value store of their backend.
+
+    A note `here/N/RANK` says that a worker is about to add to sum N. A note `left/RANK` says after
+    how many exchanges a worker left, and why. Errors use them to say who is missing.
+    """
+
+    ending = ""  # what an error says about how this process is going to end
+
+    def __init__(self, rank: int, size: int, timeout: float):
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self._exchanges = 0  # sums in steps, which errors and notes count
+        self._sums = 0  # all sums
+        self._gathered = 0
+        self._broadcasts = self._failed = self._closed = False
+        # Runs before the backend takes down its store.
+        atexit.register(self._at_exit)
+
+    # ---- What an engine defines -----------------------------------------------------------------
+
+    def _put(self, key: str, text: str) -> None:
+        raise NotImplementedError
+
+    def _get(self, key: str, seconds: float) -> str | None:
+        """Return the text of a note, or None if it does not exist within some seconds."""
+        raise NotImplementedError
+
+    def _remove(self, key: str) -> None:
+        raise NotImplementedError
+
+    def _sum_on_host(self, integers: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _disconnect(self) -> None:
+        """Close what carries tensors, but not the store."""
+
+    def _shut_down(self) -> None:
+        """Close the store."""
+
+    # ---- When an optimizer is built -------------------------------------------------------------
+
+    def broadcast(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        integers = flat.packed(arrays)
+        if not integers.size:
+            return list(arrays)
+        # The others add zeros, so the sum of these integers has exactly the bits of worker 0.
+        mine = integers if self.rank == 0 else np.zeros_like(integers)
+        self._broadcasts = True
+        try:
+            return flat.unpacked(self._sum_on_host(mine), arrays)
+        finally:
+            self._broadcasts = False
+
+    def gather(self, text: str) -> list[str]:
+        self._gathered += 1
+        deadline = time.monotonic() + self.timeout
+        keys = [f"text/{self._gathered}/{rank}" for rank in range(self.size)]
+        with self._notes():
+            self._put(keys[self.rank], text)
+        return [self._wait_for(key, keys, deadline, "building its optimizer") for key in keys]
+
+    # ---- Before and after exchanges -------------------------------------------------------------
+
+    def _count(self) -> str:
+        """Count the sum that comes next, and return what errors call it."""
+        self._sums += 1
+        if self._broadcasts:
+            return "sending the initial weights"
+        self._exchanges += 1
+        return f"exchange {self._exchanges}"
+
+    def _arrive(self) -> list[str]:
+        """Leave a note at the sum that comes next; return the notes of all workers there."""
+        keys = [f"here/{self._sums}/{rank}" for rank in range(self.size)]
+        with self._notes():
+            self._put(keys[self.rank], "+")
+        return keys
+
+    def _meet(self) -> None:
+        """Wait until all workers are about to exchange: a sum could not say who is missing."""
+        what, deadline = self._count(), time.monotonic() + self.timeout
+        number, keys = self._sums, self._arrive()
+        for key in keys[1:] if self.rank == 0 else [f"go/{number}"]:
+            self._wait_for(key, keys, deadline, what)
+        # All workers have come, so nobody still reads the notes of the previous sum.
+        with self._notes():
+            if self.rank == 0:
+                self._put(f"go/{number}", "+")
+            if number > 1:
+                self._remove(f"here/{number - 1}/{self.rank}")
+                if self.rank == 0:
+                    self._remove(f"go/{number - 1}")
+
+    def _fault(self, what: str, cause: BaseException) -> RuntimeError:
+        """Return the error for an exchange that failed without a meeting of the workers before."""
+        deadline = time.monotonic() + AFTER_A_FAULT
+        try:
+            keys = self._arrive()
+            for key in keys:
+                self._wait_for(key, keys, deadline, what, str(cause))
+            gone = self._gone()
+        except RuntimeError as error:
+            return error
+        if gone:
+            return self._error(self._explained(what, [], gone, ""))
+        return self._error(f"{what} failed, though all workers came to it: {cause}")
+
+    @contextlib.contextmanager
+    def _notes(self) -> Iterator[None]:
+        """Raise an error that explains why notes cannot be read or written."""
+        try:
+            yield
+        except Exception as cause:
+            raise self._error(
+                "notes between the workers cannot be read. The process that keeps them, which is "
+                f"worker 0 or its launcher, has died. ({type(cause).__name__}: {cause})"
+            ) from cause
+
+    def _wait_for(
+        self, key: str, keys: list[str], deadline: float, what: str, cause: str = ""
+    ) -> str:
+        """Return the text of a note; `keys` are those that all workers leave for this purpose."""
+        with self._notes():
+            gone: dict[int, dict[str, Any]] = {}
+            left = deadline - time.monotonic()
+            while True:
+                # A worker that has left wrote its note before: do not wait for it.
+                text = self._get(key, 0.0 if gone else min(LOOK, max(left, 0.0)))
+                if text is not None:
+                    return text
+                if gone or left <= 0:
+                    break
+                gone, left = self._gone(), deadline - time.monotonic()
+            others = [(rank, k) for rank, k in enumerate(keys) if rank != self.rank]
+            missing = [rank for rank, k in others if self._get(k, 0.0) is None]
+            gone = gone or self._gone()
+        raise self._error(self._explained(what, missing, gone, cause))
+
+    def _gone(self) -> dict[int, dict[str, Any]]:
+        """Return the last notes of the workers that have left, by rank."""
+        notes = {r: self._get(f"left/{r}", 0.0) for r in range(self.size) if r != self.rank}
+        return {rank: json.loads(note) for rank, note in notes.items() if note is not None}
+
+    def _explained(
+        self, what: str, missing: list[int], gone: dict[int, dict[str, Any]], cause: str
+    ) -> str:
+        for rank, note in gone.items():
+            if note["error"]:
+                return f"{what} is impossible: worker {rank} has ended with {note['error']}"
+        for rank, note in gone.items():
+            return (
+                f"{what} is impossible: worker {rank} has left after {note['exchanges']} "
+                "exchanges. Unequal numbers of steps: give all workers the same number of batches "
+                "in an epoch (`steps_per_epoch`, or data of the same size) and of epochs"
+            )
+        who = ("worker " if len(missing) == 1 else "workers ") + ", ".join(map(str, missing))
+        limit = f"the {self.timeout:g} s that `timeout` of keras_tfopt.distributed.connect allows"
+        if cause:
+            return (
+                f"{what} failed, and {who} did not answer after that. It has died, "
+                f"or took longer than {limit}: see its own output. ({cause})"
+            )
+        return (
+            f"{what} is impossible: {who} did not come within {limit}. It has died, or it stalls, "
+            "or its steps take longer than that: see its own output"
+        )
+
+    def _error(self, text: str) -> RuntimeError:
+        self._failed = True
+        return RuntimeError(f"Worker {self.rank} of {self.size}: {text}{self.ending}")
+
+    # ---- Leaving --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._leave(sys.exc_info()[1])
+
+    def _at_exit(self) -> None:
+        self._leave(getattr(sys, "last_value", None))
+
+    def _leave(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        reason = None if error is None else f"{type(error).__name__}: {error}"
+        failed = self._failed or error is not None
+        deadline = time.monotonic() + (min(self.timeout, AFTER_A_FAULT) if failed else self.timeout)
+        try:
+            note = {"exchanges": self._exchanges, "error": reason}
+            self._put(f"left/{self.rank}", json.dumps(note))
+            self._disconnect()
+            # Worker 0 keeps the notes. The others may still have to read why somebody left.
+            for rank in range(1, self.size) if self.rank == 0 else ():
+                self._get(f"left/{rank}", max(0.0, deadline - time.monotonic()))
+            self._shut_down()
+        except Exception as fault:
+            if not failed:
+                print(f"Worker {self.rank} could not say that it leaves: {fault}", file=sys.stderr)

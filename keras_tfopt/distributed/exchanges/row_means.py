@@ -1,0 +1,36 @@
+"""Means of gradients of several workers, of which each may have other rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.engine import gradients
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.rows import RowGradient
+
+
+def mean_gradient(total: Any, row_count: Any, count: Any) -> Any:
+    """Return the mean of gradients that have been added up.
+
+    Args:
+        total: Their sum.
+        row_count: None; or, of row gradients, how many there are of each row, shaped to broadcast
+            over the sum. Each row is divided by that, and only those that anybody sent are touched.
+        count: How many gradients there are; none makes a mean of zero.
+    """
+    if row_count is None:
+        return total / _at_least_one(count, total)
+    values, indices = backend.rows_at(total / _at_least_one(row_count, total), row_count > 0)
+    return RowGradient.unchecked(values, indices, tuple(total.shape), named=True, distinct=True)
+
+
+def rows_in(gradient: Any) -> Any:
+    """Return 1 for rows of a row gradient, else 0, shaped to broadcast over the variable."""
+    rows = RowGradient.unchecked(gradient.values, gradient.indices, gradient.shape, named=True)
+    return ops.cast(backend.row_mask(gradients.sum_repeated(rows, None)), "float32")
+
+
+def _at_least_one(count: Any, like: Any) -> Any:
+    return ops.cast(ops.where(count > 0, count, ops.ones_like(count)), like.dtype)

@@ -1,0 +1,392 @@
+"""Steps of an optimizer that several workers take together."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tfopt.distributed.exchanges.clones import center_of
+from keras_tfopt.distributed.exchanges.exchange import Exchange, current
+from keras_tfopt.distributed.exchanges.replicas import ReplicaStates
+from keras_tfopt.distributed.exchanges.row_means import mean_gradient
+from keras_tfopt.engine import averages, gradients
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import describe, listed, path_of
+from keras_tfopt.engine.foreign import apply_summed
+from keras_tfopt.engine.keras_private import tracked, untracked
+from keras_tfopt.engine.moving import Scalars
+from keras_tfopt.engine.nesting import innermost
+from keras_tfopt.engine.state import Like
+from keras_tfopt.engine.step import Known
+from keras_tfopt.engine.wrapping import WrappingEngine
+
+
+class WorkersHooks:
+    """What such an optimizer says of itself; `keras_tfopt.distributed.OverWorkers` documents it."""
+
+    by_rate = False  # what workers exchange goes by the common learning rate
+
+    def updates_between(self) -> int | None:
+        """Return the updates from one exchange to the next; None: there is none after updates."""
+        return None
+
+    def send(self, x: Any, s: Any, t: Any) -> Any:
+        return x
+
+    def receive(self, total: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        raise NotImplementedError(f"{type(self).__name__} must define `receive`.")
+
+    def alone(self, x: Any, s: Any) -> dict[str, Any]:
+        return {}
+
+    def takes_part(self, s: Any, t: Any) -> Any:
+        return True
+
+    def counts(self, s: Any, missing: Any) -> dict[str, Any]:
+        return {}
+
+    def check_workers(self, workers: int) -> None:
+        """Raise an error if the arguments do not fit the number of workers."""
+
+
+class WorkersEngine(WorkersHooks, WrappingEngine):
+    """Runs the hooks of `keras_tfopt.distributed.OverWorkers` between workers.
+
+    Exchanges are counted in calls of this optimizer, which all workers make alike, and never in
+    steps of the one inside, which may leave out some on one worker alone.
+    """
+
+    is_engine = True
+    # Names of slots that are the same on all workers.
+    shared: tuple[str, ...] = ()
+    # Whether the slot `gradient_sum` adds up gradients, which then move the slot `center`.
+    moves_center = False
+    # Whether gradients are averaged before the step, instead of something after it.
+    averages_gradients = False
+    # How `keras_tfopt.distributed.InProcess` replays the original.
+    events = "together"
+
+    def __init__(
+        self, inner_optimizer: Any, exchange: Any = None, name: str | None = None, **base: Any
+    ):
+        super().__init__(inner_optimizer, name=name, **base)
+        if exchange is not None and not isinstance(exchange, Exchange):
+            raise TypeError(
+                "Argument `exchange` must be None or a keras_tfopt.distributed.Exchange. Received: "
+                f"{exchange!r}"
+            )
+        self._given_exchange = exchange
+        self._exchange: Exchange | None = None
+        self.center_optimizer = None
+        if self.moves_center:
+            self.center_optimizer = center_of(self.inner_optimizer, type(self).__name__)
+        # Keras loads attributes in the order of their names. This one must follow the optimizers.
+        self.replica_states = ReplicaStates(self)
+
+    def facts(self, like: Like) -> dict[str, Any]:
+        return {**super().facts(like), "workers": self.workers()}
+
+    # ---- State ----------------------------------------------------------------------------------
+
+    @property
+    def exchange(self) -> Exchange:
+        """Return the connection of the constructor, or else the current one."""
+        return self._exchange or self._given_exchange or current()
+
+    def workers(self) -> int:
+        """Return how many workers step together."""
+        return self.exchange.size
+
+    def agreed(self, condition: Any) -> Any:
+        """Return whether a condition holds on all workers."""
+        if self.exchange.size == 1:
+            return condition
+        missing = ops.reshape(ops.cast(ops.logical_not(condition), "float32"), (1,))
+        (total,) = self.exchange.all_reduce_sum([missing])
+        return ops.equal(ops.reshape(total, ()), 0)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The wrapper's own state, the inner optimizer's, then that of the center's optimizer."""
+        center = [] if self.center_optimizer is None else self.center_optimizer.variables
+        return super().variables + center
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the state, own and inner, from arrays in the order of `variables`."""
+        if self.center_optimizer is not None:
+            inside = len(super().variables)
+            self.center_optimizer.set_weights(weights[inside:])
+            weights = weights[:inside]
+        super().set_weights(weights)
+
+    @untracked
+    def build(self, variables: Sequence[Any]) -> None:
+        """Give all workers the weights of the first, then create the state.
+
+        Raises:
+            ValueError: if the workers have different models, optimizers or numbers of variables.
+        """
+        variables = listed("variables", variables)
+        if not self.built:
+            self._exchange = self.exchange
+            for part in averages.parts(self.inner_optimizer):
+                self._exchange.prepare(part)
+            self._start_alike(variables)
+        super().build(variables)
+        if self.center_optimizer is not None and not self.center_optimizer.built:
+            with backend.build_scope(self, variables), tracked():
+                self.center_optimizer.build(variables)
+        self.replica_states.restore()
+
+    @untracked
+    def extend(self, variables: Sequence[Any]) -> None:
+        """Create the state for further variables, which the optimizer inside knows already."""
+        self._start_alike(list(variables))
+        super().extend(variables)
+        if self.center_optimizer is not None:
+            self.center_optimizer.extend(variables)
+
+    def _start_alike(self, variables: list[Any]) -> None:
+        exchange = self.exchange
+        if exchange.size == 1 or exchange.one_process:
+            return
+        likes = [describe(variable, type(self).__name__) for variable in variables]
+        resumes = self._waiting is not None
+        mine = {
+            "optimizer": type(self).__name__,
+            "arguments": {**self.own_config(), "accumulation": self.gradient_accumulation_steps},
+            "variables": [
+                [path_of(v).rsplit("/", 1)[-1], list(like.shape), str(v.dtype)]
+                for v, like in zip(variables, likes, strict=True)
+            ],
+            "resumes": resumes,
+        }
+        texts = exchange.gather(json.dumps(mine, default=repr))
+        for rank, text in enumerate(texts):
+            check_same(json.loads(text), json.loads(texts[0]), rank)
+        if resumes:
+            return  # each worker goes on from where it was
+        with backend.build_scope(self, variables):
+            arrays = exchange.broadcast([_array(variable) for variable in variables])
+            # On worker 0 as well: all processes of a JAX program must run the same operations.
+            for variable, array in zip(variables, arrays, strict=True):
+                variable.assign(ops.cast(ops.convert_to_tensor(array), variable.dtype))
+
+    def exchanges(self) -> Any:
+        """Return how often the workers have exchanged something, as a tensor."""
+        calls = (self.gradient_accumulation_steps or 1) * (self.updates_between() or 1)
+        return backend.read(self._iterations) // calls
+
+    # ---- A step ---------------------------------------------------------------------------------
+
+    def own_gradients(self, grads: list[Any], outermost: bool) -> list[Any] | None:
+        """Return the gradients of this replica where replicas are the workers.
+
+        Raises:
+            ValueError: if what is around this optimizer needs gradients summed over the replicas.
+        """
+        own = self.exchange.own_gradients(grads)
+        if own is not None and not outermost and backend.replicas() > 1:
+            raise ValueError(
+                f"{type(self).__name__} must be the outermost optimizer where workers are replicas "
+                "of a strategy: what is around it has summed the gradients of all of them"
+            )
+        return own
+
+    def meets_workers(self) -> bool:
+        """Return whether the workers exchange something after the step."""
+        return self.moves_center or self.updates_between() is not None
+
+    def _update_number(self) -> tuple[Any, Any]:
+        """Return the number of the update of this call, 1 at first, and whether the call ends it.
+
+        The latter is None where every call does.
+        """
+        calls = backend.read(self._iterations) + 1
+        micro_steps = self.gradient_accumulation_steps
+        if not micro_steps:
+            return calls, None
+        return (calls - 1) // micro_steps + 1, ops.equal(calls % micro_steps, 0)
+
+    def decide(
+        self, grads: list[Any], variables: list[Any]
+    ) -> tuple[list[Any], Any, dict[str, Any]]:
+        self.check_workers(self.exchange.size)
+        if not self.averages_gradients:
+            return super().decide(grads, variables)
+        number, _ = self._update_number()
+        rank = ops.cast(ops.convert_to_tensor(self.exchange.rank_now()), number.dtype)
+        known = {"step": number, "rank": rank, "workers": self.exchange.size}
+        state = self.counters_now()
+        taken = self.takes_part(state, Scalars(known, {}, False, backend.norm))
+        weight = ops.cast(ops.convert_to_tensor(taken), "float32")
+        if self.exchange.size == 1:
+            present = weight
+        else:
+            rows = [
+                gradients.is_named(g) or self.is_of_rows(self._get_variable_index(v))
+                for g, v in zip(grads, variables, strict=True)
+            ]
+            masks = [backend.row_mask(g) for g, r in zip(grads, rows, strict=True) if r]
+            dense = [gradients.dense(g) for g in grads]
+            sent = [ops.where(taken, g, ops.zeros_like(g)) for g in dense]
+            sent += [ops.cast(mask, "float32") * weight for mask in masks]
+            *total, present = self.exchange.all_reduce_sum([*sent, ops.reshape(weight, (1,))])
+            present = ops.reshape(present, ())
+            counts = iter(total[len(dense) :])
+            grads = [
+                mean_gradient(g, next(counts) if r else None, present)
+                for g, r in zip(total, rows, strict=False)
+            ]
+        accepted = present > 0 if self.leaves_out_steps() else None
+        missing = ops.cast(ops.round(self.exchange.size - present), "int32")
+        return grads, accepted, self.counts(state, missing)
+
+    def meet(self, grads: list[Any], places: list[int], moved: Any) -> None:
+        """Exchange what is due after a call.
+
+        Args:
+            grads: The gradients of the call.
+            places: The places of their variables.
+            moved: None, or whether the optimizer inside has not left out this step.
+        """
+        if self.moves_center:
+            for gradient, place in zip(grads, places, strict=True):
+                if moved is not None:
+                    gradient = gradients.dense(gradient)
+                    gradient = ops.where(moved, gradient, ops.zeros_like(gradient))
+                slots = self._state.entries[place].slots
+                backend.accumulate(slots["gradient_sum"], gradient)
+        period = self.updates_between()
+        if period is None:
+            return
+        number, last = self._update_number()
+        due = ops.equal(number % period, 0)
+        due = due if last is None else ops.logical_and(due, last)
+        entries = self._state.entries
+        flat = [v for entry in entries for v in (entry.variable, *entry.slots.values())]
+        old = [backend.read(variable) for variable in flat]
+        if self.exchange.size == 1:
+            new = self._alone(due, old)
+        else:
+            known = self._scalars_of_exchange()
+            new = self.exchange.cond(due, functools.partial(self._meet, known), old)
+        writes = zip(flat, old, new, strict=True)
+        backend.commit([(v, None, n) for v, o, n in writes if n is not o])
+        if self.center_optimizer is not None and self.exchange.size > 1:
+            backend.run_if(self, due, self._move_center)
+
+    def _scalars_of_exchange(self) -> Known:
+        more = {"senders": self.exchange.size, "gradients": self._gradients_in_sum()}
+        places = list(range(len(self._state.entries)))
+        done = backend.read(innermost(self)._iterations)
+        known = self.scalars_now(done // (self.gradient_accumulation_steps or 1) + 1, places)
+        return {key: {**one, **more} for key, one in known.items()}
+
+    def _gradients_in_sum(self) -> int:
+        return (self.updates_between() or 1) * (self.gradient_accumulation_steps or 1)
+
+    def _meet(self, known: Known, values: list[Any]) -> list[Any]:
+        """Return values of variables and slots after an exchange, from those before."""
+        each, sent = [], []
+        for entry, (x, s) in zip(self._state.entries, self._apart(values), strict=True):
+            t = Scalars(known[entry.scalars], entry.facts, False, backend.norm)
+            each.append((x, s, t))
+            sent.append(self.send(x, s, t))
+        totals = self.exchange.all_reduce_sum(sent)
+        new = []
+        for total, (x, s, t) in zip(totals, each, strict=True):
+            x, changed = self.receive(total, x, s, t)
+            new += [x, *{**s._asdict(), **changed}.values()]
+        new = [ops.cast(n, old.dtype) for n, old in zip(new, values, strict=True)]
+        # Copy values that go to another variable: writing to the first one would change them.
+        read = {id(value) for value in values}
+        return [
+            ops.copy(n) if id(n) in read and n is not old else n
+            for n, old in zip(new, values, strict=True)
+        ]
+
+    def _alone(self, due: Any, values: list[Any]) -> list[Any]:
+        new: list[Any] = []
+        for x, s in self._apart(values):
+            changed = self.alone(x, s)
+            new.append(None)
+            new += [
+                ops.where(due, ops.cast(changed[name], old.dtype), old) if name in changed else old
+                for name, old in s._asdict().items()
+            ]
+        return [old if n is None else n for n, old in zip(new, values, strict=True)]
+
+    def _apart(self, values: list[Any]) -> list[tuple[Any, Any]]:
+        """Return `(x, s)` of each variable, from values of variables and slots in a row."""
+        apart, start = [], 0
+        for entry in self._state.entries:
+            x, *kept = values[start : start + 1 + len(entry.slots)]
+            s = collections.namedtuple("Slots", entry.slots)(*kept)  # type: ignore[misc]
+            apart.append((ops.cast(x, entry.like.dtype), s))
+            start += 1 + len(entry.slots)
+        return apart
+
+    def _move_center(self) -> None:
+        """Make a step of the center, by the mean that the exchange has put into `gradient_sum`."""
+        variables, slots = self._trainable_variables, [e.slots for e in self._state.entries]
+        inner, outer = innermost(self), innermost(self.center_optimizer)
+        # The center takes the learning rate of the update that has just been made.
+        done = backend.read(inner._iterations) // (self.gradient_accumulation_steps or 1)
+        writes = [(outer._iterations, None, done - 1)]
+        if isinstance(inner._learning_rate, keras.Variable):
+            writes.append((outer._learning_rate, None, backend.read(inner._learning_rate)))
+        writes += [
+            (v, None, ops.cast(backend.read(s["center"]), v.dtype))
+            for v, s in zip(variables, slots, strict=True)
+        ]
+        backend.commit(writes)
+        grads = [backend.read(s["gradient_sum"]) for s in slots]
+        apply_summed(self.center_optimizer, grads, variables)
+        moved = [(s["center"], backend.read(v)) for v, s in zip(variables, slots, strict=True)]
+        backend.commit([(c, None, ops.cast(x, c.dtype)) for c, x in moved])
+        empty = [(s["gradient_sum"], ops.zeros_like(g)) for s, g in zip(slots, grads, strict=True)]
+        backend.commit([(total, None, zero) for total, zero in empty])
+
+
+def check_same(one: dict[str, Any], first: dict[str, Any], rank: int) -> None:
+    """Raise an error where a worker has not what the first one has."""
+    for what in ("optimizer", "arguments"):
+        if one[what] != first[what]:
+            raise ValueError(
+                f"All workers must have the same optimizer. Received: {one[what]} on worker "
+                f"{rank}, {first[what]} on worker 0"
+            )
+    pairs = zip(one["variables"], first["variables"], strict=False)
+    different = [f"number {n}: {a} and {b}" for n, (a, b) in enumerate(pairs) if a != b]
+    counts = len(one["variables"]), len(first["variables"])
+    if counts[0] != counts[1] or different:
+        raise ValueError(
+            f"All workers must have the same model. Received: {counts[0]} variables on worker "
+            f"{rank}, {counts[1]} on worker 0" + "".join(f"; {d}" for d in different[:3])
+        )
+    if one["resumes"] != first["resumes"]:
+        raise ValueError(
+            "Either all workers go on from saved state or none. Received: saved state on worker "
+            f"{0 if first['resumes'] else rank}, none on worker {rank if first['resumes'] else 0}"
+        )
+
+
+def restore_replicas(model: keras.Model) -> None:
+    """Give the workers of this process their own values again, once a model is loaded whole."""
+    for part in averages.parts(model.optimizer) if model.optimizer else ():
+        if isinstance(part, WorkersEngine):
+            part.replica_states.restore_again()
+
+
+def _array(variable: Any) -> np.ndarray:
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    exact = "float64" if dtype == "float64" else "float32"
+    return np.array(ops.convert_to_numpy(ops.cast(variable.value, exact)))

@@ -1,0 +1,77 @@
+"""How rules run: the only part that imports a backend."""
+
+from keras_tfopt.engine.access import (
+    apply_rows,
+    array_of,
+    as_named_rows,
+    average_of,
+    dtype_of,
+    follows_schedule,
+    functions_in,
+    is_accumulating,
+    keras_optimizers,
+    set_steps,
+    slot_names_of,
+    slots_of,
+    state_variables,
+    variables_of,
+)
+from keras_tfopt.engine.averages import (
+    AveragedFunction,
+    assign_averages,
+    averaged,
+    parts,
+    swap_averages,
+    sync,
+)
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import check_distinct, path_of, prepare
+from keras_tfopt.engine.configuration import decoded, encoded, optimizer_from, portable
+from keras_tfopt.engine.construction import has_constructor
+from keras_tfopt.engine.engine import Engine
+from keras_tfopt.engine.gradients import clipped_by_global_norm
+from keras_tfopt.engine.groups import several_paths
+from keras_tfopt.engine.inspection import Describing, GroupTable
+from keras_tfopt.engine.keras_private import exempt_from_rematerialization, layers_below, layers_in
+from keras_tfopt.engine.lookup import forget_compiled, is_dense, look_up, share_rows
+from keras_tfopt.engine.loss_scaling import LossScalingEngine
+from keras_tfopt.engine.nesting import innermost
+from keras_tfopt.engine.options import (
+    DEFAULTS,
+    all_arguments,
+    as_schedule,
+    changes,
+    check_savable,
+    is_computed_again,
+    is_function_of_step,
+    out_of_range,
+    own_parameters,
+    tolerating,
+)
+from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.scopes import creating
+from keras_tfopt.engine.selection import (
+    check_built,
+    check_choice,
+    excluding,
+    is_chosen,
+    literal,
+    no_vectors,
+    normalization_and_bias,
+    pattern_of,
+    settled,
+    warn_unmatched,
+)
+from keras_tfopt.engine.settings import plain
+from keras_tfopt.engine.state import NO_SETTINGS, Like, Rows, Settings, Slot
+from keras_tfopt.engine.suggestions import check_arguments, did_you_mean, nearest, nested, short
+from keras_tfopt.engine.wrapping import WrappingEngine
+
+check_traceable = backend.check_traceable
+combine_rows = backend.combine_rows
+row_products = backend.row_products
+conditional = backend.conditional
+eigh_is_slow = backend.eigh_is_slow
+is_variable = backend.is_variable
+outside_compiler = backend.outside_compiler
+Steps = backend.Steps

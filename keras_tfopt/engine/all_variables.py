@@ -1,0 +1,211 @@
+"""Rules that see all variables of a model at once."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.engine import gradients
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.moving import Mover, Scalars, current_value, rule_at
+from keras_tfopt.engine.results import check_described
+from keras_tfopt.engine.state import FACTOR, MASTER, Like, widest, write
+
+
+class ModelRule:
+    """A rule over all variables at once, in three parts: pure functions that can be compiled.
+
+    They are of vectors with an entry for each number in the variables, laid end to end in the order
+    of building, or with a piece of them.
+    """
+
+    def __init__(
+        self,
+        rule: Any,
+        changing: tuple[str, ...],
+        names: Sequence[str],
+        along: Sequence[str],
+        dtype: str,
+        norm: Callable[[Any], Any],
+    ):
+        self.names, self.along, self.dtype = tuple(names), tuple(along), dtype
+        self._all_slots = collections.namedtuple("Slots", names)  # type: ignore[misc]
+        small = [name for name in names if name not in along]
+        self._small_slots = collections.namedtuple("SmallSlots", small)  # type: ignore[misc]
+        self.rule = rule
+        self._changing, self._norm = changing, norm
+
+    def sums(self, g: Any, slots: dict[str, Any], scalars: dict[str, Any]) -> dict[str, Any]:
+        """Return the part that a piece has in the sums over all entries."""
+        return self._rule(scalars).sums(g, self._all_slots(**slots), self._t(scalars, {}))
+
+    def solve(
+        self, sums: dict[str, Any], slots: dict[str, Any], scalars: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the update of each piece reads, and new values of slots without entries."""
+        small = self._small_slots(**{n: v for n, v in slots.items() if n not in self.along})
+        found, new = self._rule(scalars).solve(small, self._t(scalars, sums))
+        return self._checked({**sums, **found}, new)
+
+    def update(
+        self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any], known: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return a piece of the new variables, and of the new slots."""
+        t = self._t(scalars, known)
+        return self._checked(*self._rule(scalars).update(g, x, self._all_slots(**slots), t))
+
+    def value(self, one: ModelVariable, x: Any, master: Any, scalars: dict[str, Any]) -> Any:
+        """Return a variable to compute with, flat."""
+        x = current_value(x, master, self.dtype)
+        if one.decays:
+            x = x - one.scalar(scalars, "weight_decay_rate") * x
+        return ops.reshape(x, (-1,))
+
+    def gradient(self, g: Any) -> Any:
+        """Return a gradient to compute with, flat."""
+        return ops.reshape(ops.cast(g, self.dtype), (-1,))
+
+    def _rule(self, scalars: dict[str, Any]) -> Any:
+        return rule_at(self.rule, self._changing, scalars)
+
+    def _t(self, scalars: dict[str, Any], known: dict[str, Any]) -> Scalars:
+        return Scalars({**scalars, **known}, {}, False, self._norm)
+
+    def _checked(self, result: Any, new: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        check_described(type(self.rule).__name__, new, self.names)
+        return result, new
+
+
+@dataclasses.dataclass
+class ModelVariable:
+    """A variable among all those that a rule sees at once."""
+
+    variable: Any
+    like: Like
+    start: int  # of its entries
+    end: int
+    decays: bool
+    master: Any  # the slot with its copy, or None
+    rate: int = 0  # the number of its learning rate, of those that groups make
+
+    def scalar(self, scalars: dict[str, Any], name: str) -> Any:
+        """Return a scalar of this variable, of which there may be one for each learning rate."""
+        value = scalars[name]
+        return value[self.rate] if len(value.shape) else value
+
+    def scaled(self, x: Any, new: Any, scalars: dict[str, Any]) -> Any:
+        """Return where a step from x to `new` leads with the factor of the learning rate."""
+        if FACTOR not in scalars:
+            return new
+        return x + self.scalar(scalars, FACTOR) * (new - x)
+
+
+@dataclasses.dataclass
+class ModelStep:
+    """What a step of such a rule works on."""
+
+    rule: ModelRule
+    variables: list[ModelVariable]
+    slots: dict[str, Any]
+
+    def new_values(
+        self, x: list[Any], masters: list[Any], slots: dict, grads: list[Any], scalars: dict
+    ) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """Return new values of variables, master copies and slots, from all entries at once."""
+        rule = self.rule
+        values = zip(self.variables, x, masters, strict=True)
+        each_x = [rule.value(*each, scalars) for each in values]
+        flat_x = _joined(each_x)
+        flat_g = _joined([rule.gradient(g) for g in grads])
+        known, new = rule.solve(rule.sums(flat_g, slots, scalars), slots, scalars)
+        flat_x, more = rule.update(flat_g, flat_x, slots, scalars, known)
+        parts = [
+            ops.reshape(one.scaled(old, flat_x[one.start : one.end], scalars), one.like.shape)
+            for one, old in zip(self.variables, each_x, strict=True)
+        ]
+        masters = [None if m is None else v for m, v in zip(masters, parts, strict=True)]
+        x = [ops.cast(v, old.dtype) for v, old in zip(parts, x, strict=True)]
+        return x, masters, {**new, **more}
+
+
+def _joined(parts: list[Any]) -> Any:
+    return ops.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+class AllVariablesMover(Mover):
+    """Steps of a rule with scope "model". Variables without a gradient count with zeros and stay.
+
+    Args:
+        engine: The rule as an optimizer, which has options and state.
+    """
+
+    takes_all = True
+
+    def _apply_rule(self, incoming: Incoming) -> None:
+        own = self.optimizer
+        given = dict(zip(incoming.places, map(gradients.dense, incoming.grads), strict=True))
+        members, end = [], 0
+        for entry in own._state.entries:
+            start, end = end, end + math.prod(entry.like.shape)
+            master = entry.slots.get(MASTER)
+            facts = entry.like, start, end, entry.decays, master, entry.rate
+            members.append(ModelVariable(entry.variable, *facts))
+        if "model rule" not in own._fast:
+            own._fast["model rule"] = self._bound_rule()
+        step = ModelStep(own._fast["model rule"], members, own._state.shared)
+        g = [given.get(place) for place in range(len(members))]
+        scalars = self._scalars(step.rule.dtype)
+        if not backend.run_in_pieces(own, step, g, scalars):
+            self._run_whole(step, g, scalars)
+
+    def _scalars(self, dtype: str) -> dict[str, Any]:
+        """Return the scalars of this step, with vectors for what groups multiply."""
+        hyperparameters = self.optimizer._hyperparameters[0]
+        decays, factors = hyperparameters.decays(dtype), hyperparameters.factors(dtype)
+        scalars = hyperparameters.scalars(dtype, None, decays)
+        if factors is not None:
+            scalars[FACTOR] = factors
+            if decays is not None:
+                scalars["weight_decay_rate"] = scalars["weight_decay_rate"] * factors
+        return scalars
+
+    def _bound_rule(self) -> ModelRule:
+        own = self.optimizer
+        likes = [entry.like for entry in own._state.entries]
+        along = [name for name, slot in own.slots(likes).items() if None in slot.shape]
+        names, dtype = list(own._state.shared), widest([like.dtype for like in likes])
+        rule, changing = own.rule_to_share()
+        return ModelRule(rule, changing, names, along, dtype, backend.norm)
+
+    def _run_whole(self, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> None:
+        members, names = step.variables, list(step.slots)
+        owners = [i for i, one in enumerate(members) if one.master is not None]
+        count, first = len(members), len(members) + len(owners)
+        given = [i for i, g in enumerate(grads) if g is not None]
+
+        def run(values: list[Any], inputs: tuple) -> tuple[None, list[tuple]]:
+            copies = dict(zip(owners, values[count:first], strict=True))
+            slots = dict(zip(names, values[first:], strict=True))
+            x, masters, new = step.new_values(
+                values[:count], [copies.get(i) for i in range(count)], slots, *inputs
+            )
+            writes = [write(i, x[i]) for i in given]
+            writes += [write(count + n, masters[i]) for n, i in enumerate(owners) if i in given]
+            writes += [write(first + names.index(name), value) for name, value in new.items()]
+            return None, writes
+
+        zeros = functools.partial(ops.zeros, dtype=step.rule.dtype)
+        grads = [
+            zeros(one.like.shape) if g is None else g for one, g in zip(members, grads, strict=True)
+        ]
+        everything = [one.variable for one in members]
+        everything += [members[i].master for i in owners] + list(step.slots.values())
+        key = ("model", tuple(given))
+        backend.run_in_place(self.optimizer, key, run, everything, (grads, scalars))

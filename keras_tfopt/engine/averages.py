@@ -1,0 +1,223 @@
+"""Averages of weights in the place of the weights: whose they are, getting them in and out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import path_of
+from keras_tfopt.engine.keras_private import is_multi_optimizer
+
+Current = Callable[[Any], Any]  # from a variable to its value
+
+_averaged: set[int] = set()  # variables that hold their averages, by identity
+
+
+def parts(optimizer: Any) -> Iterator[Any]:
+    """Yield an optimizer and all that are inside of it."""
+    yield optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    several = is_multi_optimizer(optimizer)
+    for part in optimizer.optimizers if several else [] if inner is None else [inner]:
+        yield from parts(part)
+
+
+def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[Any, Any]]:
+    """Return `(variable, average)` for all that an optimizer, or one inside of it, averages.
+
+    Raises:
+        ValueError: if there are no averages, not yet, or two of one variable.
+    """
+    inside = list(parts(optimizer))
+    if of is not None and not any(part is of for part in inside):
+        raise ValueError(
+            f"Argument `of` must be the optimizer {optimizer.name!r} or one inside of it. "
+            f"Received: {of!r}"
+        )
+    sources = [p for p in inside if _averages(p) and (of is None or p is of)]
+    if not sources:
+        raise ValueError(
+            f"There are no averages: neither {type(optimizer).__name__} nor what is inside of it "
+            "keeps any. Optimizers that do are keras_tfopt.MovingAverage, "
+            "keras_tfopt.StochasticWeightAveraging, keras_tfopt.Lookahead, "
+            "keras_tfopt.ScheduleFree, keras_tfopt.ScheduleFreeAdamW, keras_tfopt.ScheduleFreeSGD, "
+            "and all with use_ema=True. "
+            f"Received: {[type(part).__name__ for part in inside]}"
+        )
+    found: dict[int, tuple[Any, Any]] = {}
+    owners: dict[int, Any] = {}
+    for source in sources:
+        if not source.built or not int(backend.number(source.iterations)):
+            raise ValueError(
+                f"There are no averages before the first step of {type(source).__name__}. "
+                f"Received: iterations={0 if not source.built else int(source.iterations)}"
+            )
+        for variable, average in _averages_now(source, current):
+            other = owners.setdefault(id(variable), source)
+            if other is not source:
+                raise ValueError(
+                    f"Both {type(other).__name__} and {type(source).__name__} keep averages of "
+                    f"{path_of(variable)!r}. Say whose are wanted: "
+                    "`of=optimizer`, or `of=optimizer.inner_optimizer`"
+                )
+            found[id(variable)] = variable, ops.cast(average, variable.dtype)
+    return list(found.values())
+
+
+def _averages(optimizer: Any) -> bool:
+    own = getattr(optimizer, "keeps_averages", None)
+    return _has_ema(optimizer) or own is not None and own()
+
+
+def _has_ema(optimizer: Any) -> bool:
+    """Return whether the option `use_ema` is on, to which averages of a rule's own give way."""
+    return bool(optimizer.use_ema) and not hasattr(optimizer, "inner_optimizer")
+
+
+def _averages_now(optimizer: Any, current: Current) -> list[tuple[Any, Any]]:
+    if not _has_ema(optimizer):
+        return optimizer.averages_now(current)
+    kept = zip(
+        optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
+    )
+    return [(variable, backend.read(average)) for variable, average in kept]
+
+
+@contextlib.contextmanager
+def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Iterator[None]:
+    """Within this context, the model has averages in the place of its weights.
+
+    Afterwards it has its weights again, to the bit, whatever has happened.
+
+    Args:
+        model: A `keras.Model`, compiled unless `optimizer` is given.
+        optimizer: The optimizer that keeps the averages, or one around it; None takes the model's.
+        of: Whose averages, if several optimizers inside one another keep some.
+
+    Raises:
+        ValueError: if there are no averages, none before the first step, averages of several
+            optimizers to choose from, or if the model has averages in it already.
+
+    Example:
+
+    >>> with keras_tfopt.averaged(model):
+    ...     model.save_weights("averages.weights.h5")
+    """
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(
+            "Argument `optimizer` must be the optimizer that keeps the averages, unless the model "
+            "is compiled with it: write `averaged(model, optimizer)`, or call `model.compile`. "
+            f"Received: {optimizer!r}"
+        )
+    sync(model)
+    new = averages_of(optimizer, backend.read, of)
+    _refuse_twice([variable for variable, _ in new])
+    old = [(v, backend.copy_of(v, keras.backend.standardize_dtype(v.dtype))) for v, _ in new]
+    known = {id(variable) for variable, _ in new}
+    try:
+        _averaged.update(known)
+        _put(new)
+        yield
+    finally:
+        sync(model)
+        _put(old)
+        _averaged.difference_update(known)
+
+
+def assign_averages(optimizer: Any, variables: Any) -> list[Any]:
+    """Assign to variables the averages that an optimizer keeps; return those that have none."""
+    found = {id(v): (v, average) for v, average in averages_of(optimizer, backend.read, optimizer)}
+    _put([found[id(variable)] for variable in variables if id(variable) in found])
+    return [variable for variable in variables if id(variable) not in found]
+
+
+def swap_averages(optimizer: Any, variables: Any) -> None:
+    """Exchange variables with the slots in which an optimizer keeps their averages."""
+    averages_of(optimizer, backend.read, optimizer)  # raises what there is to raise
+    for variable in variables:
+        slot = optimizer._state.entries[optimizer._get_variable_index(variable)].slots["average"]
+        weight = backend.copy_of(variable, keras.backend.standardize_dtype(slot.dtype))
+        _put([(variable, ops.cast(backend.read(slot), variable.dtype)), (slot, weight)])
+
+
+def sync(model: Any) -> None:
+    """Bring the state of a training in progress into the variables, where Keras keeps it apart."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def _refuse_twice(variables: list[Any]) -> None:
+    if any(id(variable) in _averaged for variable in variables):
+        raise ValueError(
+            "The model has averages in the place of its weights already: `averaged` and "
+            "EvaluateWithAverages cannot be used within one another. Received: the same model"
+        )
+
+
+def _put(values: list[tuple[Any, Any]]) -> None:
+    for variable, value in values:
+        variable.assign(ops.copy(value))
+
+
+class AveragedFunction:
+    """A model's function for a batch, that runs with averages and leaves no trace of them.
+
+    It stands in the place of the model's own, which Keras makes once and keeps. `flag` is an
+    attribute to which Keras assigns False when it starts: a mark there tells a call that belongs to
+    the evaluation this was made for from those of a later one, should this one have been
+    interrupted.
+    """
+
+    def __init__(self, model: Any, name: str, flag: str, of: Any = None):
+        function = getattr(model, name)
+        if isinstance(function, AveragedFunction):
+            if function.is_current():
+                raise ValueError(
+                    "Only one callback can put averages into the model. Received: two of them"
+                )
+            function.remove()
+            function = getattr(model, name)
+        averages_of(model.optimizer, backend.read, of)  # raises what there is to raise
+        _refuse_twice(model.trainable_variables)
+        self.model, self.name, self.flag, self.of = model, name, flag, of
+        self.function, self.mark = function, _Unset()
+        setattr(model, flag, self.mark)
+        setattr(model, name, self)
+
+    def is_current(self) -> bool:
+        return getattr(self.model, self.flag) is self.mark
+
+    def remove(self) -> None:
+        """Put the model's own function back."""
+        if getattr(self.model, self.name) is self:
+            setattr(self.model, self.name, self.function)
+
+    def __call__(self, *args: Any) -> Any:
+        if getattr(self.model, self.flag) is False:
+            self.remove()
+            return self.function(*args)
+        return backend.with_averages(self, *args)
+
+    def swapped(self) -> contextlib.AbstractContextManager:
+        return averaged(self.model, of=self.of)
+
+    def values(self, values: list[Any]) -> list[Any]:
+        """Return the averages, from the values of the model's trainable variables."""
+        variables = self.model.trainable_variables
+        now = {id(v): value for v, value in zip(variables, values, strict=True)}
+
+        def current(variable: Any) -> Any:
+            return now[id(variable)] if id(variable) in now else backend.read(variable)
+
+        new = {id(v): a for v, a in averages_of(self.model.optimizer, current, self.of)}
+        return [ops.copy(new.get(id(v), now[id(v)])) for v in variables]
+
+
+class _Unset(int):
+    """False, and told from any other False by identity."""

@@ -1,0 +1,1 @@
+"""One package for each backend of Keras; `select` imports the one in use."""

@@ -1,0 +1,91 @@
+"""Functions of the protocol that several backends share: each package imports those that it takes.
+
+They are for backends on which a process has one copy of each variable, and on which a step is fast
+without being compiled as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+
+def read(variable: Any) -> Any:
+    return variable.value
+
+
+def number(variable: Any) -> float:
+    return float(variable.value)
+
+
+def is_variable(value: Any) -> bool:
+    return isinstance(value, keras.Variable)
+
+
+def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
+    return engine.add_variable(**options)
+
+
+def once(function: Callable[[], None]) -> None:
+    function()
+
+
+def build_scope(engine: Any, variables: Sequence[Any]) -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def replicas() -> int:
+    return 1
+
+
+def reduce_replicas(grads: list[Any]) -> list[Any]:
+    return grads
+
+
+def combine_rows(weights: Any, rows: Any) -> Any:
+    # One loop, with whatever follows; a product would be a call with a result in memory.
+    return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
+
+
+def random_state() -> Any:
+    return None
+
+
+def set_random_state(state: Any) -> None:
+    pass
+
+
+def eigh_is_slow() -> bool:
+    return False
+
+
+def run_in_pieces(engine: Any, step: Any, grads: list[Any], scalars: dict[str, Any]) -> bool:
+    return False
+
+
+def without_gradients(function: Callable) -> Callable:
+    return function
+
+
+def concretely() -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def with_averages(function: Any, *args: Any) -> Any:
+    with function.swapped():
+        return function.function(*args)
+
+
+class Steps:
+    def run(
+        self,
+        step: Callable[..., Any],
+        loss: Callable[..., Any],
+        arguments: tuple,
+        static: Sequence[Any],
+        check: Callable[[], None],
+    ) -> Any:
+        return step(*arguments)

@@ -1,0 +1,54 @@
+"""The functions of `engine/backends/protocol.py` on JAX."""
+
+from keras_tfopt.engine.backends.defaults import (
+    build_scope,
+    combine_rows,
+    eigh_is_slow,
+    is_variable,
+    number,
+    once,
+    random_state,
+    read,
+    reduce_replicas,
+    replicas,
+    run_in_pieces,
+    set_random_state,
+    without_gradients,
+)
+from keras_tfopt.engine.backends.jax.lookup import from_native, look_up
+from keras_tfopt.engine.backends.jax.loss import check_traceable, loss_and_gradients
+from keras_tfopt.engine.backends.jax.rows import (
+    in_form_for,
+    is_dense,
+    row_mask,
+    rows_at,
+    scale_native,
+    sum_repeated,
+    to_dense,
+)
+from keras_tfopt.engine.backends.jax.steps import Steps
+from keras_tfopt.engine.backends.jax.tracing import (
+    asks_for_value,
+    compilation,
+    concretely,
+    gradients,
+    outside_compiler,
+    place,
+    run_on_shapes,
+    with_averages,
+)
+from keras_tfopt.engine.backends.jax.updates import execute, is_ready, run_if, run_in_place
+from keras_tfopt.engine.backends.jax.values import (
+    accumulate,
+    add_variable,
+    commit,
+    conditional,
+    copy_of,
+    is_finite,
+    limits,
+    norm,
+    row_products,
+    take,
+)
+
+has_replicas = False

@@ -1,0 +1,82 @@
+"""Looking rows up on JAX, so that an optimizer can find out which rows a gradient consists of.
+
+JAX has no sparse gradients. The backward pass of a lookup gives the true dense gradient and notes
+which ids and values it is the sum of. An optimizer that knows of the note takes these; nobody reads
+the dense gradient then, and the compiler leaves it out. For others it is an ordinary gradient.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from keras_tfopt.engine.backends.jax.private import get_opaque_trace_state
+from keras_tfopt.engine.keras_private import get_stateless_scope
+from keras_tfopt.engine.rows import RowGradient
+
+# {identity of a dense gradient: (weak reference to it, the (ids, values) it is the sum of)}
+NOTES: dict[int, tuple[weakref.ref, tuple[tuple[Any, Any], ...]]] = {}
+
+
+def look_up(table: Any, ids: Any) -> Any:
+    value, scope = table.value, get_stateless_scope()
+    if scope is None:
+        return _look_up(value, ids)[0]
+    # Several lookups in one table are a chain, in which each hands the table on to the next. Their
+    # gradients are then summed here and not by JAX, whose sums have no notes. What happens in a
+    # trace of its own, such as the body of a loop, is left to JAX.
+    chain = scope.__dict__.setdefault("keras_tfopt_lookups", {})
+    trace = get_opaque_trace_state()
+    before = chain.get(id(table))
+    goes_on = before is not None and before[0] == trace and before[1] is value
+    rows, handed_on = _look_up(before[2] if goes_on else value, ids)
+    chain[id(table)] = trace, value, handed_on
+    return rows
+
+
+def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
+    pieces = _pieces_of(gradient)
+    if pieces is None:
+        return None
+    ids = [ids.reshape(-1) for ids, _ in pieces]
+    values = [values.reshape(-1, *shape[1:]) for _, values in pieces]
+    return RowGradient.unchecked(jnp.concatenate(values), jnp.concatenate(ids), shape, named=False)
+
+
+@jax.custom_vjp
+def _look_up(table: Any, ids: Any) -> Any:
+    return jnp.take(table, ids, axis=0), table
+
+
+def _forward(table: Any, ids: Any) -> Any:
+    ids = jnp.where(ids.value < 0, ids.value + table.value.shape[0], ids.value)
+    return (jnp.take(table.value, ids, axis=0), table.value), ids
+
+
+def _backward(ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, None]:
+    values, later = gradients  # of the rows, and of the table as it was handed on
+    if isinstance(values, SymbolicZero):  # nothing depends on this lookup
+        return later, None
+    pieces: tuple[tuple[Any, Any], ...] | None = ()
+    if isinstance(later, SymbolicZero):
+        later = jnp.zeros(later.shape, later.dtype)
+    else:
+        pieces = _pieces_of(later)
+    dense = later.at[ids].add(values, mode="drop")
+    if pieces is not None:
+        key = id(dense)
+        forget = weakref.ref(dense, lambda _: NOTES.pop(key, None))
+        NOTES[key] = forget, (*pieces, (ids, values))
+    return dense, None
+
+
+def _pieces_of(gradient: Any) -> tuple[tuple[Any, Any], ...] | None:
+    note = NOTES.get(id(gradient))
+    return note[1] if note is not None and note[0]() is gradient else None
+
+
+_look_up.defvjp(_forward, _backward, symbolic_zeros=True)

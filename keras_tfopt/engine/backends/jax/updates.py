@@ -1,0 +1,202 @@
+"""Steps on JAX: rules as they are, for the caller's `jit`; rows in pieces of one size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tfopt.engine.backends.jax.lookup import NOTES
+from keras_tfopt.engine.backends.jax.rows import nonzero, pad
+from keras_tfopt.engine.backends.jax.values import commit
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.hyperparameters import Rates
+    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.state import Like
+
+# Rows of a dense gradient are found and updated in pieces of this many: a static shape that keeps
+# the cost in proportion to the rows touched.
+PIECE = 1024
+# Many rows that are known are updated in pieces of this many numbers of a variable, which stay in
+# the cache with what the rule makes of them.
+NUMBERS = 1 << 18
+
+
+def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+    return (
+        isinstance(gradient, jax.Array)
+        and not isinstance(gradient, jax.core.Tracer)
+        and gradient.dtype == like.dtype
+        and gradient.shape == like.shape
+        and id(gradient) not in NOTES
+    )
+
+
+def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
+    for update in updates:
+        if 0 in update.variable.shape and update.kind.mode in ("rows", "touched"):
+            continue
+        values = [update.variable.value, *(slot.value for slot in update.slots)]
+        known = update.scalars_in(scalars)
+        if update.kind.mode == "rows":
+            if update.gradient.indices.shape[0] == 0 and all(update.cut):
+                continue  # else there is a slot that belongs to all rows
+            rows = update.gradient
+            step = _update_rows
+            if engine.scope == "element" and isinstance(rows.values, jax.core.Tracer):
+                step = _update_rows_in_pieces
+            new = step(engine, update, rows.indices, rows.values, values, known)
+        elif update.kind.mode == "touched":
+            new = _update_touched(engine, update, values, known)
+        else:
+            x, slots = update.call(update.gradient, values[0], values[1:], known, update.mask)
+            new = [x, *slots]
+        commit(update.writes(new))
+
+
+def run_if(engine: Any, condition: Any, step: Callable[[], None]) -> None:
+    if not isinstance(condition, jax.core.Tracer):
+        if bool(condition):
+            step()
+        return
+    variables = [*engine._trainable_variables, *engine.variables]
+
+    def turn(carried: tuple) -> tuple:
+        mapping = list(zip(variables, carried[1], strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            step()
+        return jnp.array(False), [scope.get_current_value(variable) for variable in variables]
+
+    start = (condition, [variable.value for variable in variables])
+    _, values = jax.lax.while_loop(lambda carried: carried[0], turn, start)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def run_in_place(
+    engine: Any, key: Any, function: Callable, variables: Sequence[Any], inputs: Any
+) -> Any:
+    result, writes = function([variable.value for variable in variables], inputs)
+    whole = [(n, value) for n, indices, value in writes if indices is None]
+    parts = [write for write in writes if write[1] is not None]
+    if parts:
+        values, zero = _first(parts[0][1], [value for _, value in whole])
+        whole = [(n, value) for (n, _), value in zip(whole, values, strict=True)]
+        parts = [(n, indices + zero, value) for n, indices, value in parts]
+    commit([(variables[n], None, value) for n, value in whole])
+    commit([(variables[n], indices, value) for n, indices, value in parts])
+    return result
+
+
+def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
+    """Return the values, and a zero that is known only when all of them are.
+
+    A variable that is written in part is updated where it is only if all that reads it must come
+    first, and the compiler sees no order but that of results used. It would compute a single entry
+    apart, but does not look through a loop; this one makes no turn, because of two consecutive
+    integers one is even, which the compiler does not know.
+    """
+    zero = _zero(number)
+
+    def turn(state: tuple) -> tuple:
+        return state[0] + 1, [-value for value in state[1]]
+
+    _, values = jax.lax.while_loop(lambda state: state[0] < zero, turn, (jnp.int32(0), values))
+    for value in values:
+        if jnp.size(value):
+            entry = jnp.ravel(value)[0].astype("float32")
+            zero = zero + _zero(jax.lax.bitcast_convert_type(entry, "int32"))
+    return values, zero
+
+
+def _zero(number: Any) -> Any:
+    number = jnp.int32(number)
+    return (number * (number + 1)) & 1
+
+
+def _update_rows(
+    engine: Any, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """Return new values of variable and slots; `indices` are distinct and sorted."""
+    rows, cut = values[0].shape[0], update.cut
+    sorted_rows = {"indices_are_sorted": True, "unique_indices": True}
+
+    def take(value: Any) -> Any:
+        # What padding gets is not written back; to fill it with zeros would be a pass of its own.
+        return value.at[indices].get(mode="clip", **sorted_rows)
+
+    old = [take(value) if by_row else value for value, by_row in zip(values, cut, strict=True)]
+    x, slots = update.call(g, old[0], old[1:], scalars)
+    if not update.kind.named:
+        indices = pad(jnp.where(nonzero(g), indices, rows), rows)
+        sorted_rows = {"unique_indices": True}
+    new = []
+    for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
+        if part is not None and by_row:
+            part = value.at[indices].set(part.astype(value.dtype), mode="drop", **sorted_rows)
+        new.append(part)
+    return new
+
+
+def _update_rows_in_pieces(
+    engine: Any, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """Do the same as `_update_rows`, for a rule that looks at each row alone."""
+    rows, count = values[0].shape[0], indices.shape[0]
+    piece = max(1, NUMBERS // max(1, math.prod(g.shape[1:])))
+    pieces = -(-count // piece)
+    if pieces <= 1:
+        return _update_rows(engine, update, indices, g, values, scalars)
+    padding = pieces * piece - count
+    indices = jnp.concatenate([indices, jnp.full(padding, rows, indices.dtype)])
+    indices = pad(indices, rows)
+    g = jnp.pad(g, [(0, padding), *[(0, 0)] * (g.ndim - 1)])
+
+    def turn(number: Any, values: list[Any]) -> list[Any]:
+        part, part_g = (
+            jax.lax.dynamic_slice_in_dim(x, number * piece, piece) for x in (indices, g)
+        )
+        new = _update_rows(engine, update, part, part_g, values, scalars)
+        return [old if value is None else value for old, value in zip(values, new, strict=True)]
+
+    return jax.lax.fori_loop(0, pieces, turn, values)
+
+
+def _update_touched(
+    engine: Any, update: Update, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """Update the rows in which a dense gradient is not zero, or that were named."""
+    g, rows = update.gradient, update.gradient.shape[0]
+    touched = nonzero(g)
+    if update.mask is not None:
+        touched |= update.mask
+    if not isinstance(g, jax.core.Tracer):
+        count = int(touched.sum())
+        if not count and all(update.cut):
+            return values
+        size = 1 << (count - 1).bit_length()  # few distinct shapes, each of which is compiled
+        indices = pad(jnp.nonzero(touched, size=size, fill_value=rows)[0], rows)
+        part = g.at[indices].get(mode="fill", fill_value=0)
+        return _update_rows(engine, update, indices, part, values, scalars)
+    # With a slot of the whole variable, one call, also where no row is touched.
+    piece = min(PIECE, rows) if all(update.cut) else rows
+    upto = jnp.cumsum(touched.astype("int32"))
+
+    def turn(carried: tuple) -> tuple:
+        done, values = carried
+        wanted = done + jnp.arange(1, piece + 1, dtype="int32")
+        indices = pad(jnp.searchsorted(upto, wanted, side="left").astype("int32"), rows)
+        part = g.at[indices].get(mode="fill", fill_value=0)
+        new = _update_rows(engine, update, indices, part, values, scalars)
+        new = [old if value is None else value for old, value in zip(values, new, strict=True)]
+        return done + piece, new
+
+    start = jnp.int32(0), values
+    if not all(update.cut):
+        return turn(start)[1]
+    return jax.lax.while_loop(lambda carried: carried[0] < upto[-1], turn, start)[1]

@@ -1,0 +1,77 @@
+"""Variables and numbers on JAX: an assignment makes a new value, which may be written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_tfopt.engine.rows import RowGradient
+
+
+def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
+    shape, distribution = options["shape"], keras.distribution.distribution()
+    layout = None
+    if variable is not None and shape == tuple(variable.shape):
+        layout = variable._layout
+    elif distribution is not None:
+        layout = keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
+    return engine.add_variable(layout=layout, **options)
+
+
+def copy_of(variable: Any, dtype: str) -> Any:
+    # A buffer that two variables share cannot be donated to a compiled step.
+    return jnp.array(variable.value, dtype=dtype, copy=True)
+
+
+def take(variable: Any, indices: Any) -> Any:
+    return variable.value.at[indices].get(mode="fill", fill_value=0)
+
+
+def commit(writes: list[tuple[Any, Any, Any]]) -> None:
+    for variable, indices, value in writes:
+        if indices is not None:
+            value = value.astype(variable.dtype)
+            if jnp.ndim(indices) == 0:
+                # In place, where a scatter after other uses of the variable would copy it.
+                value = jax.lax.dynamic_update_index_in_dim(variable.value, value, indices, 0)
+            else:
+                value = variable.value.at[indices].set(value, mode="drop")
+        variable.assign(value)
+
+
+def accumulate(accumulator: Any, gradient: Any) -> None:
+    if isinstance(gradient, RowGradient):
+        total = accumulator.value.at[gradient.indices].add(gradient.values, mode="drop")
+    else:
+        total = accumulator.value + gradient
+    accumulator.assign(total)
+
+
+def norm(x: Any) -> Any:
+    return jnp.sqrt(jnp.sum(jnp.square(x)))
+
+
+def limits(tensor: Any) -> tuple[int, int] | None:
+    if isinstance(tensor, jax.core.Tracer) or tensor.size == 0:
+        return None
+    array = np.asarray(tensor)  # inside a traced condition, JAX would trace even this
+    return int(array.min()), int(array.max())
+
+
+def is_finite(tensor: Any) -> bool | None:
+    return None if isinstance(tensor, jax.core.Tracer) else bool(jnp.all(jnp.isfinite(tensor)))
+
+
+def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+    if isinstance(condition, jax.core.Tracer):
+        return jax.lax.cond(condition, true, false)
+    return true() if bool(condition) else false()
+
+
+def row_products(rows: Any, vector: Any) -> Any:
+    return rows @ vector

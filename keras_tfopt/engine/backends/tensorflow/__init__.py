@@ -1,0 +1,55 @@
+"""The functions of `engine/backends/protocol.py` on TensorFlow."""
+
+from keras_tfopt.engine.backends.defaults import (
+    Steps,
+    combine_rows,
+    concretely,
+    random_state,
+    run_in_pieces,
+    set_random_state,
+    with_averages,
+    without_gradients,
+)
+from keras_tfopt.engine.backends.tensorflow.lookup import look_up
+from keras_tfopt.engine.backends.tensorflow.loss import check_traceable, loss_and_gradients
+from keras_tfopt.engine.backends.tensorflow.rows import (
+    from_native,
+    in_form_for,
+    is_dense,
+    row_mask,
+    rows_at,
+    scale_native,
+    sum_repeated,
+    to_dense,
+)
+from keras_tfopt.engine.backends.tensorflow.tracing import (
+    asks_for_value,
+    compilation,
+    gradients,
+    outside_compiler,
+    place,
+    run_on_shapes,
+)
+from keras_tfopt.engine.backends.tensorflow.updates import execute, is_ready, run_if, run_in_place
+from keras_tfopt.engine.backends.tensorflow.values import (
+    accumulate,
+    add_variable,
+    build_scope,
+    commit,
+    conditional,
+    copy_of,
+    eigh_is_slow,
+    is_finite,
+    is_variable,
+    limits,
+    norm,
+    number,
+    once,
+    read,
+    reduce_replicas,
+    replicas,
+    row_products,
+    take,
+)
+
+has_replicas = True

@@ -1,0 +1,58 @@
+"""What TensorFlow traces, and when: trials on shapes, gradients for a diagnosis."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tfopt.engine.backends.tensorflow.lookup import gradients_as_slices
+from keras_tfopt.engine.backends.tensorflow.values import native
+
+
+def outside_compiler(function: Callable) -> Callable:
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
+    tensors = [tf.TensorSpec(*one) for one in given]
+    tf.function(function, autograph=False).get_concrete_function(*tensors)
+
+
+def asks_for_value(error: Exception) -> bool:
+    symbolic = (
+        isinstance(error, (NotImplementedError, TypeError)) and "symbolic" in str(error).lower()
+    )
+    return symbolic or isinstance(error, tf.errors.OperatorNotAllowedInGraphError)
+
+
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
+    values = [native(variable) for variable in variables]
+
+    def run() -> list[Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for value in values:
+                tape.watch(value)
+            result = loss()
+        with contextlib.nullcontext() if eagerly else gradients_as_slices():
+            return tape.gradient(result, values)
+
+    # A loop that is run eagerly hands over rows, one that is traced does not.
+    return run() if eagerly else tf.function(run, autograph=False)()
+
+
+def place() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def compilation(engine: Any) -> str:
+    compiled = [
+        f for f in getattr(engine, "_fast", {}).values() if hasattr(f, "get_concrete_function")
+    ]
+    if not compiled:
+        return "run by tf.function of the training step"
+    return "whole variables compiled by XLA, rows by tf.function of the training step"

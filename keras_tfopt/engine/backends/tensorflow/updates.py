@@ -1,0 +1,193 @@
+"""Steps on TensorFlow: XLA compiles rules over whole variables, scatters write rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from keras_tfopt.engine.backends.tensorflow.lookup import NOTE
+from keras_tfopt.engine.backends.tensorflow.private import forget_watched_variables
+from keras_tfopt.engine.backends.tensorflow.rows import column, nonzero
+from keras_tfopt.engine.backends.tensorflow.values import (
+    assign,
+    commit,
+    native,
+    norm,
+    read,
+    replicas,
+    take,
+)
+from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.settings import in_plain
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.hyperparameters import Rates
+    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.state import Like
+
+# Variables of one shape that are updated by one call of compiled code.
+GROUP = 8
+# Functions that optimizers of equal hyperparameters have in common, and how many are kept.
+SHARED = 256
+_shared: dict[tuple, Callable] = {}
+
+
+def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+    return (
+        tf.executing_eagerly()
+        and isinstance(gradient, tf.Tensor)
+        and gradient.dtype.name == like.dtype
+        and tuple(gradient.shape) == like.shape
+        and getattr(gradient, NOTE, None) is None
+    )
+
+
+def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
+    groups: dict[tuple, list[Update]] = {}
+    for update in updates:
+        if update.kind.mode in ("dense", "move"):
+            shape, dtype = update.variable.shape, str(update.variable.dtype)
+            groups.setdefault((update.kind, update.names, shape, dtype), []).append(update)
+    for key, members in groups.items():
+        # Alike, they share compiled code; and few calls keep the cost of calling low.
+        for start in range(0, len(members), GROUP):
+            group = members[start : start + GROUP]
+            _run_whole(engine, ("whole", len(group), *key), group, scalars)
+    writes = []
+    for update in updates:
+        if update.kind.mode in ("rows", "touched"):
+            writes.extend(_run_rows(engine, update, update.scalars_in(scalars)))
+    commit(writes)
+
+
+def run_if(engine: Any, condition: Any, step: Callable[[], None]) -> None:
+    if tf.executing_eagerly():
+        if bool(condition):
+            step()
+        return
+    if replicas() == 1:
+        tf.cond(condition, step, lambda: None)
+        return
+
+    def everywhere(strategy: Any, condition: Any) -> None:
+        # A condition around a merge of the replicas has to be outside of the replicas.
+        same = strategy.experimental_local_results(condition)[0]
+        tf.cond(same, lambda: strategy.extended.call_for_each_replica(step), lambda: None)
+
+    tf.distribute.get_replica_context().merge_call(everywhere, args=(condition,))
+
+
+def run_in_place(
+    engine: Any, key: Any, function: Callable, variables: Sequence[Any], inputs: Any
+) -> Any:
+    # Variables with a copy on each of several devices are not for XLA.
+    spread = any(isinstance(native(v), tf.distribute.DistributedValues) for v in variables)
+    if in_plain.get() or spread:
+        result, writes = function([read(v) for v in variables], inputs)
+        commit([(variables[n], indices, value) for n, indices, value in writes])
+        return result
+    if key not in engine._fast:
+        engine._fast[key] = _in_place(function)
+    result, later = engine._fast[key]([native(v) for v in variables], inputs)
+    # Of a variable that is written in part, XLA would make a copy.
+    commit([(variables[n], *write) for n, write in later.items()])
+    return result
+
+
+def _in_place(function: Callable) -> Callable:
+    def run(variables: list[Any], inputs: Any) -> Any:
+        result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
+        later = {}
+        for n, indices, value in writes:
+            if indices is None:
+                assign(variables[n], None, value)
+            else:
+                later[n] = indices, value
+        forget_watched_variables()
+        return result, later
+
+    return tf.function(run, jit_compile=True, autograph=False)
+
+
+def _compiled_once(shared: tuple, key: tuple, function: Callable) -> Callable:
+    """Return the function compiled, which optimizers of equal keys `shared` have in common."""
+    compiled = _shared.pop((shared, key), None) or _in_place(function)
+    _shared[shared, key] = compiled  # as the last one
+    if len(_shared) > SHARED:
+        del _shared[next(iter(_shared))]
+    return compiled
+
+
+def _run_whole(
+    engine: Any, key: tuple, group: list[Update], scalars: dict[tuple[str, int], Rates]
+) -> None:
+    call, shared = group[0].call, None
+    if in_plain.get() or not engine.fused:
+        for update in group:
+            x, *slots = [read(v) for v in (update.variable, *update.slots)]
+            known = update.scalars_in(scalars)
+            x, slots = call(update.gradient, x, slots, known, update.mask)
+            commit(update.writes([x, *slots]))
+        return
+    if key not in engine._fast and (engine.scope == "element" or engine.flat):
+        rule, changing = engine.rule_to_share(group[0].kind.rule)
+        shared = sharing_key(engine, rule, changing)
+    variables = [v for update in group for v in (update.variable, *update.slots)]
+    each = len(variables) // len(group)
+
+    def run(values: list[Any], inputs: tuple[list[tuple], dict]) -> tuple[None, list[tuple]]:
+        writes = []
+        for number, (g, mask, norms, own) in enumerate(inputs[0]):
+            start = number * each
+            x, *slots = values[start : start + each]
+            known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
+            y, changed = call(g, x, slots, {**inputs[1], **own}, mask, _norm_or(known))
+            new = [(start + n, None, v) for n, v in enumerate([y, *changed]) if v is not None]
+            writes += new
+        return None, writes
+
+    given = []
+    rates = scalars[group[0].kind.dtype, group[0].kind.rule]
+    by_rate = [name for name, value in rates.together.items() if len(value.shape)]
+    same = {name: value for name, value in rates.together.items() if name not in by_rate}
+    for update in group:
+        # Outside of XLA, which sums in order and on one core.
+        norms = [norm(update.gradient), norm(read(update.variable))] if engine.flat else []
+        own = {name: update.scalars_in(scalars)[name] for name in by_rate}
+        given.append((update.gradient, update.mask, norms, own))
+    if shared is not None:
+        engine._fast[key] = _compiled_once(shared, key, run)
+    run_in_place(engine, key, run, variables, (given, same))
+
+
+def _norm_or(known: dict[int, Any]) -> Callable[[Any], Any]:
+    return lambda x: known[id(x)] if id(x) in known else norm(x)
+
+
+def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tuple]:
+    """Return the writes of a step on some rows."""
+    variables = [update.variable, *update.slots]
+    cut = update.cut
+    if update.kind.mode == "rows":
+        indices, g = update.gradient.indices, update.gradient.values
+    else:
+        touched = nonzero(update.gradient)
+        if update.mask is not None:
+            touched |= update.mask
+        indices = tf.where(touched)[:, 0]
+        g = tf.gather(update.gradient, indices)
+    old = [
+        take(v, indices) if by_row else read(v) for v, by_row in zip(variables, cut, strict=True)
+    ]
+    x, slots = update.call(g, old[0], old[1:], scalars)
+    new = [x, *slots]
+    if update.kind.mode == "rows" and not update.kind.named:
+        # Masked ids put rows of zeros into the gradient; on other backends these are untouched.
+        touched = nonzero(g)
+        new = [
+            tf.where(column(touched, a), a, b) if a is not None and by_row else a
+            for a, b, by_row in zip(new, old, cut, strict=True)
+        ]
+    return update.writes(new, [indices if by_row else None for by_row in cut])

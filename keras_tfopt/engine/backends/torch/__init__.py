@@ -1,0 +1,55 @@
+"""The functions of `engine/backends/protocol.py` on PyTorch."""
+
+from keras_tfopt.engine.backends.defaults import (
+    Steps,
+    add_variable,
+    build_scope,
+    concretely,
+    eigh_is_slow,
+    is_variable,
+    number,
+    once,
+    read,
+    reduce_replicas,
+    replicas,
+    with_averages,
+)
+from keras_tfopt.engine.backends.torch.lookup import look_up
+from keras_tfopt.engine.backends.torch.loss import check_traceable, loss_and_gradients
+from keras_tfopt.engine.backends.torch.pieces import run_in_pieces
+from keras_tfopt.engine.backends.torch.rows import (
+    from_native,
+    in_form_for,
+    is_dense,
+    row_mask,
+    rows_at,
+    scale_native,
+    sum_repeated,
+    to_dense,
+)
+from keras_tfopt.engine.backends.torch.tracing import (
+    asks_for_value,
+    compilation,
+    gradients,
+    outside_compiler,
+    place,
+    run_on_shapes,
+    without_gradients,
+)
+from keras_tfopt.engine.backends.torch.updates import execute, is_ready, run_if, run_in_place
+from keras_tfopt.engine.backends.torch.values import (
+    accumulate,
+    combine_rows,
+    commit,
+    conditional,
+    copy_of,
+    is_finite,
+    limits,
+    norm,
+    random_state,
+    row_products,
+    set_random_state,
+    take,
+)
+
+has_replicas = False

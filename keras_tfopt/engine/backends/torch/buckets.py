@@ -1,0 +1,316 @@
+"""Elementwise rules on PyTorch over flat memory, compiled once per rule.
+
+Small variables of one kind are laid end to end, as recurrent layers of PyTorch do with theirs, and
+so are their slots and, for the time of a step, their gradients; large ones are used where they are.
+One function, compiled for flat tensors of any length, then runs the rule in a single pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keras_tfopt.engine.backends.torch import compile as torch_compile
+from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
+from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.state import MASTER
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.hyperparameters import Rates
+    from keras_tfopt.engine.moving import Update
+
+LARGE = 1 << 16  # elements from which a variable is used where it is
+BUCKET = 1 << 19  # elements of a bucket: bounds the memory for copies of gradients
+# Elements of one variable that are summed together where a rule takes norms, in one pass and
+# exactly, and that have one learning rate where groups give variables several.
+BLOCK = 256
+CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
+OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and who counts
+
+_compiled: dict[tuple, tuple[Callable, Callable]] = {}
+# Memory for the time of a step, by use, dtype and device. Of one optimizer: others may run in
+# other threads.
+Scratches = dict[tuple, torch.Tensor]
+
+
+@dataclasses.dataclass
+class Laid:
+    """Tensors end to end: as a whole, and each as a view."""
+
+    whole: torch.Tensor
+    parts: list[torch.Tensor]
+    gaps: list[torch.Tensor]  # between them
+
+
+@dataclasses.dataclass
+class Bucket:
+    """Variables whose slots lie end to end in `flat`, one tensor a slot."""
+
+    positions: list[int]  # in the list of updates
+    step: Callable[..., None]  # the rule over flat tensors, in place
+    flat: list[torch.Tensor]
+    moved: list[Any]  # variables of Keras, of slots and others, whose values are views now
+    addresses: list[int]  # at which they must be found
+    # For rules with norms, and for several learning rates, memory is a matrix of whole blocks, each
+    # of one variable: the number of each block's variable, a zero for each variable, and the number
+    # of each block's learning rate, if there are several.
+    blocks: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+    # Gradients and variables laid out as the slots are; None where there is one, used as it is.
+    g: Laid | None = None
+    x: Laid | None = None
+    x_is_copy: bool = False  # for the time of a step
+
+    def gather(self, g: list[torch.Tensor], x: list[torch.Tensor]) -> tuple:
+        """Flat gradient, variable and slots, and the blocks: what the compiled step takes."""
+        if self.x is None or self.g is None:
+            # An expanded gradient, as that of a sum, has strides that compiled code does not take.
+            return g[0].contiguous().view(-1), x[0].detach().view(-1), self.flat, None
+        if self.g.gaps:
+            zero_all([*self.g.gaps, *self.x.gaps])  # which must not count in norms
+        copy_all(self.g.parts, g)
+        if self.x_is_copy:
+            copy_all(self.x.parts, x)
+        return self.g.whole, self.x.whole, self.flat, self.blocks
+
+    def scatter(self, x: list[torch.Tensor]) -> None:
+        """Write the variables back."""
+        if self.x is not None and self.x_is_copy:
+            copy_all(x, self.x.parts)
+        elif self.x is not None:
+            # Or a backward pass would not notice that values which it needs have changed.
+            torch.autograd.graph.increment_version(x)
+
+    def is_intact(self) -> bool:
+        """Return whether all that was moved is still there: assigning tensors detaches it."""
+        return [variable._value.data_ptr() for variable in self.moved] == self.addresses
+
+
+def run_fused(
+    engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
+) -> list[Update]:
+    """Run what can be run over flat memory; return the other updates."""
+    fused = [u for u in updates if _is_plain_update(u)]
+    if not fused:
+        return updates
+    key = ("plan", tuple([u.index for u in fused]))
+    plan = engine._fast.get(key)
+    if plan is None or not all(map(Bucket.is_intact, plan)):
+        plan = engine._fast[key] = _plan(engine, fused)
+    for bucket in plan:
+        members = [fused[position] for position in bucket.positions]
+        x = [u.variable._value for u in members]
+        given = bucket.gather([u.gradient for u in members], x)
+        if bucket.blocks is not None and bucket.blocks[2] is not None:
+            bucket.step(*given, scalars[members[0].kind.dtype, members[0].kind.rule].together)
+        else:
+            bucket.step(*given, members[0].scalars_in(scalars))
+        bucket.scatter(x)
+    if len(fused) == len(updates):
+        return []
+    done = {id(update) for update in fused}
+    return [update for update in updates if id(update) not in done]
+
+
+def _is_plain_update(update: Update) -> bool:
+    """Return whether a whole variable is updated by a gradient that is a plain tensor."""
+    # Compiled code does not look again: subclasses may do anything.
+    return (
+        update.kind.mode == "dense"
+        and type(update.gradient) is torch.Tensor
+        and 0 not in update.like.shape
+        # What a variable in half precision is compared with has to be rounded like it.
+        and (MASTER not in update.names or keeps_casts())
+    )
+
+
+def _plan(engine: Any, updates: list[Update]) -> list[Bucket]:
+    """All variables in buckets, one for a call of compiled code."""
+    # All small variables of a kind lie in blocks, or none do: what is compiled is for one of both.
+    with_rates = {u.kind for u in updates if u.rate}
+    alike: dict[tuple, list[list[int]]] = {}
+    filled: dict[tuple, int] = {}
+    for position, update in enumerate(updates):
+        value = update.variable._value
+        size = value.numel()
+        small = size < LARGE
+        in_blocks = small and (engine.scope != "element" or update.kind in with_rates)
+        key = (in_blocks, update.kind, update.names, value.dtype, value.device)
+        lists = alike.setdefault(key, [[]])
+        if small and filled.get(key, 0) + size <= BUCKET:
+            lists[0].append(position)
+            filled[key] = filled.get(key, 0) + size
+        elif small:
+            lists.insert(0, [position])
+            filled[key] = size
+        else:
+            lists.append([position])
+    return [
+        # One variable is a whole by itself; and PyTorch 2.8 gets sums over a single block wrong.
+        _bucket(engine, [updates[p] for p in positions], positions, blocks and len(positions) > 1)
+        for (blocks, *_), lists in alike.items()
+        for positions in lists
+        if positions
+    ]
+
+
+def _bucket(engine: Any, members: list[Update], positions: list[int], in_blocks: bool) -> Bucket:
+    scratches: Scratches = engine._fast.setdefault(("scratches",), {})
+    values = [u.variable._value for u in members]
+    sizes = [value.numel() for value in values]
+    rooms = [size + (-size % BLOCK if in_blocks else 0) for size in sizes]
+    blocks = None
+    if in_blocks:
+        counts = torch.tensor([room // BLOCK for room in rooms])
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), counts).to(values[0].device)
+        rates = torch.tensor([u.rate for u in members]).to(owner.device)
+        several = len({u.rate for u in members}) > 1
+        zeros = members[0].gradient.new_zeros(len(sizes))
+        blocks = owner, zeros, rates[owner] if several else None
+    has_rates = blocks is not None and blocks[2] is not None
+    compiled, uncompiled = _step(engine, members[0], in_blocks, has_rates)
+    # Sizes 0 and 1 would be compiled apart, which is not worth it.
+    step = compiled if sum(rooms) > 1 else uncompiled
+    bucket = Bucket(positions, step, [], [], [], blocks)
+
+    def laid(whole: torch.Tensor) -> Laid:
+        pieces = list(zip(whole.split(rooms), sizes, values, strict=True))
+        return Laid(
+            whole.view(-1, BLOCK) if in_blocks else whole,
+            [piece[:size].view(value.shape) for piece, size, value in pieces],
+            [piece[size:] for piece, size, _ in pieces if size < piece.numel()],
+        )
+
+    for slots in zip(*(u.slots for u in members), strict=True):
+        flat = laid(slots[0]._value.new_zeros(sum(rooms)))
+        for slot, view in zip(slots, flat.parts, strict=True):
+            view.copy_(slot._value.detach())
+            slot._value = torch.nn.Parameter(view, requires_grad=False)
+        bucket.flat.append(flat.whole)
+        bucket.moved += slots
+    if len(members) > 1 or in_blocks or not values[0].is_contiguous():
+        room = sum(rooms)
+        bucket.g = laid(_scratch(scratches, "g", members[0].gradient, room))
+        whole = _laid_end_to_end(values, rooms)
+        bucket.x_is_copy = whole is None
+        if whole is None:
+            whole = _scratch(scratches, "x", values[0], room)
+        else:
+            bucket.moved += [u.variable for u in members]
+        bucket.x = laid(whole)
+    bucket.addresses += [variable._value.data_ptr() for variable in bucket.moved]
+    return bucket
+
+
+def _laid_end_to_end(values: list[torch.Tensor], rooms: list[int]) -> torch.Tensor | None:
+    """Memory that holds variables one after the other, where it is possible to have them so."""
+    if not all(v.is_contiguous() and type(v.data) is torch.Tensor for v in values):
+        return None
+    # Optimizers that come later find the variables like this, if without anything in between.
+    if rooms == [v.numel() for v in values] and _are_adjacent(values):
+        return values[0].detach().as_strided((sum(rooms),), (1,))
+    if not all(_is_movable(value) for value in values):
+        return None
+    whole = values[0].new_zeros(sum(rooms))
+    for value, part in zip(values, whole.split(rooms), strict=True):
+        part = part[: value.numel()].view(value.shape)
+        value.data = part.copy_(value.detach())
+    return whole
+
+
+def _are_adjacent(values: list[torch.Tensor]) -> bool:
+    first = values[0]
+    address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    for value in values:
+        if value.data_ptr() != address or value.untyped_storage().data_ptr() != storage:
+            return False
+        address += value.nbytes
+    return True
+
+
+def _is_movable(value: torch.Tensor) -> bool:
+    """Return whether a variable's values may be moved to other memory unnoticed."""
+    storage = value.untyped_storage()
+    # Other tensors and NumPy arrays may use the same memory, and other processes.
+    shared = value.device.type == "cpu" and value.is_shared()
+    return users_of(storage) == OWN_USERS and not shared and storage.nbytes() == value.nbytes
+
+
+def _scratch(scratches: Scratches, use: str, like: torch.Tensor, size: int) -> torch.Tensor:
+    """Memory for the time of a call of compiled code, the same for all calls."""
+    key = (use, like.dtype, like.device)
+    if key not in scratches or scratches[key].numel() < size:
+        scratches[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+    return scratches[key][:size]
+
+
+def _step(
+    engine: Any, update: Update, in_blocks: bool, has_rates: bool
+) -> tuple[Callable, Callable]:
+    """Return the in-place step over flat tensors, compiled where possible, and in pieces."""
+    value, kind, names = update.variable._value, update.kind, update.names
+    key = ("step", kind, names, value.dtype, value.device.type, in_blocks, has_rates)
+    if key not in engine._fast:
+        rule, changing = engine.rule_to_share(kind.rule)
+        shared = (*sharing_key(engine, rule, changing), *key)
+        if shared not in _compiled:
+            name = f"{type(rule).__name__}_step"
+            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, engine.scope)
+        engine._fast[key] = _compiled[shared]
+    return engine._fast[key]
+
+
+def _compile(
+    call: Callable[..., tuple[Any, list[Any]]],
+    name: str,
+    in_blocks: bool,
+    has_rates: bool,
+    scope: str,
+) -> tuple[Callable, Callable]:
+    def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
+        def norm(values: Any) -> Any:
+            squares = values * values
+            if blocks is None:
+                whole = squares.shape[0] // BLOCK * BLOCK
+                sums = torch.sum(squares[:whole].view(-1, BLOCK), 1)
+                return torch.sqrt(torch.sum(sums) + torch.sum(squares[whole:]))
+            owner, zeros, _ = blocks
+            sums = zeros.index_add(0, owner, torch.sum(squares, 1))
+            return torch.sqrt(sums)[owner].unsqueeze(1)
+
+        if has_rates:  # a column for each scalar that is a vector
+            rates = blocks[2]
+            scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
+        y, changed = call(g, x, slots, scalars, None, norm)
+        x.copy_(y)
+        for slot, new in zip(slots, changed, strict=True):
+            if new is not None:
+                slot.copy_(new)
+
+    def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
+        if scope != "element" or blocks is not None:
+            step(g, x, slots, blocks, scalars)
+            return
+        parts = [tensor.split(CHUNK) for tensor in (g, x, *slots)]
+        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+            step(g_part, x_part, slot_parts, None, scalars)
+
+    def like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+        like = [tensor.new_ones(5000) for tensor in (g, x, *slots)]
+        return like[0], like[1], like[2:], None, scalars
+
+    def like_many_blocks(
+        g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]
+    ) -> tuple:
+        like = [tensor.new_ones(20, BLOCK) for tensor in (g, x, *slots)]
+        owner, zeros, rates = blocks
+        blocks = owner.new_zeros(20), zeros, None if rates is None else rates.new_zeros(20)
+        return like[0], like[1], like[2:], blocks, scalars
+
+    like: Callable | None = like_many_blocks if in_blocks else like_many
+    if in_blocks and scope != "element":
+        like = None  # sums over blocks depend on their number
+    compiled = torch_compile.Compiled(step, name, uncompiled, like)
+    return compiled, uncompiled

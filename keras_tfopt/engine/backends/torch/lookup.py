@@ -1,0 +1,141 @@
+"""Looking rows up on PyTorch, with a gradient that is rows for us and dense for everyone else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from keras_tfopt.engine.backends.torch.private import (
+    empty_subclass,
+    replace_all,
+    written_arguments,
+)
+from keras_tfopt.engine.rows import RowGradient
+
+aten = torch.ops.aten
+
+
+def look_up(table: Any, ids: Any) -> Any:
+    value = table.value
+    ids = torch.where(ids < 0, ids + value.shape[0], ids)
+    if torch.is_grad_enabled() and value.requires_grad:
+        return _look_up(value, ids)
+    return torch.nn.functional.embedding(ids, value)
+
+
+@torch.compiler.disable
+def _look_up(value: Any, ids: Any) -> Any:
+    return _Lookup.apply(value, ids)
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Any, ids: Any) -> Any:
+        ctx.save_for_backward(ids)
+        ctx.shape = tuple(table.shape)
+        return torch.nn.functional.embedding(ids, table)
+
+    @staticmethod
+    @torch.compiler.disable  # Dynamo would trace it while it runs, and read what it may read once
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, values: Any) -> tuple:
+        (ids,) = ctx.saved_tensors
+        values = values.reshape(-1, *ctx.shape[1:])
+        return LookupGradient([(ids.reshape(-1), values)], ctx.shape), None
+
+
+class LookupGradient(torch.Tensor):
+    """The gradient of lookups in a table: a dense tensor that is made when somebody reads it.
+
+    Sums of such gradients, and products with numbers, are such gradients. Whatever else is done
+    with one, PyTorch's and Keras's own optimizers included, is done with the dense tensor.
+    """
+
+    pieces: list[tuple[Any, Any]] | None
+    dense: Any
+
+    @staticmethod
+    def __new__(cls, pieces: list[tuple[Any, Any]], shape: tuple[int, ...]) -> Any:
+        return empty_subclass(cls, shape, pieces[0][1])
+
+    def __init__(self, pieces: list[tuple[Any, Any]], shape: tuple[int, ...]):
+        self.pieces, self.dense = pieces, None
+
+    def rows(self) -> RowGradient | None:
+        """Return the looked-up ids and the gradient of each; None if it was written to."""
+        if self.pieces is None:
+            return None
+        ids, values = zip(*self.pieces, strict=True)
+        # Of a single piece, `cat` would make a copy.
+        values, ids = (one[0] if len(one) == 1 else torch.cat(one) for one in (values, ids))
+        return RowGradient.unchecked(values, ids, self.shape, named=False)
+
+    def to_plain(self) -> Any:
+        """Return the dense tensor. Once written to, it stands for this gradient."""
+        if self.dense is None:
+            assert self.pieces is not None
+            values = self.pieces[0][1]
+            self.dense = values.new_zeros(self.shape)
+            for ids, part in self.pieces:
+                self.dense.index_add_(0, ids, part)
+        return self.dense
+
+    def _with(self, pieces: list[tuple[Any, Any]]) -> LookupGradient:
+        return LookupGradient(pieces, tuple(self.shape))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        lazy = _lazily(function, args, kwargs)
+        if lazy is not None:
+            return lazy
+        for one in written_arguments(function, args, LookupGradient):
+            one.to_plain()
+            one.pieces = None
+        args, kwargs = replace_all(LookupGradient, LookupGradient.to_plain, (args, kwargs))
+        return function(*args, **kwargs)
+
+    # What reads memory past the dispatcher.
+
+    def numpy(self, **kwargs: Any) -> Any:
+        return self.to_plain().numpy(**kwargs)
+
+    def tolist(self) -> Any:
+        return self.to_plain().tolist()
+
+    def data_ptr(self) -> int:
+        return self.to_plain().data_ptr()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.to_plain().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return self.to_plain().clone()
+
+    def __repr__(self, **kwargs: Any) -> str:
+        return repr(self.to_plain())
+
+
+def _lazily(function: Any, args: tuple, kwargs: dict) -> LookupGradient | None:
+    """Return the result where it is such a gradient again."""
+    first = args[0]
+    if not isinstance(first, LookupGradient) or first.pieces is None:
+        return None
+    if function in (aten.detach.default, aten.alias.default):
+        return first._with(first.pieces)
+    if function in (aten.add.Tensor, aten.add_.Tensor) and not kwargs:
+        other = args[1]
+        if isinstance(other, LookupGradient) and other.pieces is not None:
+            both = [*first.pieces, *other.pieces]
+            if function is aten.add.Tensor:
+                return first._with(both)
+            first.pieces, first.dense = both, None
+            return first
+    if function in (aten.mul.Tensor, aten.div.Tensor):
+        factor = args[1]
+        if not isinstance(factor, torch.Tensor) or factor.ndim == 0:
+            return first._with([(ids, function(v, factor)) for ids, v in first.pieces])
+    return None

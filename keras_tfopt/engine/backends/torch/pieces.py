@@ -1,0 +1,206 @@
+"""Rules over all variables at once on PyTorch, in pieces that stay in the processor's cache.
+
+Each operation on a large vector would be given new memory, which takes longer than to fill it. The
+rule's parts for a piece are compiled once per rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keras_tfopt.engine.backends.torch import compile as torch_compile
+from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.scopes import in_scope
+from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.state import FACTOR, Rows
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
+
+PIECE = 1 << 20  # entries
+
+_compiled: dict[tuple, tuple[Callable, Callable]] = {}
+
+
+@dataclasses.dataclass
+class Part:
+    """Consecutive entries of one variable."""
+
+    number: int
+    start: int
+    end: int
+
+
+def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
+    values = [one.variable.value for one in step.variables]
+    if (
+        in_plain.get()
+        or in_scope()
+        or not all(v.is_contiguous() and v.device.type == "cpu" for v in values)
+    ):
+        return False
+    slots = {name: slot.value.detach() for name, slot in step.slots.items()}
+    grads = [None if g is None else g.reshape(-1) for g in grads]
+    pieces = _pieces(step.variables)
+    sums_of, update = _compiled_parts(engine, step.rule)
+    sums: dict[str, Any] = {}
+    of_variables = (FACTOR, "weight_decay_rate")
+    common = {name: value for name, value in scalars.items() if name not in of_variables}
+    for piece in pieces:
+        found = sums_of(_gradient(step, piece, grads), _cut(step, slots, piece), common)
+        sums = {name: sums[name] + one for name, one in found.items()} if sums else found
+    known, new = step.rule.solve(sums, slots, common)
+    for piece in pieces:
+        cut = _cut(step, slots, piece)
+        x, is_copy = _value(step, piece, grads, scalars)
+        rows = update(_gradient(step, piece, grads), x, cut, common, known)
+        for name, (index, value) in rows.items():
+            cut[name][int(index)].copy_(value)
+        if FACTOR in scalars:
+            x = _scaled(step, piece, _value(step, piece, grads, scalars)[0], x, scalars)
+        if is_copy:
+            _write(step, piece, grads, x)
+    for name, value in new.items():
+        slots[name].copy_(value)
+    return True
+
+
+def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
+    """Return the parts of a rule that run for each piece."""
+    changing = (*engine._changing, *engine._follows)
+    key = ("pieces", rule.names, rule.along, rule.dtype, changing)
+    if key not in engine._fast:
+        shared = (*sharing_key(engine, rule.rule, changing), *key)
+        if shared not in _compiled:
+            _compiled[shared] = _compile(rule)
+        engine._fast[key] = _compiled[shared]
+    return engine._fast[key]
+
+
+def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
+    name = type(rule.rule).__name__
+
+    def sums(g: Any, slots: dict, scalars: dict) -> Any:
+        return rule.sums(g, slots, scalars)
+
+    def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict) -> Any:
+        """In place, but for rows of slots, which are returned."""
+        y, changed = rule.update(g, x, slots, scalars, known)
+        x.copy_(y)
+        rows = {}
+        for slot, value in changed.items():
+            if isinstance(value, Rows):
+                rows[slot] = (value.index, value.value)
+            else:
+                slots[slot].copy_(value)
+        return rows
+
+    def like_many(slots: dict) -> dict:
+        return {
+            # With columns of something larger, as pieces of matrices are.
+            n: v.new_ones(*v.shape[:-1], 6000)[..., 500:5500] if n in rule.along else v.clone()
+            for n, v in slots.items()
+        }
+
+    return (
+        torch_compile.Compiled(
+            sums,
+            f"{name}_sums",
+            sums,
+            lambda g, slots, scalars: (g.new_ones(5000), like_many(slots), scalars),
+        ),
+        torch_compile.Compiled(
+            update,
+            f"{name}_update",
+            update,
+            lambda g, x, slots, scalars, known: (
+                g.new_ones(5000),
+                x.new_ones(5000),
+                like_many(slots),
+                scalars,
+                known,
+            ),
+        ),
+    )
+
+
+def _pieces(variables: Sequence[ModelVariable]) -> list[list[Part]]:
+    """All entries in their order, in pieces of parts of one or several variables."""
+    pieces: list[list[Part]] = []
+    room = 0
+    for number, one in enumerate(variables):
+        start, size = 0, one.end - one.start
+        while start < size:
+            if not room:
+                pieces.append([])
+                room = PIECE
+            end = min(start + room, size)
+            pieces[-1].append(Part(number, start, end))
+            room -= end - start
+            start = end
+    return pieces
+
+
+def _gradient(step: ModelStep, piece: list[Part], grads: list[Any]) -> Any:
+    like = next(g for g in grads if g is not None)
+    return _joined(
+        [
+            like.new_zeros(part.end - part.start)
+            if grads[part.number] is None
+            else step.rule.gradient(grads[part.number])[part.start : part.end]
+            for part in piece
+        ]
+    )
+
+
+def _value(
+    step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any]
+) -> tuple[Any, bool]:
+    """Return the values of a piece to compute with, and whether they are a copy."""
+    values, is_own = [], len(piece) == 1
+    for part in piece:
+        one = step.variables[part.number]
+        x = _flat(one.variable, part)
+        master = None if one.master is None else _flat(one.master, part)
+        values.append(step.rule.value(one, x, master, scalars))
+        is_own &= values[-1].data_ptr() == x.data_ptr() and grads[part.number] is not None
+        is_own &= FACTOR not in scalars  # a part of the step is taken from the old values
+    return (values[0], False) if is_own else (torch.cat(values), True)
+
+
+def _scaled(step: ModelStep, piece: list[Part], old: Any, new: Any, scalars: dict) -> Any:
+    """Return a piece of the new variables, with the factors of their learning rates."""
+    sizes = [part.end - part.start for part in piece]
+    each = zip(piece, old.split(sizes), new.split(sizes), strict=True)
+    return _joined([step.variables[p.number].scaled(a, b, scalars) for p, a, b in each])
+
+
+def _write(step: ModelStep, piece: list[Part], grads: list[Any], x: Any) -> None:
+    for part, value in zip(piece, x.split([p.end - p.start for p in piece]), strict=True):
+        one = step.variables[part.number]
+        if grads[part.number] is not None:
+            _flat(one.variable, part).copy_(value)
+            if one.master is not None:
+                _flat(one.master, part).copy_(value)
+
+
+def _cut(step: ModelStep, slots: dict[str, Any], piece: list[Part]) -> dict[str, Any]:
+    """Return the slots; of those with entries, the entries of the piece."""
+    start = step.variables[piece[0].number].start + piece[0].start
+    end = step.variables[piece[-1].number].start + piece[-1].end
+    return {
+        name: value[..., start:end] if name in step.rule.along else value
+        for name, value in slots.items()
+    }
+
+
+def _flat(variable: Any, part: Part) -> Any:
+    return variable.value.detach().view(-1)[part.start : part.end]
+
+
+def _joined(parts: list[Any]) -> Any:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]

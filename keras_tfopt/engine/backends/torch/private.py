@@ -1,0 +1,158 @@
+"""Names that PyTorch keeps private, and what is patched of it, each with the reason for it.
+
+Seen with PyTorch 2.13 and, where that is said, with 2.8. The compiler is imported in functions, as
+that takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import platform
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from keras_tfopt.engine.keras_private import is_before, symbolic_tensor_test
+
+# ---- The compiler
+
+# Both are options of Inductor, which 2.8 does not have.
+GRAPH_PASSES, JOINT_PASSES = "use_pre_grad_passes", "use_joint_graph_passes"
+
+
+def compiler_options() -> dict[str, Any]:
+    """Return options of Inductor for rules."""
+    from torch._inductor import config
+
+    # A half-precision variable is compared with its copy: casts must round as they do eagerly.
+    options: dict[str, Any] = {"emulate_precision_casts": True}
+    # Rules have none of the patterns that these look for, such as attention. PyTorch refuses
+    # options that it does not know.
+    passes = (GRAPH_PASSES, JOINT_PASSES)
+    return options | {name: False for name in passes if hasattr(config, name)}
+
+
+@functools.cache
+def keeps_casts() -> bool:
+    """Return whether compiled code rounds where it casts to half precision and back.
+
+    PyTorch leaves out such pairs of casts, unless it can be told not to, as 2.8 cannot.
+    """
+    from torch._inductor import config
+
+    return hasattr(config, JOINT_PASSES)
+
+
+def constant_hyperparameters() -> contextlib.AbstractContextManager:
+    """Have Dynamo compile numbers as constants.
+
+    They would become inputs, which the compiled loop loads again for each element.
+    """
+    import torch._dynamo.config
+
+    return torch._dynamo.config.patch(specialize_float=True)
+
+
+@functools.cache
+def look_for_no_symbolic_tensors() -> None:
+    """Spare Dynamo a question of Keras that has one answer in compiled code.
+
+    Before Keras 3.15, each operation asks it by flattening its arguments in a way that Dynamo
+    cannot follow.
+    """
+    if not is_before(3, 15):
+        return
+
+    @torch.compiler.substitute_in_graph(symbolic_tensor_test())
+    def none_is_symbolic(args: Any = None, kwargs: Any = None) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def known_processor() -> Iterator[None]:
+    """Have Inductor believe what PyTorch says of an x86 processor.
+
+    It would first build four programs to find out, in a second, where nothing is cached. Patches
+    `torch._inductor.cpu_vec_isa.valid_vec_isa_list`.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    kind = None
+    with contextlib.suppress(AttributeError):
+        find = cpu_vec_isa.valid_vec_isa_list
+        if torch.cpu._is_avx512_supported():
+            kind = cpu_vec_isa.VecAVX512
+        elif torch.cpu._is_avx2_supported():
+            kind = cpu_vec_isa.VecAVX2
+    if kind is None or platform.system() != "Linux":
+        yield
+        return
+    known = type(kind.__name__, (kind,), {"__bool__": lambda self: True})()
+    cpu_vec_isa.valid_vec_isa_list = lambda: [known]
+    try:
+        yield
+    finally:
+        cpu_vec_isa.valid_vec_isa_list = find
+
+
+def compilations() -> int:
+    """Return how many graphs Dynamo has compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+# ---- Memory
+
+# Documented for `torch.optim` only. Calls for each tensor take longer than small variables do.
+copy_all = torch._foreach_copy_
+zero_all = torch._foreach_zero_
+
+
+def users_of(storage: Any) -> int | None:
+    """Return how many tensors and other owners use this memory; None if PyTorch does not tell."""
+    try:
+        return torch._C._storage_Use_Count(storage._cdata)
+    except AttributeError:
+        return None
+
+
+# ---- Gradients of rows
+
+
+def sparse_parts(gradient: Any) -> tuple[Any, Any]:
+    """Return values and indices of a sparse tensor; public methods first sum repeated rows."""
+    return gradient._values(), gradient._indices()[0]
+
+
+def empty_subclass(cls: type, shape: Any, values: Any) -> Any:
+    """Return a tensor of a subclass that has a shape, but no memory."""
+    return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=values.dtype, device=values.device)
+
+
+def written_arguments(function: Any, args: tuple, cls: type) -> Iterable[Any]:
+    """Return the arguments of class `cls` that an operation of the dispatcher writes to."""
+    for argument, value in zip(function._schema.arguments, args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from (one for one in tree_leaves(value) if isinstance(one, cls))
+
+
+def replace_all(cls: type, function: Any, tree: Any) -> Any:
+    """Return a nested structure with `function(tensor)` for each tensor of class `cls`."""
+    return tree_map_only(cls, function, tree)
+
+
+def indices_of(node: Any) -> Any:
+    """Return the rows that a node of the graph has looked up, None if it does something else."""
+    name = node.name()
+    if name == "EmbeddingBackward0":
+        return node._saved_indices
+    if name == "IndexSelectBackward0" and node._saved_dim == 0:
+        return node._saved_index
+    if name == "IndexBackward0" and len(node._saved_indices) == 1:
+        indices = node._saved_indices[0]
+        return indices if indices is not None and not indices.dtype.is_floating_point else None
+    return None

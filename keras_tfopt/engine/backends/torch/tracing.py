@@ -1,0 +1,48 @@
+"""What PyTorch traces, and when: trials on shapes, gradients for a diagnosis."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from keras_tfopt.engine.backends.torch import compile
+
+
+def outside_compiler(function: Callable) -> Callable:
+    return torch.compiler.disable(function)
+
+
+def without_gradients(function: Callable) -> Callable:
+    return torch.no_grad()(function)
+
+
+def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
+    with torch.no_grad(), keras.device("meta"), contextlib.suppress(NotImplementedError):
+        function(*[torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given])
+
+
+def asks_for_value(error: Exception) -> bool:
+    said = str(error)
+    return any(
+        words in said for words in ("on meta tensors", "meta tensor; no data", "meta device")
+    )
+
+
+def gradients(
+    loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
+) -> list[Any]:
+    with torch.enable_grad():
+        values = [variable.value for variable in variables]
+        return list(torch.autograd.grad(loss(), values, allow_unused=True))
+
+
+def place() -> None:
+    return None
+
+
+def compilation(engine: Any) -> str:
+    return compile.report(engine)

@@ -1,0 +1,95 @@
+"""Steps on PyTorch: rules over whole variables compiled over buckets, rows by index, in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keras_tfopt.engine.backends.defaults import read
+from keras_tfopt.engine.backends.torch import buckets
+from keras_tfopt.engine.backends.torch.lookup import LookupGradient
+from keras_tfopt.engine.backends.torch.rows import nonzero
+from keras_tfopt.engine.backends.torch.values import commit
+from keras_tfopt.engine.keras_private import get_stateless_scope
+from keras_tfopt.engine.scopes import in_scope
+from keras_tfopt.engine.settings import in_plain
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.hyperparameters import Rates
+    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.state import Like
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+# Numbers of a variable in rows that are updated at once: they and what the rule makes of them stay
+# in the cache.
+PIECE = 1 << 17
+
+
+def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+    # The checks that this spares cost more than the update of a small variable.
+    return (
+        isinstance(gradient, torch.Tensor)
+        and gradient.dtype is DTYPES[like.dtype]
+        and gradient.shape == like.shape
+        and gradient.layout is torch.strided
+        and not isinstance(gradient, LookupGradient)
+        and gradient.device == variable._value.device
+    )
+
+
+def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
+    # Values of a scope belong to the caller, and are not for flat memory.
+    apart = get_stateless_scope() is not None and in_scope()
+    # Compiled code may write a variable before it reads the old one as the value of a slot.
+    is_plain = apart or in_plain.get() or engine.returns_given
+    if (engine.scope == "element" or engine.flat) and not is_plain:
+        updates = buckets.run_fused(engine, updates, scalars)
+    for update in updates:
+        known = update.scalars_in(scalars)
+        if update.kind.mode in ("rows", "touched"):
+            _update_rows(engine, update, known)
+            continue
+        values = [update.variable.value, *(slot.value for slot in update.slots)]
+        x, slots = update.call(update.gradient, values[0], values[1:], known, update.mask)
+        commit(update.writes([x, *slots]))
+
+
+def run_if(engine: Any, condition: Any, step: Callable[[], None]) -> None:
+    if bool(condition):
+        step()
+
+
+def run_in_place(
+    engine: Any, key: Any, function: Callable, variables: Sequence[Any], inputs: Any
+) -> Any:
+    result, writes = function([read(v) for v in variables], inputs)
+    commit([(variables[n], indices, value) for n, indices, value in writes])
+    return result
+
+
+def _update_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> None:
+    if update.kind.mode == "rows":
+        indices, g = update.gradient.indices, update.gradient.values
+        if not update.kind.named:
+            touched = nonzero(g)
+            indices, g = indices[touched], g[touched]
+    else:
+        touched = nonzero(update.gradient)
+        if update.mask is not None:
+            touched = touched | update.mask
+        indices = touched.nonzero().squeeze(1)
+        g = update.gradient.index_select(0, indices)
+    if indices.numel() == 0 and all(update.cut):
+        return  # else there is a slot that belongs to all rows
+    values = [update.variable.value, *(slot.value for slot in update.slots)]
+    rule, most = update.call, max(1, indices.numel())
+    if engine.scope == "element" and g.device.type == "cpu":
+        most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
+    for rows, part in zip(indices.split(most), g.split(most), strict=True):
+        old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
+        x, slots = rule(part, old[0], old[1:], scalars)
+        commit(update.writes([x, *slots], [rows if c else None for c in update.cut]))

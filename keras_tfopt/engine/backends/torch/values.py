@@ -1,0 +1,111 @@
+"""Variables and numbers on PyTorch: variables are written where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.scopes import in_scope
+
+
+def copy_of(variable: Any, dtype: str) -> Any:
+    return variable.value.detach().clone().to(getattr(torch, dtype))
+
+
+def take(variable: Any, indices: Any) -> Any:
+    return variable.value.index_select(0, indices)
+
+
+def commit(writes: list[tuple[Any, Any, Any]]) -> None:
+    apart = in_scope()
+    if not apart:
+        values = _unaliased([variable.value for variable, _, _ in writes], [w[2] for w in writes])
+        writes = [(v, indices, new) for (v, indices, _), new in zip(writes, values, strict=True)]
+    for variable, indices, value in writes:
+        if apart:  # its value is of the caller of `stateless_apply`
+            new = _write(variable.value.clone(), indices, value)
+            variable.assign(new)
+        else:
+            _write(variable.value, indices, value)
+
+
+def _unaliased(written: list[Any], values: list[Any]) -> list[Any]:
+    """Return values to write one after the other, none of which an earlier write changes.
+
+    A rule may return what it was given: the old variable as a slot, or one slot as another.
+    """
+    memory: set[int] = set()
+    kept = []
+    for tensor, value in zip(written, values, strict=True):
+        is_old = value.untyped_storage().data_ptr() in memory
+        kept.append(value.clone() if is_old else value)
+        memory.add(tensor.untyped_storage().data_ptr())
+    return kept
+
+
+def _write(tensor: Any, indices: Any, value: Any) -> Any:
+    """Write into a tensor, all of it or rows, and return it."""
+    if indices is None:
+        tensor.copy_(value)
+    elif indices.ndim == 0:
+        tensor[indices] = value.to(tensor.dtype)
+    else:
+        tensor.index_copy_(0, indices.long(), value.to(tensor.dtype))
+    return tensor
+
+
+def accumulate(accumulator: Any, gradient: Any) -> None:
+    apart = in_scope()
+    total = accumulator.value.clone() if apart else accumulator.value
+    if isinstance(gradient, RowGradient):
+        total.index_add_(0, gradient.indices, gradient.values)
+    else:
+        total.add_(gradient)
+    if apart:
+        accumulator.assign(total)
+
+
+def norm(x: Any) -> Any:
+    return torch.linalg.vector_norm(x)
+
+
+def limits(tensor: Any) -> tuple[int, int] | None:
+    if tensor.numel() == 0 or tensor.device.type == "meta" or torch.compiler.is_compiling():
+        return None
+    low, high = torch.aminmax(tensor)
+    return int(low), int(high)
+
+
+def is_finite(tensor: Any) -> bool | None:
+    # The sum takes one pass. It may overflow, and then all are looked at.
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+    return true() if bool(condition) else false()
+
+
+def combine_rows(weights: Any, rows: Any) -> Any:
+    if torch.compiler.is_compiling():
+        # One loop, with whatever follows; a product would be a call with a result in memory.
+        return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
+    return rows.T @ weights
+
+
+def row_products(rows: Any, vector: Any) -> Any:
+    if torch.compiler.is_compiling():
+        # One loop that reads the vector once, and makes it on the way.
+        return torch.stack([(rows[i] * vector).sum() for i in range(rows.shape[0])])
+    return rows @ vector
+
+
+def random_state() -> Any:
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all()
+
+
+def set_random_state(state: Any) -> None:
+    torch.set_rng_state(state[0])
+    torch.cuda.set_rng_state_all(state[1])

@@ -1,0 +1,236 @@
+"""Creating the state of an optimizer for the variables of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.scopes import check_creatable
+from keras_tfopt.engine.state import Like, Slot
+
+
+def path_of(variable: Any) -> str:
+    """Return the path of a Keras variable, or the name of one of the backend's."""
+    return getattr(variable, "path", None) or variable.name.split(":")[0]
+
+
+def describe(variable: Any, owner: str) -> Like:
+    """Return the static facts of a variable, which must be one that can be trained."""
+    check_variables([variable], owner)
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    path = path_of(variable)
+    if not dtype.startswith(("float", "bfloat")):
+        raise TypeError(
+            f"{owner} updates floating-point variables. Received: {path!r} of dtype {dtype}"
+        )
+    return Like(tuple(variable.shape), "float64" if dtype == "float64" else "float32", path)
+
+
+def constant(value: Any) -> Callable[..., Any]:
+    """Return an initializer. That of Keras rounds to float32 on TensorFlow."""
+
+    def initial(shape: Any, dtype: Any = None) -> Any:
+        return ops.full(shape, ops.convert_to_tensor(value, dtype), dtype)
+
+    return initial
+
+
+def _identity(shape: Any, dtype: Any = None) -> Any:
+    return ops.ones(shape, dtype=dtype) * ops.eye(*shape[-2:], dtype=dtype)
+
+
+def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:
+    """Create a slot on the device of its variable, in its layout."""
+    if not isinstance(slot, Slot):
+        raise TypeError(f"`slots` must give a Slot for {name!r}. Received: {slot!r}")
+
+    def initial(shape: Any, dtype: Any = None) -> Any:
+        # As an initializer, which runs once; an assignment in a traced step would run every time.
+        return backend.copy_of(variable, dtype)
+
+    initializers: dict[Any, Any] = {"variable": initial, "identity": _identity, 0: "zeros"}
+    return backend.add_variable(
+        optimizer,
+        variable,
+        shape=tuple(slot.shape),
+        initializer=initializers.get(slot.initial) or constant(slot.initial),
+        dtype=slot.dtype or like.dtype,
+        name=f"{like.path.replace('/', '_')}_{name}",
+    )
+
+
+def listed(argument: str, values: Any) -> list[Any]:
+    """Return a list of what was given, or raise an error for a single variable."""
+    # A variable of JAX has an item for each index there is: iterating over it never ends.
+    if backend.is_variable(values):
+        raise TypeError(
+            f"Argument `{argument}` must be a list with an item for each variable. Received: "
+            f"{values!r}"
+        )
+    return list(values)
+
+
+def pair(
+    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None
+) -> tuple[list[Any], list[Any]]:
+    """Gradients and variables one to one, the optimizer built for them; or an error."""
+    grads = listed("grads", grads)
+    if variables is None:
+        if not optimizer.built:
+            raise ValueError(
+                "`trainable_variables` can only be left out once the optimizer is built. "
+                "Pass them, or call `optimizer.build(variables)` first."
+            )
+        variables = optimizer._trainable_variables
+    variables = listed("trainable_variables", variables)
+    if len(grads) != len(variables):
+        raise ValueError(
+            f"There must be a gradient (or None) for each variable. Received: {len(grads)} "
+            f"gradients for {len(variables)} variables"
+        )
+    if variables and not optimizer.built:
+        check_variables(variables, type(optimizer).__name__)
+        with keras.name_scope(optimizer.name):
+            backend.once(lambda: optimizer.build(distinct(variables)))
+    check_known(optimizer, variables)
+    return grads, variables
+
+
+def tuples_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
+    """Return the pairs as tuples, at least one; or raise an error."""
+    # A variable of JAX has an item for each index there is: iterating over it never ends.
+    is_one = backend.is_variable(grads_and_vars) or ops.is_tensor(grads_and_vars)
+    if is_one or not isinstance(grads_and_vars, Iterable):
+        raise TypeError(
+            "Argument `grads_and_vars` must hold pairs of a gradient and a variable. Received: "
+            f"{grads_and_vars!r}"
+        )
+    pairs = list(grads_and_vars)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)):
+            raise TypeError(
+                "Argument `grads_and_vars` must hold pairs of a gradient and a variable, as in "
+                f"`zip(gradients, variables)`. Received: {pair!r}{of_tensorflow(pair)}"
+            )
+    pairs = [tuple(pair) for pair in pairs]
+    if not pairs:
+        raise ValueError(
+            "Argument `grads_and_vars` must hold at least one pair. Received: no variables"
+        )
+    return pairs
+
+
+def check_pairs(pairs: Iterable[tuple]) -> None:
+    """Raise an error unless the second item of each tuple is a variable."""
+    for pair in pairs:
+        if len(pair) != 2 or not backend.is_variable(pair[1]):
+            hint = f"; {instead_of(pair[1])}" if len(pair) == 2 else ""
+            raise TypeError(
+                f"Argument `grads_and_vars` must hold pairs of a gradient and a variable{hint}. "
+                f"Received: {pair!r}{of_tensorflow(pair[-1]) if pair else ''}"
+            )
+
+
+def pairs_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
+    """Return pairs of a gradient, unchecked, and a variable; or raise an error."""
+    pairs = tuples_of(grads_and_vars)
+    check_pairs(pairs)
+    return pairs
+
+
+def of_tensorflow(value: Any) -> str:
+    """Return a hint for a value of TensorFlow while Keras has another backend, "" otherwise."""
+    name = keras.backend.backend()
+    if name == "tensorflow" or not type(value).__module__.startswith("tensorflow."):
+        return ""
+    return (
+        f", which is TensorFlow's, while Keras runs on {name!r}. Graphs, sessions and variables "
+        "of TensorFlow need its backend: set the environment variable KERAS_BACKEND=tensorflow"
+    )
+
+
+def check_variables(variables: Sequence[Any], owner: str) -> None:
+    """Raise an error, with what to write, for what is no variable."""
+    for value in variables:
+        if not backend.is_variable(value):
+            raise TypeError(
+                f"{owner} updates variables of Keras; {instead_of(value)}. Received: a "
+                f"{type(value).__module__}.{type(value).__qualname__}"
+            )
+
+
+def instead_of(value: Any) -> str:
+    """Return what to write where this stands in the place of a variable."""
+    if type(value).__module__.startswith("torch.nn.") and keras.backend.backend() == "torch":
+        return "make a variable of it once, which shares its memory: keras.Variable(p)"
+    return "gradients come first: apply(gradients, variables), apply_gradients([(g, v)])"
+
+
+def distinct(variables: Sequence[Any]) -> list[Any]:
+    """Variables in their order, each once."""
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def check_distinct(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raise an error, by their names, for variables that are listed more than once."""
+    if len({id(variable) for variable in variables}) == len(variables):
+        return
+    paths = [path_of(variable) for variable in variables]
+    repeated = sorted({path for path in paths if paths.count(path) > 1})
+    raise ValueError(
+        f"{type(optimizer).__name__} takes each variable once in a step. Received more than once: "
+        f"{repeated}"
+    )
+
+
+def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raise an error, by their names, for variables that an optimizer was not built for."""
+    check_variables(variables, type(optimizer).__name__)
+    # Keras's own error shows values, and before 3.15 fails where a step is being compiled.
+    unknown = _unknown(optimizer, variables)
+    if unknown:
+        raise ValueError(
+            f"{type(optimizer).__name__} was built for other variables than "
+            f"{[path_of(variable) for variable in unknown]}. For a new set of variables, create a "
+            "new optimizer"
+        )
+
+
+def _unknown(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """Those of some variables that an optimizer was not built for."""
+    known = optimizer._trainable_variables_indices
+    return [variable for variable in variables if optimizer._var_key(variable) not in known]
+
+
+def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Build any optimizer for these variables, or extend it by those that it does not know.
+
+    Raises:
+        ValueError: if it does not know them, and cannot be extended.
+    """
+    variables = distinct(variables)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        prepare(inner, variables)
+        variables = inner._trainable_variables  # wrappers count variables as those inside do
+    if not optimizer.built:
+        check_creatable(type(optimizer).__name__)
+        with keras.name_scope(optimizer.name):
+            backend.once(lambda: optimizer.build(variables))
+        return
+    new = _unknown(optimizer, variables)
+    if not new:
+        return
+    if not hasattr(optimizer, "extend"):
+        raise ValueError(
+            f"{type(optimizer).__name__} of Keras keeps to the variables of its first step. "
+            f"Received, beyond those: {[path_of(variable) for variable in new]}. Pass all of "
+            "them in the first step"
+        )
+    check_creatable(type(optimizer).__name__)
+    with keras.name_scope(optimizer.name):
+        backend.once(lambda: optimizer.extend(new))

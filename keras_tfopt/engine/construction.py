@@ -1,0 +1,268 @@
+"""What an optimizer was constructed with, and the `self` that its formulas see.
+
+The formulas of a rule are methods of the optimizer's class. In a step their `self` is a second
+instance of that class, which holds what the constructors of the rule have set and nothing of the
+optimizer: no variables, no iterations. So a formula may use properties, `super()` and methods of
+its own on every backend, and compiled code keeps no state alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.options import (
+    changes,
+    computing_again,
+    current,
+    named_parameters,
+    own_parameters,
+)
+
+# In an instance that is the `self` of formulas: whether its attributes may be set.
+_STATE, _OPEN, _FROZEN = "_formula_state", "open", "frozen"
+
+
+class Constructed:
+    """Remembers the arguments of the outermost constructor, whichever constructors it calls."""
+
+    _arguments: dict[str, Any]
+    """Arguments that were given, by name; those that `**kwargs` passed on are among them."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        """Check arguments together, or set what follows from them; called once they are set.
+
+        To be overridden by classes that declare their arguments; here it does nothing.
+        """
+
+    def _saved_arguments(self) -> list[str]:
+        """Return the names of own arguments that the constructor takes, or has passed on."""
+        known = {*named_parameters(type(self).__init__), *self._arguments}
+        return [name for name in own_parameters(type(self)) if name in known]
+
+
+class Formulas(Constructed):
+    """An optimizer whose methods are formulas: they see `self` as `formula` makes it."""
+
+    _rule_attributes: tuple[str, ...] = ()
+    """What the constructors of the rule have set."""
+    _follows: tuple[str, ...] = ()
+    """Those of them that a constructor computes from arguments that change with the steps."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        state = vars(self).get(_STATE)
+        if state is None:
+            super().__setattr__(name, value)
+            if name in self._rule_attributes and "_statics" in vars(self):
+                self._statics.clear()  # what is bound to the earlier value
+                self._fast.clear()
+        elif state == _OPEN:
+            object.__setattr__(self, name, value)
+        else:
+            raise TypeError(
+                f"The formulas of {type(self).__name__} must not assign attributes: they run once "
+                "for many steps where steps are compiled. Keep what changes in `slots`, and return "
+                f"its new value from `update`. Assigned: self.{name}"
+            )
+
+    def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
+        owner = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if _STATE not in vars(self):
+            raise AttributeError(owner)
+        lr = " The learning rate of the step is `t.lr`." if name == "learning_rate" else ""
+        raise AttributeError(
+            f"{owner}. A formula reads from `self` what the constructor has set there; scalars of "
+            f"the step are in `t`, slots in `s`.{lr}"
+        )
+
+    def _finish(self) -> None:
+        """Check what only a whole optimizer can check; called at the end of its constructor."""
+
+    def is_formula(self) -> bool:
+        """Return whether this is the `self` of formulas, not an optimizer."""
+        return _STATE in vars(self)
+
+    def formula(self, values: Mapping[str, Any] | None = None) -> Any:
+        """Return the `self` of formulas, with `values` for some of the arguments.
+
+        Attributes that a constructor computes from these arguments follow them.
+        """
+        values = values or {}
+        follows = bool(values) and self._follows
+        return self.with_attributes({**(self._following(values) if follows else {}), **values})
+
+    def with_attributes(self, values: Mapping[str, Any]) -> Any:
+        """Return the `self` of formulas with other values of attributes; none follows from them."""
+        attributes = {name: getattr(self, name) for name in self._rule_attributes}
+        attributes["_rule_attributes"] = self._rule_attributes
+        if self._follows:
+            attributes.update(_arguments=self._arguments, _follows=self._follows)
+        return _instance(type(self), {**attributes, **values})
+
+    def attributes_with(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes that some arguments of the constructor change, with these."""
+        cls = type(self)
+        if not has_constructor(cls) and cls.__post_init__ is Constructed.__post_init__:
+            return dict(arguments)
+        found = _attributes_of(cls, {**self._arguments, **arguments})
+        return {
+            name: value
+            for name, value in found.items()
+            if name in arguments or repr(value) != repr(getattr(self, name, None))
+        }
+
+    def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the constructor computes from arguments that change, at this step."""
+        try:
+            found = _attributes_of(type(self), {**self._arguments, **values})
+        except Exception as error:
+            raise TypeError(
+                f"{type(self).__name__}.__init__ computes {list(self._follows)} from "
+                f"{sorted(values)}, which change from step to step and have no values while a step "
+                "is compiled. Make what is computed a property, or check arguments by "
+                f"`keras_tfopt.check_hyperparameter`, which knows of that. The error was: {error}"
+            ) from error
+        return {name: found[name] for name in self._follows}
+
+
+def has_constructor(cls: type) -> bool:
+    """Return whether the constructor of a class is written by hand, not made from its fields."""
+    for base in cls.__mro__:
+        if "is_engine" in vars(base):  # an engine, below all that users write
+            return False
+        if "__init__" in vars(base):
+            return not hasattr(vars(base)["__init__"], "fields")
+    return False
+
+
+def _instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) -> Any:
+    rule: Any = object.__new__(cls)
+    # Not by way of `vars`, which Dynamo does not know in compiled code.
+    for name, value in attributes.items():
+        object.__setattr__(rule, name, value)
+    object.__setattr__(rule, _STATE, state)
+    return rule
+
+
+def _attributes_of(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that the constructors of a rule set, given these arguments."""
+    rule = _instance(cls, {}, _OPEN)
+    with computing_again():
+        rule.__init__(**arguments)
+    return {name: value for name, value in vars(rule).items() if name != _STATE}
+
+
+def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor with a memory of its arguments, where it is the outermost one."""
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "_arguments" in vars(self) or _STATE in vars(self):
+            constructor(self, *args, **kwargs)
+            return
+        arguments = _by_name(constructor, self, args, kwargs)
+        object.__setattr__(self, "_arguments", arguments)
+        changing = _changing_arguments(self, arguments)
+        if not changing:
+            constructor(self, *args, **kwargs)
+        else:  # an ordinary constructor computes with numbers, not with schedules
+            numbers_now = {name: _number_now(value) for name, value in changing.items()}
+            known = {name: number for name, number in numbers_now.items() if number is not None}
+            start = {**dict.fromkeys(changing, 0.5), **known}
+            with contextlib.nullcontext() if known == start else computing_again():
+                constructor(self, **{**arguments, **start})
+            follows = _depends(type(self), arguments, start)
+            for name, value in changing.items():
+                setattr(self, name, value)
+            object.__setattr__(self, "_follows", follows)
+        if isinstance(self, Formulas):
+            # `weight_decay` is of the engine, but where it is an argument of the rule itself.
+            of_engine = self._engine_attributes.difference(own_parameters(type(self)))
+            own = tuple(n for n in vars(self) if n not in of_engine)
+            object.__setattr__(self, "_rule_attributes", own)
+            self._finish()
+
+    return construct
+
+
+def _by_name(
+    constructor: Callable[..., None], self: Any, args: tuple, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by their names; none if they do not fit: the call says so."""
+    try:
+        bound = inspect.signature(constructor).bind(self, *args, **kwargs)
+    except TypeError:
+        return {}
+    _, *parameters = bound.signature.parameters.values()
+    given = dict(list(bound.arguments.items())[1:])
+    for parameter in parameters:
+        if parameter.kind == inspect.Parameter.VAR_KEYWORD:
+            given.update(given.pop(parameter.name, {}))
+    return given
+
+
+def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the rule's own arguments that change with the steps, if a constructor sees them."""
+    cls = type(optimizer)
+    if not isinstance(optimizer, Formulas):
+        return {}
+    if not has_constructor(cls) and cls.__post_init__ is Constructed.__post_init__:
+        return {}  # nothing computes with them
+    own = set(own_parameters(type(optimizer))) - {"learning_rate", "global_step"}
+    return {n: v for n, v in arguments.items() if n in own and changes(v)}
+
+
+def _number_now(value: Any) -> float | None:
+    """Return such an argument at the start, or None while a graph or a compiled step is made."""
+    try:
+        return float(ops.convert_to_numpy(current(value, 0)))
+    except (NotImplementedError, TypeError):
+        return None
+
+
+def _depends(cls: type, arguments: dict[str, Any], start: dict[str, float]) -> tuple[str, ...]:
+    """Return the names of attributes that a constructor computes from arguments that change."""
+    first = _attributes_of(cls, {**arguments, **start})
+    near = {name: value + 1e-3 * (0.37 - value) for name, value in start.items()}
+    second = _attributes_of(cls, {**arguments, **near})
+    differ = [n for n in first if n not in start and repr(first[n]) != repr(second.get(n))]
+    for name in differ:
+        if isinstance(first[name], (list, tuple, dict)):
+            raise TypeError(
+                f"{cls.__name__}.__init__ puts numbers that change from step to step into a "
+                f"{type(first[name]).__name__}. Make it a property, which is computed in each "
+                f"step. Received: {sorted(start)} that change, which `self.{name}` depends on"
+            )
+    return tuple(n for n in differ if isinstance(first[n], numbers.Number))
+
+
+def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
+    """Equal for optimizers that can share what is compiled: of one class and hyperparameters.
+
+    `rule` is the `self` of formulas. What is compiled keeps it, and with it all that is known by
+    identity.
+    """
+    values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
+    return type(engine), _identity(values), changing, keras.config.floatx()
+
+
+def _identity(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value), repr(value)  # which tells -0.0 from 0.0
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_identity, value)
+    if isinstance(value, dict):
+        return dict, *((name, _identity(one)) for name, one in sorted(value.items()))
+    return id(value)

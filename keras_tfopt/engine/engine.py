@@ -1,0 +1,371 @@
+"""A rule as an optimizer of Keras: its options, and the state of its variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_tfopt.engine import trial
+from keras_tfopt.engine.all_variables import AllVariablesMover
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import add_slot, constant, path_of
+from keras_tfopt.engine.construction import Formulas
+from keras_tfopt.engine.grouping import Grouped
+from keras_tfopt.engine.groups import check_form, settled_groups, variables_in
+from keras_tfopt.engine.hyperparameters import scalar
+from keras_tfopt.engine.moving import Mover
+from keras_tfopt.engine.optimizer import Optimizer
+from keras_tfopt.engine.options import (
+    DEFAULTS,
+    changes,
+    check_base,
+    check_learning_rate,
+    check_savable,
+    current,
+)
+from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
+from keras_tfopt.engine.state import (
+    HYPERPARAMETER,
+    MASTER,
+    Cache,
+    Entry,
+    Like,
+    Settings,
+    Slot,
+    widest,
+)
+from keras_tfopt.engine.step import Pipeline
+
+
+class Provided:
+    """What holds of a rule that says nothing else; `keras_tfopt.Rule` documents it."""
+
+    scope = "element"
+    sparse = "dense"
+    flat = False
+    stacked = False
+    # Whether the rule as a whole is worth compiling. Where it decomposes matrices, XLA on a CPU is
+    # slower by far than the backend's own routines.
+    fused = True
+    second_order = False
+    # Whether a gradient that is not finite would spoil the state for good.
+    needs_finite = False
+
+    if TYPE_CHECKING:
+        facts: Callable[[str], dict[str, Any]]
+
+    def derived(self, slots: dict[str, Any]) -> dict[str, Any]:
+        """With scope "model": slots that follow from the others, so that no original keeps them."""
+        return {}
+
+    def takes_rows(self, like: Any) -> bool:
+        """Return whether `sparse` holds for this variable; where not, it is "dense"."""
+        return True
+
+    def stacks(self, like: Any) -> bool:
+        """With `stacked`: return whether that holds for this variable."""
+        return True
+
+    def facts_of(self, like: Like) -> dict[str, Any]:
+        """Return what a rule of scope "variable" finds in `t` of a variable, by name."""
+        return self.facts(like.path)
+
+
+class Engine(Provided, Grouped, Formulas, Optimizer):
+    """Runs a rule over the variables of a model, on any backend.
+
+    Subclasses (see `keras_tfopt.Rule`) provide `scope`, `sparse`, `slots`, `scalars` and
+    `update`.
+    """
+
+    is_engine = True
+    mover_class: type[Mover] = Mover
+    takes_options = True  # those that all optimizers have, of which wrappers have none
+    _own_weight_decay = False
+    _own_scalars = False
+    # Whether there are variables with a limit for units of their gradients, or for their norms.
+    clips_units = bounds_norms = False
+    returns_given = False
+    """Whether an update has the old variable as the value of a slot, or one slot as another's."""
+    decay_is_around = False
+    """Whether the weight decay of groups belongs to a wrapper."""
+    _no_decay_patterns: Any = ()  # of `exclude_from_weight_decay`
+    _kept_powers: tuple[str, ...] = ()
+    global_step = None  # what the number of a step is taken from in its place
+    _learning_rate: Any
+    _model_variables_moving_average: list[Any]
+    _accumulated_gradients: list[Any]
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        *,
+        row_variables: Any = DEFAULTS["row_variables"],
+        master_weights: bool = False,
+        maximize: bool = False,
+        clip_unitwise: float | None = None,
+        groups: Any = None,
+        **base: Any,
+    ):
+        if self.is_formula():
+            return
+        self._lock = False
+        learning_rate = check_learning_rate(learning_rate)
+        check_base(type(self), {**base, "clip_unitwise": clip_unitwise})
+        super().__init__(learning_rate, **base)
+        self._start()
+        self.row_variables = check_choice("row_variables", row_variables)
+        for name, value in (("master_weights", master_weights), ("maximize", maximize)):
+            if not isinstance(value, bool):
+                raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
+        self.master_weights, self.maximize = master_weights, maximize
+        self.clip_unitwise = clip_unitwise
+        self.groups = check_form(groups)
+        self._initial_learning_rate = learning_rate
+        self._no_decay_patterns = []
+        self._statics = Cache()
+        self._changing: dict[str, Any] = {}
+        self._hyperparameters = ()
+        # By hyperparameter, the variable with the product that the next step uses.
+        self.powers: dict[str, Any] = {}
+        mover = AllVariablesMover if self.scope == "model" else self.mover_class
+        self._pipeline = Pipeline((), mover(self))
+        self._engine_attributes = frozenset([*vars(self), "_engine_attributes", "_follows"])
+
+    # ---- What a rule provides; `keras_tfopt.Rule` documents the rest ----------------------------
+
+    if TYPE_CHECKING:
+        slots: Callable[[Any], dict[str, Slot]]
+        scalars: Callable[[Any, Any], dict[str, Any]]
+        hyperparameters: Callable[[], dict[str, Any]]
+
+    def choices(self) -> dict[str, Any]:
+        excluded = [] if self.weight_decay is None else self._no_decay_patterns
+        return {"row_variables": self.row_variables, "exclude_from_weight_decay": excluded}
+
+    def settle(self, likes: Sequence[Like]) -> None:
+        self.row_variables = settled(self.row_variables, likes)
+        self._no_decay_patterns = settled(self._no_decay_patterns, likes)
+
+    def changing_hyperparameters(self) -> dict[str, Any]:
+        """Return those that are no numbers, but give one in each step."""
+        own = self.hyperparameters()
+        return {name: v for name, v in own.items() if name != "global_step" and changes(v)}
+
+    def rule_now(self, dtype: str) -> Any:
+        """Return the rule with the values of its hyperparameters at the step to come."""
+        changing = self.changing_hyperparameters()
+        values = {n: scalar(current(v, self._iterations), dtype) for n, v in changing.items()}
+        return self.formula(values)
+
+    def get_config(self) -> dict[str, Any]:
+        check_savable("learning_rate", self._learning_rate)
+        return super().get_config()
+
+    # ---- State ----------------------------------------------------------------------------------
+
+    def check(self, likes: Sequence[Like]) -> None:
+        # A variable among them is part of the state: Keras has tracked it as an attribute.
+        self._changing = self.changing_hyperparameters()
+        self.groups = settled_groups(self.groups, likes)
+        self.check_groups(likes)
+        if not type(self).__module__.startswith("keras_tfopt."):  # those are known to be right
+            trial.check_rule(self, likes)
+
+    def _create(self, variables: list[Any], likes: list[Like]) -> None:
+        other, dtype = self._state.other, widest([like.dtype for like in likes])
+        if dtype == "float64":
+            self._widen_learning_rate()
+        other["refused_rows"] = self.add_variable((), "zeros", "int32", name="refused_rows")
+        for name in self._kept_powers:
+            if name in self._changing:
+                role = f"{name}_power"
+                other[role] = self.add_variable((), constant(math.nan), dtype, name=role)
+                self.powers[name] = other[role]
+        if self.use_ema:  # else Keras's callback would take them for averages
+            self._model_variables_moving_average = []
+        self._accumulated_gradients = []
+        self._add_entries(variables, likes)
+        if self.scope == "model":
+            self._add_model_slots(likes, dtype)
+
+    def extend(self, variables: Sequence[Any]) -> None:
+        """Create the state for further variables, which the optimizer knows from then on.
+
+        Raises:
+            ValueError: with scope "model", where the state belongs to all variables together.
+        """
+        if self.scope == "model":
+            raise ValueError(
+                f"{type(self).__name__} keeps state of all variables together, so it must be built "
+                "for all that it is going to update. Received, beyond those: "
+                f"{[path_of(variable) for variable in variables]}"
+            )
+        super().extend(variables)
+
+    def _add_entries(self, variables: list[Any], likes: list[Like]) -> list[Entry]:
+        # State is saved by position: of one kind after the other.
+        entries = super()._add_entries(variables, likes)
+        self.clips_units |= any(e.unit_limit is not None for e in entries)
+        self.bounds_norms |= any(e.settings.max_norm is not None for e in entries)
+        for e in entries if self.use_ema else ():
+            # Averages start at the variables: training may end before there was a step.
+            e.average = add_slot(
+                self, e.variable, e.like, "average", Slot(e.like.shape, "variable")
+            )
+            self._model_variables_moving_average.append(e.average)
+        if self.gradient_accumulation_steps:
+            for e in entries:
+                e.accumulator = add_slot(
+                    self, e.variable, e.like, "accumulator", Slot(e.like.shape)
+                )
+                self._accumulated_gradients.append(e.accumulator)
+            for e in entries:
+                # A sum does not tell which rows were named: their gradient may be zero.
+                if e.sparse != "dense" and e.like.shape:
+                    rows = Slot(e.like.shape[:1], 0, "bool")
+                    e.touched_rows = add_slot(self, e.variable, e.like, "touched_rows", rows)
+        return entries
+
+    def _entry(self, variable: Any, like: Like) -> Entry:
+        settings = self.settings_of(like)
+        number = self.hyperparameters_of(settings)
+        hyperparameters = self._hyperparameters[number]
+        rule = hyperparameters.at({}) if settings.own else self
+        described = self._described_slots(variable, like, rule, settings)
+        slots = {name: add_slot(self, variable, like, name, s) for name, s in described.items()}
+        cut = [bool(like.shape)]
+        for slot in described.values():
+            same = bool(like.shape) and tuple(slot.shape[:1]) == like.shape[:1]
+            cut.append(same if slot.by_row is None else slot.by_row)
+        return Entry(
+            variable,
+            like,
+            slots,
+            overwritten=self._overwrite_variable_with_gradient(variable),
+            cut=tuple(cut),
+            facts=rule.facts_of(like) if self.scope == "variable" else {},
+            sparse=self.sparse if rule.takes_rows(like) else "dense",
+            has_rows=bool(like.shape) and is_chosen(like, self.row_variables),
+            decays=hyperparameters.shrinks(settings) and not self.is_excluded(like),
+            settings=settings,
+            unit_limit=settings.given.get("clip_unitwise", self.clip_unitwise),
+            rule=number,
+            rate=hyperparameters.rate_of(settings),
+        )
+
+    def _described_slots(
+        self, variable: Any, like: Like, rule: Any, settings: Settings
+    ) -> dict[str, Slot]:
+        if settings.frozen or self._overwrite_variable_with_gradient(variable):
+            return {}
+        slots = dict(rule.slots(like)) if self.scope != "model" else {}
+        for name, slot in slots.items():
+            if self.scope == "element" and tuple(slot.shape) != like.shape:
+                raise ValueError(
+                    f"Slot {name!r} of an elementwise rule must have the variable's shape "
+                    f'{like.shape}. Received: {slot.shape}. Set `scope = "variable"` for others.'
+                )
+        if self.master_weights and keras.backend.standardize_dtype(variable.dtype) != like.dtype:
+            slots[MASTER] = Slot(like.shape, "variable")
+        return slots
+
+    def _add_model_slots(self, likes: list[Like], dtype: str) -> None:
+        all_variables = Like((), dtype, self.name)
+        entries = sum(math.prod(like.shape) for like in likes)
+        for name, slot in self.slots(likes).items():
+            if None in slot.shape[:-1]:
+                raise ValueError(
+                    f"In the shape of slot {name!r}, None must stand in the last place. "
+                    f"Received: {slot.shape}"
+                )
+            slot = dataclasses.replace(slot, shape=tuple(d or entries for d in slot.shape))
+            self._state.shared[name] = add_slot(self, None, all_variables, name, slot)
+
+    def _widen_learning_rate(self) -> None:
+        # Keras keeps the learning rate in floatx, which would round it for float64 variables.
+        old = self._learning_rate
+        if not isinstance(old, keras.Variable) or old.dtype == "float64":
+            return
+        value = float(backend.number(old))
+        unchanged = math.isclose(value, self._initial_learning_rate, rel_tol=1e-6)
+        new = self.add_variable(
+            (),
+            constant(self._initial_learning_rate if unchanged else value),
+            dtype="float64",
+            aggregation="only_first_replica",
+            name="learning_rate",
+        )
+        self._untrack_variable(old)
+        # State is saved by position: the learning rate stays where Keras has it.
+        self._variables.insert(1, self._variables.pop(self._variables.index(new)))
+        self._learning_rate = new
+
+    def _told(self) -> dict[int, str]:
+        told = {id(self._learning_rate): "learning_rate"}
+        for name, value in self.hyperparameters().items():
+            told[id(value)] = HYPERPARAMETER + name
+        for name, value in variables_in(self.groups):
+            told.setdefault(id(value), f"{HYPERPARAMETER}{name} of a group")
+        return told
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """Names of the slots, in the order of creation."""
+        if self.built:
+            return self._state.slot_names
+        return self._own_names(1)
+
+    def _own_names(self, rank: int) -> tuple[str, ...]:
+        like = Like((1,) * rank, keras.backend.floatx(), "")
+        return tuple(self.slots([like] if self.scope == "model" else like))
+
+    # ---- Steps ----------------------------------------------------------------------------------
+
+    def keep_powers(self, names: Iterable[str]) -> None:
+        """Raise hyperparameters that change as TensorFlow 1 does, by the product of all steps.
+
+        To be called before `build`. Otherwise `beta**step` is of the value in that step alone.
+        """
+        self._kept_powers = tuple(names)
+
+    def rule_to_share(self, number: int = 0) -> tuple[Any, tuple[str, ...]]:
+        """Return the rule without the state, which a function that is shared would keep alive.
+
+        With it come the names of attributes that are among the scalars of each step. `number` is
+        that of the hyperparameters.
+        """
+        hyperparameters = self._hyperparameters[number]
+        return hyperparameters.to_share(), hyperparameters.names
+
+    def moves_by_rows(self, variable: Any) -> bool:
+        """Return whether ordinary training leaves rows of it without gradient alone."""
+        entry = self.entry_of(variable)
+        return entry.sparse != "dense" and entry.has_rows
+
+    # ---- Options --------------------------------------------------------------------------------
+
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
+    ) -> None:
+        """Exempt variables from weight decay. To be called before the optimizer is built.
+
+        Args:
+            var_list: Variables to exempt.
+            var_names: Regular expressions; a variable is exempt if one is found in its path.
+        """
+        self._no_decay_patterns = excluding(self, var_list, var_names)
+
+    def is_excluded(self, like: Like) -> bool:
+        """Return whether `exclude_from_weight_decay` was called for this variable."""
+        return is_chosen(like, self._no_decay_patterns)
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Put the averages into the variables when training ends, if `use_ema` asks for it."""
+        for variable in var_list if self.use_ema else ():
+            average = self.entry_of(variable).average
+            variable.assign(backend.copy_of(average, variable.dtype))

@@ -1,0 +1,197 @@
+"""Optimizers of Keras, and of others, inside of wrappers: they step as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.engine import gradients
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import path_of
+from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.keras_private import is_multi_optimizer
+from keras_tfopt.engine.moving import Mover
+from keras_tfopt.engine.optimizer import Optimizer
+
+
+class ForeignMover(Mover):
+    """Steps of an optimizer whose rule is not known here, which may be a MultiOptimizer.
+
+    Its sums of micro-steps are filled here, as it would fill them itself, so that wrappers see the
+    gradient of a whole step. That is handed to it in a form in which it comes out as it was.
+
+    Args:
+        optimizer: Any optimizer of Keras.
+    """
+
+    def __init__(self, optimizer: Any):
+        self.optimizer = optimizer
+        self.needs_finite = True  # one of its parts may
+
+    def refused_rows(self) -> Any:
+        """Return None: what is handed on is checked again."""
+        return None
+
+    def raise_late_errors(self) -> None:
+        """Raise an error for rows out of range in earlier compiled steps."""
+        for part in self._own_parts():
+            part.raise_late_errors()
+
+    def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
+        """Raise an error for gradients that would spoil the state; compiled steps cannot."""
+        for part in self._own_parts():
+            if part.needs_finite:
+                part.refuse_unless_finite(grads, variables)
+
+    def count(self, last: Any) -> None:
+        """Count a micro-step as done; a step counts itself."""
+        if last is not None:
+            self.optimizer._iterations.assign_add(ops.cast(ops.logical_not(last), "int32"))
+
+    def accumulate(self, grads: list[Any], places: list[int]) -> None:
+        """Add the gradients of a micro-step to the sums."""
+        for g, place in zip(grads, places, strict=True):
+            sums = self.optimizer._accumulated_gradients[place]
+            # It keeps sums in the data type of the variable.
+            backend.accumulate(sums, ops.cast(gradients.dense(g), sums.dtype))
+
+    def means(self, grads: list[Any], places: list[int]) -> tuple[list[Any], list[Any]]:
+        """Return the gradients of a step, and which rows the last micro-step named, or None."""
+        sums = [self.optimizer._accumulated_gradients[place] for place in places]
+        steps = self.optimizer.gradient_accumulation_steps
+        means = [
+            ops.cast(backend.read(one), gradients.values_of(g).dtype) / steps
+            for one, g in zip(sums, grads, strict=True)
+        ]
+        return means, [backend.row_mask(g) if gradients.is_named(g) else None for g in grads]
+
+    def forget(self) -> None:
+        """Begin sums anew, which the optimizer does by itself."""
+
+    def is_of_rows(self, place: int) -> bool:
+        """Return whether one of our optimizers in a MultiOptimizer takes it for one of rows."""
+        part, place = self._part_at(place)
+        return isinstance(part, Optimizer) and part._pipeline.mover.is_of_rows(place)
+
+    def state_of(self, place: int) -> list[Any]:
+        """Return the state of the optimizer for one variable."""
+        part, place = self._part_at(place)
+        return state_of(part, place)
+
+    def move(self, incoming: Incoming) -> None:
+        """Have the optimizer make its step."""
+        own, grads = self.optimizer, incoming.grads
+        if own.gradient_accumulation_steps:
+            # It adds what is in the sums, and divides by the number of micro-steps.
+            sums = [own._accumulated_gradients[place] for place in incoming.places]
+            zeros = [(one, None, ops.zeros(one.shape, one.dtype)) for one in sums]
+            backend.commit(zeros)
+            grads = [g * own.gradient_accumulation_steps for g in grads]
+        if own.loss_scale_factor is not None:
+            grads = [gradients.scaled(g, own.loss_scale_factor) for g in grads]
+        apply_foreign(own, grads, incoming.variables)
+
+    def _own_parts(self) -> list[Mover]:
+        several = is_multi_optimizer(self.optimizer)
+        parts = self.optimizer.optimizers if several else [self.optimizer]
+        return [part._pipeline.mover for part in parts if isinstance(part, Optimizer)]
+
+    def _part_at(self, place: int) -> tuple[Any, int]:
+        """Return the optimizer that moves a variable in the end, and the variable's place there."""
+        variable = self.optimizer._trainable_variables[place]
+        part = part_of(self.optimizer, variable)
+        return part, part._get_variable_index(variable)
+
+
+class VerbMover(ForeignMover):
+    """Steps by a function, which takes the step of the optimizer in the end.
+
+    Args:
+        optimizer: The optimizer.
+        step: From gradients and variables; it changes the variables.
+    """
+
+    def __init__(self, optimizer: Any, step: Callable[[list[Any], list[Any]], None]):
+        super().__init__(optimizer)
+        self._step = step
+
+    def refused_rows(self) -> Any:
+        """Return the counter of the optimizer, if it has one."""
+        own = self.optimizer
+        return own._pipeline.mover.refused_rows() if isinstance(own, Optimizer) else None
+
+    def move(self, incoming: Incoming) -> None:
+        """Call the function."""
+        factor, grads = self.optimizer.loss_scale_factor, incoming.grads
+        if factor is not None:  # the optimizer divides by it
+            grads = [gradients.scaled(g, factor) for g in grads]
+        self._step(grads, incoming.variables)
+
+
+def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+    """Apply any optimizer to gradients that are already summed over the replicas."""
+    if isinstance(optimizer, Optimizer):
+        optimizer._pipeline.run(optimizer, grads, variables, summed=True)
+    else:
+        apply_foreign(optimizer, grads, variables)
+
+
+def apply_foreign(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+    """Apply an optimizer of others to gradients that are already summed over the replicas."""
+    if backend.replicas() > 1 and not getattr(optimizer, "steps_apart", False):
+        # Keras is going to sum over them once more, for rows by putting each in as often as there
+        # are replicas; and its optimizers do not sum rows that repeat.
+        grads = [gradients.dense(g) / backend.replicas() for g in grads]
+    native = [in_form_for(optimizer, g, v) for g, v in zip(grads, variables, strict=True)]
+    if is_multi_optimizer(optimizer):  # which wants all of them
+        given = {optimizer._var_key(v): g for v, g in zip(variables, native, strict=True)}
+        variables = optimizer._trainable_variables
+        native = [given.get(optimizer._var_key(v)) for v in variables]
+    optimizer.apply(native, variables)
+
+
+def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
+    """Give a gradient to the optimizer that moves a variable in a form that it takes."""
+    part = part_of(optimizer, variable)
+    if isinstance(part, Optimizer):
+        return gradient
+    gradient = backend.in_form_for(part, gradient, variable)
+    if part.gradient_accumulation_steps and ops.is_tensor(gradient):
+        # TensorFlow adds numbers of one dtype only.
+        gradient = ops.cast(gradient, variable.dtype)
+    return gradient
+
+
+def part_of(optimizer: Any, variable: Any) -> Any:
+    """Return the optimizer that moves a variable: the one given, or one of a MultiOptimizer."""
+    if not is_multi_optimizer(optimizer):
+        return optimizer
+    return optimizer.optimizers[optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]]
+
+
+def state_of(optimizer: Any, place: int) -> list[Any]:
+    """Return the state that any optimizer keeps for the variable at a place."""
+    if isinstance(optimizer, Optimizer):
+        pipeline = optimizer._pipeline
+        around = [v for w in pipeline.wrappers for v in w._state.entries[place].slots.values()]
+        return around + pipeline.mover.state_of(place)
+    variable = optimizer._trainable_variables[place]
+    if is_multi_optimizer(optimizer):
+        part = part_of(optimizer, variable)
+        return state_of(part, part._get_variable_index(variable))
+    # Keras names state after the variable. No other tie between the two is the same in all of its
+    # optimizers. Sums of micro-steps and averages are not state of the rule.
+    prefix = path_of(variable).replace("/", "_") + "_"
+    others = [
+        *getattr(optimizer, "_accumulated_gradients", ()),
+        *getattr(optimizer, "_model_variables_moving_average", ()),
+    ]
+    return [
+        v
+        for v in optimizer.variables
+        if v.name.startswith(prefix)
+        and tuple(v.shape) == tuple(variable.shape)
+        and not any(v is other for other in others)
+    ]

@@ -1,0 +1,205 @@
+"""Gradients on their way to a rule: checked, repeated rows summed, clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.rows import RowGradient, fits, is_looked_up
+from keras_tfopt.engine.state import Like, own_copy, widest
+
+_TINY = 1e-6  # gradients of smaller norm are not divided by it
+
+
+class Incoming(NamedTuple):
+    """The gradients of a whole step, each with its variable."""
+
+    grads: list[Any]
+    variables: list[Any]
+    places: list[int]
+    """The places of the variables in the state."""
+    named: list[Any]
+    """Of gradients that were summed up, which rows were named; None where none was."""
+
+
+def sum_repeated(gradient: Any, refused: Any) -> Any:
+    """Return the gradient with each row once; count rows out of range that compiled code drops."""
+    # To sum twice is not only waste: XLA on CPU gets it wrong.
+    if not isinstance(gradient, RowGradient) or gradient.distinct:
+        return gradient
+    refused = refused if gradient.named else None  # a lookup cannot have been out of range
+    indices, values = backend.sum_repeated(
+        gradient.indices, gradient.values, gradient.shape, refused
+    )
+    return RowGradient.unchecked(
+        values, indices, gradient.shape, named=gradient.named, distinct=True
+    )
+
+
+def is_named(gradient: Any) -> bool:
+    """Return whether a gradient is one of rows that count as touched, zero or not."""
+    return isinstance(gradient, RowGradient) and gradient.named
+
+
+def dense(gradient: Any) -> Any:
+    """Return a gradient as a tensor of the variable's shape."""
+    return backend.to_dense(gradient) if isinstance(gradient, RowGradient) else gradient
+
+
+def values_of(gradient: Any) -> Any:
+    """Return the numbers of a gradient: all of it, or those of its rows."""
+    return gradient.values if isinstance(gradient, RowGradient) else gradient
+
+
+def all_finite(grads: Sequence[Any]) -> Any:
+    """Return whether all numbers of checked gradients are finite, as a scalar."""
+    return ops.all(ops.stack([ops.all(ops.isfinite(values_of(g))) for g in grads]))
+
+
+def _map(function: Any, gradient: Any) -> Any:
+    return gradient.map(function) if isinstance(gradient, RowGradient) else function(gradient)
+
+
+def scaled(gradient: Any, scale: Any) -> Any:
+    return _map(lambda values: values * ops.cast(scale, values.dtype), gradient)
+
+
+def _limited(values: Any, most: float) -> Any:
+    bound = ops.convert_to_tensor(most, keras.backend.standardize_dtype(values.dtype))
+    return ops.clip(values, -bound, bound)
+
+
+def _shrinking(norm: Any, most: float) -> Any:
+    """Return the factor that shrinks something of this norm to a norm of at most `most`."""
+    bound = ops.convert_to_tensor(most, keras.backend.standardize_dtype(norm.dtype))
+    # Not `ops.maximum`, which computes float64 in float32 on torch.
+    return ops.where(norm <= bound, ops.ones_like(norm), bound / norm)
+
+
+def _shrinking_all(total: Any, most: float) -> Any:
+    """Do the same for gradients of one norm, of which only some may be not finite."""
+    # The finite ones must not come out as if all were well.
+    return _shrinking(total, most) + (total - total)
+
+
+def norm(grads: list[Any]) -> Any:
+    values = [values_of(g) for g in grads]
+    dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
+    return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
+
+
+def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
+    """Gradients as they come, None among them, scaled to a norm of at most `most`; and the norm."""
+    summed = []
+    for gradient in grads:
+        if gradient is None:
+            continue
+        rows = gradient
+        if not isinstance(gradient, RowGradient):
+            gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
+            rows = backend.from_native(gradient, tuple(gradient.shape))
+        if rows is None:
+            summed.append(ops.convert_to_tensor(own_copy(gradient)))
+        else:
+            summed.append(sum_repeated(rows, None))
+    if not summed:
+        return list(grads), ops.zeros(())
+    total = norm(summed)
+    scale = _shrinking_all(total, most)
+    return [None if g is None else _scaled_as_it_is(g, scale) for g in grads], total
+
+
+def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
+    if isinstance(gradient, RowGradient):
+        return scaled(gradient, scale)
+    gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
+    if backend.from_native(gradient, tuple(gradient.shape)) is not None:
+        return backend.scale_native(gradient, scale)
+    return scaled(ops.convert_to_tensor(own_copy(gradient)), scale)
+
+
+def clipped_by_unit(gradient: Any, x: Any, most: float, epsilon: float = 1e-3) -> Any:
+    """Return a gradient with units of at most `most` times the norms of those of the variable.
+
+    A unit is what makes one output: all but the last dimension of convolutions, the first one of
+    matrices and stacks of them, and all of what has at most one dimension longer than 1. Norms of
+    variables below `epsilon` count as `epsilon`.
+
+    Args:
+        gradient: A dense gradient, or one of distinct rows.
+        x: The variable, of the gradient's data type.
+        most: Number > 0.
+        epsilon: Number > 0.
+    """
+    shape = tuple(x.shape)
+    axes = (0,) if len(shape) in (2, 3) else tuple(range(len(shape) - 1))
+    if sum(size > 1 for size in shape) <= 1:
+        axes = tuple(range(len(shape)))
+
+    def norm(values: Any) -> Any:
+        squares = ops.square(values)
+        return ops.sqrt(ops.sum(squares, axis=axes, keepdims=True) if axes else squares)
+
+    def limited(values: Any) -> Any:
+        of_x, of_g = norm(x), norm(values)
+        limit = most * ops.where(of_x > epsilon, of_x, epsilon * ops.ones_like(of_x))
+        below = ops.where(of_g > _TINY, of_g, _TINY * ops.ones_like(of_g))
+        return ops.where(of_g < limit, values, values * (limit / below))
+
+    return _map(limited, gradient)
+
+
+def check(gradient: Any, variable: Any, like: Like) -> Any:
+    """Return the gradient as a tensor or RowGradient to compute with, or raise an error."""
+    gradient = own_copy(gradient)
+    rows = (
+        gradient if isinstance(gradient, RowGradient) else backend.from_native(gradient, like.shape)
+    )
+    if rows is None:
+        try:
+            gradient = ops.convert_to_tensor(gradient)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"The gradient of {like.path!r} must be a tensor, an array or a row gradient. "
+                f"Received: {gradient!r}"
+            ) from error
+        if not fits(gradient.shape, like.shape):
+            raise ValueError(
+                f"The gradient of {like.path!r} must have the variable's shape {like.shape}. "
+                f"Received: shape {tuple(gradient.shape)}"
+            )
+        return ops.cast(gradient, like.dtype)
+    if not like.shape or not fits(rows.shape, like.shape):
+        raise ValueError(
+            f"The row gradient of {like.path!r} must be for the variable's shape {like.shape}. "
+            f"Received: {rows!r}"
+        )
+    # Distinct rows were checked before they were summed, and may be padded out of range by now.
+    limits = None if rows.distinct else backend.limits(rows.indices)
+    if limits is not None and (limits[0] < 0 or limits[1] >= like.shape[0]):
+        raise ValueError(
+            f"Row indices of the gradient of {like.path!r} must lie between 0 and "
+            f"{like.shape[0] - 1}. Received: indices from {limits[0]} to {limits[1]}"
+        )
+    values = ops.cast(rows.values, like.dtype)
+    # What is looked up in such a table is in the batch, be its gradient zero or not.
+    named = rows.named or is_looked_up(variable)
+    return RowGradient.unchecked(
+        values, rows.indices, like.shape, named=named, distinct=rows.distinct
+    )
+
+
+def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
+    """Clip as the optimizer's options say, and turn gradients around where it maximizes."""
+    if optimizer.clipvalue is not None:
+        grads = [_map(lambda values: _limited(values, optimizer.clipvalue), g) for g in grads]
+    elif optimizer.clipnorm is not None:
+        grads = [scaled(g, _shrinking(norm([g]), optimizer.clipnorm)) for g in grads]
+    elif optimizer.global_clipnorm is not None:
+        scale = _shrinking_all(norm(grads), optimizer.global_clipnorm)
+        grads = [scaled(g, scale) for g in grads]
+    return [_map(ops.negative, g) for g in grads] if optimizer.maximize else grads

@@ -1,0 +1,59 @@
+"""An optimizer with parameter groups: which hyperparameters and settings a variable has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tfopt.engine.groups import (
+    check_all,
+    check_form,
+    check_matches,
+    portable_groups,
+    settings_of,
+)
+from keras_tfopt.engine.hyperparameters import Hyperparameters
+from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
+
+
+class Grouped:
+    """Has the argument `groups`, and the hyperparameters that follow from it."""
+
+    groups: Any
+    built: bool
+    _hyperparameters: tuple[Hyperparameters, ...]
+    _state: Any
+
+    def set_groups(self, groups: Any) -> None:
+        """Set the argument `groups`, or raise an error if it does not fit the rule."""
+        self.groups = check_all(self, check_form(groups))
+
+    def _finish(self) -> None:
+        if self.groups is not None:
+            self.set_groups(self.groups)
+
+    def check_groups(self, likes: Sequence[Like]) -> None:
+        """Raise an error if the groups do not fit the variables of a model."""
+        if not self.built:
+            self._hyperparameters = (Hyperparameters(self, {}),)
+        check_matches(self.groups, likes)
+        for like in likes if self.groups is not None else ():
+            self.hyperparameters_of(self.settings_of(like))
+
+    def groups_to_save(self) -> Any:
+        """Return the groups as they also fit the model that a file is loaded into."""
+        likes = [entry.like for entry in self._state.entries] if self.built else []
+        return portable_groups(self.groups, likes)
+
+    def settings_of(self, like: Like) -> Settings:
+        """Return what the groups say of a variable."""
+        return NO_SETTINGS if self.groups is None else settings_of(self, self.groups, like)
+
+    def hyperparameters_of(self, settings: Settings) -> int:
+        """Return the number of the hyperparameters that the settings of a variable make."""
+        for number, known in enumerate(self._hyperparameters):
+            if known.own == settings.own:
+                return number
+        more = Hyperparameters(self, settings.own)
+        self._hyperparameters = (*self._hyperparameters, more)
+        return len(self._hyperparameters) - 1

@@ -1,0 +1,137 @@
+"""Hooks of a wrapper over variables: whole ones compiled in place, rows by themselves."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.moving import Scalars
+from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.state import write
+
+
+def run(
+    wrapper: Any,
+    name: str,
+    call: Callable[[Any, Any, Any, Any], tuple[Any, Any, dict]],
+    incoming: Incoming,
+    scalars: dict[tuple[str, int], dict[str, Any]],
+    old: list[Any] | None = None,
+) -> list[Any]:
+    """Run a hook over the variables that it reaches, and write what it returns.
+
+    Args:
+        wrapper: The optimizer that it is of.
+        name: The name of the hook.
+        call: `(g, x, s, t) -> g, x, {slot: value}`, pure.
+        incoming: The gradients and their variables.
+        scalars: What hooks find in `t`, by the keys of entries.
+        old: What they find as `t.old`, for each variable.
+
+    Returns:
+        The new gradients.
+    """
+    given: list[tuple] = []
+    facts: list[tuple] = []
+    in_rows: list[tuple] = []
+    whole: list[Any] = []
+    reached = []
+    for number, (gradient, variable, place, named) in enumerate(zip(*incoming, strict=True)):
+        entry = wrapper._state.entries[place]
+        if entry.reach is None:
+            continue
+        reached.append(number)
+        g, mask, rows = _as_seen(wrapper, entry, place, gradient, named)
+        owned = [variable, *entry.slots.values()]
+        parts: list[Any] = []
+        if rows:
+            parts = [backend.take(v, gradient.indices) for v in owned]
+            in_rows.append((variable, entry.slots, gradient.indices))
+        else:
+            whole += owned
+        given.append((g, mask, parts, None if old is None else old[number]))
+        facts.append((entry.like, rows, tuple(entry.slots), place))
+    if not reached:
+        return incoming.grads
+
+    def compute(values: list, inputs: tuple) -> tuple[tuple, list[tuple]]:
+        new_grads, new_parts, writes = [], [], []
+        given, scalars = inputs
+        start = 0
+        for (like, rows, names, place), (g, mask, parts, before) in zip(facts, given, strict=True):
+            old, *kept = parts if rows else values[start : start + 1 + len(names)]
+            s = dict(zip(names, kept, strict=True))
+            entry = wrapper._state.entries[place]
+            found = scalars[entry.scalars]
+            if before is not None:
+                found = {**found, "old": ops.cast(before, like.dtype)}
+            t = Scalars(found, entry.facts, rows, backend.norm, mask)
+            slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
+            new_g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
+            x = ops.cast(x, old.dtype)
+            if mask is not None:
+                x = ops.where(mask, x, old)
+                new = {name: ops.where(mask, value, s[name]) for name, value in new.items()}
+            new_grads.append(None if new_g is g else new_g)
+            if rows:
+                new_parts.append((x, new))
+                continue
+            writes.append(write(start, x))
+            writes += [write(start + 1 + names.index(n), value) for n, value in new.items()]
+            start += 1 + len(names)
+        return (new_grads, new_parts), writes
+
+    key = (name, tuple(facts), tuple(mask is None for _, mask, *_ in given))
+    new_grads, new_parts = backend.run_in_place(wrapper, key, compute, whole, (given, scalars))
+    writes = []
+    for (variable, slots, indices), (x, new) in zip(in_rows, new_parts, strict=True):
+        writes.append(write(variable, x, indices))
+        writes += [write(slots[name], value, indices) for name, value in new.items()]
+    backend.commit(writes)
+    grads = list(incoming.grads)
+    for number, g, (_, rows, _, _) in zip(reached, new_grads, facts, strict=True):
+        if g is not None:
+            grads[number] = grads[number].map(lambda _, g=g: g) if rows else g
+    return grads
+
+
+def values_of(wrapper: Any, incoming: Incoming) -> list[Any]:
+    """Return copies of what a hook sees of the variables: all of them, or touched rows."""
+    copies: list[Any] = []
+    for gradient, variable, place, named in zip(*incoming, strict=True):
+        entry = wrapper._state.entries[place]
+        if entry.reach is None:
+            copies.append(None)
+        elif _as_seen(wrapper, entry, place, gradient, named)[2]:
+            copies.append(backend.take(variable, gradient.indices))
+        else:
+            copies.append(ops.copy(backend.read(variable)))
+    return copies
+
+
+def _as_seen(
+    wrapper: Any, entry: Any, place: int, gradient: Any, mask: Any
+) -> tuple[Any, Any, bool]:
+    """Return what a hook sees of a gradient; `mask` is None, or which rows of a sum were named.
+
+    Returns:
+        The gradient; which rows the hook may move, with None for all; and whether it sees touched
+        rows only.
+    """
+    in_parts = entry.reach == "rows"
+    by_rows = in_parts and wrapper.is_of_rows(place)
+    if isinstance(gradient, RowGradient):
+        if in_parts and (gradient.named or by_rows):
+            g = gradient.values
+            return g, None if gradient.named else backend.row_mask(g), True
+        return backend.to_dense(gradient), None, False
+    if by_rows or (in_parts and mask is not None):
+        touched = backend.row_mask(gradient)
+        mask = touched if mask is None else touched | ops.reshape(mask, touched.shape)
+        return gradient, mask, False
+    return gradient, None, False

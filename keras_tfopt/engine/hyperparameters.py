@@ -1,0 +1,193 @@
+"""Hyperparameters of a rule for some of the variables, and the scalars of a step from them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.options import changes, current, is_number
+from keras_tfopt.engine.state import HYPERPARAMETER, Settings
+
+PACKAGE = "keras_tfopt."
+PLAIN: list[tuple[Any, Any]] = [(1.0, None)]
+
+
+class Powers:
+    """Stands for the number of the step in `beta**step`: gives the running product of that beta.
+
+    Args:
+        known: The products, by the identity of the tensor that is raised to them.
+        step: The number of the step, for all other bases.
+    """
+
+    def __init__(self, known: Mapping[int, Any], step: Any = None):
+        self._known, self._step = known, step
+
+    def __rpow__(self, base: Any) -> Any:
+        return self._known[id(base)] if id(base) in self._known else base**self._step
+
+
+def scalar(value: Any, dtype: str) -> Any:
+    """Return a number, variable or tensor as a tensor of a data type."""
+    # Python numbers are never cast: on the way they would be rounded to float32 on torch.
+    if isinstance(value, keras.Variable) or ops.is_tensor(value):
+        return ops.cast(value, dtype)
+    return ops.convert_to_tensor(value, dtype)
+
+
+class Rates:
+    """The scalars of a step for variables of one rule, which may have several learning rates.
+
+    Args:
+        together: Tensors by name: scalars, or vectors with a number for each of the rates.
+        count: Number of learning rates.
+    """
+
+    def __init__(self, together: dict[str, Any], count: int):
+        self.together, self._count = together, count
+
+    @functools.cached_property
+    def each(self) -> list[dict[str, Any]]:
+        """For each of the rates, scalars by name."""
+        if self._count == 1:
+            return [self.together]
+        several = {n: ops.unstack(v) for n, v in self.together.items() if len(v.shape)}
+        return [
+            {**self.together, **{name: values[number] for name, values in several.items()}}
+            for number in range(self._count)
+        ]
+
+
+class Hyperparameters:
+    """The hyperparameters that some variables share; they are static, but for schedules.
+
+    Learning-rate factors and weight decays are data of a step: any number of variables that differ
+    in nothing else share compiled code.
+
+    Args:
+        optimizer: The optimizer.
+        own: Hyperparameters that differ from those of the optimizer.
+    """
+
+    def __init__(self, optimizer: Any, own: Mapping[str, Any]):
+        self._optimizer, self.own = optimizer, own
+        self._attributes = optimizer.attributes_with(own) if own else {}
+        kept = {n: v for n, v in optimizer._changing.items() if n not in own}
+        self.changing = {**kept, **{n: v for n, v in self._attributes.items() if changes(v)}}
+        self.follows = optimizer._follows
+        # Names of attributes of the rule that are among the scalars of each step.
+        self.names = (*self.changing, *self.follows)
+        # Learning-rate factors with weight decays, which are None where they are the optimizer's.
+        self._rates: list[tuple[Any, Any]] = []
+
+    def to_share(self) -> Any:
+        """Return the rule without what changes from step to step, and without state."""
+        return self._optimizer.with_attributes({**self._attributes, **dict.fromkeys(self.names)})
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        """Return the rule with these values of hyperparameters that change."""
+        own = self._optimizer
+        follows = own._following({**self.own, **values}) if values and self.follows else {}
+        return own.with_attributes({**self._attributes, **follows, **values})
+
+    def shrinks(self, settings: Settings) -> bool:
+        """Return whether the rule shrinks a variable before its steps."""
+        if self._optimizer._own_weight_decay:
+            return False
+        if settings.decay is None or self._optimizer.decay_is_around:
+            return self._optimizer.weight_decay is not None
+        return not is_number(settings.decay) or settings.decay > 0
+
+    def rate_of(self, settings: Settings) -> int:
+        """Return the number of a factor and weight decay among those that come in vectors."""
+        own = self._optimizer
+        is_mine = not (own._own_weight_decay or own.decay_is_around)
+        rate = settings.factor, settings.decay if is_mine else None
+        if rate not in self._rates:
+            self._rates.append(rate)
+        return self._rates.index(rate)
+
+    def factors(self, dtype: str) -> Any:
+        """Return the factors of the learning rate: a vector, a scalar, or None where all are 1."""
+        factors = [factor for factor, _ in self._rates]
+        if all(is_number(factor) and factor == 1 for factor in factors):
+            return None
+        return _tensor(factors, self._optimizer._iterations, dtype)
+
+    def decays(self, dtype: str) -> Any:
+        """Return the weight decays of a step: a vector, a number, or None where there is none."""
+        own = self._optimizer
+        decays = [own.weight_decay if decay is None else decay for _, decay in self._rates]
+        if own._own_weight_decay or all(decay is None for decay in decays):
+            return None
+        if all(is_number(decay) and decay == decays[0] for decay in decays):
+            return decays[0]
+        return _tensor([decay or 0.0 for decay in decays], own._iterations, dtype)
+
+    def rates(self, dtype: str) -> Rates:
+        """Return the scalars of this step in one data type, for all learning rates."""
+        own, count = self._optimizer, len(self._rates)
+        if self._rates == PLAIN:  # most optimizers: this runs in each step
+            decay = None if own._own_weight_decay else own.weight_decay
+            return Rates(self.scalars(dtype, None, decay), 1)
+        factors, decays = self.factors(dtype), self.decays(dtype)
+        is_ours = not own._own_scalars or own.scalars.__module__.startswith(PACKAGE)
+        if factors is None or count == 1 or is_ours:
+            return Rates(self.scalars(dtype, factors, decays), count)
+        # A rule of users may compute with numbers only.
+        decays = [decays] * count if is_number(decays) or decays is None else ops.unstack(decays)
+        pairs = zip(ops.unstack(factors), decays, strict=True)
+        each = [self.scalars(dtype, factor, decay) for factor, decay in pairs]
+        return Rates({n: ops.stack([one[n] for one in each]) for n in each[0]}, count)
+
+    def scalars(self, dtype: str, factors: Any = None, decays: Any = None) -> dict[str, Any]:
+        """Return what is the same for all variables in this step, in one data type.
+
+        Args:
+            dtype: The data type.
+            factors: What the learning rate is multiplied by. With a vector, what depends on the
+                learning rate is a vector, too.
+            decays: The weight decays, as `factors`; None where the rule shrinks nothing.
+        """
+        own = self._optimizer
+        outside, iterations = own.global_step, ops.convert_to_tensor(own._iterations)
+        number = iterations // (own.gradient_accumulation_steps or 1) + 1
+        if outside is not None:
+            number = ops.convert_to_tensor(outside) + 1
+        lr, step = scalar(own._get_current_learning_rate(), dtype), scalar(number, dtype)
+        lr = lr if factors is None else lr * factors
+        rule, power = self.at({}) if self.own else own, step
+        if self.changing:
+            values = {n: scalar(current(v, iterations), dtype) for n, v in self.changing.items()}
+            powers = {n: v for n, v in own.powers.items() if n in values}
+            # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
+            values |= {name: values[name] + 0 for name in powers}
+            rule = self.at(values)
+            kept = {id(values[n]): product(v, values[n]) for n, v in powers.items()}
+            power = Powers(kept, step) if kept else step
+        scalars = rule.scalars(lr, power) if own._own_scalars else {"lr": lr}
+        scalars = {**scalars, "step": step}
+        for name in self.names:
+            scalars[HYPERPARAMETER + name] = getattr(rule, name)
+        if decays is not None:
+            scalars["weight_decay_rate"] = lr * decays
+        return {name: scalar(value, dtype) for name, value in scalars.items()}
+
+
+def _tensor(values: Sequence[Any], iterations: Any, dtype: str) -> Any:
+    """Return numbers and schedules as a vector at a step, or as a scalar where there is one."""
+    if not any(changes(value) for value in values):
+        return ops.convert_to_tensor(values if len(values) > 1 else values[0], dtype)
+    now = [ops.cast(current(v, iterations) if changes(v) else v, dtype) for v in values]
+    return ops.stack(now) if len(now) > 1 else now[0]
+
+
+def product(kept: Any, now: Any) -> Any:
+    """Return the product of a hyperparameter over all steps, this one included."""
+    power = ops.cast(backend.read(kept), now.dtype)
+    return ops.where(ops.isnan(power), now, power)  # not a number before the first step

@@ -1,0 +1,168 @@
+"""Every name that Keras keeps private and that this package uses, each with the reason.
+
+All of them were seen with Keras 3.12 to 3.15.1. No other file imports from `keras.src`. Private
+attributes stand in `ATTRIBUTES`. `tests/test_architecture.py` finds those that do not, and
+`tests/test_keras_private.py` fails where a name is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
+from keras.src.saving.keras_saveable import KerasSaveable
+from keras.src.utils import tracking
+
+__all__ = ["KerasSaveable", "get_stateless_scope", "in_stateless_scope"]
+
+# {attribute of an object of Keras: why it is read, assigned or called}
+ATTRIBUTES = {
+    # Optimizers. The base class calls and reads these on ours, too.
+    "_distribution_strategy": "state is created in the strategy of the optimizer, on TensorFlow",
+    "_filter_empty_gradients": "the warning about variables without a gradient is Keras's",
+    "_get_current_learning_rate": "a schedule is called with the count of steps as Keras does",
+    "_get_variable_index": "the position of a variable, also of a replica's copy of one",
+    "_iterations": "the public `iterations` counts whole steps, this one micro-steps",
+    "_learning_rate": "the public `learning_rate` is a schedule's value, not the schedule",
+    "_overwrite_variable_with_gradient": "variables of float8 scales take the gradient as it is",
+    "_overwrite_variables_directly_with_gradients": "assigns these",
+    "_trainable_variables": "the variables that an optimizer was built for have no public name",
+    "_trainable_variables_indices": "an optimizer that is extended must know the new variables",
+    "_untrack_variable": "a learning rate that was a variable leaves the state for a schedule",
+    "_use_weight_decay": "whether an optimizer of Keras lets a variable decay, for `diagnose`",
+    "_var_key": "the key of a variable in `_trainable_variables_indices`",
+    "_var_to_optimizer_idx": "which optimizer of a MultiOptimizer a variable belongs to",
+    "_variables": "the state without that of an optimizer inside",
+    # Variables
+    "_autocast": "mixed precision would cast a whole table for the sake of some rows",
+    "_deferred_initialize": "gives a variable its first value before its scope ends",
+    "_direct_assign": "assigns within a scope that keeps assignments apart",
+    "_dtype": "the data type of a variable, whatever mixed precision makes of it",
+    "_layout": "state of a variable is laid out over devices as the variable is, on JAX",
+    "_value": "the tensor of the backend, whatever scope there is",
+    # Layers and models
+    "_embeddings": "the table itself; `embeddings` adds what lora has learned",
+    "_flatten_layers": "all layers inside of a model, at any depth",
+    "_seed_generators": "their states are values that a step changes",
+    "_remat_mode": "whether a layer is rematerialized, which would lose its row gradients",
+}
+
+
+def is_before(major: int, minor: int) -> bool:
+    """Return whether the installed Keras is older than this version."""
+    return tuple(int(part) for part in keras.__version__.split(".")[:2]) < (major, minor)
+
+
+def is_multi_optimizer(optimizer: Any) -> bool:
+    """Return whether this is Keras's optimizer of several, which there is since Keras 3.15."""
+    cls = getattr(keras.optimizers, "MultiOptimizer", None)
+    return cls is not None and isinstance(optimizer, cls)
+
+
+# ---- What an optimizer finds among its attributes ------------------------------------------------
+
+# Lists of variables that belong to a model must not become part of an optimizer's state. A public
+# way would be not to keep them as attributes.
+untracked = tracking.no_automatic_dependency_tracking
+
+
+@contextlib.contextmanager
+def tracked() -> Iterator[None]:
+    """Let variables that an optimizer keeps as attributes be among its own in this context.
+
+    Keras's Nadam needs that when it is built, and a `build` around it may have turned it off.
+    """
+    before = tracking.is_tracking_enabled()
+    global_state.set_global_attribute("tracking_on", True)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("tracking_on", before)
+
+
+# ---- Scopes --------------------------------------------------------------------------------------
+
+
+def set_stateless_scope(scope: Any) -> None:
+    """Make a `keras.StatelessScope` the current one, or None. Keras's own end of one assigns."""
+    global_state.set_global_attribute("stateless_scope", scope)
+
+
+@contextlib.contextmanager
+def outside_of_scopes() -> Iterator[None]:
+    """Let variables be as they are where there is no `keras.StatelessScope`."""
+    scope = get_stateless_scope()
+    set_stateless_scope(None)
+    try:
+        yield
+    finally:
+        set_stateless_scope(scope)
+
+
+def uninitialized_variables() -> list[Any]:
+    """Return the variables that were created in the current scope, and have no value yet."""
+    return list(global_state.get_global_attribute("uninitialized_variables") or [])
+
+
+def forget_uninitialized(variable: Any) -> None:
+    """Keep Keras from giving this variable its first value at the end of the scope."""
+    rest = [other for other in uninitialized_variables() if other is not variable]
+    global_state.set_global_attribute("uninitialized_variables", rest)
+
+
+# ---- Layers --------------------------------------------------------------------------------------
+
+
+def layers_in(model: Any, include_self: bool = True) -> list[Any]:
+    """Return all layers of a model, those inside of others, too."""
+    return list(model._flatten_layers(include_self=include_self))
+
+
+def layers_below(layer: Any) -> list[Any]:
+    """Return the layers of a model or layer, without those inside of them."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def table_of(layer: Any) -> Any:
+    """Return the table of an embedding layer, without what lora has added."""
+    return layer._embeddings
+
+
+def read_uncast(variable: Any) -> None:
+    """Let a variable be read in its own dtype under every policy."""
+    variable._autocast = False
+
+
+def exempt_from_rematerialization(layer: Any) -> None:
+    """Keep a layer from being computed again in the backward pass."""
+    layer._remat_mode = None
+
+
+# ---- PyTorch -------------------------------------------------------------------------------------
+
+
+def torch_device() -> str:
+    """Return the device on which Keras creates tensors of PyTorch; "meta" where it tries shapes."""
+    from keras.src.backend.torch.core import get_device
+
+    return get_device()
+
+
+def set_torch_device_attribute() -> None:
+    """Set the device that Keras looks up to None where it was never set, which means the same.
+
+    Dynamo of PyTorch 2.8 fails where it has to guard that an attribute is missing.
+    """
+    if not hasattr(global_state.GLOBAL_STATE_TRACKER, "torch_device"):
+        global_state.set_global_attribute("torch_device", None)
+
+
+def symbolic_tensor_test() -> Any:
+    """Return the function by which operations of Keras ask for symbolic tensors."""
+    from keras.src.backend.common.keras_tensor import any_symbolic_tensors
+
+    return any_symbolic_tensors

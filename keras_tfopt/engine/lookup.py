@@ -1,0 +1,51 @@
+"""Looking rows up in a table, with row gradients for the optimizers that take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.keras_private import layers_in, read_uncast, table_of
+from keras_tfopt.engine.rows import deliver_rows
+
+
+def look_up(table: keras.Variable, ids: Any) -> Any:
+    """Return `table[ids]`, in the dtype of the table. Ids from -rows to -1 count from the end.
+
+    Its gradient is a dense tensor. An optimizer of this package knows of it which rows were looked
+    up, each with its gradient.
+
+    Raises:
+        ValueError: for an id out of range, where it is known: not inside of compiled code.
+    """
+    if keras.backend.standardize_dtype(ids.dtype) not in ("int32", "int64"):
+        ids = ops.cast(ids, "int32")
+    rows = table.shape[0]
+    limits = backend.limits(ids)
+    if limits is not None and (limits[0] < -rows or limits[1] >= rows):
+        wrong = limits[1] if limits[1] >= rows else limits[0]
+        raise ValueError(
+            f"Ids must lie between 0 and {rows - 1}, or from the end between -{rows} and -1: the "
+            f"table {table.path!r} has {rows} rows. Received: id {wrong}"
+        )
+    return backend.look_up(table, ids)
+
+
+is_dense = backend.is_dense
+
+
+def share_rows(layer: keras.layers.Embedding) -> None:
+    """Let gradients of the layer's table be the rows looked up; read it in its own dtype."""
+    table = table_of(layer)
+    read_uncast(table)  # under mixed precision, Keras would cast all of it
+    deliver_rows(table)
+
+
+def forget_compiled(model: keras.Model) -> None:
+    """Let a model compile its functions again."""
+    for part in layers_in(model):
+        if isinstance(part, keras.Model):
+            part.train_function = part.test_function = part.predict_function = None

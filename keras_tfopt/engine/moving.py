@@ -1,0 +1,376 @@
+"""How a rule moves variables, one at a time: from a formula to a step, in whole or in rows."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine import gradients
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import path_of
+from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.hyperparameters import Rates, product, scalar
+from keras_tfopt.engine.options import current
+from keras_tfopt.engine.results import check_result, refuse_norm
+from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.stacking import run_stacked
+from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, write
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Everything static about one call of a rule. Equal kinds can share compiled code."""
+
+    mode: str  # "dense", "rows", "touched" (rows of a dense gradient that are not zero) or "move"
+    dtype: str  # of the arithmetic
+    decays: bool  # whether the base's decoupled weight decay applies
+    rule: int = 0  # the number of the hyperparameters, of those that groups make
+    named: bool = False  # whether rows were named, and are touched also where the gradient is zero
+    facts: tuple[tuple[str, Any], ...] = ()  # what the rule knows of the variable
+
+
+@dataclasses.dataclass(slots=True)
+class Update:
+    """One variable, its slots, its gradient."""
+
+    kind: Kind
+    index: int
+    like: Like
+    names: tuple[str, ...]  # of the slots
+    slots: list[Any]
+    cut: tuple[bool, ...]  # of variable and slots, whether a row update sees touched rows only
+    call: Callable[..., tuple[Any, list[Any]]]  # what `bind_rule` has made of the rule
+    variable: Any
+    gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
+    # In mode "move", which rows the variable moves in; in mode "touched", which rows count even if
+    # their gradient is zero. Otherwise None.
+    mask: Any = None
+    rate: int = 0  # the number of the learning rate, of those that groups make
+
+    def scalars_in(self, scalars: Mapping[tuple[str, int], Rates]) -> dict[str, Any]:
+        """Return the scalars of this variable, from those of a step."""
+        return scalars[self.kind.dtype, self.kind.rule].each[self.rate]
+
+    def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
+        """Return what to assign, from new values of variable and slots (None: unchanged)."""
+        variables = [self.variable, *self.slots]
+        rows = rows or [None] * len(new)
+        return [
+            write(v, n, i) for v, n, i in zip(variables, new, rows, strict=True) if n is not None
+        ]
+
+
+def rounds(updates: Sequence[Update]) -> list[list[Update]]:
+    """Return the updates in order: a list of each variable's first ones, one of second ones."""
+    found: list[dict[int, Update]] = [{}]
+    for update in updates:
+        key = id(update.variable)
+        place = next((one for one in found if key not in one), None)
+        if place is None:
+            place = {}
+            found.append(place)
+        place[key] = update
+    return [list(one.values()) for one in found]
+
+
+def rule_at(rule: Any, changing: tuple[str, ...], scalars: dict[str, Any]) -> Any:
+    """Return the rule with the attributes of a step, from its scalars."""
+    if not changing:
+        return rule
+    return rule.with_attributes({name: scalars[HYPERPARAMETER + name] for name in changing})
+
+
+def bind_rule(
+    rule: Any,
+    kind: Kind,
+    names: tuple[str, ...],
+    norm: Callable[[Any], Any],
+    changing: tuple[str, ...] = (),
+) -> Callable[..., tuple[Any, list[Any]]]:
+    """Put around a rule what belongs to every rule: casts, decay, master weights, the row mask.
+
+    The function is pure and everything static is bound to it, so that it can be compiled. It
+    returns the new variable and the new slots in the order of `names`, None for slots that stay.
+    Hyperparameters that are `changing` are among the scalars.
+    """
+    own_names = [name for name in names if name != MASTER]
+    slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
+    rows = kind.mode in ("rows", "touched")
+    of_elements = getattr(rule, "scope", None) == "element"
+    name_of_rule = type(rule).__name__
+    # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
+    has_master = MASTER in names
+
+    def call(
+        g: Any,
+        x: Any,
+        slots: Sequence[Any],
+        scalars: dict,
+        mask: Any = None,
+        norm: Callable[[Any], Any] = norm,
+    ) -> tuple:
+        old = x
+        *kept, master = slots if has_master else (*slots, None)
+        x = start = current_value(x, master, kind.dtype)
+        if kind.decays:
+            x = x - scalars["weight_decay_rate"] * x
+        t = Scalars(scalars, dict(kind.facts), rows, refuse_norm if of_elements else norm, mask)
+        now = rule_at(rule, changing, scalars) if changing else rule
+        result = now.update(g, x, slots_of(*kept), t)
+        # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
+        x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
+        if mask is not None:
+            x = ops.where(mask, x, start)
+        changed = [x if name == MASTER else new.get(name) for name in names]
+        return ops.cast(x, old.dtype), changed
+
+    return call
+
+
+def current_value(variable: Any, master: Any, dtype: str) -> Any:
+    """Return the value to compute with: the master copy, except where the variable was assigned."""
+    x = ops.cast(variable, dtype)
+    if master is None:
+        return x
+    return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
+
+
+class Scalars:
+    """What rules see as `t`: scalars and a variable's facts by name, `rows`, `touched`, `norm`."""
+
+    def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
+        raise AttributeError(
+            f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
+            f"{sorted(self._names)}"
+        )
+
+    def __init__(
+        self,
+        scalars: dict[str, Any],
+        facts: dict[str, Any],
+        rows: bool,
+        norm: Callable[[Any], Any],
+        touched: Any = None,
+    ):
+        known = {n: v for n, v in scalars.items() if not n.startswith(HYPERPARAMETER)}
+        known.update(facts)
+        for name, value in known.items():
+            setattr(self, name, value)
+        # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.
+        self._names = [*known, "rows", "touched", "norm"]
+        self.rows = rows
+        self.touched = touched
+        self.norm = norm
+
+
+class Mover:
+    """Steps of one rule over its variables. `ForeignMover` is the same of an optimizer of others.
+
+    Args:
+        engine: The rule as an optimizer, which has options and state.
+    """
+
+    takes_all = False
+    """Whether one call of the rule sees all variables."""
+
+    def __init__(self, engine: Any):
+        self.optimizer = engine
+        self.needs_finite = engine.needs_finite
+
+    # ---- What the pipeline asks, in the order of a step -----------------------------------------
+
+    def refused_rows(self) -> Any:
+        """Return the variable that counts rows out of range in compiled steps, or None."""
+        return self.optimizer._state.other.get("refused_rows")
+
+    def raise_late_errors(self) -> None:
+        """Raise an error for rows out of range in earlier compiled steps."""
+        counter = self.optimizer._state.other.get("refused_rows")
+        refused = None if counter is None else backend.limits(ops.convert_to_tensor(counter))
+        if refused is not None and refused[1] > 0:
+            counter.assign(0)
+            raise ValueError(
+                "Row indices of gradients must lie between 0 and the number of rows less one. "
+                f"Received: {refused[1]} indices out of range in earlier compiled steps, which "
+                "left them out"
+            )
+
+    def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
+        """Raise an error for gradients that would spoil the state; compiled steps cannot."""
+        for g, variable in zip(grads, variables, strict=True):
+            if backend.is_finite(gradients.values_of(g)) is False:
+                raise ValueError(
+                    f"{type(self.optimizer).__name__} keeps sums of gradients and needs finite "
+                    f"ones. Received: NaN or infinity in the gradient of {path_of(variable)!r}; "
+                    "nothing has been changed. Under mixed_float16, use a LossScaleOptimizer"
+                )
+
+    def overwrite(self, grads: list[Any], variables: list[Any]) -> None:
+        """Put gradients into variables that Keras wants to be overwritten with them."""
+        self.optimizer._overwrite_variables_directly_with_gradients(grads, variables)
+
+    def accumulate(self, grads: list[Any], places: list[int]) -> None:
+        """Add the gradients of a micro-step to the sums."""
+        for g, place in zip(grads, places, strict=True):
+            entry = self.optimizer._state.entries[place]
+            backend.accumulate(entry.accumulator, g)
+            if entry.touched_rows is not None and gradients.is_named(g):
+                marks = ops.ones_like(g.indices, dtype="bool")
+                backend.commit([(entry.touched_rows, g.indices, marks)])
+
+    def means(self, grads: list[Any], places: list[int]) -> tuple[list[Any], list[Any]]:
+        """Return the gradients of a step from the sums, and which rows were named, or None.
+
+        Each place comes once: it may be that of a variable which is listed twice.
+        """
+        named = {p for g, p in zip(grads, places, strict=True) if gradients.is_named(g)}
+        means, masks = [], []
+        for place in dict.fromkeys(places):
+            entry = self.optimizer._state.entries[place]
+            means.append(
+                backend.read(entry.accumulator) / self.optimizer.gradient_accumulation_steps
+            )
+            kept = entry.touched_rows if place in named else None
+            masks.append(None if kept is None else backend.read(kept))
+        return means, masks
+
+    def move(self, incoming: Incoming) -> None:
+        """Make a step: clip, apply the rule, average, constrain."""
+        own = self.optimizer
+        if own.clips_units:
+            incoming = incoming._replace(grads=self._with_clipped_units(incoming))
+        if own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm:
+            grads = gradients.clip_and_orient(own, incoming.grads)
+            incoming = incoming._replace(grads=grads)
+        self._apply_rule(incoming)
+        if own.bounds_norms:
+            self._bound_norms(incoming)
+        if own.use_ema:
+            self._average()
+        for variable in incoming.variables:
+            if variable.constraint is not None:
+                backend.commit([(variable, None, variable.constraint(variable))])
+
+    def forget(self) -> None:
+        """Begin sums anew."""
+        entries = self.optimizer._state.entries
+        sums = [s for e in entries for s in (e.accumulator, e.touched_rows) if s is not None]
+        zeros = [(s, None, ops.zeros(s.shape, s.dtype)) for s in sums]
+        backend.commit(zeros)
+
+    def count(self, last: Any) -> None:
+        """Count a micro-step as done, which was the last of its step if `last` says so."""
+        self.optimizer._iterations.assign_add(1)
+
+    # ---- What wrappers ask ----------------------------------------------------------------------
+
+    def is_of_rows(self, place: int) -> bool:
+        """Return whether this is a variable of rows, of which those without gradient stay."""
+        return self.optimizer._state.entries[place].has_rows
+
+    def state_of(self, place: int) -> list[Any]:
+        """Return the state of the rule for one variable."""
+        return list(self.optimizer._state.entries[place].slots.values())
+
+    # ---- The rule -------------------------------------------------------------------------------
+
+    def _apply_rule(self, incoming: Incoming) -> None:
+        own = self.optimizer
+        updates = [self._update(*one) for one in zip(*incoming, strict=True)]
+        scalars: dict[tuple[str, int], Rates] = {}
+        for update in updates:
+            key = update.kind.dtype, update.kind.rule
+            if key not in scalars:
+                scalars[key] = own._hyperparameters[key[1]].rates(key[0])
+        # A variable that is listed twice moves twice.
+        repeats = len(set(incoming.places)) < len(updates)
+        for one in rounds(updates) if repeats else [updates]:
+            backend.execute(own, run_stacked(own, one, scalars) if own.stacked else one, scalars)
+        for name, variable in own.powers.items():
+            now = scalar(current(own._changing[name], own._iterations), variable.dtype)
+            backend.commit([(variable, None, product(variable, now) * now)])
+
+    def _update(self, gradient: Any, variable: Any, place: int, named: Any) -> Update:
+        """Decide how the rule meets a gradient: as a whole or in rows.
+
+        `named` is None, or which rows of a summed gradient were named.
+        """
+        entry = self.optimizer._state.entries[place]
+        mode, mask = "dense", None
+        in_rows = isinstance(gradient, RowGradient)
+        by_name = in_rows and gradient.named or named is not None
+        if entry.sparse != "dense" and (by_name or entry.has_rows):
+            mode = "move" if entry.sparse != "rows" else "rows" if in_rows else "touched"
+            mask = None if mode == "rows" else named
+        if mode == "move":
+            by_name, mask = False, backend.row_mask(gradient)
+            if named is not None:
+                mask = mask | ops.reshape(named, mask.shape)
+        if in_rows and mode != "rows":
+            gradient = backend.to_dense(gradient)
+        key = (place, mode, by_name and mode != "dense")
+        if key not in self.optimizer._statics:
+            self.bind(*key)
+        return self.optimizer._statics[key](variable, gradient, mask)
+
+    def bind(self, place: int, mode: str, by_name: bool) -> None:
+        """Prepare what of an update is the same in every step."""
+        own = self.optimizer
+        entry = own._state.entries[place]
+        facts = tuple(entry.facts.items())
+        kind = Kind(mode, entry.like.dtype, entry.decays, entry.rule, by_name, facts)
+        names = tuple(entry.slots)
+        call = own._fast.get(("rule", kind, names))
+        if call is None:
+            rule, changing = own.rule_to_share(entry.rule)
+            call = bind_rule(rule, kind, names, backend.norm, changing)
+            own._fast["rule", kind, names] = call
+        slots = list(entry.slots.values())
+        of_variable = kind, place, entry.like, names, slots, entry.cut, call
+        own._statics[place, mode, by_name] = functools.partial(
+            Update, *of_variable, rate=entry.rate
+        )
+
+    def _with_clipped_units(self, incoming: Incoming) -> list[Any]:
+        """Return the gradients, those with a limit for their units clipped."""
+        clipped = []
+        for g, variable, place, _ in zip(*incoming, strict=True):
+            entry = self.optimizer._state.entries[place]
+            if entry.unit_limit is not None:
+                x = ops.cast(backend.read(variable), entry.like.dtype)
+                g = gradients.clipped_by_unit(g, x, entry.unit_limit)
+            clipped.append(g)
+        return clipped
+
+    def _bound_norms(self, incoming: Incoming) -> None:
+        """Scale variables down that have become larger than `max_norm` of their groups."""
+        for _, variable, place, _ in zip(*incoming, strict=True):
+            entry = self.optimizer._state.entries[place]
+            if entry.settings.max_norm is not None:
+                x = ops.cast(backend.read(variable), entry.like.dtype)
+                norm, most = backend.norm(x), entry.settings.max_norm
+                x = ops.where(norm > most, x * (most / norm), x)
+                backend.commit([(variable, None, ops.cast(x, variable.dtype))])
+
+    def _average(self) -> None:
+        """Move the averages of `use_ema` to the new values."""
+        own = self.optimizer
+        done = backend.read(own._iterations)
+        count = done // (own.gradient_accumulation_steps or 1) + 1
+        every = own.ema_overwrite_frequency
+        for entry in own._state.entries:
+            dtype = keras.backend.standardize_dtype(entry.average.dtype)
+            x, a = backend.read(entry.variable), backend.read(entry.average)
+            value = ops.cast(x, dtype)
+            a = own.ema_momentum * a + (1 - own.ema_momentum) * value
+            a = ops.where(ops.equal(count, 1), value, a)
+            backend.commit([(entry.average, None, a)])
+            if every:
+                x = ops.where(ops.equal(count % every, 0), ops.cast(a, x.dtype), x)
+                backend.commit([(entry.variable, None, x)])

@@ -1,0 +1,189 @@
+"""What rules and wrappers share as optimizers of Keras: verbs, state, saving."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from keras_tfopt.engine import averages
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import (
+    check_known,
+    describe,
+    listed,
+    path_of,
+)
+from keras_tfopt.engine.keras_private import untracked
+from keras_tfopt.engine.options import DEFAULTS
+from keras_tfopt.engine.persistence import Persistent
+from keras_tfopt.engine.representation import Shown
+from keras_tfopt.engine.selection import warn_unmatched
+from keras_tfopt.engine.state import Cache, Entry, Like, State
+from keras_tfopt.engine.step import Stepping
+
+
+class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
+    """An optimizer whose step is a `Pipeline` and whose state is a `State`.
+
+    Subclasses set `_pipeline`, and define `_create`, `_entry` and `slot_names`.
+    """
+
+    _state: State
+
+    def _start(self) -> None:
+        """Set what must be there before the constructor of Keras assigns attributes."""
+        self._lock = False
+        self._state = State()
+        self._fast = Cache()
+
+    # ---- What subclasses say --------------------------------------------------------------------
+
+    def _create(self, variables: list[Any], likes: list[Like]) -> None:
+        """Create the state for these variables, which are the first."""
+        raise NotImplementedError
+
+    def _entry(self, variable: Any, like: Like) -> Entry:
+        """Create the state for one variable."""
+        raise NotImplementedError
+
+    def choices(self) -> dict[str, Any]:
+        """Return the arguments that choose variables, by name.
+
+        `build` warns of a part of one that matches no variable.
+        """
+        return {}
+
+    def settle(self, likes: Sequence[Like]) -> None:
+        """Look up the paths of `choices` among those of the model."""
+
+    def check(self, likes: Sequence[Like]) -> None:
+        """Raise an error if the arguments do not fit the variables of the model."""
+
+    # ---- State ----------------------------------------------------------------------------------
+
+    @untracked
+    def build(self, variables: Sequence[Any]) -> None:
+        """Create the state for these variables; `fit` and the first `apply` call it."""
+        variables = listed("variables", variables)
+        likes = [describe(variable, type(self).__name__) for variable in variables]
+        if self.built:
+            return
+        # Most models have no table; the default is there for those that have.
+        usual: tuple = (None, [], DEFAULTS["row_variables"])
+        chosen = any(choice not in usual for choice in self.choices().values())
+        if chosen:
+            self.settle(likes)
+        self.check(likes)
+        if chosen:
+            warn_unmatched(type(self).__name__, self.choices(), likes)
+        self._trainable_variables = []
+        with backend.build_scope(self, variables):
+            self._create(variables, likes)
+        self.built = True
+        self._restore_waiting()
+
+    @untracked
+    def extend(self, variables: Sequence[Any]) -> None:
+        """Create the state for further variables, which the optimizer knows from then on.
+
+        An optimizer inside must know them already, and they come in its order.
+        """
+        likes = [describe(variable, type(self).__name__) for variable in variables]
+        self.check([*(entry.like for entry in self._state.entries), *likes])
+        with backend.build_scope(self, variables):
+            self._add_entries(list(variables), likes)
+
+    def _add_entries(self, variables: list[Any], likes: list[Like]) -> list[Entry]:
+        entries = []
+        for variable, like in zip(variables, likes, strict=True):
+            self._trainable_variables_indices[self._var_key(variable)] = len(self._state.entries)
+            self._trainable_variables.append(variable)
+            entries.append(self._entry(variable, like))
+            self._state.entries.append(entries[-1])
+        return entries
+
+    def entry_of(self, variable: Any) -> Entry:
+        """Return what is kept for a variable that the optimizer was built for."""
+        return self._state.entries[self._get_variable_index(variable)]
+
+    def slot(self, variable: Any, name: str) -> keras.Variable:
+        """Return the state called `name` that belongs to `variable`.
+
+        Where state belongs to all variables together, `variable` is None.
+
+        Raises:
+            KeyError: if there is no such state; the message names what there is.
+            ValueError: if the optimizer is not built, or not for this variable.
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} has no slots before it is built. "
+                "Call `optimizer.build(variables)`."
+            )
+        if variable is None:
+            slots, owner = self._state.shared, "all variables together"
+        else:
+            check_known(self, [variable])
+            slots, owner = self.entry_of(variable).slots, repr(path_of(variable))
+        if name in slots:
+            return slots[name]
+        inner = getattr(self, "inner_optimizer", None)
+        if name in getattr(inner, "slot_names", ()):
+            return inner.slot(variable, name)  # type: ignore[union-attr]
+        names = sorted(slots) if inner is None else list(self.slot_names)
+        raise KeyError(
+            f"{type(self).__name__} has no slot {name!r} for {owner}. Slots there are: {names}"
+        )
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The names of the slots."""
+        raise NotImplementedError
+
+    def _roles(self) -> list[str]:
+        roles = {id(self._iterations): "iteration", **self._told(), **self._state.roles()}
+        return [roles[id(variable)] for variable in self._variables]
+
+    def _told(self) -> dict[int, str]:
+        """Return the role of variables that are arguments, by identity."""
+        return {}
+
+    def averaged(
+        self, model: keras.Model, of: Any = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the model has averages for weights.
+
+        See `keras_tfopt.averaged`.
+        """
+        return averages.averaged(model, self, of)
+
+    # ---- Averages -------------------------------------------------------------------------------
+
+    def average(self, x: Any, s: Any) -> Any:
+        """Return what `keras_tfopt.averaged` puts in the place of a variable, to evaluate.
+
+        Called with the variable and its slots. Rules and wrappers that do not define it keep no
+        averages of their own. With `use_ema`, it is that average which is put in.
+        """
+        return x
+
+    def keeps_averages(self) -> bool:
+        """Return whether it, not an optimizer inside, keeps averages of the variables."""
+        return type(self).average is not Optimizer.average
+
+    def averages_now(self, current: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
+        """Return `(variable, average)` for each variable, given how to read variables."""
+        found: list[tuple[Any, Any]] = []
+        for entry in self._state.entries:
+            overwritten = self._overwrite_variable_with_gradient(entry.variable)
+            if overwritten or entry.settings.frozen and not entry.slots:
+                continue
+            slots = {name: backend.read(slot) for name, slot in entry.slots.items()}
+            s = collections.namedtuple("Slots", slots)(**slots)  # type: ignore[misc]
+            x = keras.ops.cast(current(entry.variable), entry.like.dtype)
+            found.append((entry.variable, self.average(x, s)))
+        return found

@@ -1,0 +1,249 @@
+"""Checks of the options that every optimizer takes."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.settings import switched
+from keras_tfopt.engine.suggestions import check_arguments
+
+# Options of all optimizers, with defaults. Keras's base class has no signature on TensorFlow.
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(keras.optimizers.SGD).parameters.items()
+    if name not in ("learning_rate", "momentum", "nesterov", "name", "kwargs")
+} | {
+    "row_variables": r"(^|/)embeddings$",
+    "master_weights": False,
+    "maximize": False,
+    "clip_unitwise": None,
+    "groups": None,
+}
+# Options that a wrapper has none of: they are read from the optimizer inside.
+CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
+CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm", "clip_unitwise")
+AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether this is a number, not a truth value."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+# Asked for numbers out of range before they are refused: takes the argument's name, the number
+# and the error's message, and says whether the number is taken all the same.
+_tolerance: contextvars.ContextVar[Callable[[str, float, str], bool] | None]
+_tolerance = contextvars.ContextVar("tolerance", default=None)
+
+
+def tolerating(
+    takes: Callable[[str, float, str], bool],
+) -> contextlib.AbstractContextManager[None]:
+    """Take numbers out of range in this context if `takes(name, number, message)`."""
+    return switched(_tolerance, takes)
+
+
+def out_of_range(name: str, value: float, message: str) -> None:
+    """Raise an error for a number out of range, unless it is tolerated."""
+    takes = _tolerance.get()
+    if takes is None or not math.isfinite(value) or not takes(name, value, message):
+        raise ValueError(message)
+
+
+def changes(value: Any) -> bool:
+    """Return whether a hyperparameter gives a number at each step, and is none itself."""
+    if isinstance(value, (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)):
+        return True
+    return callable(value) and takes(value)
+
+
+def is_function_of_step(value: Any) -> bool:
+    """Return whether a hyperparameter is a function of the number of steps."""
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    if not callable(value) or isinstance(value, (schedule, keras.Variable)):
+        return False
+    return takes(value, 1) and not takes(value)
+
+
+def takes(function: Callable, *arguments: Any) -> bool:
+    """Return whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def current(value: Any, iterations: Any) -> Any:
+    """Return the number that a hyperparameter which `changes` gives at a step."""
+    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+        return value(iterations)
+    if isinstance(value, keras.Variable):
+        return value.value
+    return value()
+
+
+def check_savable(argument: str, value: Any) -> None:
+    """Refuse functions that Keras could not find again by their names."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            check_savable(argument, item)
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    if not callable(value) or isinstance(value, (schedule, keras.Variable)):
+        return
+    name = getattr(value, "__name__", None)
+    if name is None or keras.saving.get_registered_name(value) == name:
+        raise ValueError(
+            f"Argument `{argument}` is a function that cannot be saved by its name. Decorate it "
+            "with `@keras.saving.register_keras_serializable()`, or pass a number, a schedule or a "
+            f"variable. Received: {value!r}"
+        )
+
+
+def unregistered(name: Any) -> ValueError:
+    """Return the error for a function in a configuration that Keras does not find by its name."""
+    return ValueError(
+        "A function in a configuration must be registered: import the module that does that, with "
+        "`@keras.saving.register_keras_serializable()`, or pass the function in `custom_objects`. "
+        f"Received: {name!r}"
+    )
+
+
+@keras.saving.register_keras_serializable("keras_tfopt")
+class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that is a function of the number of steps done, given as a float, 0 at first."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        self.function = function
+
+    def __call__(self, step: Any) -> Any:
+        """Return what the function gives at this step."""
+        try:
+            return self.function(ops.cast(step, keras.backend.floatx()))
+        except Exception as error:
+            raise TypeError(
+                "A schedule must be a function of the number of steps that computes with tensors "
+                f"of {keras.backend.backend()}: write it with keras.ops, or use one of "
+                f"keras.optimizers.schedules. Received: {self.function!r}, which raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the name under which the function is registered, which it has to be."""
+        check_savable("learning_rate", self.function)
+        return {"function": keras.saving.get_registered_name(self.function)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FunctionOfStep:
+        """Return the schedule that `get_config` described."""
+        function = keras.saving.get_registered_object(config["function"])
+        if function is None:
+            raise unregistered(config["function"])
+        return cls(function)
+
+
+def as_schedule(value: Any) -> Any:
+    """Return a function of the step as a schedule, and anything else as it is."""
+    return FunctionOfStep(value) if is_function_of_step(value) else value
+
+
+def check_learning_rate(value: Any) -> Any:
+    value = as_schedule(value)
+    if changes(value) and not isinstance(value, keras.Variable):
+        return value
+    if not is_number(value):
+        raise TypeError(
+            "Argument `learning_rate` must be a number >= 0, a "
+            "keras.optimizers.schedules.LearningRateSchedule, or a function of the number of "
+            f"steps or without arguments. Received: {value!r}"
+        )
+    value = float(value)
+    if not value >= 0 or math.isinf(value):
+        message = f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}"
+        out_of_range("learning_rate", value, message)
+    return value
+
+
+def check_base(cls: type, base: dict[str, Any]) -> None:
+    """Raise an error for options of the base that are wrong; Keras looks at few of them."""
+    check_arguments(cls.__name__, base, all_arguments(cls))
+    for name in ("weight_decay", *CLIPPING, "loss_scale_factor"):
+        value = base.get(name)
+        if value is None:
+            continue
+        lowest = ">= 0" if name == "weight_decay" else "> 0"
+        if not is_number(value):
+            raise TypeError(
+                f"Argument `{name}` must be None or a number {lowest}. Received: {value!r}"
+            )
+        if not (value >= 0 if name == "weight_decay" else value > 0) or math.isinf(value):
+            raise ValueError(
+                f"Argument `{name}` must be None or a finite number {lowest}. Received: {value!r}"
+            )
+    steps = base.get("gradient_accumulation_steps")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, numbers.Integral)):
+        raise TypeError(
+            "Argument `gradient_accumulation_steps` must be None or an integer >= 2. "
+            f"Received: {steps!r}"
+        )
+    momentum = base.get("ema_momentum")
+    if momentum is not None and not (is_number(momentum) and 0 <= momentum <= 1):
+        raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
+
+
+def named_parameters(constructor: Callable) -> list[str]:
+    """Return names of a constructor's parameters, without `self` and `**kwargs`."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    return [p.name for p in parameters if p.kind in kinds]
+
+
+def own_parameters(cls: type) -> list[str]:
+    """Return names of the constructor's arguments that are the rule's own.
+
+    Arguments that it passes on by `**kwargs` to a base class are among them.
+    """
+    names: dict[str, None] = {}
+    for base in cls.__mro__:
+        constructor = vars(base).get("__init__")
+        if constructor is None:
+            continue
+        if "is_engine" in vars(base) or names and base.__module__.startswith("keras."):
+            break
+        fields = getattr(constructor, "fields", None)
+        if fields is not None:
+            first = [name for name in fields[:1] if name == "learning_rate"]
+            return list(dict.fromkeys([*first, *names, *fields]))
+        names.update(dict.fromkeys(named_parameters(constructor)))
+        parameters = inspect.signature(constructor).parameters.values()
+        if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return list(names)
+
+
+def all_arguments(cls: Any) -> list[str]:
+    """Return names of all arguments of a constructor: its own, then options of the base."""
+    options = ("name", *DEFAULTS) if getattr(cls, "takes_options", False) else ()
+    return list(dict.fromkeys([*own_parameters(cls), *options]))
+
+
+_again = contextvars.ContextVar("computing_again", default=False)
+
+
+def computing_again() -> contextlib.AbstractContextManager[None]:
+    """Let tensors pass checks of numbers in this context: the numbers were checked before."""
+    return switched(_again, True)
+
+
+def is_computed_again() -> bool:
+    """Return whether this is the context of `computing_again`."""
+    return _again.get()

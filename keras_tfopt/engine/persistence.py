@@ -1,0 +1,234 @@
+"""Saved state: checked whole before anything is changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
+
+LAYOUT = "layout"
+# State that is there before the optimizer is built, beside hyperparameters that are variables; all
+# that an optimizer without variables has.
+EARLY = ("iteration", "learning_rate")
+# State that options and kinds of variables add to the slots.
+RANKS = (1, 2, 4)  # of vectors, matrices and kernels of convolutions, which may differ in slots
+OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator", "touched_rows")
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """State as it was read: what each variable is, and its value."""
+
+    roles: list[str]
+    arrays: list[np.ndarray]
+
+
+class Persistent:
+    """The state of an optimizer saved, loaded and set, by position.
+
+    Variables are told apart by position, shape and role, never by path: names that Keras makes up
+    differ between two models of the same architecture. An optimizer inside is saved by itself:
+    Keras finds it among the attributes.
+    """
+
+    built: bool
+    name: Any
+    _variables: list[Any]
+    _trainable_variables: list[Any]
+    _waiting: Saved | None = None
+    """State that was loaded before the optimizer was built."""
+
+    def _roles(self) -> list[str]:
+        """Return what each of the variables of this optimizer alone is, in order."""
+        raise NotImplementedError
+
+    def _own_names(self, rank: int) -> tuple[str, ...]:
+        """Return the names of the state of this optimizer alone, before it is built.
+
+        Args:
+            rank: How many dimensions variables have.
+        """
+        raise NotImplementedError
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the state, and what each position is; `keras.Model.save` calls it.
+
+        State that was loaded and still waits for the optimizer to be built is written as it came.
+        """
+        roles, arrays = self._roles(), [variable.numpy() for variable in self._variables]
+        if self._waiting is not None:
+            roles, arrays = self._waiting.roles, self._waiting.arrays
+        for position, array in enumerate(arrays):
+            store[str(position)] = array
+        if roles:
+            text = json.dumps(list(roles)).encode()
+            store[LAYOUT] = np.frombuffer(text, dtype="uint8")
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read the state, after checking that it is of this optimizer and of these shapes.
+
+        Before the optimizer is built, slots are kept aside, and checked and restored by `build`.
+
+        Raises:
+            ValueError: if the state is that of another optimizer or of another model. Nothing has
+                been changed then.
+        """
+        keys = set(store.keys())
+        if not keys:
+            # A file of weights alone. Keras asks all the same.
+            if self.built:
+                warnings.warn(
+                    f"There is no saved state for the optimizer {self.name!r}, which stays as it "
+                    "is.",
+                    stacklevel=2,
+                )
+            self._waiting = None
+            return
+        if LAYOUT not in keys:
+            raise ValueError(
+                _problem(self)
+                + f"it was not written by this package. It holds the entries {sorted(keys)[:8]}. "
+                + _WAY_OUT
+            )
+        saved = Saved(_roles_in(store[LAYOUT], self), [])
+        for position, role in enumerate(saved.roles):
+            if str(position) not in keys:
+                raise ValueError(_problem(self) + f"position {position} ({role!r}) is missing")
+            array = np.array(store[str(position)])
+            if array.dtype.kind not in _NUMBERS:
+                raise ValueError(
+                    _problem(self) + f"position {position} ({role!r}) must hold numbers. "
+                    f"Received: dtype {array.dtype}"
+                )
+            saved.arrays.append(array)
+        if self.built:
+            self._restore(saved)
+            self._waiting = None
+            return
+        _check_names(saved, [self._own_names(rank) for rank in RANKS], self)
+        early = len(self._variables)
+        self._restore(Saved(saved.roles[:early], saved.arrays[:early]))
+        self._waiting = saved
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the state from arrays in the order of `variables`, after checking all of them."""
+        own, inner = len(self._variables), getattr(self, "inner_optimizer", None)
+        mine = weights if inner is None else weights[:own]
+        if not self.built:
+            raise ValueError(
+                f"The optimizer {self.name!r} has no state to set before it is built. "
+                "Call `optimizer.build(variables)`."
+            )
+        if len(mine) != own:
+            raise ValueError(
+                f"`set_weights` of the optimizer {self.name!r} takes {own} arrays, "
+                f"{_summary(self._roles())}. Received: {len(mine)}"
+            )
+        arrays = [np.array(ops.convert_to_numpy(weight)) for weight in mine]
+        self._restore(Saved(self._roles(), arrays))
+        if inner is not None:
+            inner.set_weights(weights[own:])
+
+    def _restore_waiting(self) -> None:
+        """Put state in place that was loaded before the optimizer was built."""
+        saved, self._waiting = self._waiting, None
+        if saved is not None:
+            with backend.build_scope(self, self._trainable_variables):
+                self._restore(saved, unless_changed=True)
+
+    def _restore(self, saved: Saved, unless_changed: bool = False) -> None:
+        """Put saved state in place, after checking that all of it fits.
+
+        With `unless_changed`, what there is before the optimizer is built has been put in place
+        then and may have been assigned since.
+        """
+        problem, variables, roles = _problem(self), self._variables, self._roles()
+        if all(_is_early(role) for role in saved.roles):
+            # Of an optimizer that had made no step: what is there beyond that is at its start.
+            count = len(saved.roles)
+            variables, roles = variables[:count], roles[:count]
+        if len(saved.roles) != len(variables):
+            raise ValueError(
+                problem + f"it has {len(saved.roles)} variables, {_summary(saved.roles)}, and the "
+                f"optimizer has {len(roles)}, {_summary(roles)}. {_WAY_OUT}"
+            )
+        for position, (variable, array, role, there) in enumerate(
+            zip(variables, saved.arrays, roles, saved.roles, strict=True)
+        ):
+            if there != role:
+                raise ValueError(
+                    problem + f"position {position} is {there!r} there and {role!r} here"
+                )
+            if tuple(array.shape) != tuple(variable.shape):
+                raise ValueError(
+                    problem + f"position {position} ({role!r}) has shape {tuple(array.shape)} "
+                    f"there and {tuple(variable.shape)} here"
+                )
+        for variable, array, role in zip(variables, saved.arrays, roles, strict=True):
+            if unless_changed and _is_early(role):
+                if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
+                    continue
+            variable.assign(own_copy(array))
+
+
+_WAY_OUT = (
+    "To load the model's weights without it, pass `skip_mismatch=True` to `load_weights` or "
+    "`compile=False` to `load_model`"
+)
+
+
+# Kinds of NumPy's: booleans, integers, floating-point numbers, and among the rest bfloat16.
+_NUMBERS = "biufV"
+
+
+def _roles_in(layout: Any, optimizer: Any) -> list[str]:
+    """Return the roles of the positions, as the entry has them."""
+    try:
+        roles = json.loads(np.asarray(layout).astype("uint8").tobytes().decode())
+    except (TypeError, ValueError):
+        roles = None
+    if not (isinstance(roles, list) and all(isinstance(role, str) for role in roles)):
+        raise ValueError(
+            _problem(optimizer) + f"its entry {LAYOUT!r}, a list of names as JSON, is damaged"
+        )
+    return roles
+
+
+def _problem(optimizer: Any) -> str:
+    return f"The saved state does not fit the optimizer {optimizer.name!r}: "
+
+
+def _is_early(role: str) -> bool:
+    return role in EARLY or role.startswith(HYPERPARAMETER)
+
+
+def _check_names(saved: Saved, by_rank: Sequence[Sequence[str]], optimizer: Any) -> None:
+    """Raise an error for other names of slots, which are known before the optimizer is built."""
+    there = {_without_number(role) for role in saved.roles if not _is_early(role)}
+    here = [{_without_number(name) for name in names} for names in by_rank]
+    needed, known = set.intersection(*here), set.union(*here, OPTIONAL)
+    if there and not needed <= there <= known:
+        names = list(dict.fromkeys(name for some in by_rank for name in some))
+        raise ValueError(
+            _problem(optimizer) + f"it has {_summary(saved.roles)}, and the optimizer has "
+            f"the slots {names}. {_WAY_OUT}"
+        )
+
+
+def _without_number(role: str) -> str:
+    """Return the common name of slots of which a variable has one for each dimension."""
+    return re.sub(r"_\d+$", "", role)
+
+
+def _summary(roles: Sequence[str]) -> str:
+    counts = {role: list(roles).count(role) for role in dict.fromkeys(roles)}
+    return ", ".join(f"{count} x {role}" for role, count in counts.items())

@@ -1,0 +1,126 @@
+"""Row (sparse) gradients, the same on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.state import own_copy
+
+
+class RowGradient:
+    """The gradient of a variable in which only some rows take part.
+
+    It touches exactly the rows that `indices` names, be the values zero or not. A row that is named
+    several times gets the sum of its values. Pass it to `optimizer.apply` in the place of a tensor.
+    On JAX it is a pytree, so it can cross `jax.jit` and `jax.grad` boundaries.
+
+    Args:
+        values: Tensor of shape `(k, *shape[1:])`, the gradient of each named row.
+        indices: Integer tensor of shape `(k,)`, from 0 to `shape[0] - 1`. k may be zero.
+        shape: Shape of the whole variable, of rank one or more.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+        TypeError: if the indices are not integers.
+
+    Example:
+    >>> gradient = keras_tfopt.RowGradient([[1.0, 2.0]], [3], shape=(10, 2))
+    >>> optimizer.apply([gradient], [table])
+    """
+
+    def __init__(self, values: Any, indices: Any, shape: tuple[int, ...]):
+        shape = tuple(int(size) for size in shape)
+        values = _tensor(values)
+        indices = _tensor(indices, "int32")
+        if not shape:
+            raise ValueError("Argument `shape` needs at least one dimension. Received: shape=()")
+        kind = keras.backend.standardize_dtype(indices.dtype)
+        if "int" not in kind:
+            raise TypeError(f"Argument `indices` must hold integers. Received: dtype {kind}")
+        if len(indices.shape) != 1:
+            raise ValueError(
+                f"Argument `indices` must have shape (k,). Received: shape {tuple(indices.shape)}"
+            )
+        count = indices.shape[0]
+        expected = (count, *shape[1:])
+        if not fits(values.shape, expected):
+            raise ValueError(
+                "Argument `values` must have a row for each index and the variable's other "
+                f"dimensions, {expected}. Received: shape {tuple(values.shape)}, for {count} "
+                f"indices into a variable of shape {shape}"
+            )
+        self.values, self.indices, self.shape = values, indices, shape
+        self.named, self.distinct = True, False
+
+    @classmethod
+    def unchecked(
+        cls,
+        values: Any,
+        indices: Any,
+        shape: tuple[int, ...],
+        *,
+        named: bool,
+        distinct: bool = False,
+    ) -> RowGradient:
+        """Return rows of tensors that fit together; for the engine, and for tree transformations.
+
+        Args:
+            values: The gradient of each row. As all three, it may be a placeholder of JAX.
+            indices: The rows.
+            shape: Shape of the whole variable.
+            named: Whether all these rows count as touched. Of a gradient that comes as
+                `tf.IndexedSlices` or as a sparse tensor, only those count that are not zero.
+            distinct: Whether each row is there once. Indices may then be padded out of range.
+        """
+        self = object.__new__(cls)
+        self.values, self.indices, self.shape = values, indices, tuple(shape)
+        self.named, self.distinct = named, distinct
+        return self
+
+    @property
+    def dtype(self) -> str:
+        """Data type of the values."""
+        return keras.backend.standardize_dtype(self.values.dtype)
+
+    def __truediv__(self, divisor: Any) -> RowGradient:
+        return self.map(lambda values: values / ops.cast(divisor, values.dtype))
+
+    def map(self, function: Any) -> RowGradient:
+        """Return the same rows with `function(values)` for values."""
+        values = function(self.values)
+        return RowGradient.unchecked(
+            values, self.indices, self.shape, named=self.named, distinct=self.distinct
+        )
+
+    def __repr__(self) -> str:
+        return f"RowGradient({self.indices.shape[0]} rows of {self.shape}, dtype={self.dtype})"
+
+
+def _tensor(value: Any, empty_dtype: str | None = None) -> Any:
+    if hasattr(value, "dtype") and ops.is_tensor(value):
+        return value
+    if empty_dtype is not None and hasattr(value, "__len__") and len(value) == 0:
+        return ops.zeros((0,), dtype=empty_dtype)  # an empty list would come out as floats
+    return ops.convert_to_tensor(own_copy(value))
+
+
+def fits(shape: Any, expected: tuple[Any, ...]) -> bool:
+    """Return whether a shape, possibly with unknown dimensions, can be the expected one."""
+    shape = tuple(shape)
+    return len(shape) == len(expected) and all(
+        have is None or want is None or have == want
+        for have, want in zip(shape, expected, strict=True)
+    )
+
+
+def deliver_rows(table: Any) -> None:
+    """Mark a variable: rows in its gradient are those that were looked up."""
+    table.is_looked_up = True
+
+
+def is_looked_up(variable: Any) -> bool:
+    """Return whether `deliver_rows` was called for this variable."""
+    return getattr(variable, "is_looked_up", False)

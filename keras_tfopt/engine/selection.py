@@ -1,0 +1,226 @@
+"""Choosing variables of a model: by patterns for their paths, by functions, or one by one."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from keras_tfopt.engine.building import path_of
+from keras_tfopt.engine.keras_private import layers_in
+from keras_tfopt.engine.options import DEFAULTS, takes
+from keras_tfopt.engine.state import Like
+from keras_tfopt.engine.suggestions import nearest
+
+_NORMALIZATION = re.compile(r"Norm(alization)?(\d[dD])?$")
+_BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
+
+
+def pattern_of(variable: Any) -> str:
+    """Return the regular expression that matches the path of this variable, or this path, alone."""
+    return f"^{re.escape(variable if isinstance(variable, str) else path_of(variable))}$"
+
+
+def check_choice(name: str, choice: Any, literal: bool = False) -> Any:
+    """Return a choice of variables, with patterns in the place of variables, or raise an error.
+
+    With `literal`, strings are parts of paths, and always in a list.
+    """
+    several = isinstance(choice, (list, tuple))
+    parts = [_checked(name, part, choice, literal) for part in (choice if several else [choice])]
+    if several:
+        return parts
+    if choice is None or not (literal and isinstance(choice, str)):
+        return parts[0]
+    raise TypeError(f"Argument `{name}` must be a list, not a string. Received: {choice!r}")
+
+
+def _checked(name: str, part: Any, choice: Any, literal: bool) -> Any:
+    if isinstance(part, keras.Variable):
+        return re.compile(pattern_of(part))
+    if isinstance(part, re.Pattern) or (part is None and choice is None):
+        return part
+    if isinstance(part, str):
+        try:
+            return part if literal or re.compile(part) else None
+        except re.error as error:
+            raise ValueError(
+                f"Argument `{name}` must have regular expressions ({error}). Received: {choice!r}"
+            ) from None
+    if callable(part) and takes(part, None):
+        return part
+    raise TypeError(
+        f"Argument `{name}` must be None, a function of a variable, a variable or a regular "
+        f"expression for paths of variables, or a list of these. Received: {choice!r}"
+    )
+
+
+def literal(choice: Any) -> Any:
+    """Return a choice of literal strings as one of regular expressions.
+
+    Names of TensorFlow end with `:0`, which paths do not have.
+    """
+    if not isinstance(choice, (list, tuple)):
+        return choice
+    return [
+        re.compile(re.escape(part.removesuffix(":0")) + "$" * part.endswith(":0"))
+        if isinstance(part, str)
+        else part
+        for part in choice
+    ]
+
+
+def parts_of(choice: Any) -> Sequence[Any]:
+    """Return the patterns and functions of a choice; None has none."""
+    if choice is None:
+        return []
+    return choice if isinstance(choice, (list, tuple)) else [choice]
+
+
+def is_chosen(like: Like, choice: Any) -> bool:
+    """Return whether one of the patterns and functions of a choice matches a variable."""
+    return any(
+        bool(part(like)) if callable(part) else _compiled(part).search(like.path) is not None
+        for part in parts_of(choice)
+    )
+
+
+_compiled = functools.lru_cache(maxsize=10_000)(re.compile)  # a list may have all of a model
+
+
+def shown(part: Any) -> str:
+    """Return what a pattern or a function of a choice is called in reports."""
+    return str(getattr(part, "pattern", None) or getattr(part, "__name__", part))
+
+
+def excluding(optimizer: Any, var_list: Any, var_names: Any) -> list[Any]:
+    """Return the patterns for what `exclude_from_weight_decay` is given, or raise an error."""
+    if optimizer.built:
+        raise ValueError(
+            "`exclude_from_weight_decay` must be called before the optimizer is built, because "
+            "compiled steps have the selection built in."
+        )
+    names = [var_names] if isinstance(var_names, str) else list(var_names or [])
+    return check_choice("var_names", names) + [pattern_of(v) for v in var_list or []]
+
+
+def settled(choice: Any, likes: Sequence[Like]) -> Any:
+    """Return a choice in which full paths are those that the variables have now.
+
+    Paths begin with the name of a `keras.Sequential` until the model is loaded from a file.
+    """
+    if isinstance(choice, (list, tuple)):
+        return [settled(part, likes) for part in choice]
+    text = getattr(choice, "pattern", choice)
+    path = re.sub(r"\\(.)", r"\1", text[1:-1]) if isinstance(text, str) else ""
+    if not path or text != pattern_of(path) or any(like.path == path for like in likes):
+        return choice
+    ends = [like.path for like in likes if "/" in like.path and path.endswith("/" + like.path)]
+    if not ends:
+        return choice
+    pattern = pattern_of(max(ends, key=len))
+    return re.compile(pattern) if isinstance(choice, re.Pattern) else pattern
+
+
+def warn_unmatched(owner: str, choices: Mapping[str, Any], likes: Sequence[Like]) -> None:
+    """Warn of patterns and functions that match no variable, once for each argument."""
+    for name, choice in choices.items():
+        unmatched = [
+            shown(part)
+            for part in parts_of(choice)
+            # Most models have no table; the default is there for those that have.
+            if part != DEFAULTS["row_variables"]
+            and not any(is_chosen(like, part) for like in likes)
+        ]
+        if unmatched:
+            near = dict.fromkeys(path for text in unmatched[:5] for path in near_paths(text, likes))
+            more = f" and {len(unmatched) - 5} more" if len(unmatched) > 5 else ""
+            warnings.warn(
+                f"`{name}` of {owner}: no variable of the model matches "
+                f"{', '.join(map(repr, unmatched[:5]))}{more}. Near names: {list(near)}",
+                stacklevel=3,
+            )
+
+
+def near_paths(text: str, likes: Sequence[Like]) -> list[str]:
+    """Return names like a pattern, of variables or of parts of their paths; else some paths."""
+    paths = list(dict.fromkeys(like.path for like in likes))
+    names = dict.fromkeys([*(part for path in paths for part in path.split("/")), *paths])
+    return nearest(re.sub(r"[\\^$]", "", text), names) or paths[:5]
+
+
+@keras.saving.register_keras_serializable("keras_tfopt")
+def no_vectors(variable: Any) -> bool:
+    """Choose variables of two dimensions or more, so no biases, scales, scalars.
+
+    It goes by the shape alone, so it needs no model. Biases of `keras.layers.GRU` and of attention
+    have two dimensions, as has a normalization over several axes: `normalization_and_bias` knows
+    these, and is advised where there is a model.
+
+    Args:
+        variable: A variable, or what has its `shape`.
+
+    Example:
+
+    >>> optimizer = keras_tfopt.AdamW(weight_decay=1e-4, decay_variables=keras_tfopt.no_vectors)
+    """
+    return len(variable.shape) > 1
+
+
+def normalization_and_bias(model: Any) -> list[Any]:
+    """List the variables of normalization layers, and the biases.
+
+    These are what LARS should skip and what should not decay. It goes by the layers, so names and
+    shapes of variables make no difference: a normalization layer has no layers inside, and its
+    class, or one that it derives from, has a name that ends in "Normalization" or "Norm". A bias
+    is called so in its layer.
+
+    Args:
+        model: A `keras.Model` or layer that is built.
+
+    Returns:
+        Trainable variables. `skip_list`, `decay_variables`, `row_variables` and
+        `exclude_from_weight_decay` take this list.
+
+    Raises:
+        TypeError: if `model` is neither a model nor a layer.
+        ValueError: if it is not built, so that there are no variables yet.
+
+    Example:
+
+    >>> skipped = keras_tfopt.normalization_and_bias(model)
+    >>> model.compile(optimizer=keras_tfopt.LARS(1.0, skip_list=skipped), loss="mse")
+    >>> optimizer = keras_tfopt.AdamW(0.001, weight_decay=1e-4)
+    >>> optimizer.exclude_from_weight_decay(keras_tfopt.normalization_and_bias(model))
+    """
+    check_built(model)
+    normalizing = {
+        id(variable)
+        for layer in layers_in(model)
+        if any(_NORMALIZATION.search(cls.__name__) for cls in type(layer).__mro__)
+        and not layers_in(layer, include_self=False)
+        for variable in layer.trainable_variables
+    }
+    return [
+        variable
+        for variable in model.trainable_variables
+        if id(variable) in normalizing or _BIAS.search(variable.name)
+    ]
+
+
+def check_built(model: Any) -> None:
+    """Raise an error for what is no model or layer with variables."""
+    if not isinstance(model, keras.layers.Layer):
+        raise TypeError(
+            "Argument `model` must be a keras.Model or a layer, as in "
+            f"`skip_list=keras_tfopt.normalization_and_bias(model)`. Received: {model!r}"
+        )
+    if not model.built:
+        raise ValueError(
+            "Argument `model` must be built: give it a `keras.Input`, or call it once. "
+            f"Received: {model!r}"
+        )

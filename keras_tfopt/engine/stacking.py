@@ -1,0 +1,63 @@
+"""Variables of equal shape that a rule moves in one call, one beside the other."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.state import write
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.hyperparameters import Rates
+    from keras_tfopt.engine.moving import Update
+
+
+def run_stacked(
+    engine: Any, updates: list[Update], scalars: Mapping[tuple[str, int], Rates]
+) -> list[Update]:
+    """Move variables that are alike together; return the updates that are left to be made.
+
+    Alike are variables that the rule `stacks`, with dense gradients, that differ in nothing but
+    their values.
+    """
+    found: dict[tuple, list[Update]] = collections.defaultdict(list)
+    left = []
+    for update in updates:
+        if update.kind.mode == "dense" and engine.stacks(update.like):
+            dtype = keras.backend.standardize_dtype(update.variable.dtype)
+            found[update.kind, update.names, update.like.shape, dtype, update.rate].append(update)
+        else:
+            left.append(update)
+    alike = {key: members for key, members in found.items() if len(members) > 1}
+    left += [members[0] for members in found.values() if len(members) == 1]
+    if not alike:
+        return left
+    groups = [(members[0].call, len(members)) for members in alike.values()]
+    each = [1 + len(members[0].slots) for members in alike.values()]
+
+    def run(values: list[Any], inputs: list[tuple]) -> tuple[None, list[tuple]]:
+        writes, start = [], 0
+        for (call, count), size, (grads, known) in zip(groups, each, inputs, strict=True):
+            columns = [values[start + n : start + size * count : size] for n in range(size)]
+            x, *slots = [ops.stack(column) for column in columns]
+            x, slots = call(ops.stack(grads), x, slots, known)
+            for n, new in enumerate([x, *slots]):
+                parts = [] if new is None else ops.unstack(new, count)
+                writes += [write(start + m * size + n, part) for m, part in enumerate(parts)]
+            start += size * count
+        return None, writes
+
+    members = [update for several in alike.values() for update in several]
+    variables = [v for update in members for v in (update.variable, *update.slots)]
+    inputs = [
+        ([update.gradient for update in several], several[0].scalars_in(scalars))
+        for several in alike.values()
+    ]
+    key = ("stacked", tuple((key, len(several)) for key, several in alike.items()))
+    backend.run_in_place(engine, key, run, variables, inputs)
+    return left

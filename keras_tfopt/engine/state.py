@@ -1,0 +1,213 @@
+"""What an algorithm says about its state."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MASTER = "master_weight"
+"""The name of the slot with a variable in full precision."""
+HYPERPARAMETER = "hyperparameter "
+"""In the scalars of a step and in saved files, before the name of one that changes."""
+
+
+FACTOR = "learning_rate_factor"
+"""In the scalars of a rule over all variables, and among the settings of groups."""
+
+
+class Like(NamedTuple):
+    """The static facts of a variable that a rule may size its slots by."""
+
+    shape: tuple[int, ...]
+    dtype: str  # of the arithmetic and of the slots: float32 for half-precision variables
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A piece of optimizer state that belongs to one variable.
+
+    Args:
+        shape: Static shape. Rules of scope "element" need the variable's own shape. In rules of
+            scope "model", None in the last place stands for the entries of all variables.
+        initial: Number that fills the slot at the start, or "variable" for the variable's value, or
+            "identity" for the identity matrix, or a batch of them.
+        dtype: Data type; None takes the one in which the variable's arithmetic runs.
+        by_row: Whether a row update sees the touched rows of it only, or all of it. None is the
+            former if it has as many rows as the variable.
+    """
+
+    shape: tuple[int | None, ...]
+    initial: float | str = 0.0
+    dtype: str | None = None
+    by_row: bool | None = None
+
+
+class Rows(NamedTuple):
+    """A new slot value that differs from the old one in one row: `slot[index] = value`.
+
+    Returned from a rule in the place of the whole slot, which would be copied.
+
+    Args:
+        index: Which row: an integer, or a scalar tensor of integers.
+        value: What it becomes, of the shape of a row.
+    """
+
+    index: Any
+    value: Any
+
+
+def own_copy(value: Any) -> Any:
+    """Return a copy of a NumPy array, and anything else as it is.
+
+    JAX may read the memory of an array later than it was given it, and keep it as its own where the
+    address is a multiple of 64. Whoever fills the array anew would change a step or a variable.
+    """
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the groups say of one variable.
+
+    Attributes:
+        groups: The patterns and names of functions that chose it, in order.
+        given: Its settings by name; of a setting that several groups have, that of the last one.
+        own: Those that are hyperparameters of the rule.
+    """
+
+    groups: tuple[str, ...] = ()
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def factor(self) -> Any:
+        """What multiplies the learning rate: a number or a schedule."""
+        return self.given.get("learning_rate_factor", 1.0)
+
+    @property
+    def decay(self) -> Any:
+        """The weight decay: a number or a schedule, or None for that of the optimizer."""
+        return None if "weight_decay" in self.own else self.given.get("weight_decay")
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the variable takes no steps."""
+        return self.given.get("frozen", False)
+
+    @property
+    def max_norm(self) -> float | None:
+        """The largest norm that the variable may have after a step."""
+        return self.given.get("max_norm")
+
+
+NO_SETTINGS = Settings()
+
+
+@dataclasses.dataclass(eq=False)
+class Entry:
+    """A variable of the model, with all that one optimizer keeps for it and knows of it."""
+
+    variable: Any
+    like: Like
+    slots: dict[str, Any]
+    """Variables by the names of the slots."""
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What formulas or hooks find in `t`, by name."""
+
+    overwritten: bool = False
+    """Whether Keras wants the variable to be overwritten with its gradient, as scales are."""
+    cut: tuple[bool, ...] = ()
+    """Of a rule, for the variable and each slot: whether updates of rows see touched ones only."""
+    sparse: str = "dense"
+    """Of a rule: its `sparse` here, "dense" where row gradients are made dense."""
+    has_rows: bool = False
+    """Of a rule: whether `row_variables` chooses this variable."""
+    decays: bool = False
+    """Of a rule: whether the option `weight_decay` shrinks this variable."""
+    accumulator: Any = None
+    """Of a rule: the sum of the gradients of micro-steps, with `gradient_accumulation_steps`."""
+    touched_rows: Any = None
+    """Of a rule: which rows were named in these gradients."""
+    average: Any = None
+    """Of a rule: the average, with `use_ema`."""
+
+    settings: Settings = NO_SETTINGS
+    """What groups say of the variable."""
+    unit_limit: float | None = None
+    """Of a rule: how large units of the gradient may be, to those of the variable."""
+    rule: int = 0
+    """Of a rule: the number of its hyperparameters here, of those that groups make."""
+    rate: int = 0
+    """Of a rule: the number of its learning rate and weight decay, of those that groups make."""
+    scalars: Any = None
+    """Of a wrapper: the key of the scalars that hooks find in `t`."""
+
+    reach: str | None = "dense"
+    """Of a wrapper: "dense" or "rows", as its `sparse`; None where its hooks do not run."""
+    rests: bool = dataclasses.field(init=False)
+    """Whether the variable takes no steps."""
+
+    def __post_init__(self) -> None:
+        self.rests = self.overwritten or self.settings.frozen
+
+
+class State:
+    """What one optimizer keeps: an entry for each variable, and variables that belong to all.
+
+    Entries come in the order of building. In a nest of optimizers it is the same for all of them,
+    so the number of an entry, its place, is, too.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.shared: dict[str, Any] = {}
+        """Variables of all variables of the model together, by name."""
+        self.other: dict[str, Any] = {}
+        """Bookkeeping, by what files call it."""
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The names of all slots, in the order of creation."""
+        names = [*self.shared, *(name for entry in self.entries for name in entry.slots)]
+        return tuple(dict.fromkeys(names))
+
+    def roles(self) -> dict[int, str]:
+        """Return what each variable of this state is, by identity, in the words of saved files."""
+        roles: dict[int, str] = {id(variable): role for role, variable in self.other.items()}
+        for slots in [*(entry.slots for entry in self.entries), self.shared]:
+            roles.update({id(variable): name for name, variable in slots.items()})
+        for role in ("average", "accumulator", "touched_rows"):
+            kept = [getattr(entry, role) for entry in self.entries]
+            roles.update({id(variable): role for variable in kept if variable is not None})
+        return roles
+
+
+class Cache(dict):
+    """Compiled functions of one optimizer: copies of the optimizer start with none."""
+
+    def __deepcopy__(self, memo: dict) -> Cache:
+        return Cache()
+
+    def __reduce__(self) -> tuple:
+        return (Cache, ())
+
+
+def write(variable: Any, value: Any, indices: Any = None) -> tuple[Any, Any, Any]:
+    """Return `(variable, index, value)` for `backend.commit`; a scalar index is that of one row."""
+    if isinstance(value, Rows):
+        return variable, value.index, value.value
+    return variable, indices, value
+
+
+def widest(dtypes: Sequence[str]) -> str:
+    """Return the dtype in which numbers of all these can be computed together."""
+    return "float64" if "float64" in dtypes else "float32"

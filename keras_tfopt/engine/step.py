@@ -1,0 +1,243 @@
+"""A step of an optimizer, from gradients to new variables: `Pipeline.run` reads top to bottom."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine import gradients
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import check_distinct, pair, pairs_of
+from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.rows import RowGradient
+
+Known = dict[tuple[str, int], dict[str, Any]]  # scalars by the keys of entries, and by name
+
+
+class Pipeline:
+    """The stages of an optimizer: wrappers, outermost first, and what moves the variables.
+
+    Args:
+        wrappers: Optimizers with hooks; see `WrappingEngine` for what is called here.
+        mover: What makes the step: the `Mover` of a rule, or a `ForeignMover`.
+    """
+
+    def __init__(self, wrappers: Sequence[Any], mover: Any):
+        self.wrappers, self.mover = tuple(wrappers), mover
+
+    @backend.without_gradients
+    def run(self, owner: Any, grads: Any, variables: Any, summed: bool = False) -> None:
+        """Make the step of the optimizer `owner`, which is the outermost.
+
+        With `summed`, gradients are summed over the replicas already.
+        """
+        wrappers, mover, core = self.wrappers, self.mover, self.mover.optimizer
+        if variables is None and owner.built:
+            variables = owner._trainable_variables
+        known = owner.built and isinstance(grads, (list, tuple)) and are_all(owner, variables)
+        if not known or len(grads) != len(variables):
+            grads, variables = pair(owner, grads, variables)
+        grads, variables = list(grads), list(variables)
+        if not grads:
+            return
+        with keras.name_scope(owner.name):
+            # Check all before anything changes.
+            for wrapper in wrappers:
+                wrapper.raise_late_errors()
+            grads, variables = owner._filter_empty_gradients(grads, variables)
+            # The way of Keras to look places up costs as much as the update of small variables.
+            places = list(range(len(variables)))
+            if not are_all(owner, variables):
+                places = [owner._get_variable_index(variable) for variable in variables]
+                if wrappers or mover.takes_all:
+                    check_distinct(owner, variables)
+            entries = owner._state.entries
+            grads = [
+                g
+                if backend.is_ready(g, v, entries[place].like)
+                else gradients.check(g, v, entries[place].like)
+                for g, v, place in zip(grads, variables, places, strict=True)
+            ]
+            rows = [n for n, g in enumerate(grads) if isinstance(g, RowGradient)]
+            if rows:
+                mover.raise_late_errors()
+            if mover.needs_finite and not any(w.leaves_out_steps() for w in wrappers):
+                mover.refuse_unless_finite(grads, variables)
+
+            # What Keras overwrites with its gradient takes no step, nor does what is frozen.
+            aside = [n for n, place in enumerate(places) if entries[place].rests]
+            over = [n for n in aside if entries[places[n]].overwritten]
+            overwritten = [grads[n] for n in over], [variables[n] for n in over]
+            if aside:
+                kept = [n for n in range(len(grads)) if n not in aside]
+                grads, variables = [grads[n] for n in kept], [variables[n] for n in kept]
+                places = [places[n] for n in kept]
+
+            # Sum over replicas, then rows that repeat; ask wrappers whether to go on.
+            local = None
+            for stage, wrapper in enumerate(wrappers):
+                outermost = stage == 0 and not summed
+                local = wrapper.own_gradients(grads, outermost) if local is None else local
+            if local is not None:
+                grads = local
+            elif backend.has_replicas and not summed:
+                grads = backend.reduce_replicas(grads)
+            if rows:
+                refused = mover.refused_rows()
+                grads = [gradients.sum_repeated(g, refused) for g in grads]
+            reached, writes = [None], []
+            for wrapper in wrappers:
+                grads, goes_on, counts = wrapper.decide(grads, variables)
+                writes += _counted(wrapper, counts, reached[-1]) if counts else []
+                reached.append(reached[-1] if goes_on is None else both(reached[-1], goes_on))
+
+            micro_steps, last = core.gradient_accumulation_steps, None
+            scalars: list[Known] = []
+            unnamed = [None] * len(grads)
+            if wrappers or micro_steps:
+                done = ops.convert_to_tensor(core._iterations)
+                number = done // (micro_steps or 1) + 1
+                scalars = [wrapper.scalars_now(number, places) for wrapper in wrappers]
+                last = ops.equal((done + 1) % micro_steps, 0) if micro_steps else None
+            inside = 1 + max([n for n, w in enumerate(wrappers) if w.meets_workers()], default=-1)
+
+            here = Incoming(grads, variables, places, unnamed)
+            before = [wrapper.old_values(here) for wrapper in wrappers[: max(inside - 1, 0)]]
+
+            def micro_step() -> None:
+                if over:
+                    mover.overwrite(*overwritten)
+                factor = core.loss_scale_factor
+                unscaled = grads if factor is None else [g / factor for g in grads]
+                if not unscaled:
+                    pass
+                elif last is None:
+                    self._update(Incoming(unscaled, variables, places, unnamed), scalars, inside)
+                else:
+                    mover.accumulate(unscaled, places)
+                    backend.run_if(owner, last, lambda: last_step(unscaled))
+                mover.count(last)
+
+            def last_step(unscaled: list[Any]) -> None:
+                # A variable that is listed twice has one sum.
+                owners = dict(zip(places, variables, strict=True))
+                means, named = mover.means(unscaled, places)
+                incoming = Incoming(means, list(owners.values()), list(owners), named)
+                self._update(incoming, scalars, inside)
+                mover.forget()
+
+            if reached[-1] is None:
+                micro_step()
+            else:
+                backend.run_if(owner, reached[-1], micro_step)
+            # What workers exchange, they exchange alike, moved or not; what is around, later.
+            for stage in reversed(range(inside)):
+                wrapper, moved = wrappers[stage], both(reached[-1], last)
+                if wrapper.meets_workers():
+                    meet = functools.partial(wrapper.meet, grads, places, reached[-1])
+                    run_if(owner, reached[stage], meet)
+                else:
+                    inputs = here, scalars[stage], before[stage]
+                    run_if(owner, moved, functools.partial(wrapper.run_after, *inputs))
+            for wrapper, condition in zip(wrappers, reached, strict=False):
+                wrapper._iterations.assign_add(as_count(condition))
+            if writes:
+                backend.commit(writes)
+
+    def _update(self, incoming: Incoming, known: list[Known], inside: int) -> None:
+        """Move the variables by the gradients of a whole step, with the hooks around.
+
+        Args:
+            incoming: The gradients and their variables.
+            known: The scalars of each wrapper.
+            inside: The first wrapper of which what comes after the step belongs here.
+        """
+        put_back, seen = [], []
+        for wrapper, scalars in zip(self.wrappers, known, strict=True):
+            incoming = incoming._replace(grads=wrapper.run_before(incoming, scalars))
+            put_back.append(wrapper.kept_unless_accepted(incoming, scalars))
+            seen.append(incoming)
+        before = [wrapper.old_values(one) for wrapper, one in zip(self.wrappers, seen, strict=True)]
+        self.mover.move(incoming)
+        for stage in reversed(range(len(self.wrappers))):
+            for variable, accepted, old in put_back[stage]:
+                value = ops.where(accepted, backend.read(variable), old)
+                backend.commit([(variable, None, value)])
+            if stage >= inside - 1:
+                self.wrappers[stage].run_after(seen[stage], known[stage], before[stage])
+
+
+class Stepping:
+    """The verbs of an optimizer with a `_pipeline`."""
+
+    _pipeline: Pipeline
+    _iterations: Any
+
+    @backend.outside_compiler
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Update the variables by their gradients.
+
+        Args:
+            grads: A gradient for each variable: a tensor or array of the variable's shape, a
+                `RowGradient`, a `tf.IndexedSlices`, a sparse COO tensor of torch, or None.
+            trainable_variables: The variables. Needed unless the optimizer is built, and then a
+                subset of what it was built for; None takes all of them in their order.
+
+        Raises:
+            ValueError: on wrong shapes, unknown variables, row indices out of range, or when there
+                is no gradient at all. In eager steps nothing has been changed then.
+        """
+        self._pipeline.run(self, grads, trainable_variables)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
+        """Apply pairs of a gradient and a variable; return the number of steps done."""
+        pairs = pairs_of(grads_and_vars)
+        self.apply([g for g, _ in pairs], [variable for _, variable in pairs])
+        return self._iterations
+
+
+def are_all(optimizer: Any, variables: Any) -> bool:
+    """Return whether this is the list of variables that an optimizer was built for."""
+    known = optimizer._trainable_variables
+    return (
+        isinstance(variables, (list, tuple))
+        and len(variables) == len(known)
+        and all(map(operator.is_, variables, known))
+    )
+
+
+def both(first: Any, second: Any) -> Any:
+    """Return whether both hold, where None always does."""
+    if first is None or second is None:
+        return second if first is None else first
+    return ops.logical_and(first, second)
+
+
+def run_if(owner: Any, condition: Any, function: Callable[[], None]) -> None:
+    """Call a function where a condition holds; None always does."""
+    if condition is None:
+        function()
+    else:
+        backend.run_if(owner, condition, function)
+
+
+def as_count(condition: Any) -> Any:
+    """Return 1 where a condition holds, else 0."""
+    return 1 if condition is None else ops.cast(condition, "int32")
+
+
+def _counted(wrapper: Any, counts: dict[str, Any], reached: Any) -> list[tuple[Any, Any, Any]]:
+    """Return the writes of new counters, which stay where the wrapper is not reached."""
+    writes = []
+    for name, value in counts.items():
+        counter = wrapper._state.shared[name]
+        value = ops.cast(value, counter.dtype)
+        if reached is not None:
+            value = ops.where(reached, value, backend.read(counter))
+        writes.append((counter, None, value))
+    return writes

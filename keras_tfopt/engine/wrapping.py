@@ -1,0 +1,338 @@
+"""A wrapper as an optimizer of Keras: hooks around the step of the optimizer inside."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from keras_tfopt.engine import gradients, hooks
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import add_slot
+from keras_tfopt.engine.construction import Constructed
+from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
+from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.hyperparameters import scalar
+from keras_tfopt.engine.keras_private import tracked
+from keras_tfopt.engine.moving import Scalars
+from keras_tfopt.engine.nesting import (
+    PassingOn,
+    check_accumulation,
+    check_alike,
+    check_around,
+    check_inner,
+    innermost,
+    pass_groups,
+)
+from keras_tfopt.engine.optimizer import Optimizer
+from keras_tfopt.engine.options import (
+    AVERAGING,
+    CLIPPING_AND_DECAY,
+    changes,
+    current,
+)
+from keras_tfopt.engine.state import (
+    HYPERPARAMETER,
+    NO_SETTINGS,
+    Entry,
+    Like,
+    Settings,
+    Slot,
+    widest,
+)
+from keras_tfopt.engine.step import Known, Pipeline
+
+Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
+
+
+class Hooks(Constructed):
+    """What a wrapper says of itself; `keras_tfopt.Wrapper` documents it for users."""
+
+    sparse = "dense"
+    needs_old = False
+    by_rate = True
+    """Whether `t` may differ between variables with different learning rates or weight decays."""
+
+    def slots(self, like: Like) -> dict[str, Slot]:
+        return {}
+
+    def counters(self) -> dict[str, Slot]:
+        return {}
+
+    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
+        return {"lr": lr}
+
+    def scalars_in(self, settings: Settings, lr: Any, step: Any) -> dict[str, Any]:
+        """Return the scalars of variables of which groups say this; `lr` is their own."""
+        return self.scalars(lr, step)
+
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        return g, x
+
+    def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        return x, {}
+
+    def accept(self, g: Any, x: Any, t: Any) -> Any:
+        return True
+
+    def accept_step(self, grads: list[Any], s: Any) -> tuple[Any, dict[str, Any]]:
+        return True, {}
+
+    def before_step(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+        return grads
+
+    def after_step(self, variables: list[Any]) -> list[Any] | None:
+        return None
+
+    def facts(self, like: Like) -> dict[str, Any]:
+        return {"path": like.path}
+
+    def reach(self, like: Like) -> str | None:
+        return self.sparse
+
+    def decays(self, like: Like, by_rows: bool) -> bool:
+        """Return whether it shrinks a variable in the step to come."""
+        return False
+
+    def own_arguments(self) -> list[str]:
+        return []
+
+    def workers(self) -> int:
+        """Return how many workers step together."""
+        return 1
+
+    def agreed(self, condition: Any) -> Any:
+        """Return whether a condition holds on all workers that step together."""
+        return condition
+
+    def leaves_out_steps(self) -> bool:
+        """Return whether there may be calls in which the optimizer inside makes no step."""
+        return self.has("accept_step")
+
+    def has(self, hook: str) -> bool:
+        """Return whether a hook is defined, so that there is something to run."""
+        return getattr(type(self), hook) is not getattr(Hooks, hook)
+
+
+class WrappingEngine(Hooks, PassingOn, Optimizer):
+    """Runs a wrapper's hooks around the step of `inner_optimizer`. See `keras_tfopt.Wrapper`."""
+
+    is_engine = True
+
+    def __init__(self, inner_optimizer: Any, name: str | None = None, **base: Any):
+        self._lock = False
+        inner = check_inner(inner_optimizer, type(self).__name__)
+        groups = base.pop("groups", None)
+        check_around(type(self), base, inner)
+        # A learning rate of its own would be a variable that nobody reads.
+        super().__init__(learning_rate=lambda: inner.learning_rate, name=name)
+        self.leave_to_inner(*CLIPPING_AND_DECAY, *AVERAGING)
+        self._start()
+        self.inner_optimizer = inner
+        inside = pipeline_of(inner)
+        self._pipeline = Pipeline((self, *inside.wrappers), inside.mover)
+        # What groups say of variables, by number; what matters to hooks.
+        self._rates: tuple[Settings, ...] = ()
+        if groups is not None:
+            pass_groups(self, innermost(self), groups)
+
+    # ---- State ----------------------------------------------------------------------------------
+
+    def _create(self, variables: list[Any], likes: list[Like]) -> None:
+        if not self.inner_optimizer.built:
+            with tracked():
+                self.inner_optimizer.build(variables)
+        check_accumulation(self)
+        check_alike(self)
+        self._add_entries(variables, likes)
+        whole = Like((), widest([like.dtype for like in likes]), self.name)
+        for name, slot in self.counters().items():
+            self._state.shared[name] = add_slot(self, None, whole, name, slot)
+
+    def _entry(self, variable: Any, like: Like) -> Entry:
+        slots = {
+            name: add_slot(self, variable, like, name, slot)
+            for name, slot in self.slots(like).items()
+        }
+        # What is overwritten with its gradient takes no steps that there could be hooks around.
+        overwritten = self._overwrite_variable_with_gradient(variable)
+        reach = None if overwritten else self.reach(like)
+        # Others overwrite it by themselves.
+        own = isinstance(self._pipeline.mover.optimizer, Optimizer)
+        return Entry(
+            variable,
+            like,
+            slots,
+            self.facts(like),
+            overwritten and own,
+            settings=self.settings_of(like),
+            scalars=(like.dtype, self._rate_of(self.settings_of(like))),
+            reach=reach,
+        )
+
+    def _rate_of(self, settings: Settings) -> int:
+        """Return the number of the scalars of a variable."""
+        for number, known in enumerate(self._rates):
+            same = known.factor == settings.factor and known.decay == settings.decay
+            if same or not self.by_rate:
+                return number
+        self._rates = (*self._rates, settings if self.by_rate else NO_SETTINGS)
+        return len(self._rates) - 1
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """Names of the slots of the wrapper and of the inner optimizer, if that names them."""
+        own = tuple(self.slots(Like((1,), keras.backend.floatx(), "")))
+        return own + tuple(getattr(self.inner_optimizer, "slot_names", ()))
+
+    def _own_names(self, rank: int) -> tuple[str, ...]:
+        return (*self.slots(Like((1,) * rank, keras.backend.floatx(), "")), *self.counters())
+
+    @property
+    def variables(self) -> list[Any]:
+        """The wrapper's own state, then the inner optimizer's."""
+        return self._variables[:] + self.inner_optimizer.variables
+
+    def _told(self) -> dict[int, str]:
+        return {id(getattr(self, name)): HYPERPARAMETER + name for name in self.own_arguments()}
+
+    def known_count(self, name: str) -> int | None:
+        """Return a counter as a number, or None where a step is being compiled."""
+        if not self.built:
+            return None
+        limits = backend.limits(backend.read(self._state.shared[name]))
+        return None if limits is None else limits[1]
+
+    def count(self, name: str) -> int:
+        """Return a counter as a number, 0 before the optimizer is built."""
+        return self.known_count(name) or 0
+
+    def count_now(self, name: str) -> Any:
+        """Return a counter as a tensor, which a step that is being compiled can go on with."""
+        return backend.read(self._state.shared[name]) + 0
+
+    def set_count(self, name: str, value: int) -> None:
+        self._state.shared[name].assign(value)
+
+    # ---- A step ---------------------------------------------------------------------------------
+
+    @backend.outside_compiler
+    def apply_around(
+        self, step: Step, grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> None:
+        """Apply with `step(grads, variables)` in the place of the step of the inner optimizer.
+
+        It must take that step in the end. Gradients of rows come as `RowGradient`.
+        """
+        mover = VerbMover(self._pipeline.mover.optimizer, step)
+        Pipeline((self,), mover).run(self, grads, trainable_variables)
+
+    def now(self, value: Any) -> Any:
+        """Return what a hyperparameter (number, schedule, variable or callable) is in this step."""
+        if isinstance(value, float) or not changes(value):
+            return value
+        return current(value, backend.read(self._pipeline.mover.optimizer._iterations))
+
+    def is_of_rows(self, place: int) -> bool:
+        """Return whether the optimizer inside takes this for a variable of rows."""
+        return self._pipeline.mover.is_of_rows(place)
+
+    # ---- What the pipeline asks -----------------------------------------------------------------
+
+    def raise_late_errors(self) -> None:
+        """Raise what compiled steps could not."""
+
+    def meets_workers(self) -> bool:
+        """Return whether workers exchange something after the step."""
+        return False
+
+    def own_gradients(self, grads: list[Any], outermost: bool) -> list[Any] | None:
+        """Return the gradients of this replica where they are not to be summed over replicas."""
+        return None
+
+    def decide(
+        self, grads: list[Any], variables: list[Any]
+    ) -> tuple[list[Any], Any, dict[str, Any]]:
+        """Return the gradients to go on with, whether to (None: yes), and new counters."""
+        if not (self.has("accept_step") and grads):  # there are none where all are frozen
+            return grads, None, {}
+        values = [gradients.values_of(g) for g in grads]
+        return grads, *self.accept_step(values, self.counters_now())
+
+    def counters_now(self) -> Any:
+        """Return the values of the counters, as attributes by name."""
+        counters = {n: backend.read(counter) for n, counter in self._state.shared.items()}
+        return collections.namedtuple("State", counters)(**counters)  # type: ignore[misc]
+
+    def scalars_now(self, number: Any, places: list[int]) -> Known:
+        """Return what hooks find in `t` in step `number`, by the keys of entries."""
+        known = {}
+        for dtype, rate in sorted({self._state.entries[place].scalars for place in places}):
+            settings = self._rates[rate]
+            # A MultiOptimizer has several and gives none.
+            lr = getattr(self._pipeline.mover.optimizer, "learning_rate", None)
+            lr, step = None if lr is None else scalar(lr, dtype), scalar(number, dtype)
+            if lr is not None and settings.factor != 1:
+                lr = lr * scalar(self.now(settings.factor), dtype)
+            values = {**self.scalars_in(settings, lr, step), "step": step}
+            known[dtype, rate] = {n: scalar(v, dtype) for n, v in values.items() if v is not None}
+        return known
+
+    def run_before(self, incoming: Incoming, scalars: Known) -> list[Any]:
+        """Run `before_step` and `before`; return the new gradients."""
+        if self.has("before_step"):
+            grads = self.before_step(incoming.grads, incoming.variables)
+            incoming = incoming._replace(grads=grads)
+        if not self.has("before"):
+            return incoming.grads
+
+        def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
+            return *self.before(g, x, s, t), {}
+
+        return hooks.run(self, "before", call, incoming, scalars)
+
+    def old_values(self, incoming: Incoming) -> list[Any] | None:
+        """Return what `after` finds as `t.old`, before the variables move."""
+        return hooks.values_of(self, incoming) if self.needs_old else None
+
+    def run_after(self, incoming: Incoming, scalars: Known, old: list[Any] | None) -> None:
+        """Run `after` and `after_step`."""
+        if self.has("after"):
+
+            def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
+                return None, *self.after(g, x, s, t)
+
+            hooks.run(self, "after", call, incoming, scalars, old)
+        if not self.has("after_step"):
+            return
+        new = self.after_step(incoming.variables)
+        if new is not None:
+            pairs = zip(incoming.variables, new, strict=True)
+            backend.commit([(v, None, keras.ops.cast(x, v.dtype)) for v, x in pairs])
+
+    def kept_unless_accepted(
+        self, incoming: Incoming, scalars: Known
+    ) -> list[tuple[Any, Any, Any]]:
+        """Return what to put back where `accept` says no: `(variable, accepted, old value)`."""
+        kept: list[tuple[Any, Any, Any]] = []
+        if not self.has("accept"):
+            return kept
+        for gradient, variable, place, _ in zip(*incoming, strict=True):
+            if self._overwrite_variable_with_gradient(variable):
+                continue
+            entry = self._state.entries[place]
+            t = Scalars(scalars[entry.scalars], entry.facts, False, backend.norm)
+            x = keras.ops.cast(backend.read(variable), entry.like.dtype)
+            accepted = self.accept(gradients.dense(gradient), x, t)
+            for owned in [variable, *state_of(self.inner_optimizer, place)]:
+                kept.append((owned, accepted, keras.ops.copy(backend.read(owned))))
+        return kept
+
+
+def pipeline_of(optimizer: Any) -> Pipeline:
+    """Return the steps of any optimizer."""
+    if isinstance(optimizer, Optimizer):
+        return optimizer._pipeline
+    return Pipeline((), ForeignMover(optimizer))

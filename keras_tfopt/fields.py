@@ -1,0 +1,180 @@
+"""Arguments of rules and wrappers as annotated fields, and the constructor made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from typing_extensions import dataclass_transform
+
+from keras_tfopt.checks import check_bool, check_hyperparameter, check_integer, check_number
+from keras_tfopt.engine import has_constructor
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """An argument: its default, or `REQUIRED`, and what checks a value for it."""
+
+    default: Any
+    check: Callable[[str, Any], Any]
+
+
+def within(
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    default: Any = REQUIRED,
+    left_open: bool = False,
+    right_open: bool = False,
+    fixed: bool = False,
+) -> Any:
+    """Declare an argument that is a number.
+
+    Args:
+        low: Smallest allowed number. Defaults to none.
+        high: Largest allowed number. Defaults to none.
+        default: Its default. If that is None, None is allowed. Without one, the argument has to be
+            given.
+        left_open: Whether `low` itself is refused.
+        right_open: Whether `high` itself is refused.
+        fixed: Whether it must be a number. Otherwise it may also be what gives a number in each
+            step: a schedule, a scalar variable or a callable without arguments.
+    """
+    how = {"left_open": left_open, "right_open": right_open}
+    check = check_number if fixed else check_hyperparameter
+    return _field_of(lambda name, value: check(name, value, low, high, **how), default)
+
+
+def integer(low: int, *, default: Any = REQUIRED) -> Any:
+    """Declare an argument that is an integer.
+
+    Args:
+        low: Smallest allowed integer.
+        default: Its default, as of `within`.
+    """
+    return _field_of(lambda name, value: check_integer(name, value, low), default)
+
+
+def flag(*, default: bool) -> Any:
+    """Declare an argument that is True or False.
+
+    Args:
+        default: Its default.
+    """
+    return Field(default, check_bool)
+
+
+def field(check: Callable[[str, Any], Any], *, default: Any = REQUIRED) -> Any:
+    """Declare an argument with a check of your own.
+
+    Args:
+        check: Function of the argument's name and value that returns the value, or raises an error.
+        default: Its default, which is not checked. Without one, the argument has to be given.
+    """
+    return Field(default, lambda name, value: value if value is default else check(name, value))
+
+
+def _field_of(check: Callable[[str, Any], Any], default: Any) -> Field:
+    optional = default is None
+    return Field(default, lambda n, value: None if optional and value is None else check(n, value))
+
+
+@dataclass_transform(field_specifiers=(within, integer, flag, field))
+class Fielded:
+    """Makes constructors from fields; type checkers and editors know them from the decorator."""
+
+    _fields: ClassVar[Mapping[str, Field]] = {}
+    _first_default: ClassVar[Any] = REQUIRED
+    _options: ClassVar[Mapping[str, Any]] = {}
+    """Options that the engine takes by `**base`, with defaults, to be shown in the signature."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        declares = _take_fields(cls)
+        if not has_constructor(cls):
+            cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
+        elif declares:
+            raise TypeError(
+                f"{cls.__name__} declares {declares} as arguments, and its __init__ is written by "
+                "hand. Either write `__post_init__(self)`, which runs once they are set, in the "
+                "place of `__init__`; or let `__init__` take and keep them"
+            )
+        super().__init_subclass__(**kwargs)
+
+
+def _engine_of(cls: type) -> Any:
+    """Return the class below all that users write, whose constructor the fields come on top of."""
+    return next(base for base in cls.__mro__ if "is_engine" in vars(base))
+
+
+def _take_fields(cls: type[Fielded]) -> list[str]:
+    """Collect what a class declares as arguments, and leave the defaults as its attributes."""
+    own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
+    for name, inherited in cls._fields.items():
+        if name in vars(cls) and name not in own and not isinstance(vars(cls)[name], property):
+            own[name] = Field(vars(cls)[name], inherited.check)  # another default
+    cls._fields = {**cls._fields, **own}
+    for name, declared in own.items():
+        if declared.default is REQUIRED:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, declared.default)
+    if "learning_rate" not in vars(cls) or isinstance(vars(cls)["learning_rate"], property):
+        return list(own)
+    cls._first_default = vars(cls)["learning_rate"]
+    delattr(cls, "learning_rate")  # where Keras has a property
+    return ["learning_rate", *own]
+
+
+def _constructor(cls: type[Fielded]) -> Callable[..., None]:
+    """Return the constructor of a class that declares its arguments.
+
+    The first argument of the engine comes first, then the fields, then what else it takes.
+    """
+    fields, default = cls._fields, cls._first_default
+    start = _engine_of(cls).__init__
+    _, first, *others = inspect.signature(start).parameters.values()
+    others = [p for p in others if p.kind == p.POSITIONAL_OR_KEYWORD]
+    names = [first.name, *fields, *(p.name for p in others)]
+
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        if len(args) > len(names):
+            raise TypeError(
+                f"{cls.__name__} takes at most {len(names)} positional arguments: {names}. "
+                f"Received: {len(args)}"
+            )
+        for name, value in zip(names, args, strict=False):
+            if name in given:
+                raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
+            given[name] = value
+        own = {name: given.pop(name, declared.default) for name, declared in fields.items()}
+        if default is not REQUIRED:
+            given.setdefault(first.name, default)
+        if first.name not in given:
+            raise TypeError(f"{cls.__name__} needs the argument `{first.name}`")
+        start(self, **given)
+        for name, declared in fields.items():
+            if own[name] is REQUIRED:
+                raise TypeError(f"{cls.__name__} needs the argument `{name}`")
+            setattr(self, name, declared.check(name, own[name]))
+        self.__post_init__()
+
+    kind = inspect.Parameter
+    __init__.fields = tuple(names)  # type: ignore[attr-defined]
+    options = {n: d for n, d in cls._options.items() if n not in fields}
+    # Python wants arguments without a default before those with one, or by name.
+    shown = [kind(n, kind.POSITIONAL_OR_KEYWORD, default=f.default) for n, f in fields.items()]
+    shown = [first.replace(default=default), *shown, *others]
+    __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            kind("self", kind.POSITIONAL_OR_KEYWORD),
+            *shown,
+            *(kind(n, kind.KEYWORD_ONLY, default=d) for n, d in options.items()),
+            *([] if options else [kind("base", kind.VAR_KEYWORD)]),
+        ]
+    )
+    return __init__

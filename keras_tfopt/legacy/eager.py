@@ -1,0 +1,291 @@
+"""Verbs that step with a Keras optimizer: all on JAX and PyTorch, and those over workers.
+
+`keras_tfopt.legacy.graph` defines the same names for TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine import (
+    Like,
+    check_traceable,
+    creating,
+    outside_compiler,
+    path_of,
+    pattern_of,
+    prepare,
+    slots_of,
+    variables_of,
+)
+from keras_tfopt.engine import is_variable as is_variable
+from keras_tfopt.engine.options import check_learning_rate
+from keras_tfopt.legacy.arguments import as_in_the_original, build_optimizer, rate_of
+from keras_tfopt.legacy.imperative import Imperative, assign_rows, take_rows
+from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
+from keras_tfopt.legacy.saver import eager_saver
+from keras_tfopt.legacy.table import Row
+from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
+
+OptimizerBase, MODULES = Optimizer, "keras_tfopt.legacy"
+
+
+apart = contextlib.nullcontext
+"""A context for making Keras optimizers."""
+
+
+def native(variable: Any) -> Any:
+    """Return a variable in the form that state is kept for."""
+    return variable
+
+
+read, name_of = ops.convert_to_tensor, path_of
+
+
+def make_variable(
+    getter: Callable, worker_device: str, copies: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Return what a getter of variables makes: the copies are slots of an optimizer."""
+    return getter(*args, **kwargs)
+
+
+def form_of(cls: type) -> type:
+    """Return the class of an object over workers."""
+    return cls
+
+
+class RuleVerbs(Optimizer):
+    """A rule, run by its Keras optimizer."""
+
+    _never_called = Optimizer._never_called | {"_prepare", "_create_slots", "_finish"}
+
+    _kind: str
+    _row: Row
+    _arguments: dict[str, Any]
+    _keras_arguments: Callable[[], dict[str, Any]]
+
+    def __init__(self, optimizer: Any):
+        super().__init__(optimizer, self._arguments.get("name", self._kind))
+
+    def _arguments_now(self) -> dict[str, Any]:
+        """Return the arguments with values that they have while an optimizer is made."""
+        return self._keras_arguments()
+
+    def _begin_step(self, global_step: Any) -> None:
+        self._tell_keras(global_step)
+
+    def _tell_keras(self, global_step: Any) -> None:
+        """Give the Keras optimizer what it needs besides gradients."""
+
+    def _set_rate(self, value: Any) -> None:
+        with as_in_the_original(self._kind, self._row):
+            self.keras.learning_rate = check_learning_rate(rate_of(value))
+
+    def _create(self, variables: list[Any]) -> None:
+        """Create the state of variables."""
+        prepare(self.keras, variables)
+
+    def _state(self, name: str) -> Any:
+        """Return state that belongs to all variables together, or None before there is any."""
+        return self.keras.slot(None, name) if self.keras.built else None
+
+    def _avoid_updating_slots(self) -> contextlib.AbstractContextManager[None]:
+        return self.keras.avoid_updating_slots()
+
+    def _like(self, variable: Any) -> Like:
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        return Like(tuple(variable.shape), dtype, path_of(variable))
+
+    def _rule_now(self, variable: Any) -> tuple[Any, Any, Any]:
+        """Return the rule and the learning rate of this step, and the value of a variable."""
+        x = ops.stop_gradient(ops.convert_to_tensor(variable))
+        rule = self.keras.rule_now(keras.backend.standardize_dtype(x.dtype))
+        return rule, ops.cast(self.keras.learning_rate, x.dtype), x
+
+
+class AllVariablesVerbs(RuleVerbs):
+    """A rule with one state for all variables, which are in the order of their names."""
+
+    def _covered(self, pairs: Pairs) -> list[Any]:
+        return sorted((variable for _, variable in pairs), key=path_of)
+
+
+class WrapperVerbs(Optimizer):
+    """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls.
+
+    Gradients of rows come to them as `keras_tfopt.RowGradient`.
+    """
+
+    _inside = "opt"  # the argument for the optimizer inside
+
+    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
+        self._kind, self._row = kind, row
+        self._opt = inner_of(self._inside, arguments[self._inside])
+        self._arguments = self._changed({**arguments, self._inside: self._opt.keras})
+        made = build_optimizer(kind, row, self._keras_arguments())
+        super().__init__(made, arguments.get("name", kind))
+        inside = self
+        while self._by_rows and isinstance(inside, WrapperVerbs):
+            inside = inside._opt
+            inside._by_rows = True
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments in a form that hooks take."""
+        return arguments
+
+    def _keras_arguments(self) -> dict[str, Any]:
+        """Return the arguments in a form that the Keras optimizer takes."""
+        return self._arguments
+
+    @outside_compiler
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
+        """Call that of `opt`; see `Optimizer.compute_gradients`."""
+        return self._opt.compute_gradients(*args, **kwargs)
+
+    @outside_compiler
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        """Call that of `opt`, with what is to be done around it; see `Optimizer`."""
+        pairs = checked_pairs(grads_and_vars)
+        check_counter(global_step)
+        check_traceable("apply_gradients")
+        self._begin_step(global_step)
+        verb = functools.partial(self._opt.apply_gradients, global_step=global_step, name=name)
+        return step_around(self._optimizer, verb, pairs, self._covered(pairs))
+
+    def _covered(self, pairs: Pairs) -> list[Any]:
+        return self._opt._covered(pairs)
+
+    def _as_given(self, variable: Any) -> Any:
+        return variable
+
+    def _with_slots(self) -> list[Any]:
+        """Return the variables that have slots of the wrapper."""
+        return variables_of(self._optimizer)
+
+    def _own_slot(self, variable: Any, name: str) -> Any:
+        return slots_of(self._optimizer, variable).get(name)
+
+    def _saver(self, slot: str, var_list: Any, moved: list[Any], name: str, more: Any) -> Any:
+        """Return a saver with slots of the wrapper in the places of the variables."""
+        average_of = functools.partial(self._own_slot, name=slot)
+        return eager_saver(var_list, moved, average_of, name, self)
+
+
+MultitaskVerbs = WrapperVerbs
+
+
+def step_around(
+    wrapper: Any, verb: Callable[[Pairs], Any], pairs: Pairs, covered: list[Any]
+) -> Any:
+    """Take a step of a Keras wrapper with a verb for the step inside; return what the verb does.
+
+    That is None where the wrapper has left out the step.
+    """
+    prepare(wrapper, covered)
+    results = []
+
+    def step(grads: list[Any], variables: list[Any]) -> None:
+        new = {id(variable): g for g, variable in zip(grads, variables, strict=True)}
+        results.append(verb([(new.get(id(variable)), variable) for _, variable in pairs]))
+
+    given = [pair for pair in pairs if pair[0] is not None]
+    wrapper.apply_around(step, [g for g, _ in given], [v for _, v in given])
+    return results[0] if results else None
+
+
+class DecayVerbs:
+    """Weight decay around the verb of a class, by a Keras wrapper for each choice of variables."""
+
+    _minimize: Callable[..., Any]
+    _covered: Callable[[Pairs], list[Any]]
+    _decay: Callable[..., Any]
+    _weight_decay: Any
+    _optimizer: Any
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._decaying: dict[Any, Any] = {}
+        self._by_rows = True
+
+    def _checked(self, grads_and_vars: Any) -> tuple[Pairs, Pairs]:
+        """Return pairs as they were given, and in the form that hooks take."""
+        pairs = checked_pairs(grads_and_vars)
+        return pairs, pairs
+
+    def _apply_decayed(self, verb: Callable, given: Pairs, pairs: Pairs, chosen: Any) -> Any:
+        """Take a step with decay of the chosen variables; None is all."""
+        check_traceable("apply_gradients")
+        patterns = {pattern_of(variable) for variable in chosen or ()}
+        if patterns:
+            patterns &= {pattern_of(v) for gradient, v in pairs if gradient is not None}
+            if not patterns:
+                return verb(pairs)
+        return step_around(self._decay_around(patterns or None), verb, pairs, self._covered(pairs))
+
+    def _decay_around(self, chosen: set[str] | None) -> Any:
+        """Return the Keras optimizer with decay of the variables of these patterns; None is all."""
+        key = None if chosen is None else frozenset(chosen)
+        if key not in self._decaying:
+            inner = self._optimizer
+            with creating(), as_in_the_original(type(self).__name__):
+                decayed = None if chosen is None else sorted(chosen)
+                made = self._decay(inner, self._weight_decay, decay_variables=decayed)
+                self._decaying[key] = made
+                if inner.built:
+                    made.build(variables_of(inner))
+        return self._decaying[key]
+
+    @property
+    def keras(self) -> Any:
+        """The Keras optimizer: like `keras_tfopt.DecoupledWeightDecay`, for all variables."""
+        return self._decaying[None]
+
+
+class CustomVerbs(Optimizer):
+    """A rule that is one function, called by a Keras optimizer."""
+
+    def __init__(self, learning_rate: Any, use_locking: bool, name: str):
+        self._learning_rate_tensor: Any = None
+        with as_in_the_original(type(self).__name__):
+            rule = Imperative(rate_of(learning_rate), self._functions(), name=name)
+        super().__init__(rule, name)
+
+    def _create_slots(self, var_list: Any) -> None:
+        """Create state for variables, by `_zeros_slot` or `_get_or_make_slot`."""
+
+    def _finish(self, update_ops: Any, name_scope: str) -> None:
+        """Act after the variables of a step."""
+
+    def _rate_now(self) -> Any:
+        return self._rate
+
+    def _zeros_slot(self, var: Any, slot_name: str, op_name: str) -> Any:
+        """Return the slot of this name, created with zeros if there is none."""
+        return self._optimizer.add_slot_of(var, slot_name, 0.0)
+
+    def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Any:
+        """Return the slot of this name, created with the value `val` if there is none."""
+        return self._optimizer.add_slot_of(var, slot_name, val)
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """Return the state called `name` of a variable; None if there is none, or not yet."""
+        return slots_of(self._optimizer, var).get(name)
+
+    def _assign(self, ref: Any, updates: Any, indices: Any = None) -> Any:
+        """Assign all of a variable or slot, or some rows; return its new value."""
+        return assign_rows(ref, ops.cast(updates, ref.dtype), indices)
+
+    def _gather(self, dense: Any, indices: Any = None) -> Any:
+        """Return rows of a variable, slot or tensor; all of it if `indices` is None."""
+        if indices is not None and isinstance(dense, keras.Variable):
+            return take_rows(dense, indices)
+        value = ops.convert_to_tensor(dense)
+        return value if indices is None else ops.take(value, indices, axis=0)

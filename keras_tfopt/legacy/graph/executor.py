@@ -1,0 +1,336 @@
+"""Run rules as optimizers of TensorFlow 1 run: one operation after another, in any graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as framework
+
+from keras_tfopt.engine.backends.tensorflow import execute, norm
+from keras_tfopt.engine.hyperparameters import Powers, Rates
+from keras_tfopt.engine.moving import Kind, Update, bind_rule, rounds
+from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
+from keras_tfopt.legacy.graph.backend import (
+    dtype_of,
+    group,
+    in_a_graph,
+    in_branch,
+    initial_value,
+    is_variable,
+    like_of,
+    name_of,
+    native,
+    outermost_graph,
+    place,
+    reaching,
+    read,
+    row_mask,
+    to_dense,
+    value_now,
+    value_of,
+    write,
+)
+from keras_tfopt.legacy.graph.verbs import Verbs, check_graph
+from keras_tfopt.legacy.optimizer import Pairs
+
+# The count of steps that schedules of Keras follow.
+STEPS = "iterations"
+
+MODES = {"dense": "dense", "rows": "rows", "move_rows": "move"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """The facts about an original that its rule does not have."""
+
+    learning_rate: Any
+    changing: Mapping[str, Any]
+    """Hyperparameters that are no numbers, by their names in the rule."""
+    powers: Mapping[str, str]
+    """By hyperparameter, the name of the variable that keeps its running power."""
+    global_step: Any = None
+    """Variable or number that counts steps: one less than the number of the step to come."""
+    raised: tuple[str, ...] = ()
+    """Hyperparameters that are raised to that number, in single precision or more."""
+    counter: tuple[str, str | None] | None = None
+    """Name and data type (None: that of the variables) of a count of steps of its own."""
+    shared: tuple[str, ...] = ()
+    """With scope "model": the slots that are variables; the others follow from these."""
+    scratch: tuple[str, ...] = ()
+    """With scope "model": the variable with the gradients of all variables."""
+    slots: Callable[[Like, Mapping[str, Slot]], Mapping[str, Slot]] = lambda like, ours: ours
+    """Returns the slots to be made for a variable, in order, given those of the rule."""
+    op_name: Callable[[str], str | None] = lambda slot: None
+    """Returns the text in the name of a slot's variable; None for the optimizer's name."""
+
+
+class Executor(Verbs):
+    """A rule under TensorFlow 1's protocol, on reference and on resource variables.
+
+    State is of variables that `tf.compat.v1.train.Saver` finds, one set in each graph. The
+    arithmetic runs in the data type of the variable, half precision included, as in TensorFlow 1.
+
+    Args:
+        rule: The `formula` of an optimizer: hyperparameters and pure functions.
+        facts: The facts about the original.
+        name: Name of the optimizer, which is part of the names of its variables.
+        use_locking: Whether assignments to reference variables take a lock.
+    """
+
+    def __init__(self, rule: Any, facts: Facts, name: str, use_locking: bool = False):
+        super().__init__(name, use_locking)
+        self._rule, self._facts = rule, facts
+        self._calls = Cache()
+        self._now: dict[str, Any] = {}
+        self._made: dict[Any, dict[str, Any]] = {}
+        self._written: dict[Any, Any] = {}
+        self._with_state: dict[int, Any] = {}
+        self._fast = Cache()
+        self._waiting: list[Update] = []
+        self._waits_at: Any = None
+        self._scalars_waiting: dict[tuple[str, int], Rates] = {}
+
+    # ---- State ----------------------------------------------------------------------------------
+
+    def _create_slots(self, var_list: Iterable[Any]) -> None:
+        variables = list(var_list)
+        self._assert_valid_dtypes(variables)
+        for variable in variables:
+            if id(variable) in self._with_state:
+                continue
+            self._with_state[id(variable)] = variable
+            like = like_of(variable)
+            with reaching(variable):  # whose initial value may say the shape
+                for name, slot in self._described(like).items():
+                    self._make_slot(variable, like, name, slot)
+        first = min(variables, key=lambda variable: variable.name)
+        for hyperparameter, name in self._facts.powers.items():
+            with reaching(self._facts.changing.get(hyperparameter)):
+                self._create_non_slot_variable(self._initial(hyperparameter), name, first)
+        if self._facts.counter is not None:
+            name, dtype = self._facts.counter
+            zero = tf.zeros([], dtype or dtype_of(first))
+            self._create_non_slot_variable(zero, name, first)
+
+    def _initial(self, hyperparameter: str) -> Any:
+        value = self._facts.changing.get(hyperparameter, getattr(self._rule, hyperparameter))
+        if is_variable(value):
+            return initial_value(value)  # it may not be there yet when powers are initialized
+        return value() if callable(value) else value
+
+    def _described(self, like: Like) -> Mapping[str, Slot]:
+        return self._facts.slots(like, dict(self._rule.slots(like)))
+
+    def _make_slot(self, variable: Any, like: Like, name: str, slot: Slot) -> Any:
+        op_name = self._facts.op_name(name) or self._name
+        if tuple(slot.shape) == like.shape and slot.initial == 0:
+            return self._zeros_slot(variable, name, op_name)
+        if not variable.shape.is_fully_defined():
+            value = tf.fill(tf.shape(native(variable)), tf.cast(slot.initial, like.dtype))
+            return self._get_or_make_slot(variable, value, name, op_name)
+
+        def initial(shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
+            if slot.initial == "identity":
+                return tf.eye(*slot.shape[-2:], batch_shape=slot.shape[:-2], dtype=dtype)
+            return tf.fill(shape, tf.cast(slot.initial, dtype))
+
+        return self._get_or_make_slot_with_initializer(
+            variable, initial, tf.TensorShape(slot.shape), tf.as_dtype(like.dtype), name, op_name
+        )
+
+    def _create_or_restore_slot_variable(
+        self, slot_variable_position: Any, slot_name: str, variable: Any
+    ) -> None:
+        """Create a slot that `tf.train.Checkpoint` has read, with the shape that the rule wants."""
+        like = like_of(variable)
+        slot = self._described(like).get(slot_name)
+        # TensorFlow would give it the variable's shape.
+        if slot is not None and tuple(slot.shape) != like.shape and tf.executing_eagerly():
+            self._make_slot(variable, like, slot_name, slot)
+        super()._create_or_restore_slot_variable(slot_variable_position, slot_name, variable)
+
+    def _state(self, name: str) -> Any:
+        return self._get_non_slot_variable(name, graph=outermost_graph())
+
+    def _count(self) -> Any:
+        """Return the variable that counts steps, where there is one."""
+        return self._state(self._facts.counter[0])  # type: ignore[index]
+
+    def _powers(self) -> dict[str, Any]:
+        """Return the variables with powers, by hyperparameter."""
+        return {h: self._state(name) for h, name in self._facts.powers.items()}
+
+    # ---- A step ---------------------------------------------------------------------------------
+
+    def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
+        facts = self._facts
+        given = [facts.learning_rate, facts.global_step, *facts.changing.values()]
+        check_graph(given, self)
+        self._check_finite(pairs)
+        if in_a_graph() or tf.distribute.has_strategy():
+            return super()._run(pairs, global_step, name)
+        # Outside of graphs, variables of one kind are compiled and updated together.
+        self._waiting, self._waits_at = [], place()
+        try:
+            done = super()._run(pairs, global_step, name)
+            for updates in rounds(self._waiting):
+                execute(self, updates, self._scalars_waiting)
+        finally:
+            self._waiting, self._waits_at = [], None
+        return done
+
+    def _check_finite(self, pairs: Pairs) -> None:
+        """Refuse, when eager, a gradient that would spoil the state for good."""
+        if not self._rule.needs_finite or not tf.executing_eagerly():
+            return
+        for gradient, variable in pairs:
+            values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+            if values is not None and not bool(tf.reduce_all(tf.math.is_finite(values))):
+                raise ValueError(
+                    f"{type(self).__name__} keeps sums of gradients and needs finite ones. "
+                    f"Received: NaN or infinity in the gradient of {name_of(variable)!r}; nothing "
+                    "has been changed"
+                )
+
+    def _prepare(self) -> None:
+        values = {"learning_rate": self._facts.learning_rate, **self._facts.changing}
+        for name in (*self._facts.powers, *self._facts.raised):
+            values.setdefault(name, getattr(self._rule, name))
+        self._made, self._written = {}, {}
+        self._now = {name: value_now(value, self._count) for name, value in values.items()}
+
+    def _scalars(self, dtype: str) -> dict[str, Any]:
+        """Return the scalars of this step in a data type, and the hyperparameters that change."""
+        key = dtype, place()
+        if key not in self._made:
+            now = {name: tf.cast(value, dtype) for name, value in self._now.items()}
+            lr = now.pop("learning_rate")
+            step = self._number(now, dtype)
+            found = dict(self._rule.formula(now).scalars(lr, step))
+            if tf.is_tensor(step):
+                found["step"] = step
+            found = {name: tf.cast(value, dtype) for name, value in found.items()}
+            self._made[key] = found | {HYPERPARAMETER + name: v for name, v in now.items()}
+        return self._made[key]
+
+    def _number(self, now: Mapping[str, Any], dtype: str) -> Any:
+        """Return the number of this step; where powers are kept, an object that has them."""
+        if self._facts.powers:
+            kept = self._powers().items()
+            return Powers({id(now[name]): tf.cast(power, dtype) for name, power in kept})
+        if self._facts.global_step is not None:
+            wide = "float64" if dtype == "float64" else "float32"
+            step = tf.cast(tf.identity(native(self._facts.global_step)), wide) + 1
+            powers = {
+                id(now[name]): tf.cast(tf.cast(self._now[name], wide) ** step, dtype)
+                for name in self._facts.raised
+            }
+            step = tf.cast(step, dtype)
+            return Powers(powers, step) if powers else step
+        if self._facts.counter is not None:
+            return tf.cast(self._count(), dtype) + 1
+        return None
+
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        return self._update(var, grad, None)
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return self._update(handle, grad, None)
+
+    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+        return self._update(var, grad.values, grad.indices)
+
+    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
+        return self._update(handle, grad, indices)
+
+    def _update(self, variable: Any, g: Any, indices: Any) -> Any:
+        """Return the operations that move a variable, by a dense gradient or by distinct rows."""
+        like = like_of(variable)
+        described = self._rule.slots(like)
+        names = tuple(described)
+        slots = [self.get_slot(variable, name) for name in names]
+        mode, mask = "dense", None
+        if indices is not None and self._rule.takes_rows(like):
+            mode = MODES[self._rule.sparse]
+        if indices is not None and mode != "rows":
+            mask = row_mask(indices, variable, g) if mode == "move" else None
+            g = to_dense(g, indices, variable)
+        in_rows = mode == "rows"
+        cut = [in_rows, *(in_rows and _by_row(slot, like) for slot in described.values())]
+        if self._waits_at == place() and variable.constraint is None:
+            if in_rows:
+                g = RowGradient.unchecked(g, indices, like.shape, named=True)
+            kind = self._kind_of(mode, like)
+            call = self._call(kind, names)
+            update = Update(kind, 0, like, names, slots, tuple(cut), call, variable, g, mask)
+            self._waiting.append(update)
+            self._scalars_waiting[like.dtype, 0] = Rates(self._scalars(like.dtype), 1)
+            return None
+        rows = [indices if by_row else None for by_row in cut]
+        everything = [variable, *slots]
+        # A variable that is listed twice moves twice: the second update starts from the first.
+        written = [self._written.get((id(v), place())) for v in everything]
+        old = [
+            (read(v) if i is None else tf.gather(v, i))
+            if w is None
+            else (value_of(w) if i is None else tf.gather(value_of(w), i))
+            for v, i, w in zip(everything, rows, written, strict=True)
+        ]
+        call = self._call(self._kind_of(mode, like), names)
+        x, changed = call(in_branch(g), old[0], old[1:], self._scalars(like.dtype), mask)
+        new = [x, *changed]
+        # Read everything before anything is written.
+        with tf.control_dependencies([value for value in new if value is not None]):
+            done = {
+                (id(v), place()): write(v, value, i, self._use_locking)
+                for v, value, i in zip(everything, new, rows, strict=True)
+                if value is not None
+            }
+            self._written |= done
+            return group(*done.values())
+
+    # `execute` reads these.
+    fused = property(lambda self: self._rule.fused)
+    flat = property(lambda self: self._rule.flat)
+
+    scope = property(lambda self: self._rule.scope)
+
+    def rule_to_share(self, number: int = 0) -> tuple[Any, tuple[str, ...]]:
+        """Return the rule, and the names of hyperparameters that are scalars of each step."""
+        return self._rule.with_attributes(dict.fromkeys(self._changing())), self._changing()
+
+    def _changing(self) -> tuple[str, ...]:
+        return (
+            *{**self._facts.changing, **self._facts.powers, **dict.fromkeys(self._facts.raised)},
+        )
+
+    def _kind_of(self, mode: str, like: Like) -> Kind:
+        facts = () if self._rule.scope == "element" else tuple(self._rule.facts_of(like).items())
+        return Kind(mode, like.dtype, decays=False, named=True, facts=facts)
+
+    def _call(self, kind: Kind, names: tuple[str, ...]) -> Callable:
+        if (kind, names) not in self._calls:
+            self._calls[kind, names] = bind_rule(self._rule, kind, names, norm, self._changing())
+        return self._calls[kind, names]
+
+    def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
+        advanced = []
+        with tf.control_dependencies([one for one in update_ops if one is not None]):
+            for hyperparameter, power in self._powers().items():
+                factor = tf.cast(self._now[hyperparameter], dtype_of(power))
+                with framework.colocate_with(power):
+                    advanced.append(write(power, read(power) * factor, None, self._use_locking))
+            if self._facts.counter is not None:
+                count = self._count()
+                with framework.colocate_with(count):
+                    advanced.append(write(count, read(count) + 1, None, self._use_locking))
+        return group(*update_ops, *advanced, name=name_scope)
+
+
+def _by_row(slot: Slot, like: Like) -> bool:
+    same = tuple(slot.shape[:1]) == like.shape[:1]
+    return same if slot.by_row is None else slot.by_row

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.engine import Slot
+from keras_tfopt.engine.nesting import check_one
+from keras_tfopt.fields import within
+from keras_tfopt.rule import register
+from keras_tfopt.wrapper import Wrapper
+
+
+@register
+class ScheduleFree(Wrapper):
+    r"""Takes an average of weights in the place of a learning rate that falls to zero.
+
+    Gradients are taken at y, which the variables hold in training. The inner optimizer moves z, and
+    x is an average of z, to evaluate and to keep:
+
+    $$
+    \begin{aligned}
+    z &\leftarrow \text{the inner step from } z - \eta \lambda y \\
+    w &= t^r (\max_{s \leq t} \eta_s)^p, \qquad W \leftarrow W + w \\
+    x &\leftarrow x + \frac{w}{W} (z - x) \\
+    y &\leftarrow \beta x + (1 - \beta) z
+    \end{aligned}
+    $$
+
+    with the inner optimizer's learning rate $\eta$ and the number $t$ of the step, 1 at the first.
+    All three start at the variables.
+
+    Args:
+        inner_optimizer: Any Keras optimizer, or its name or configuration. $\beta$ takes the place
+            of its momentum, which is best switched off. Its learning rate is constant, after a
+            warm-up where one is needed: `keras_tfopt.schedules.WarmUp`.
+        momentum: $\beta$ in [0, 1). Defaults to 0.9.
+        weight_decay_at_y: $\lambda \geq 0$, for all variables. Defaults to 0. A `weight_decay` of
+            the inner optimizer acts at z; groups and `exclude_from_weight_decay` are about that.
+        r: Power of the number of the step in the weights, >= 0. Defaults to 0.
+        weight_lr_power: $p \geq 0$. Defaults to 2: steps of a warm-up count little.
+        name: Name of the optimizer.
+        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+
+    Slots: `z` and `x`, of the variable's shape; float32 for half-precision variables. `weight_sum`,
+    which is $W$, and `largest_rate`, the largest $\eta$, one number for each variable.
+
+    Row gradients: passed on; x and y move in all rows in which they differ from z.
+
+    `keras_tfopt.averaged`, `keras_tfopt.callbacks.EvaluateWithAverages` and
+    `keras_tfopt.callbacks.AveragesCheckpoint` put x in the place of y. Statistics of
+    `BatchNormalization` are those at y; `keras_tfopt.callbacks.RefreshBatchNormalization` computes
+    those at x.
+
+    Example:
+
+    >>> lazy_adam = keras_tfopt.LazyAdam(0.0025, beta_1=0)
+    >>> model.compile(optimizer=keras_tfopt.ScheduleFree(lazy_adam), loss="mse")
+    >>> model.fit(inputs, targets, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
+
+    Reference: Defazio et al., "The Road Less Scheduled" (2024).
+
+    Differences: none in the numbers from the wrapper of the authors' package `schedulefree`. Its
+    AdamW and SGD are `keras_tfopt.ScheduleFreeAdamW` and `keras_tfopt.ScheduleFreeSGD`, which need
+    less memory. `keras.optimizers.ScheduleFreeAdamW` is Adam alone, and evaluates at y.
+    """
+
+    momentum: float = within(0, 1, default=0.9, right_open=True, fixed=True)
+    weight_decay_at_y: float = within(0, default=0.0, fixed=True)
+    r: float = within(0, default=0.0, fixed=True)
+    weight_lr_power: float = within(0, default=2.0, fixed=True)
+
+    def __post_init__(self) -> None:
+        check_one(self.inner_optimizer, type(self).__name__)  # by whose learning rate it weighs
+
+    def slots(self, like: Any) -> dict[str, Slot]:
+        own = {name: Slot(like.shape, "variable") for name in ("z", "x")}
+        return {**own, "weight_sum": Slot((), 0.0), "largest_rate": Slot((), 0.0)}
+
+    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
+        return {"lr": lr, "growth": step**self.r}
+
+    def average(self, x: Any, s: Any) -> Any:
+        return s.x
+
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        return g, s.z - t.lr * self.weight_decay_at_y * x if self.weight_decay_at_y else s.z
+
+    def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        z = x
+        rate = ops.where(t.lr > s.largest_rate, t.lr, s.largest_rate)
+        weight = t.growth * rate**self.weight_lr_power
+        total = s.weight_sum + weight
+        share = ops.where(total > 0, weight / ops.where(total > 0, total, 1.0), 0.0)
+        # In this form, rows in which x and z are equal stay to the bit.
+        mean = s.x + share * (z - s.x)
+        y = mean + (1 - self.momentum) * (z - mean)
+        return y, {"z": z, "x": mean, "weight_sum": total, "largest_rate": rate}

@@ -1,0 +1,72 @@
+"""One `Case` per public optimizer, and variables and gradients to train with.
+
+The tests loop over CASES. They name no optimizer where they are about all of them.
+"""
+
+import inspect
+
+import keras
+import pytest
+
+from tests.cases import addons, modern, over_workers, rules, second_order, wrappers
+from tests.stepping import MODES
+
+RULES = (*rules.CASES, *addons.CASES, *modern.CASES, *second_order.CASES)
+CASES = (*RULES, *wrappers.CASES, *over_workers.CASES)
+every_rule = pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in RULES])
+
+
+def every_case(*names):
+    """Parametrize over CASES, or over CASES and their variants: `every_case("case", "variant")`."""
+    if names == ("case",):
+        params = [pytest.param(case, id=case.name) for case in CASES]
+    else:
+        params = [
+            pytest.param(case, variant, id=f"{case.name}-{variant}")
+            for case in CASES
+            for variant in case.variants
+        ]
+    return pytest.mark.parametrize(names, params)
+
+
+def main_variant_in_all_modes(others):
+    """Parametrize over all modes for the main variant, and over `others` for the other variants."""
+    params = [
+        pytest.param(case, variant, mode, id=f"{case.name}-{variant}-{mode}")
+        for case in CASES
+        for variant in case.variants
+        for mode in (MODES if variant == case.main else others)
+    ]
+    return pytest.mark.parametrize(("case", "variant", "mode"), params)
+
+
+def training_of(case, function):
+    """Return how a case reaches the minimum of a function, "quadratic" or "rosenbrock"."""
+    own = getattr(case, function)
+    return own or next(getattr(other, function) for other in CASES if other.cls is case.inner)
+
+
+def keras_options():
+    """Names of the options that Keras's own base class takes, on any backend."""
+    constructors = [
+        vars(c)["__init__"]
+        for c in keras.optimizers.Optimizer.__mro__[:-1]
+        if "__init__" in vars(c)
+    ]
+    names = {name for each in constructors for name in inspect.signature(each).parameters}
+    names -= {"self", "args", "kwargs", "learning_rate"}
+    assert {"name", "clipnorm", "weight_decay", "use_ema"} <= names
+    return names
+
+
+def _representatives():
+    """Return the name of the first case of each kind that the engine treats in its own way."""
+    first = {}
+    for case in CASES:
+        kind = case.inner is None, case.scope, (case.inner or case.cls).flat, case.sparse
+        first.setdefault(kind, case)
+    return {case.name for case in first.values()}
+
+
+# A test that does not depend on a rule's formula takes these in full: see tests/cells.py.
+REPRESENTATIVES = _representatives()

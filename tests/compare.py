@@ -1,0 +1,55 @@
+"""Comparing arrays, and a runner with the reference of its optimizer."""
+
+import numpy as np
+
+
+def same(a, b):
+    """Return True if two lists of arrays are equal to the bit."""
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def assert_same(actual, expected):
+    """Assert that arrays are equal to the bit: two lists of them, or two dicts."""
+    if isinstance(actual, dict):
+        assert set(actual) == set(expected)
+        actual, expected = zip(*((actual[key], expected[key]) for key in actual), strict=True)
+    for a, b in zip(actual, expected, strict=True):
+        assert np.array_equal(a, b)
+
+
+def assert_close(actual, expected, tolerance, what, relative=None):
+    """Largest error, relative to `relative` or else to max(1, |expected|), is below tolerance."""
+    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
+    if not actual.size:
+        return
+    scale = np.maximum(1.0, np.abs(expected)) if relative is None else relative
+    error = np.abs(actual.astype("float64") - expected)
+    worst = np.max(error / scale)
+    assert worst <= tolerance, f"{what}: error {worst:.2e}, allowed {tolerance:.0e}"
+
+
+def follow(runner, reference, plan, tolerance):
+    """Step both, and compare every variable and slot after every step.
+
+    The reference computes in float64, from the very numbers that the optimizer gets. So float32
+    is compared with the true value of the formula and not with other roundings of it, which would
+    share such mistakes as 1 - float32(0.999). Slots are compared relative to the largest number
+    they have held: second moments can be all below the tolerance, and sums can cancel.
+    """
+    largest = {}
+    x = {path: value.astype("float64") for path, value in runner.values.items()}
+    s = reference.start(x)
+    for step, grads in enumerate(plan, start=1):
+        runner.step(grads)
+        x, s = reference.advance(grads, x, s, step)
+        values, slots = runner.values, runner.slots
+        assert set(slots) == set(s)
+        for path, expected in x.items():
+            assert_close(values[path], expected, tolerance, f"{path} after step {step}")
+        for path in s:
+            assert set(slots[path]) == set(s[path])
+            for name, expected in s[path].items():
+                scale = max(largest.get((path, name), 0.0), np.max(np.abs(expected), initial=0.0))
+                largest[path, name] = scale
+                what = f"slot {name} of {path} after step {step}"
+                assert_close(slots[path][name], expected, tolerance, what, scale or 1e-300)

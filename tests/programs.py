@@ -1,0 +1,31 @@
+"""Running Python programs in processes of their own."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from tests.stepping import BACKEND
+
+ROOT = pathlib.Path(__file__).parents[1]
+AS_USERS = {"JAX_ENABLE_X64": "0"}  # the test run itself has x64 on
+
+
+def run(*arguments, cwd=ROOT, timeout=600, **environment):
+    """Run Python with these arguments, on the backend of this run unless KERAS_BACKEND is given."""
+    environment = {"KERAS_BACKEND": BACKEND, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def output_of(*arguments, **options):
+    """Run Python as `run` does, and return what it prints. Fail if the program does."""
+    done = run(*arguments, **options)
+    assert done.returncode == 0, f"{arguments}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout

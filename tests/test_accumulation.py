@@ -1,0 +1,63 @@
+"""`gradient_accumulation_steps`: one step on the mean is k micro-steps."""
+
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.options import (
+    CASE,
+    INITIAL,
+    SCHEDULE,
+    Expected,
+    follow,
+    gradients,
+    initial,
+)
+from tests.stepping import MODES, Rows, Runner
+
+
+def by_row_mode():
+    """A case for each of the ways of rules with rows."""
+    names = {"dense": "Adam", "rows": "LazyAdam", "move_rows": "Nadam"}
+    assert all(CASE[name].cls.sparse == mode for mode, name in names.items())
+    return [CASE[name] for name in names.values()]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", by_row_mode(), ids=lambda case: case.name)
+def test_rows_that_are_named_with_a_gradient_of_zero_are_touched_by_an_accumulated_step(case, mode):
+    """This holds in a table and in another variable, after a step that gave all rows state."""
+    rng = np.random.default_rng(5)
+    options = {"gradient_accumulation_steps": 2}
+    shapes = {path: INITIAL[path].shape for path in ("layer/kernel", "table/embeddings")}
+    start = {path: INITIAL[path].astype("float32") for path in shapes}
+
+    def rows(indices, scale):
+        return {
+            p: Rows(scale * rng.normal(size=(len(indices), *s[1:])), np.array(indices, "int32"))
+            for p, s in shapes.items()
+        }
+
+    everywhere = [{p: rng.normal(size=s) for p, s in shapes.items()} for _ in range(2)]
+    plan = [*everywhere, rows([1, 0, 1], 0.0), rows([2, 0], 1.0), rows([3], 0.0), rows([3], 0.0)]
+    follow(
+        Runner(case.make(**options), start, mode),
+        Expected(case, start, **options),
+        plan,
+        case.tolerance("float32"),
+    )
+
+
+def test_accumulation_reads_schedules_at_the_number_of_micro_steps():
+    """A schedule counts calls of `apply`, as stock Keras documents."""
+    k, case = 2, CASE["Momentum"]
+    runner = Runner(
+        keras_tfopt.Momentum(SCHEDULE, gradient_accumulation_steps=k), initial(), "compiled"
+    )
+    expected = Expected(
+        case,
+        initial(),
+        learning_rate=lambda count: 0.1 / (1 + (k * (count + 1) - 1) / 2),
+        gradient_accumulation_steps=k,
+    )
+    follow(runner, expected, gradients(6), 4e-6)

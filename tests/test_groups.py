@@ -1,0 +1,402 @@
+"""Parameter groups: what `groups` of an optimizer does, and what it refuses."""
+
+import math
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.cases import every_case
+from tests.compare import assert_close, assert_same, follow
+from tests.grouped import Grouped, hyperparameters_of
+from tests.small_model import FEW, gradients, initial
+from tests.stepping import (
+    Rows,
+    Runner,
+    eager_and_compiled,
+    every_mode,
+    several_only,
+    through_json,
+    to_numpy,
+)
+
+START = {"a/kernel": np.full((3, 2), 2.0), "a/bias": np.ones(2), "b/kernel": np.full(2, 3.0)}
+GRADIENTS = {path: np.full_like(value, 0.5) for path, value in START.items()}
+
+
+@keras.saving.register_keras_serializable("tests")
+def slow_biases(variable):
+    return {"learning_rate_factor": 0.5} if variable.name == "bias" else None
+
+
+def moved(optimizer, mode, steps=1, grads=GRADIENTS):
+    """Return how far each variable has gone down."""
+    runner = Runner(optimizer, START, mode)
+    for _ in range(steps):
+        runner.step(grads)
+    return {path: START[path] - value for path, value in runner.values.items()}
+
+
+def assert_moved(optimizer, mode, expected, steps=1, grads=GRADIENTS):
+    for path, value in moved(optimizer, mode, steps, grads).items():
+        assert_close(value, np.broadcast_to(expected[path], value.shape), 1e-6, path)
+
+
+@every_case("case")
+@eager_and_compiled
+def test_every_optimizer_with_two_groups_matches_its_reference(case, mode):
+    """One has learning rates, the other hyperparameters; the kernel is in both."""
+    groups = {
+        r"^layer/": {"learning_rate_factor": 0.5},
+        r"(kernel|embeddings)$": {"learning_rate_factor": 0.25, **hyperparameters_of(case)},
+    }
+    runner = Runner(case.make(groups=groups), initial(paths=FEW), mode)
+    plan = gradients(steps=("normal", "masked", "normal"), paths=FEW)
+    follow(runner, Grouped(case, groups), plan, case.tolerance("float32", mode=mode))
+
+
+# Settings
+
+
+@pytest.mark.spread
+@every_mode
+def test_later_groups_win_for_each_setting(mode):
+    groups = [
+        {"^a/": {"learning_rate_factor": 0.5, "weight_decay": 0.3}},
+        slow_biases,
+        {"a/kernel": {"learning_rate_factor": 0.1}},
+    ]
+    optimizer = keras_tfopt.GradientDescent(0.1, weight_decay=0.2, groups=groups)
+    expected = {
+        "a/kernel": 0.01 * (0.5 + 0.3 * 2),
+        "a/bias": 0.05 * (0.5 + 0.3 * 1),
+        "b/kernel": 0.1 * (0.5 + 0.2 * 3),
+    }
+    assert_moved(optimizer, mode, expected)
+
+
+@every_mode
+def test_factors_may_be_schedules_and_multiply_the_common_learning_rate(mode):
+    halving = keras.optimizers.schedules.ExponentialDecay(1.0, 1, 0.5)
+    optimizer = keras_tfopt.GradientDescent(0.2, groups={"bias": {"learning_rate_factor": halving}})
+    optimizer.learning_rate = 0.1
+    expected = {"a/kernel": 0.1, "a/bias": 0.1 * (1 + 0.5) / 2, "b/kernel": 0.1}
+    assert_moved(optimizer, mode, expected, steps=2)
+
+
+@every_mode
+@pytest.mark.parametrize("around", (keras_tfopt.DecoupledWeightDecay, keras_tfopt.MovingAverage))
+def test_weight_decay_goes_to_the_wrapper_that_decays(around, mode):
+    groups = {
+        "^a/": {"weight_decay": 0.3, "learning_rate_factor": 0.5},
+        "bias": {"weight_decay": 0},
+    }
+    if around is keras_tfopt.MovingAverage:
+        optimizer = around(keras_tfopt.GradientDescent(0.1, weight_decay=0.2), groups=groups)
+        expected = {"a/kernel": 0.05 * (0.5 + 0.3 * 2), "b/kernel": 0.1 * (0.5 + 0.2 * 3)}
+    else:
+        optimizer = around(keras_tfopt.GradientDescent(0.1, groups=groups), 0.2)
+        expected = {"a/kernel": 0.3 * 2 + 0.05 * 0.5, "b/kernel": 0.2 * 3 + 0.1 * 0.5}
+    assert_moved(optimizer, mode, {**expected, "a/bias": 0.05 * 0.5})
+
+
+@every_mode
+def test_frozen_variables_stay_without_slots_and_count_in_no_norm(mode):
+    optimizer = keras_tfopt.Momentum(0.1, global_clipnorm=1.0, groups={"^a/": {"frozen": True}})
+    size = math.sqrt(2) * 2.0
+    grads = {**GRADIENTS, "a/bias": np.full(2, np.inf), "b/kernel": np.full(2, 2.0)}
+    assert_moved(optimizer, mode, {"a/kernel": 0, "a/bias": 0, "b/kernel": 0.2 / size}, 1, grads)
+    assert len(optimizer.variables) == 2 + 2  # counts, the learning rate, a slot
+    all_frozen = keras_tfopt.SkipNonFinite(keras_tfopt.Adam(groups={".": {"frozen": True}}))
+    assert_moved(all_frozen, mode, dict.fromkeys(START, 0))
+
+
+@every_mode
+def test_one_global_norm_over_all_groups(mode):
+    groups = {"^a/": {"learning_rate_factor": 0.5}}
+    optimizer = keras_tfopt.GradientDescent(0.1, global_clipnorm=0.1, groups=groups)
+    norm = math.sqrt(10 * 0.25)
+    step = 0.1 * 0.1 * 0.5 / norm
+    assert_moved(optimizer, mode, {"a/kernel": step / 2, "a/bias": step / 2, "b/kernel": step})
+
+
+@every_mode
+def test_max_norm_bounds_variables_after_the_step(mode):
+    groups = {"^b/": {"max_norm": 0.5}, "^a/": {"max_norm": 100.0}}
+    optimizer = keras_tfopt.GradientDescent(0.1, groups=groups)
+    expected = {"a/kernel": 0.05, "a/bias": 0.05, "b/kernel": 3.0 - 0.5 / math.sqrt(2)}
+    assert_moved(optimizer, mode, expected)
+
+
+@every_mode
+def test_units_are_clipped_except_where_a_group_says_otherwise(mode):
+    groups = {"bias": {"clip_unitwise": None}, "^b/": {"clip_unitwise": 0.001}}
+    optimizer = keras_tfopt.GradientDescent(1.0, clip_unitwise=0.01, groups=groups)
+    expected = {"a/kernel": 0.01 * 2, "a/bias": 0.5, "b/kernel": 0.001 * 3}
+    assert_moved(optimizer, mode, expected)
+    rows = Rows(GRADIENTS["a/kernel"][:2], np.array([2, 0], "int32"))
+    optimizer = keras_tfopt.GradientDescent(1.0, clip_unitwise=0.01)
+    step = 0.01 * 2 * math.sqrt(3 / 2)
+    expected = {"a/kernel": [[step], [0], [step]], "a/bias": 0, "b/kernel": 0}
+    assert_moved(optimizer, mode, expected, grads={"a/kernel": rows})
+
+
+@pytest.mark.spread
+@every_mode
+def test_flags_and_schedules_of_a_rule_by_group(mode):
+    falling = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.9, 0.5])
+    groups = {"^b/": {"nesterov": True}, "bias": {"momentum": falling}}
+    optimizer = keras_tfopt.Momentum(0.1, 0.8, groups=groups)
+    expected = {
+        "a/kernel": 0.05 * (1 + 1.8),
+        "a/bias": 0.05 * (1 + 1.5),
+        "b/kernel": 0.05 * (1.8 + 1 + 0.8 * 1.8),
+    }
+    assert_moved(optimizer, mode, expected, steps=2)
+
+
+@pytest.mark.spread
+@every_mode
+def test_accumulated_steps_have_the_learning_rates_of_groups(mode):
+    groups = {"^a/": {"learning_rate_factor": 0.5}}
+    optimizer = keras_tfopt.Adam(0.1, gradient_accumulation_steps=2, groups=groups)
+    expected = {"a/kernel": 0.05, "a/bias": 0.05, "b/kernel": 0.1}
+    assert_moved(optimizer, mode, expected, steps=2)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    (
+        lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 / 2**epoch),
+        lambda: keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=1, mode="max", min_lr=0.01),
+    ),
+    ids=("LearningRateScheduler", "ReduceLROnPlateau"),
+)
+def test_callbacks_change_the_common_learning_rate(callback):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.layers[0].set_weights([np.zeros((1, 1)), np.zeros(1)])
+    inner = keras_tfopt.GradientDescent(0.1, groups={"bias": {"learning_rate_factor": 0.5}})
+    model.compile(keras_tfopt.MovingAverage(inner), lambda y, output: keras.ops.mean(output))
+    x = np.full((4, 1), 3.0)
+    history = model.fit(x, x, epochs=4, verbose=0, callbacks=[callback()]).history
+    rates = history["learning_rate"]
+    assert len(set(rates)) >= 3
+    kernel, bias = (to_numpy(variable).item() for variable in model.trainable_variables)
+    assert kernel == pytest.approx(-3.0 * sum(rates))
+    assert bias == pytest.approx(-0.5 * sum(rates))
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@every_mode
+def test_variables_in_half_precision_have_the_learning_rates_of_groups(mode, dtype):
+    groups = {"^a/": {"learning_rate_factor": 0.5}}
+    inner = keras_tfopt.GradientDescent(0.25, groups=groups)
+    optimizer = keras_tfopt.LossScaleOptimizer(inner, initial_scale=8.0)
+    runner = Runner(optimizer, START, mode, dtype)
+    for _ in range(2):
+        runner.step({path: 8.0 * gradient for path, gradient in GRADIENTS.items()})
+    # All numbers are multiples of powers of two that half precision has.
+    for path, step in {"a/kernel": 1 / 16, "a/bias": 1 / 16, "b/kernel": 1 / 8}.items():
+        assert np.array_equal(runner.values[path], START[path] - 2 * step), path
+
+
+@keras_tfopt.register
+class AtMostTheLearningRate(keras_tfopt.Rule):
+    """A rule with scalars that a vector of learning rates would get wrong."""
+
+    def scalars(self, lr, step):
+        return {"most": keras.ops.max(keras.ops.stack([lr, lr / 2]))}
+
+    def update(self, g, x, s, t):
+        return x - keras.ops.minimum(g, t.most), {}
+
+
+@pytest.mark.spread
+@every_mode
+def test_rules_of_users_compute_with_one_learning_rate_at_a_time(mode):
+    groups = {"^a/": {"learning_rate_factor": 0.5, "weight_decay": 0.1}}
+    expected = {"a/kernel": 0.05 * (1 + 0.1 * 2), "a/bias": 0.05 * (1 + 0.1), "b/kernel": 0.1}
+    assert_moved(AtMostTheLearningRate(0.1, groups=groups), mode, expected)
+
+
+@pytest.mark.spread
+@several_only
+@eager_and_compiled
+def test_groups_equal_a_multi_optimizer_where_that_can_say_the_same(mode):
+    first = keras_tfopt.Adam(0.01, beta_2=0.9, weight_decay=0.1)
+    other = keras_tfopt.Adam(0.1)
+    several = keras.optimizers.MultiOptimizer(lambda v: first if v.path[0] == "a" else other)
+    groups = {"^a/": {"learning_rate_factor": 0.1, "beta_2": 0.9, "weight_decay": 0.1}}
+    apart, together = (
+        Runner(several, START, mode),
+        Runner(keras_tfopt.Adam(0.1, groups=groups), START, mode),
+    )
+    for _ in range(3):
+        apart.step(GRADIENTS)
+        together.step(GRADIENTS)
+    for path, value in together.values.items():
+        assert_close(value, apart.values[path], 1e-6, path)
+
+
+# Saving
+
+
+def test_configurations_hold_groups():
+    falling = keras.optimizers.schedules.ExponentialDecay(1.0, 1, 0.5)
+    groups = [
+        {re.compile("KERNEL", re.I): {"learning_rate_factor": falling, "nesterov": True}},
+        slow_biases,
+    ]
+    optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(groups=groups))
+    again = through_json(optimizer)
+    assert again.get_config() == optimizer.get_config()
+    assert_same(*(list(moved(one, "eager", 3).values()) for one in (optimizer, again)))
+
+
+def test_functions_that_are_not_registered_cannot_be_saved():
+    optimizer = keras_tfopt.Adam(groups=lambda variable: None)
+    with pytest.raises(ValueError, match="register_keras_serializable"):
+        optimizer.get_config()
+
+
+def network():
+    model = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            keras.layers.Embedding(6, 3, name="embedding"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, name="dense"),
+            keras.layers.BatchNormalization(name="norm"),
+            keras.layers.Dense(2, name="head"),
+        ]
+    )
+    random = np.random.default_rng(0)
+    model.set_weights([random.uniform(0.1, 1, size=w.shape) for w in model.get_weights()])
+    return model
+
+
+DATA = np.arange(24).reshape(6, 4) % 6, np.arange(12.0).reshape(6, 2)
+
+
+def test_a_saved_model_goes_on_as_one_that_was_not_saved(tmp_path):
+    """Although the paths of its variables change when it is loaded."""
+    model = network()
+    groups = [
+        keras_tfopt.layer_decay(model, 0.5),
+        keras_tfopt.no_decay(model),
+        {"dense/kernel": {"beta_2": 0.9}},
+        {r"^sequential\w*/norm/": {"learning_rate_factor": 0.3}},
+    ]
+    inner = keras_tfopt.Adam(0.1, weight_decay=0.1, groups=groups)
+    model.compile(keras_tfopt.Lookahead(inner, sync_period=2), "mse")
+    model.fit(*DATA, epochs=3, shuffle=False, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for one in (model, loaded):
+        one.fit(*DATA, epochs=3, shuffle=False, verbose=0)
+    for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        assert_close(a, b, 1e-6, "weights")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    (
+        ({"kernel": {"beta_3": 0.5}}, "'kernel'.*no setting 'beta_3'.*Did you mean 'beta_1'"),
+        ({"kernel": {"momentum": 0.5}}, "Adam has no setting 'momentum'.*There are: learning_rate"),
+        ({"kernel": {"learning_rate": 0.5}}, "learning_rate_factor"),
+        ({"kernel": {"learning_rate_factor": -0.5}}, "finite number >= 0 .*-0.5"),
+        ({"kernel": {"learning_rate_factor": math.nan}}, "finite number >= 0 .*nan"),
+        ({"kernel": {"learning_rate_factor": "1"}}, "finite number >= 0 .*'1'"),
+        ({"kernel": {"weight_decay": -1}}, "`weight_decay` must be a finite number >= 0"),
+        ({"kernel": {"max_norm": 0}}, "`max_norm` must be a finite number > 0"),
+        ({"kernel": {"clip_unitwise": math.inf}}, "`clip_unitwise` must be a finite number > 0"),
+        ({"kernel": {"frozen": 1}}, "`frozen` must be True or False"),
+        ({"kernel": {"frozen": True, "beta_1": 0.5}}, "no settings beside `frozen`"),
+        ({"kernel": {"beta_1": 1.0}}, r"'kernel'.*`beta_1` must be a number in \[0, 1\)"),
+        ({"(": {}}, "regular expressions"),
+        ({"": {"frozen": True}}, "no empty pattern"),
+        ({"kernel": 0.5}, "dictionary from regular expressions"),
+        ("kernel", "dictionary from regular expressions"),
+    ),
+)
+def test_bad_settings_are_refused_at_once(groups, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        keras_tfopt.Adam(groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    (
+        ({"a/kernle": {}}, "match variables. Received: 'a/kernle'.*'a/kernel'"),
+        ({"a/": {"frozen": True}, "bias": {"frozen": False}}, "'a/bias' must not be in a group"),
+        ({"^kernel": {}}, "matches none. Near paths: .'a/kernel', 'b/kernel'"),
+        (lambda variable: {"beta_3": 0.5}, "no setting 'beta_3'"),
+        (lambda variable: 0.5, "settings must be a dictionary or None"),
+    ),
+)
+def test_groups_that_do_not_fit_the_model_are_refused_before_the_first_step(groups, message):
+    optimizer = keras_tfopt.Adam(groups=groups)
+    variables = [
+        keras.Variable(value, name=path.replace("/", "_")) for path, value in START.items()
+    ]
+    before = [to_numpy(variable) for variable in variables]
+    with pytest.raises((TypeError, ValueError), match=message):
+        Runner(optimizer, START)
+    with pytest.raises((TypeError, ValueError)):
+        optimizer.apply([keras.ops.ones_like(v) for v in variables], variables)
+    assert_same([to_numpy(variable) for variable in variables], before)
+    assert not optimizer.built
+
+
+def test_the_name_of_a_sequential_is_part_of_paths():
+    model = network()
+    model.compile(keras_tfopt.Adam(groups={"^head/": {"frozen": True}}), "mse")
+    with pytest.raises(ValueError, match=r"All paths begin with 'sequential\w*/'.*head/kernel"):
+        model.fit(*DATA, verbose=0)
+
+
+def test_errors_of_functions_reach_the_user():
+    groups = [{"bias": {"frozen": True}}, lambda variable: {}[variable.path]]
+    with pytest.raises(KeyError, match="a/kernel"):
+        Runner(keras_tfopt.Adam(groups=groups), START)
+
+
+def test_hyperparameters_of_all_variables_together_are_refused():
+    with pytest.raises(ValueError, match="`beta_1` of GGT belongs to all variables together"):
+        keras_tfopt.GGT(groups={"kernel": {"beta_1": 0.5}})
+
+
+def test_groups_are_given_once_and_to_optimizers_that_have_them():
+    groups = {"kernel": {"learning_rate_factor": 0.5}}
+    with pytest.raises(ValueError, match="must be given once"):
+        keras_tfopt.MovingAverage(keras_tfopt.Adam(groups=groups), groups=groups)
+    with pytest.raises(TypeError, match="must be one of keras_tfopt"):
+        keras_tfopt.MovingAverage(keras.optimizers.Adam(), groups=groups)
+
+
+# Reports
+
+
+@pytest.mark.spread
+def test_groups_are_shown(capsys):
+    model = network()
+    groups = {"bias": {"weight_decay": 0.0}, "dense/": {"learning_rate_factor": 0.5}}
+    optimizer = keras_tfopt.MovingAverage(keras_tfopt.Adam(weight_decay=0.1), groups=groups)
+    model.compile(optimizer, "mse")
+    rows = {row["variable"].split("/", 1)[1]: row for row in optimizer.describe_groups(model).rows}
+    bias = rows["dense/bias"]
+    assert bias["groups"] == ("bias", "dense/")
+    assert bias["settings"] == {"weight_decay": 0.0, "learning_rate_factor": 0.5}
+    assert bias["state_bytes"] == 3 * 3 * 4  # an average and two moments
+    assert rows["head/kernel"]["groups"] == ()
+    assert "weight_decay=0.0, learning_rate_factor=0.5" in capsys.readouterr().out
+    report = keras_tfopt.diagnose(model, batch=DATA)
+    found = {row["variable"].split("/", 1)[1]: row for row in report.rows}
+    assert found["dense/bias"]["groups"] == "bias, dense/" and not found["dense/bias"]["decay"]
+    assert found["dense/kernel"]["decay"] and found["head/kernel"]["settings"] is None

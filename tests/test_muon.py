@@ -1,0 +1,150 @@
+"""What only Muon does: matrices of kernels, several in one product, another rule for the rest."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.stepping import MODES, Rows, Runner
+
+# On each backend every formula is met in test_contract.py.
+pytestmark = pytest.mark.spread
+
+PLAIN = dict(learning_rate=1.0, momentum=0.0, nesterov=False, scaling="original", others=None)
+
+
+def moved(shapes, grads=None, mode="eager", **arguments):
+    """What one step takes off zeros, by path, and the gradients."""
+    normal = np.random.default_rng(0).normal
+    grads = grads or {path: normal(size=shape) for path, shape in shapes.items()}
+    optimizer = keras_tfopt.Muon(**{**PLAIN, **arguments})
+    runner = Runner(optimizer, {path: np.zeros(shape) for path, shape in shapes.items()}, mode)
+    runner.step(grads)
+    return {path: -value for path, value in runner.values.items()}, grads
+
+
+def test_singular_values_come_near_one():
+    x, _ = moved({"kernel": (6, 4)})
+    values = np.linalg.svd(x["kernel"], compute_uv=False)
+    assert 0.6 < values.min() and values.max() < 1.3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equal_shapes_together_are_the_same_as_each_alone(mode):
+    shapes = {"a": (3, 5), "b": (3, 5), "c": (5, 3), "d": (3, 5)}
+    together, grads = moved(shapes, mode=mode)
+    for path, shape in shapes.items():
+        alone, _ = moved({path: shape}, {path: grads[path]}, mode)
+        np.testing.assert_allclose(together[path], alone[path], atol=2e-5)
+
+
+def test_kernels_are_matrices_of_their_last_axis():
+    conv, grads = moved({"kernel": (2, 2, 3, 4)})
+    matrix, _ = moved({"kernel": (12, 4)}, {"kernel": grads["kernel"].reshape(12, 4)})
+    np.testing.assert_allclose(conv["kernel"].reshape(12, 4), matrix["kernel"], atol=2e-5)
+
+
+@pytest.mark.parametrize(("axes", "shape"), [(1, (4, 2, 3)), ([0, 2], (2, 4, 2, 3))])
+def test_stacked_kernels_are_matrices_of_their_own(axes, shape):
+    x, grads = moved({"query/kernel": shape}, stack_axes={"query": axes})
+    axes = [axes] if isinstance(axes, int) else axes
+    stacked = np.moveaxis(grads["query/kernel"], axes, range(len(axes))).reshape(-1, 4, 3)
+    ours = np.moveaxis(x["query/kernel"], axes, range(len(axes))).reshape(-1, 4, 3)
+    for one, g in zip(ours, stacked, strict=True):
+        alone, _ = moved({"kernel": (4, 3)}, {"kernel": g})
+        np.testing.assert_allclose(one, alone["kernel"], atol=2e-5)
+
+
+def test_products_in_bfloat16_are_near():
+    exact, grads = moved({"kernel": (4, 6)})
+    near, _ = moved({"kernel": (4, 6)}, grads, products="bfloat16")
+    # Rounding by 2**-8, which each of five iterations lifts by up to 3.4 where singular values are
+    # small: 0.06 to 0.13 for gradients like these, of entries of up to 1.1, by backend.
+    assert 0 < np.max(np.abs(exact["kernel"] - near["kernel"])) < 0.2
+
+
+def test_one_schedule_and_one_norm_for_all():
+    adam = keras_tfopt.GradientDescent(0.25)
+    optimizer = keras_tfopt.Muon(0.5, others=adam, global_clipnorm=1.0)
+    assert optimizer.get_config()["others_factor"] == 0.5
+    runner = Runner(optimizer, {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}, "eager")
+    grads = {"kernel": np.array([[3.0, 0.0], [0.0, 0.0]]), "bias": np.array([0.0, 4.0])}
+    runner.step(grads)
+    np.testing.assert_allclose(runner.values["bias"], [0, -0.25 * 0.8], rtol=1e-6)
+    optimizer.learning_rate = 0.05
+    runner.step(grads)
+    np.testing.assert_allclose(runner.values["bias"], [0, -0.275 * 0.8], rtol=1e-6)
+
+
+def test_weight_decay_of_others_is_their_own():
+    optimizer = keras_tfopt.Muon(
+        0.5, others=keras_tfopt.Adam(0.25, weight_decay=0.1), weight_decay=0.2
+    )
+    runner = Runner(optimizer, {"kernel": np.ones((2, 2)), "bias": np.ones(2)}, "eager")
+    runner.step({"kernel": np.zeros((2, 2)), "bias": np.zeros(2)})
+    np.testing.assert_allclose(runner.values["kernel"], 1 - 0.5 * 0.2, rtol=1e-6)
+    np.testing.assert_allclose(runner.values["bias"], 1 - 0.25 * 0.1, rtol=1e-6)
+
+
+def test_others_are_adam_w():
+    adam_w = keras_tfopt.AdamW(0.25, weight_decay=0.1, beta_1=0.8, scale_by_learning_rate=True)
+    optimizer = keras_tfopt.Muon(0.5, others=adam_w)
+    adam = keras_tfopt.Muon(0.5, others=keras_tfopt.Adam(0.25, 0.8, weight_decay=0.1))
+    start = {"kernel": np.ones((2, 2)), "bias": np.ones(2)}
+    grads = {path: np.full_like(value, 0.3) for path, value in start.items()}
+    runners = [Runner(one, start, "eager") for one in (optimizer, adam)]
+    for runner in runners:
+        runner.step(grads)
+    np.testing.assert_array_equal(*(runner.values["bias"] for runner in runners))
+    again = keras_tfopt.Muon.from_config(optimizer.get_config())
+    assert again.get_config() == optimizer.get_config()
+    for refused in (
+        keras_tfopt.AdamW(0.25, weight_decay=0.1),
+        keras_tfopt.AdamW(
+            0.25, weight_decay=0.1, decay_variables="bias", scale_by_learning_rate=True
+        ),
+        keras_tfopt.DecoupledWeightDecay("sgd", 0.1, scale_by_learning_rate=True),
+    ):
+        with pytest.raises(ValueError, match=r"`others` must decay.*scale_by_learning_rate=True"):
+            keras_tfopt.Muon(0.5, others=refused)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_others_say_what_rows_do(mode):
+    optimizer = keras_tfopt.Muon(0.1, others="lazy_adam")
+    start = {"table/embeddings": np.ones((5, 2)), "kernel": np.ones((5, 2))}
+    runner = Runner(optimizer, start, mode)
+    rows = Rows(np.ones((1, 2)), np.array([3], "int32"))
+    for _ in range(2):
+        runner.step({"table/embeddings": rows, "kernel": rows})
+    touched = [3]
+    assert list(np.flatnonzero((runner.values["table/embeddings"] != 1).any(1))) == touched
+    assert np.isfinite(runner.values["kernel"]).all() and (runner.values["kernel"][3] != 1).all()
+
+
+def test_scalars_and_vectors_need_another_rule():
+    variables = [keras.Variable(np.ones(3), name="bias"), keras.Variable(np.ones((2, 2)))]
+    with pytest.raises(ValueError, match=r"Muon\(others=keras_tfopt.NadamW\(\)\).*\['bias'\]"):
+        keras_tfopt.Muon(others=None).build(variables)
+    assert keras_tfopt.Muon(others=None).slot_names == ()
+
+
+@pytest.mark.parametrize("axes", [2, [0]])
+def test_stack_axes_must_leave_a_matrix(axes):
+    with pytest.raises(ValueError, match="`stack_axes` must leave two axes"):
+        moved({"kernel": (2, 3)}, stack_axes={"kernel": axes})
+
+
+def test_schedules_need_a_factor():
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    with pytest.raises(ValueError, match="`others_factor` must say"):
+        keras_tfopt.Muon(schedule, others=keras_tfopt.Adam())
+    keras_tfopt.Muon(schedule, others=keras_tfopt.Adam(), others_factor=0.5)
+    keras_tfopt.Muon(schedule)
+
+
+def test_is_saved_with_its_other_rule():
+    optimizer = keras_tfopt.Muon(0.02, others=keras_tfopt.Adam(3e-4, 0.8), stack_axes={"q": (0, 1)})
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert again.get_config() == optimizer.get_config()
+    assert again.others.beta_1 == 0.8 and again.others_factor == pytest.approx(0.015)

@@ -1,0 +1,244 @@
+"""Training by the gradient at the worst point near the weights."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tfopt
+from keras_tfopt import SharpnessAware
+
+FOLDER = Path(__file__).parent / "golden" / "sam"
+# On PyTorch, Keras multiplies a matrix and a vector of float64 in float32.
+PRECISION = {"rtol": 1e-12, "atol": 1e-6 if keras.backend.backend() == "torch" else 0}
+CASES = json.loads((FOLDER / "manifest.json").read_text())["cases"]
+
+
+class Quadratic(keras.layers.Layer):
+    """The loss 0.5 w.A w - b.w of some variables, joined to one vector w."""
+
+    def __init__(self, matrix, vector, values):
+        super().__init__(dtype=str(matrix.dtype))
+        self.matrix, self.vector = matrix, vector
+        self.parts = []
+        for name, value in values.items():
+            self.parts.append(self.add_weight(shape=value.shape, name=name))
+            self.parts[-1].assign(value)
+
+    def call(self, inputs):
+        w = ops.concatenate([ops.reshape(part, (-1,)) for part in self.parts])
+        matrix, vector = (ops.convert_to_tensor(x, w.dtype) for x in (self.matrix, self.vector))
+        loss = 0.5 * ops.sum(w * ops.matmul(matrix, w)) - ops.sum(vector * w)
+        return loss + 0 * ops.sum(inputs, axis=-1)
+
+
+def trainer_of(layer, optimizer, run_eagerly=False, **options):
+    inputs = keras.Input((1,), dtype=layer.dtype)
+    trainer = SharpnessAware(keras.Model(inputs, layer(inputs)), dtype=layer.dtype, **options)
+    trainer.compile(optimizer, loss=lambda y, y_pred: y_pred, run_eagerly=run_eagerly)
+    return trainer
+
+
+def arrays_of(layer):
+    return [ops.convert_to_numpy(part) for part in layer.parts]
+
+
+def step(trainer):
+    batch = np.zeros((1, 1), trainer.dtype)
+    trainer.train_on_batch(batch, batch[:, 0])
+
+
+# ---- Formulas ------------------------------------------------------------------------------------
+
+
+def optimizer_of(constructor):
+    config = dict(constructor["config"])
+    if constructor["class_name"] == "adam":
+        return keras_tfopt.Adam(config["learning_rate"], beta_2=config["b2"], epsilon=1e-8)
+    return keras_tfopt.Momentum(config["learning_rate"], config.get("momentum", 0.0))
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize("case", [pytest.param(c, id=Path(c["file"]).stem) for c in CASES])
+def test_steps_are_those_of_optax(case, run_eagerly):
+    """An opaque step is a step here; else it is the last of each period."""
+    recorded = np.load(FOLDER / case["file"])
+    names = [variable["name"] for variable in case["variables"]]
+    options = {**case["defaults"], **case["kwargs"]}
+    rho = options["adv_optimizer"]["config"]["transforms"][1]["config"]["learning_rate"]
+    layer = Quadratic(
+        recorded["loss/A"], recorded["loss/b"], {name: recorded[f"init/{name}"] for name in names}
+    )
+    trainer = trainer_of(
+        layer,
+        optimizer_of(options["optimizer"]),
+        run_eagerly,
+        rho=rho,
+        ascent_steps=options["sync_period"] - 1,
+    )
+    calls = 1 if options["opaque_mode"] else options["sync_period"]
+    bounds = case["tolerances"].get("if_hyperparameters_are_rounded_to_float32", case["tolerances"])
+    for last in range(calls, case["steps"] + 1, calls):
+        step(trainer)
+        for name, value in zip(names, arrays_of(layer), strict=True):
+            expected = recorded[f"var/{last}/{name}"]
+            np.testing.assert_allclose(value, expected, **bounds["var"], err_msg=f"{last} {name}")
+
+
+@pytest.mark.parametrize("adaptive, alpha", [(True, 0.0), (False, 0.4), (True, 0.4)])
+def test_steps_are_those_of_the_papers(adaptive, alpha):
+    """ASAM and GSAM in NumPy, from their equations."""
+    random = np.random.default_rng(3)
+    half, b = random.normal(size=(10, 10)), random.normal(size=10)
+    matrix, w = half @ half.T / 10, random.normal(size=10)
+    layer = Quadratic(matrix, b, {"first": w[:4], "second": w[4:].reshape(3, 2)})
+    trainer = trainer_of(
+        layer, keras_tfopt.GradientDescent(0.125), rho=0.25, adaptive=adaptive, alpha=alpha
+    )
+    for _ in range(4):
+        step(trainer)
+        g = matrix @ w - b
+        scale = np.abs(w) if adaptive else 1.0
+        uphill = 0.25 * scale**2 * g / np.linalg.norm(scale * g)
+        there = matrix @ (w + uphill) - b
+        across = g - (g @ there) / (there @ there) * there
+        w = w - 0.125 * (there - alpha * across)
+        joined = np.concatenate([part.ravel() for part in arrays_of(layer)])
+        np.testing.assert_allclose(joined, w, **PRECISION)
+
+
+def test_a_gradient_of_zeros_goes_nowhere():
+    start = {"w": np.float32([1.0, 2.0])}
+    layer = Quadratic(np.eye(2, dtype="float32"), start["w"], start)  # at its minimum
+    step(trainer_of(layer, keras_tfopt.GradientDescent(0.5), rho=0.5))
+    np.testing.assert_array_equal(arrays_of(layer)[0], start["w"])
+
+
+def test_rho_follows_its_schedule():
+    matrix, start = np.eye(2, dtype="float32"), {"w": np.float32([3.0, 4.0])}
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 5.0])
+    layer = Quadratic(matrix, np.zeros(2, "float32"), start)
+    trainer = trainer_of(layer, keras_tfopt.GradientDescent(0.1), rho=schedule)
+    norms = [5.0]
+    for rho in (0.5, 5.0):
+        step(trainer)  # along w, so that norms say it all
+        norms.append(norms[-1] - 0.1 * (norms[-1] + rho))
+        np.testing.assert_allclose(np.linalg.norm(arrays_of(layer)[0]), norms[-1], 1e-6)
+
+
+# ---- In fit --------------------------------------------------------------------------------------
+
+
+def data():
+    random = np.random.default_rng(0)
+    return random.normal(size=(48, 8)).astype("float32"), random.integers(0, 3, 48)
+
+
+def network(policy="float32", dropout=0.3):
+    """A network whose layers draw numbers, count statistics and add to the loss."""
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            layers.Dense(16, "relu", dtype=policy, kernel_regularizer="l2"),
+            layers.ActivityRegularization(l2=1e-3, dtype="float32"),
+            layers.BatchNormalization(dtype=policy),
+            layers.Dropout(dropout, dtype=policy),
+            layers.Dense(3, dtype=policy),
+        ]
+    )
+
+
+def fitted(trainer, model, optimizer, **options):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    trainer.compile(optimizer, loss=loss, metrics=["accuracy"])
+    history = trainer.fit(*data(), batch_size=16, epochs=2, shuffle=False, verbose=0, **options)
+    return history.history, [ops.convert_to_numpy(v) for v in model.weights]
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}])
+def test_no_distance_is_plain_training(options):
+    """Losses, metrics, statistics and random numbers are those of training without it."""
+    plain = network()
+    history, weights = fitted(plain, plain, keras_tfopt.Momentum(0.1, 0.9, **options))
+    model = network()
+    trainer = SharpnessAware(model, rho=1e-30)
+    near, same = fitted(trainer, model, keras_tfopt.Momentum(0.1, 0.9, **options))
+    for name, values in history.items():
+        np.testing.assert_allclose(near[name], values, 1e-6)
+    for value, expected in zip(same, weights, strict=True):
+        np.testing.assert_allclose(value, expected, 1e-5, 1e-6)
+
+
+def test_mixed_precision_trains_as_float32_does():
+    results = []
+    for policy, scaled in [("float32", False), ("mixed_float16", True)]:
+        model = network(policy, dropout=0.0)
+        optimizer = keras_tfopt.Momentum(0.1, 0.9)
+        if scaled:
+            optimizer = keras_tfopt.LossScaleOptimizer(optimizer, initial_scale=2.0**10)
+        results.append(fitted(SharpnessAware(model, rho=0.1), model, optimizer)[0]["loss"])
+    np.testing.assert_allclose(results[1], results[0], 0.05)  # float16 has 11 bits
+
+
+def test_an_optimizer_of_keras_takes_the_steps_as_ours_does():
+    results = []
+    for optimizer in (keras.optimizers.SGD(0.1, 0.9), keras_tfopt.Momentum(0.1, 0.9)):
+        model = network()
+        results.append(fitted(SharpnessAware(model, rho=0.1), model, optimizer)[1])
+    for stock, ours in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, stock, 1e-4, 1e-5)
+
+
+def test_tables_train_as_with_dense_gradients():
+    results = []
+    for layer in (keras.layers.Embedding, keras_tfopt.layers.Embedding):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([layer(9, 4), keras.layers.Flatten(), keras.layers.Dense(1)])
+        trainer = SharpnessAware(model, rho=0.1)
+        trainer.compile(keras_tfopt.Adagrad(0.1), loss="mse")
+        ids = np.arange(12).reshape(6, 2) % 9
+        trainer.fit(ids, np.ones((6, 1)), batch_size=3, epochs=2, shuffle=False, verbose=0)
+        results.append([ops.convert_to_numpy(v) for v in model.weights])
+    for stock, ours in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, stock, 1e-5, 1e-6)
+
+
+def test_a_saved_trainer_is_loaded_with_its_state(tmp_path):
+    model = network()
+    trainer = SharpnessAware(model, rho=0.2, adaptive=True, alpha=0.1, ascent_steps=2)
+    fitted(trainer, model, keras_tfopt.Momentum(0.1, 0.9))
+    trainer.save(tmp_path / "trainer.keras")
+    loaded = keras.models.load_model(tmp_path / "trainer.keras")
+    configs = [one.get_config() for one in (loaded, trainer)]
+    assert [c.pop("model")["class_name"] for c in configs] == ["Sequential"] * 2
+    assert configs[0] == configs[1]
+    assert loaded.evaluate(*data(), verbose=0) == trainer.evaluate(*data(), verbose=0)
+    for old, new in zip(trainer.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(new), ops.convert_to_numpy(old))
+
+
+# ---- Bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, error, words",
+    [
+        ({"model": "net"}, TypeError, "`model` must be a keras.Model"),
+        ({"rho": 0.0}, ValueError, r"`rho` must be .*\(0, inf\).*0\.0"),
+        ({"rho": float("nan")}, ValueError, "`rho`"),
+        ({"rho": "0.1"}, TypeError, "`rho`"),
+        ({"alpha": -0.1}, ValueError, r"`alpha` must be .*\[0, inf\)"),
+        ({"adaptive": 1}, TypeError, "`adaptive` must be True or False"),
+        ({"ascent_steps": 0}, ValueError, "`ascent_steps` must be .*>= 1"),
+    ],
+)
+def test_bad_arguments_are_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        SharpnessAware(**{"model": network(), **options})

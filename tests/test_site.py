@@ -1,0 +1,131 @@
+"""What the documentation is made of: docstrings as reStructuredText, links, runs and pictures.
+
+`make docs` builds the site; there, a warning of Sphinx is an error.
+"""
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+import keras
+import pytest
+
+from integration.documentation import names
+
+ROOT = Path(__file__).parents[1]
+
+
+def extension(name):
+    """Import an extension of Sphinx that `docs/conf.py` loads."""
+    path = ROOT / "docs" / "extensions" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+restructured = extension("markdown_docstrings").restructured
+
+
+@pytest.mark.parametrize("entry", names.public(), ids=lambda entry: entry.path)
+def test_no_word_of_a_docstring_is_lost(entry):
+    text = inspect.getdoc(entry.item)
+    made = iter(re.findall(r"[A-Za-z]{3,}", restructured(text)))
+    missing = next((word for word in re.findall(r"[A-Za-z]{3,}", text) if word not in made), None)
+    assert missing is None, missing
+
+
+def test_markdown_of_docstrings_becomes_restructured_text():
+    text = """One line with `code` and $x^2$.
+
+$$
+x \\leftarrow x - g
+$$
+
+Slots: `m`, of
+    its shape.
+
+Args:
+    beta: Number in [0, 1], `beta`s.
+    **base: Options.
+
+```python
+a = 2**3
+```"""
+    made = restructured(text)
+    assert "One line with ``code`` and :math:`x^2`." in made
+    assert ".. math::" in made and "    x \\leftarrow x - g" in made
+    assert "**Slots.** ``m``, of" in made
+    assert "``beta``\\ s" in made and "\\**base:" in made
+    assert ".. code-block:: python\n\n    a = 2**3" in made and "$" not in made
+
+
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("integration/**/*.md")]
+)  # Sphinx follows those of docs/
+
+
+def anchors(document):
+    """Return the anchors that GitHub makes of headings."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", document, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_of_documents_lead_somewhere(path):
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", path.read_text("utf-8"), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", target):
+            continue
+        file, _, place = target.partition("#")
+        found = path.parent / file if file else path
+        assert found.exists(), target
+        assert not place or place in anchors(found.read_text("utf-8")), target
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the pictures are made on JAX")
+class TestRuns:
+    def test_every_optimizer_has_the_arguments_that_must_be_given(self):
+        from integration.documentation import runs
+
+        assert runs.unset() == {}
+
+    def test_a_path_is_that_of_plain_steps(self):
+        """The last step is made outside of the compiled loop, with a gradient by hand."""
+        import numpy as np
+
+        from integration.documentation import runs
+
+        rosenbrock = runs.FUNCTIONS[0]
+        run = runs.path("momentum", rosenbrock)
+        x, y = rosenbrock.start
+        a = np.zeros(2)
+        for k in range(5):
+            assert np.allclose(run.points[k], (x, y), rtol=1e-3, atol=1e-4), k
+            g = np.array([2 * (x - 1) - 400 * x * (y - x**2), 200 * (y - x**2)])
+            a = 0.9 * a + g
+            x, y = np.array([x, y]) - run.rate * a
+        assert len(run.points) == runs.STEPS + 1 and run.averages is None
+
+    def test_averages_are_seen(self):
+        import numpy as np
+
+        from integration.documentation import runs
+
+        run = runs.path("moving_average", runs.FUNCTIONS[1])
+        a = np.array(run.function.start)
+        for k in range(50):
+            a = 0.95 * a + 0.05 * run.points[k + 1]
+            assert np.allclose(run.averages[k], a, rtol=1e-4, atol=1e-5), k
+
+    def test_pictures(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        from integration.documentation import pictures
+
+        for path in (
+            pictures.draw_curve("lars", tmp_path),
+            pictures.draw_paths("lars", tmp_path),
+        ):
+            colors = set(re.findall(r"#([0-9a-f]{6})\b", path.read_text()))
+            assert colors and all(c[:2] == c[2:4] == c[4:] for c in colors), "shades of gray only"

@@ -1,0 +1,65 @@
+"""What the recordings of SOAP show in ways of their own: merged kernels, and single steps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_tfopt
+from integration import recordings
+from tests.compare import assert_close
+from tests.stepping import Runner, eager_and_compiled
+
+MODERN = Path(__file__).parent / "golden" / "modern"
+
+
+def recorded(name):
+    (case,) = recordings.select(MODERN, name, quirks=True).cases
+    return case
+
+
+@eager_and_compiled
+def test_merged_kernels_are_those_of_the_original_in_its_order_of_axes(mode):
+    case = recorded("SOAP__merge_dims")
+    order = (3, 2, 0, 1)  # output and input channels, height, width
+    start = {"conv": case.arrays["init/conv"].transpose(order)}
+    kwargs = case.entry["kwargs"]
+    optimizer = keras_tfopt.SOAP(
+        kwargs["lr"],
+        beta_1=kwargs["beta1"],
+        beta_2=kwargs["beta2"],
+        precondition_frequency=2,
+        max_precond_dim=10,
+        merge_dims=True,
+    )
+    runner = Runner(optimizer, start, mode)
+    decay = 1.0
+    for step in case.steps:
+        if step > 1:  # the original decays after each step but the first
+            decay = 1 - kwargs["lr"] * case.entry["defaults"]["weight_decay"]
+        runner.step({"conv": case.gradient("conv", step).transpose(order)})
+        runner.variables[0].assign(runner.variables[0] * decay)
+        expected = case.arrays[f"var/{step}/conv"].transpose(order)
+        assert_close(runner.values["conv"], expected, 1e-4, f"step {step}")
+        assert_close(
+            runner.slots["conv"]["GG_1"], case.arrays[f"slot/{step}/conv/GG_1"], 1e-4, "GG"
+        )
+
+
+@pytest.mark.parametrize("name", ["block", "frequency"])
+def test_lengths_and_intervals_begin_at_one(name):
+    argument = {"block": "max_precond_dim", "frequency": "precondition_frequency"}[name]
+    with pytest.raises(ValueError, match=f"`{argument}` must be an integer >= 1. Received: 0"):
+        keras_tfopt.SOAP(**{argument: 0})
+
+
+def test_no_basis_is_renewed_between_intervals():
+    rng = np.random.default_rng(0)
+    start = {"kernel": rng.normal(size=(4, 3))}
+    runner = Runner(keras_tfopt.SOAP(0.1, precondition_frequency=3), start, "eager")
+    bases = []
+    for _ in range(7):
+        runner.step({"kernel": rng.normal(size=(4, 3)).astype("float32")})
+        bases.append(runner.slots["kernel"]["Q_0"])
+    changed = [not np.array_equal(a, b) for a, b in zip(bases, bases[1:])]
+    assert changed == [False, False, True, False, False, True]

@@ -1,0 +1,14 @@
+"""Variables and counts of steps for the verbs of TensorFlow 1, on every backend."""
+
+import keras
+import numpy as np
+
+from tests.stepping import make_variable
+
+
+def counter(value=0, dtype="int32"):
+    return keras.Variable(value, dtype=dtype, trainable=False, name="global_step")
+
+
+def variable(values=(1.0, 2.0), name="x"):
+    return make_variable(name, np.asarray(values, "f"))
