@@ -302,6 +302,12 @@ def fit(run, parts=1, embedding=keras.layers.Embedding, **compile_arguments):
     return model, optimizer
 
 
+def difference(a, b):
+    """The largest, relative to the numbers where these are larger than 1."""
+    a, b = a.astype(float), b.astype(float)
+    return float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a)), initial=0.0))
+
+
 class Results(dict):
     def record(self, spread, steps, run, train, facts=lambda model, optimizer: {}):
         """Keeps what came of `train(run)`, which returns model and optimizer."""

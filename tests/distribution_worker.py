@@ -29,7 +29,7 @@ from keras_tfopt.layers import Embedding
 from tests import distribution_runs as job
 from tests.distribution_runs import DEVICES, RUNS, fit, make_model, named_rows
 from tests.exchange_worker import on_replicas, two_tensorflow_devices
-from tests.stepping import BACKEND
+from tests.stepping import BACKEND, to_numpy
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 
@@ -122,14 +122,16 @@ def on_tensorflow(results):
     }
 
     def facts(model, optimizer):
-        """Whether all variables are on both devices, with the same value."""
+        """Whether all variables are on both devices; by how much their values differ."""
         variables = [*model.trainable_variables, *optimizer.variables]
         copies = [strategy.experimental_local_results(v.value) for v in variables]
         return {
             "replicas": strategy.num_replicas_in_sync,
             "devices": min(len({copy.device for copy in each}) for each in copies),
-            "in_sync": all(
-                np.array_equal(each[0].numpy(), copy.numpy()) for each in copies for copy in each
+            "apart": max(
+                job.difference(to_numpy(each[0]), to_numpy(copy))
+                for each in copies
+                for copy in each
             ),
         }
 

@@ -65,12 +65,8 @@ def trained(results, spread, steps, run):
 
 
 def largest_difference(a, b):
-    """Relative to the numbers where these are larger than 1."""
     assert set(a) == set(b)
-    return max(
-        float(np.max(np.abs(a[name] - b[name].astype(float)) / np.maximum(1, np.abs(a[name]))))
-        for name in a
-    )
+    return max(worker.difference(a[name], b[name]) for name in a)
 
 
 @every_run
@@ -90,7 +86,10 @@ def test_really_spread(spread, steps, run, results):
     batch, length = worker.BATCH, worker.LENGTH
     assert facts.pop("devices") == 2
     if BACKEND == "tensorflow":
-        assert facts == {"replicas": 2, "in_sync": True}
+        # TensorFlow optimizes a graph as a whole, and may write the same operations of two replicas
+        # in different ways; what they come to differs by units in the last place.
+        assert facts.pop("apart") <= TOLERANCE / 10
+        assert facts == {"replicas": 2}
     elif BACKEND == "torch":
         assert facts == {"in_sync": True}
     else:
