@@ -18,7 +18,6 @@ release = version = keras_tfopt.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "markdown_docstrings",
@@ -37,7 +36,6 @@ myst_heading_anchors = 3
 html_math_renderer = "mathml"
 templates_path = ["templates"]
 
-autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_preserve_defaults = True
@@ -83,6 +81,12 @@ def linked(text):
     return re.sub(r"\[([^]]+)\]\(([^)\s]+)\)", page, text)
 
 
+def fold(app, page, template, context, doctree):
+    """Unfold the branch of a page only: the list of all pages on each took half of a build."""
+    if whole := context.get("toctree"):
+        context["toctree"] = lambda **options: whole(**options | {"collapse": True})
+
+
 def setup(app):
     def read(app, name, source):
         source[0] = linked(source[0])
@@ -92,3 +96,4 @@ def setup(app):
 
     app.connect("source-read", read)
     app.connect("include-read", include)
+    app.connect("html-page-context", fold, priority=100)  # before Furo's

@@ -105,12 +105,9 @@ def draw(name):
     ]
 
 
-def gallery():
+def gallery(cards, drawn):
+    """Write the page of all optimizers; `drawn` has the rows of their table."""
     folder = DOCS / "gallery"
-    cards = keras_tfopt.list_optimizers(exclude="keras.*")
-    spawned = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), spawned) as pool:
-        drawn = list(pool.map(draw, cards))
     rows = {kind: [row for is_rule, row in drawn if is_rule == kind] for kind in (True, False)}
     header = ["optimizer", "what it does", "row gradients", "bytes a parameter", "loss", "accuracy"]
     x, _, x_other, y_other = runs.digits()
@@ -249,10 +246,14 @@ def file_of(entry):
 def make(app):
     if keras.backend.backend() != "jax":
         raise RuntimeError("The pictures are made on JAX. Set KERAS_BACKEND=jax.")
-    api()
-    guides()
-    pictures.draw_page(DOCS / "user_guide" / "schedules.md")
-    gallery()
+    cards = keras_tfopt.list_optimizers(exclude="keras.*")
+    spawned = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), spawned) as pool:
+        drawn = pool.map(draw, cards)
+        api()
+        guides()
+        pictures.draw_page(DOCS / "user_guide" / "schedules.md")
+        gallery(cards, list(drawn))
 
 
 def setup(app):

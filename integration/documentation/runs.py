@@ -24,7 +24,7 @@ RATES = [10.0 ** (k / 2) for k in range(-7, 4)]  # from 0.0003 to 31.6
 EPOCHS, BATCH, HIDDEN, SEED = 20, 64, 32, 0
 STEPS = 200  # on a function
 
-# Arguments that have no default, and those whose default is made for longer trainings.
+# Arguments that have no default, and those whose default is made for longer trainings, or slow.
 ON_DIGITS: dict[str, dict[str, Any]] = {
     "adam_w": {"weight_decay": 1e-4},
     "momentum_w": {"weight_decay": 1e-4},
@@ -33,6 +33,7 @@ ON_DIGITS: dict[str, dict[str, Any]] = {
     "variable_clipping": {"vars_to_clip_dims": {"kernel$": [0]}, "max_norm": 3.0},
     "moving_average": {"average_decay": 0.95},
     "stochastic_weight_averaging": {"start_averaging": 200},
+    "distributed_shampoo": {"precondition_frequency": 10},
     "drop_stale": {"staleness": 0},
     "sync_replicas": {"replicas_to_aggregate": 1},
 }
