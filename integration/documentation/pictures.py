@@ -41,7 +41,8 @@ def draw_curve(name: str, folder: FilePath) -> FilePath:
     other, found = runs.curve(runs.beside(name)), runs.curve(name)
     epochs = np.arange(1, runs.EPOCHS + 1)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
+        figure, axes = plt.subplots(figsize=(7, 2.8))
+        figure.subplots_adjust(left=0.1, right=0.98, bottom=0.17, top=0.97)
         if name != runs.beside(name):
             label = f"{title_of(runs.beside(name))}, learning rate {other.rate:.2g}"
             axes.plot(epochs, other.losses, **DASHED, label=label)
@@ -58,11 +59,12 @@ def draw_curve(name: str, folder: FilePath) -> FilePath:
 def draw_paths(name: str, folder: FilePath) -> FilePath:
     """The runs on the functions, side by side."""
     with plt.rc_context(STYLE):
-        figure, both = plt.subplots(1, 2, figsize=(7, 3.7), layout="constrained")
+        figure, both = plt.subplots(1, 2, figsize=(7, 3.7))
+        figure.subplots_adjust(left=0.06, right=0.97, bottom=0.16, top=0.92)
         for axes, function in zip(both, runs.FUNCTIONS, strict=True):
             _draw_path(axes, runs.path(name, function))
         handles, labels = both[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+        figure.legend(handles, labels, loc="lower center", ncols=len(handles))
         return _save(figure, folder / f"{name}-paths.svg")
 
 
