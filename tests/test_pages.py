@@ -46,6 +46,24 @@ def for_verbs():
     return {**given, "loss": keras.losses.MeanSquaredError(), "step": step, "variable": variable}
 
 
+def small_model_on(backend):
+    """Mark what needs this backend."""
+
+    def make():
+        return small_model()
+
+    make.backend = backend
+    return make
+
+
+def with_averages():
+    given = small_model()
+    optimizer = keras_tfopt.MovingAverage(keras_tfopt.Adam(0.01))
+    given["model"].compile(optimizer, "mse")
+    given["model"].train_on_batch(given["x"], given["y"])
+    return {**given, "optimizer": optimizer}
+
+
 def in_a_graph():
     import tensorflow.compat.v1 as tf
 
@@ -57,13 +75,28 @@ def in_a_graph():
 GIVEN = {
     "user_guide/embeddings.md": (dict,),
     "user_guide/groups.md": (for_groups, for_groups, small_model),
+    "user_guide/own_loops.md": (
+        small_model_on("jax"),
+        with_averages,
+        small_model_on("tensorflow"),
+        small_model_on("torch"),
+        small_model_on("torch"),
+        small_model,
+    ),
     "user_guide/workers.md": (small_model,),
     "migration/tensorflow1.md": (for_verbs, in_a_graph),
     "migration/tensorflow_addons.md": (small_model,),
 }
-IN_GRAPHS = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+in_a_graph.backend = "tensorflow"
+
+
+def marks_of(make):
+    backend = getattr(make, "backend", None)
+    return [pytest.mark.backends(backend, reason=f"a block for {backend}")] if backend else []
+
+
 BLOCKS = [
-    pytest.param(page, number, marks=[IN_GRAPHS] * (make is in_a_graph))
+    pytest.param(page, number, marks=marks_of(make))
     for page, makers in GIVEN.items()
     for number, make in enumerate(makers)
 ]
