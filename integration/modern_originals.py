@@ -267,15 +267,16 @@ MODERN: dict[str, dict[str, Any]] = {
         "ours": "MARS",
         "arguments": {
             **_TORCH,
-            "betas_1d": None,
             "mars_type": "form",
             "lr_1d_factor": "factor",
             "caution": "caution",
         },
         "slots": _MOMENTS,
+        "unused": ("exp_avg_sq",),  # of matrices, in the form of Lion
         "other_defaults": {
             **_NO_DECAY,
             "mars_type": "adamw",
+            "betas_1d": None,
             "lr_1d_factor": 1.0,
             "caution": False,
         },
@@ -283,9 +284,9 @@ MODERN: dict[str, dict[str, Any]] = {
     },
     "timm.optim.Adan": {
         "ours": "Adan",
-        "arguments": _TORCH,
+        "arguments": {**_TORCH, "caution": "cautious"},
         "slots": {"exp_avg": "m", "exp_avg_diff": "d", "exp_avg_sq": "n"},
-        "other_defaults": {"no_prox": False},
+        "other_defaults": {"no_prox": False, "caution": False},
         "make": _adan,
     },
 }
@@ -330,13 +331,19 @@ def _adafactor_of_timm(given: Mapping[str, Any]) -> Any:
 
 
 def _mars(given: Mapping[str, Any]) -> Any:
+    """Options of timm for vectors and scalars are a group here."""
     given = dict(given)
-    others = given.pop("form", "adamw"), given.pop("factor", 1.0)
-    if others != ("adamw", 1.0):
-        raise ValueError(f"MARS has no counterpart of mars_type, lr_1d_factor: {others}")
+    given["form"] = {"adamw": "adam", "lion": "lion"}[given["form"]]
+    own = {"learning_rate_factor": given.pop("factor")}
+    own |= dict(zip(("beta_1", "beta_2"), given.pop("betas_1d") or (), strict=False))
+    groups = None if own == {"learning_rate_factor": 1.0} else [_of_vectors(own)]
     is_cautious = given.pop("caution", False)
-    mars = keras_tfopt.MARS(**given)
+    mars = keras_tfopt.MARS(**given, groups=groups)
     return keras_tfopt.Cautious(mars) if is_cautious else mars
+
+
+def _of_vectors(settings: Mapping[str, Any]) -> Any:
+    return lambda variable: settings if len(variable.shape) < 2 else None
 
 
 def _exponential_decay(init_value: float, transition_steps: int, decay_rate: float) -> Any:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from keras import ops
 
-from keras_tfopt.fields import within
+from keras_tfopt.fields import flag, within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.moments import quotient
+from keras_tfopt.rules.moments import at_least, quotient
 
 
 @register
@@ -26,7 +27,14 @@ class Adan(Rule):
     \end{aligned}
     $$
 
-    where $t$ counts the optimizer's steps from 1.
+    where $t$ counts the optimizer's steps from 1. With `cautious`, the numerator of $u$ has
+
+    $$
+    \frac{\phi m}{\max(\overline{\phi}, 0.001)}, \qquad
+    \phi = \begin{cases} 1 & m g > 0 \\ 0 & \text{otherwise} \end{cases}
+    $$
+
+    in the place of $m$, where $\overline{\phi}$ is the mean of $\phi$ over the variable.
 
     Args:
         learning_rate: Number >= 0, schedule or callable. Defaults to 0.001.
@@ -36,6 +44,8 @@ class Adan(Rule):
         epsilon: Number >= 0 that keeps the denominator from zero. Defaults to 1e-8.
         weight_decay: $\lambda \geq 0$. Variables are divided, as the proximal step of the penalty
             wants it. Defaults to 0.
+        cautious: Whether the average of gradients counts only where it has the sign of the
+            gradient. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
     Slots: `m`, `d` and `n`, the averages, and `last`, the gradient of the last step, of the
@@ -51,7 +61,9 @@ class Adan(Rule):
 
     Differences: for a decay that is subtracted, `no_prox` of the original, wrap an `Adan` without
     decay in `keras_tfopt.DecoupledWeightDecay(..., scale_by_learning_rate=True)`. `optax.adan`
-    weighs differences by $1 - \beta_2$ where $\beta_2$ belongs. Keras has no such optimizer.
+    weighs differences by $1 - \beta_2$ where $\beta_2$ belongs. `cautious` is `caution` of timm,
+    which leaves differences alone; `keras_tfopt.Cautious` around an `Adan` masks the whole step.
+    Keras has no such optimizer.
     """
 
     scope = "variable"
@@ -63,12 +75,15 @@ class Adan(Rule):
     beta_3: float = within(0, 1, default=0.99, right_open=True)
     epsilon: float = within(0, default=1e-8)
     weight_decay: float = within(0, default=0.0)
+    cautious: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Any]:
         return {name: zeros(like) for name in ("m", "d", "n", "last")}
 
     def facts_of(self, like: Any) -> dict[str, Any]:
-        return {"is_excluded": self.is_excluded(like)}
+        # Variables of different facts share no compiled code, so the size is named if it is read.
+        size = max(math.prod(like.shape), 1) if self.cautious else None
+        return {"is_excluded": self.is_excluded(like), "size": size}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {
@@ -83,7 +98,14 @@ class Adan(Rule):
         m = self.beta_1 * s.m + (1 - self.beta_1) * g
         d = self.beta_2 * s.d + (1 - self.beta_2) * change
         n = self.beta_3 * s.n + (1 - self.beta_3) * ops.square(g + self.beta_2 * change)
-        u = quotient(t.first * m + t.difference * d, ops.sqrt(n) / t.square + self.epsilon)
+        kept = self._kept(m, g, t) if self.cautious else m
+        u = quotient(t.first * kept + t.difference * d, ops.sqrt(n) / t.square + self.epsilon)
         decay = 0.0 if t.is_excluded else self.weight_decay
         x = (x - t.lr * u) / (1 + t.lr * decay)
         return x, {"m": m, "d": d, "n": n, "last": g}
+
+    def _kept(self, m: Any, g: Any, t: Any) -> Any:
+        """Return the part of the average that has the sign of the gradient, enlarged."""
+        agrees = ops.cast(m * g > 0, m.dtype)
+        mean = ops.square(t.norm(agrees)) / t.size  # the squared norm of a mask is its sum
+        return m * agrees / at_least(mean, 0.001)

@@ -1,4 +1,4 @@
-"""MARS-approx with AdamW (Yuan et al. 2024), without weight decay."""
+"""MARS-approx with AdamW or Lion (Yuan et al. 2024), without weight decay."""
 
 import numpy as np
 
@@ -14,12 +14,16 @@ class MARS(Reference):
         epsilon=1e-8,
         gamma=0.025,
         optimize_1d=False,
+        form="adam",
     ):
         self.learning_rate, self.epsilon, self.gamma = learning_rate, epsilon, gamma
         self.beta_1, self.beta_2, self.optimize_1d = beta_1, beta_2, optimize_1d
+        self.form = form
 
     def slots(self, x):
-        names = ["m", "v"] + ["last"] * (x.ndim > 1 or self.optimize_1d)
+        names = ["m", "v"]
+        if x.ndim > 1 or self.optimize_1d:
+            names = ["m", "last"] if self.form == "lion" else ["m", "v", "last"]
         return {name: np.zeros_like(x) for name in names}
 
     def update(self, g, x, s, step, path):
@@ -30,6 +34,8 @@ class MARS(Reference):
                 c = g + self.gamma * self.beta_1 / (1 - self.beta_1) * (g - s["last"])
                 c = c / max(1.0, np.sqrt(np.sum(c * c)))
         m = self.beta_1 * s["m"] + (1 - self.beta_1) * c
+        if "v" not in s:
+            return x - self.lr(step) * np.sign(m), {"m": m, **last}
         v = self.beta_2 * s["v"] + (1 - self.beta_2) * c * c
         size = np.sqrt(v / (1 - self.beta_2**step)) + self.epsilon
         direction = m / (1 - self.beta_1**step) / size
