@@ -191,6 +191,12 @@ MODERN: dict[str, dict[str, Any]] = {
         # The learning rate has no default there.
         "other_defaults": _NO_DECAY,
     },
+    "optax.contrib.simplified_ademamix": {
+        "ours": "SimplifiedAdEMAMix",
+        "arguments": _OPTAX,
+        "slots": {"n": "v"},
+        "other_defaults": _NO_DECAY,
+    },
     "pytorch_optimizer.AdEMAMix": {
         "ours": "AdEMAMix",
         "arguments": {**_TORCH, "t_alpha_beta3": "warmup_steps", "weight_decouple": "decoupled"},

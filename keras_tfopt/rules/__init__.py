@@ -50,6 +50,7 @@ from keras_tfopt.rules.rmsprop import RMSProp as RMSProp
 from keras_tfopt.rules.schedule_free_adam_w import ScheduleFreeAdamW as ScheduleFreeAdamW
 from keras_tfopt.rules.schedule_free_sgd import ScheduleFreeSGD as ScheduleFreeSGD
 from keras_tfopt.rules.shampoo import Shampoo as Shampoo
+from keras_tfopt.rules.simplified_ademamix import SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from keras_tfopt.rules.soap import SOAP as SOAP
 from keras_tfopt.rules.yogi import Yogi as Yogi
 

@@ -40,6 +40,19 @@ CASES = (
         scaling_arguments={"epsilon": 0.0},
     ),
     Case(
+        keras_tfopt.SimplifiedAdEMAMix,
+        variants={
+            "hyper": {**ADAM_ARGUMENTS, "alpha": 2.0},
+            "root": dict(learning_rate=0.01, beta_1=0.7, beta_2=0.9, epsilon_root=1e-3),
+            "defaults": {},
+        },
+        refused=BETAS,
+        quadratic=Training(200, learning_rate=0.03, falling=True, beta_1=0.9),
+        rosenbrock=Training(1000, learning_rate=0.02, falling=True, beta_1=0.9, beta_2=0.99),
+        step_scales_with_power=0,
+        scaling_arguments={"epsilon": 0.0},
+    ),
+    Case(
         keras_tfopt.ADOPT,
         variants={
             "hyper": dict(learning_rate=0.03, beta_1=0.8, beta_2=0.95, epsilon=0.05),
