@@ -5,6 +5,15 @@ from typing import Any
 
 import keras_tfopt
 
+# "dion" in optax, of five iterations
+_DION = [
+    [4.0848, -6.8946, 2.9270],
+    [3.9505, -6.3029, 2.6377],
+    [3.7418, -5.5913, 2.3037],
+    [2.8769, -3.1427, 1.2046],
+    [2.8366, -3.0525, 1.2012],
+]
+
 
 def _of_torch(given: Mapping[str, Any]) -> Any:
     return keras_tfopt.Muon(**{**given, "scaling": given["scaling"] or "original"})
@@ -15,8 +24,8 @@ def _of_optax(given: Mapping[str, Any]) -> Any:
     given = dict(given)
     others = {name: given.pop(name) for name in list(given) if name.startswith("adam_")}
     axes = given.pop("axes") or {}
-    if given.pop("preconditioning") != "frobenius" or isinstance(given["ns_coefficients"], str):
-        raise ValueError(f"Muon has no counterpart of what is given: {given}")
+    if given["ns_coefficients"] == "dion":
+        given["ns_coefficients"] = _DION
     rms, rate, decay = given.pop("consistent_rms"), given["learning_rate"], others["adam_decay"]
     inner: dict[str, Any] = {"epsilon": given["epsilon"], "weight_decay": decay}
     inner |= {"beta_1": others["adam_b1"], "beta_2": others["adam_b2"]}
@@ -76,7 +85,9 @@ MUON: dict[str, dict[str, Any]] = {
         "make": _of_torch,
         "deviations": {
             "the original divides by the larger of a norm and epsilon, ours by their sum": (
-                lambda case: case.float64 or case.name.endswith("tiny_gradients")
+                lambda case: (
+                    case.float64 or case.name.endswith(("tiny_gradients", "full_precision_hyper"))
+                )
             )
         },
     },
@@ -89,7 +100,8 @@ MUON: dict[str, dict[str, Any]] = {
             "adam_weight_decay": "adam_decay",
             "adam_learning_rate": "adam_rate",
             "muon_weight_dimension_numbers": "axes",
-            **dict.fromkeys(["weight_decay_mask", "mu_dtype", "adaptive"]),
+            "preconditioning": "norm",
+            **dict.fromkeys(["weight_decay_mask", "mu_dtype"]),
         },
         "slots": {"mu": "m", "nu": "v"},
         "other_defaults": {
@@ -97,6 +109,7 @@ MUON: dict[str, dict[str, Any]] = {
             "weight_decay": 0.0,
             "ns_coeffs": [3.4445, -4.775, 2.0315],
             "preconditioning": "frobenius",
+            "adaptive": False,
             "adam_b1": 0.9,
             "adam_b2": 0.999,
             "adam_eps_root": 0.0,

@@ -55,6 +55,42 @@ def test_stacked_kernels_are_matrices_of_their_own(axes, shape):
         np.testing.assert_allclose(one, alone["kernel"], atol=2e-5)
 
 
+@pytest.mark.parametrize("norm", ["spectral", "schatten", "aol"])
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
+def test_singular_values_after_division_are_at_most_one(norm, shape):
+    """An iteration by 1, 0, 0 changes nothing."""
+    x, _ = moved(
+        {"kernel": shape}, norm=norm, scaling=1 / 6**0.5, ns_steps=1, ns_coefficients=[1, 0, 0]
+    )
+    largest = np.linalg.svd(x["kernel"], compute_uv=False).max()
+    lowest = 1 - 1e-5 if norm == "spectral" else 0.8
+    assert lowest < largest < 1 + 1e-6
+
+
+def test_adaptive_steps_have_the_size_of_each_gradient():
+    normal = np.random.default_rng(0).normal
+    first, second = normal(size=(3, 4)), 10 * normal(size=(3, 4))
+    grads = {"kernel": np.stack([first, second])}
+    x, _ = moved(
+        {"kernel": (2, 3, 4)}, grads, adaptive=True, stack_axes={"kernel": 0}, norm="spectral"
+    )
+    for one, g in zip(x["kernel"], (first, second), strict=True):
+        whole, total = np.linalg.norm(one, 2), np.linalg.norm(g, "nuc")
+        assert 0.6 * 0.6 < whole / total < 1.3 * 1.3
+
+
+def test_coefficients_are_given_for_every_iteration():
+    rows = [[3.0, -4.0, 1.8]] * 3
+    with pytest.raises(ValueError, match=r"`ns_coefficients`.*Received: 3 of them, and ns_steps=5"):
+        keras_tfopt.Muon(ns_coefficients=rows)
+    grads = {"kernel": np.random.default_rng(1).normal(size=(4, 3))}
+    each, _ = moved({"kernel": (4, 3)}, grads, ns_coefficients=rows, ns_steps=3)
+    all_, _ = moved({"kernel": (4, 3)}, grads, ns_coefficients=rows[0], ns_steps=3)
+    np.testing.assert_array_equal(each["kernel"], all_["kernel"])
+    optimizer = keras_tfopt.Muon(ns_coefficients=rows, ns_steps=3)
+    assert keras_tfopt.Muon.from_config(optimizer.get_config()).ns_coefficients == rows
+
+
 def test_products_in_bfloat16_are_near():
     exact, grads = moved({"kernel": (4, 6)})
     near, _ = moved({"kernel": (4, 6)}, grads, products="bfloat16")

@@ -13,10 +13,11 @@ from keras_tfopt.rules.matrices import NOT_MATRICES, MatrixRule
 from keras_tfopt.rules.muon_arguments import (
     check_axes,
     check_coefficients,
+    check_iterations,
     check_others,
     check_scaling,
 )
-from keras_tfopt.rules.orthogonalization import orthogonalized
+from keras_tfopt.rules.orthogonalization import NORMS, orthogonalized
 
 
 @register
@@ -53,10 +54,19 @@ class Muon(MatrixRule):
             updates about $\rho$ in each matrix; "match_rms_adamw", the default, is the same with
             0.2, the usual size of AdamW's, so that one learning rate does for all variables.
         ns_steps: Number of iterations, integer >= 1. Defaults to 5.
-        ns_coefficients: $a, b, c$. Defaults to [3.4445, -4.775, 2.0315].
+        ns_coefficients: $a, b, c$, or a list of three numbers for each iteration. Defaults to
+            [3.4445, -4.775, 2.0315].
+        norm: What $u$ is divided by, so that its singular values are at most 1. "frobenius", the
+            default, is the cheapest, and makes them smaller than need be. "schatten" is
+            $\sqrt{\|A\|_F}$, which is nearer to the largest of them, with $A = u u^\top$, or
+            $u^\top u$ if there are more rows than columns. "spectral" is the largest itself, by a
+            singular value decomposition. "aol" divides each row $i$, or column if there are more
+            rows than columns, by the root of $\sum_j |A_{ij}|$.
         epsilon: $\epsilon > 0$. Defaults to 1e-7.
         bias_correction: Whether $m$ is divided by $1 - \mu^t$, where $t$ counts steps from 1, or in
             the look ahead $m$ by $1 - \mu^{t+1}$ and $g$ by $1 - \mu^t$. Defaults to False.
+        adaptive: Whether $X$ is multiplied by the sum of the elements of $u \odot X$, about the
+            sum of the singular values of $u$, so that steps grow with gradients. Defaults to False.
         products: Data type of the iteration: "bfloat16", "float32", or None, the default, for that
             of the slots. The first is faster on accelerators that have it, and all that is needed.
         others: Rule for all other variables: an optimizer of this package, its name or
@@ -91,7 +101,9 @@ class Muon(MatrixRule):
     Differences: from the author's implementation, the iteration is in full precision by default,
     and $f$ of a convolution is that of its matrix. `torch.optim.Muon` takes matrices only, has a
     weight decay of 0.1, and divides by the larger of the norm and $\epsilon$.
-    `optax.contrib.muon` corrects the bias and has further forms of the iteration.
+    `optax.contrib.muon` corrects the bias; its `preconditioning` is `norm` here. Its
+    `adaptive` has one sum for all matrices of a stack, and its `ns_steps` has no effect where each
+    iteration has coefficients; here their numbers have to agree.
     `keras.optimizers.Muon` has a form of Adam inside, whose arguments are its own.
     """
 
@@ -101,13 +113,19 @@ class Muon(MatrixRule):
     scaling: Any = field(check_scaling, default="match_rms_adamw")
     ns_steps: int = integer(1, default=5)
     ns_coefficients: Any = field(check_coefficients, default=[3.4445, -4.775, 2.0315])
+    norm: str = field(one_of(*NORMS), default="frobenius")
     epsilon: float = within(0, default=1e-7, left_open=True)
     bias_correction: bool = flag(default=False)
+    adaptive: bool = flag(default=False)
     products: Any = field(one_of(None, "bfloat16", "float32"), default=None)
     others: Any = field(check_others, default="nadam_w")
     others_factor: Any = within(0, default=None, fixed=True)
     other_variables: Any = field(check_choice, default=NOT_MATRICES)
     stack_axes: Any = field(check_axes, default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_iterations(self.ns_steps, self.ns_coefficients)
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         ahead, present = (self.momentum, 1 - self.momentum) if self.nesterov else (1.0, 0.0)
@@ -130,13 +148,11 @@ class Muon(MatrixRule):
         turned = ops.transpose(u, order)
         shape = [int(turned.shape[n]) for n in range(len(order))]
         columns, rows = shape[-1], math.prod(shape[len(stack) : -1])
-        x = orthogonalized(
-            ops.reshape(turned, (-1, rows, columns)),
-            self.ns_steps,
-            self.ns_coefficients,
-            self.epsilon,
-            self.products,
-        )
+        u = ops.reshape(turned, (-1, rows, columns))
+        how = (self.ns_coefficients, self.norm, self.epsilon, self.products)
+        x = orthogonalized(u, self.ns_steps, *how)
+        if self.adaptive:
+            x = x * ops.sum(u * x, axis=(1, 2), keepdims=True)
         x = ops.reshape(self._scale(rows, columns) * x, shape)
         return ops.transpose(x, [order.index(axis) for axis in range(len(order))])
 

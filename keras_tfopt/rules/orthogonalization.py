@@ -7,28 +7,49 @@ from typing import Any
 
 from keras import ops
 
+NORMS = ("frobenius", "spectral", "schatten", "aol")
+
 
 def orthogonalized(
-    matrices: Any, steps: int, coefficients: Sequence[float], epsilon: Any, dtype: str | None
+    matrices: Any,
+    steps: int,
+    coefficients: Sequence[Any],
+    norm: str,
+    epsilon: Any,
+    dtype: str | None,
 ) -> Any:
     """Return matrices with their singular values moved near 1, by Newton-Schulz iterations.
 
     Args:
         matrices: Tensor of shape (n, rows, columns).
         steps: Number of iterations.
-        coefficients: a, b, c of a X + (b A + c A A) X with A the product of X and its transpose.
-        epsilon: Number > 0 that is added to the norm by which a matrix is divided before.
+        coefficients: a, b, c of a X + (b A + c A A) X with A the product of X and its transpose,
+            or a list of these for each iteration.
+        norm: One of `NORMS`, by which a matrix is divided before.
+        epsilon: Number > 0 that is added to the norm.
         dtype: Data type of the products; None takes that of the matrices.
     """
-    a, b, c = coefficients
-    norm = ops.sqrt(ops.sum(ops.square(matrices), axis=(1, 2), keepdims=True))
-    x = matrices / (norm + epsilon)
-    wide = int(x.shape[1]) <= int(x.shape[2])  # objects where TensorFlow behaves as its version 1
-    x = x if wide else ops.transpose(x, (0, 2, 1))
+    rows, columns = (int(n) for n in matrices.shape[1:])  # objects in graphs of TensorFlow 1
+    wide = rows <= columns
+    x = matrices if wide else ops.transpose(matrices, (0, 2, 1))
+    x = x / (_norm(x, norm) + epsilon)
     x = x if dtype is None else ops.cast(x, dtype)
-    for _ in range(steps):
+    each = coefficients if isinstance(coefficients[0], Sequence) else [coefficients] * steps
+    for a, b, c in each:
         # Not `ops.matmul`, which rounds to float32 on PyTorch.
         product = x @ ops.transpose(x, (0, 2, 1))
         x = a * x + (b * product + c * (product @ product)) @ x
     x = ops.cast(x, matrices.dtype)
     return x if wide else ops.transpose(x, (0, 2, 1))
+
+
+def _norm(x: Any, kind: str) -> Any:
+    """Return a norm of each matrix, or a number for each of its rows."""
+    if kind == "spectral":
+        return ops.svd(x, full_matrices=False, compute_uv=False)[:, :1, None]
+    if kind == "frobenius":
+        return ops.sqrt(ops.sum(ops.square(x), axis=(1, 2), keepdims=True))
+    product = x @ ops.transpose(x, (0, 2, 1))
+    if kind == "aol":
+        return ops.sqrt(ops.sum(ops.abs(product), axis=2, keepdims=True))
+    return ops.sqrt(ops.sqrt(ops.sum(ops.square(product), axis=(1, 2), keepdims=True)))

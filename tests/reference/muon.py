@@ -21,8 +21,10 @@ class Muon(Reference):
         scaling="match_rms_adamw",
         ns_steps=5,
         ns_coefficients=COEFFICIENTS,
+        norm="frobenius",
         epsilon=1e-7,
         bias_correction=False,
+        adaptive=False,
         products=None,
         others="nadam_w",
         others_factor=None,
@@ -31,7 +33,8 @@ class Muon(Reference):
     ):
         self.learning_rate, self.momentum, self.nesterov = learning_rate, momentum, nesterov
         self.scaling, self.steps, self.coefficients = scaling, ns_steps, ns_coefficients
-        self.epsilon, self.corrects = epsilon, bias_correction
+        self.norm, self.epsilon = norm, epsilon
+        self.corrects, self.adaptive = bias_correction, adaptive
         self.others, self.factor = OTHERS[others](), 1 if others_factor is None else others_factor
         self.other_variables, self.stack_axes = other_variables or "^$", stack_axes or {}
 
@@ -72,17 +75,30 @@ class Muon(Reference):
         return x - self.lr(step) * np.moveaxis(several, range(len(stack)), stack), {"m": m}
 
     def orthogonal(self, matrix):
-        a, b, c = self.coefficients
-        y = matrix / (np.linalg.norm(matrix) + self.epsilon)
-        rows, columns = y.shape
+        rows, columns = matrix.shape
+        y = matrix / (self.size(matrix) + self.epsilon)
+        each = self.coefficients
+        each = each if isinstance(each[0], list) else [each] * self.steps
         # The same polynomial on either side; the smaller product has less rounding.
-        for _ in range(self.steps):
+        for a, b, c in each:
             if rows <= columns:
                 p = y @ y.T
                 y = a * y + (b * p + c * p @ p) @ y
             else:
                 p = y.T @ y
                 y = a * y + y @ (b * p + c * p @ p)
+        if self.adaptive:
+            y = y * np.sum(matrix * y)
         if self.scaling == "original":
             return y * max(1, columns / rows) ** 0.5
         return y * (0.2 if isinstance(self.scaling, str) else self.scaling) * max(y.shape) ** 0.5
+
+    def size(self, matrix):
+        """A norm, or one number for each row or column, whichever are fewer."""
+        if self.norm == "aol":
+            if matrix.shape[0] > matrix.shape[1]:
+                return np.sqrt(np.abs(matrix.T @ matrix).sum(0))
+            return np.sqrt(np.abs(matrix @ matrix.T).sum(1))[:, None]
+        values = np.linalg.svd(matrix, compute_uv=False)
+        order = {"frobenius": 2, "schatten": 4, "spectral": np.inf}[self.norm]
+        return np.linalg.norm(values, order)
