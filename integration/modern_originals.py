@@ -160,6 +160,12 @@ _ADAFACTOR = {
     "eps": 1e-30,
     "factored": True,
 }
+_BIG_VISION = {
+    "decay_rate": 0.8,
+    "decay_offset": 0,
+    "eps": None,  # 1e-30 in float32
+    "unscaled_wd": False,
+}
 _ADAFACTOR_OF_TIMM = {
     "lr": None,
     "eps": 1e-30,
@@ -207,9 +213,22 @@ MODERN: dict[str, dict[str, Any]] = {
     "optax.adafactor": {
         "ours": "Adafactor",
         "arguments": {"weight_decay_mask": None},
-        "slots": {"v_row": "row", "v_col": "col", "ema": "m"},
+        "read": lambda *where: _factor(*where, names=("v_row", "v_col")),
         "other_defaults": _ADAFACTOR,
         "make": lambda given: _adafactor(given),
+    },
+    "timm.optim.adafactor_bv.AdafactorBigVision": {
+        "ours": "Adafactor",
+        "arguments": {
+            **_TORCH,
+            "momentum_dtype": "of_slot",
+            "clipping_threshold": "clip_threshold",
+            "beta2_cap": "beta_2_cap",
+            **dict.fromkeys(["decay_offset", "eps", "unscaled_wd"]),
+        },
+        "read": lambda *where: _factor(*where, names=("exp_avg_sq_r", "exp_avg_sq_c")),
+        "other_defaults": _BIG_VISION,
+        "make": lambda given: _adafactor_of_big_vision(given),
     },
     "timm.optim.Adafactor": {
         "ours": "Adafactor",
@@ -314,6 +333,25 @@ def _adafactor(given: Mapping[str, Any]) -> Any:
         min_dim_size_to_factor=given["min_dim_size_to_factor"],
     )
     return _around(keras_tfopt.DecoupledWeightDecay, optimizer, given["weight_decay_rate"])
+
+
+def _adafactor_of_big_vision(given: Mapping[str, Any]) -> Any:
+    """The average is multiplied by the learning rate, where ours is one of steps."""
+    rest = _without(_without(given, "of_slot"), "decay_rate")
+    return keras_tfopt.Adafactor(
+        **rest, beta_2_decay=-given["decay_rate"], relative_step=False, scale_parameter=False
+    )
+
+
+def _factor(optimizer: Any, variable: Any, name: str, there: Any, names: tuple[str, str]) -> Any:
+    """The first of these names is the mean over the longer axis, the last one if both are equal."""
+    if name == "exp_avg":
+        return optimizer.slot(variable, "m") / optimizer.learning_rate
+    if name not in names:
+        return optimizer.slot(variable, {"ema": "m"}.get(name, "v"))
+    is_swapped = variable.shape[-2] > variable.shape[-1]
+    ours = ("row", "col")[(name == names[1]) != is_swapped]
+    return ops.reshape(optimizer.slot(variable, ours), there)
 
 
 def _adafactor_of_timm(given: Mapping[str, Any]) -> Any:

@@ -67,9 +67,21 @@ def _adam_w(given: Mapping[str, Any]) -> Any:
 def _r_adam(given: Mapping[str, Any]) -> Any:
     given = dict(given)
     if not given.pop("silent_sgd_phase", True):
-        raise ValueError("ScheduleFreeAdamW has no phase of SGD")
+        return _r_adam_around({"momentum": given.pop("beta_1", 0.9), **given})
     rate = _Rectified(given.get("learning_rate", 0.0025), given.get("beta_2", 0.999))
     return keras_tfopt.ScheduleFreeAdamW(rate, **_own(given))
+
+
+def _r_adam_around(given: Mapping[str, Any]) -> Any:
+    """RAdam inside, whose first steps are those of SGD where there are too few for moments."""
+    inner = keras_tfopt.RectifiedAdam(
+        _rate(given, 0.0025),
+        beta_1=0.0,
+        beta_2=given.get("beta_2", 0.999),
+        epsilon=given.get("epsilon", 1e-8),
+        sma_threshold=float(np.nextafter(4, 5)),
+    )
+    return _around(inner, given, given.get("weight_decay", 0.0))
 
 
 def _sgd(given: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ class Adafactor(Rule):
     r"""Steps divided by a second moment that is kept as its means of rows and columns.
 
     With means $R$ over the last axis and $C$ over the last but one, $\bar r$ the mean of $r$ over
-    its last axis, and $\beta = 1 - t^\alpha$,
+    its last axis, and $\beta = \min(1 - t^\alpha, \beta_\text{max})$,
 
     $$
     \begin{aligned}
@@ -43,6 +43,7 @@ class Adafactor(Rule):
             the default, for no average and no slot for it.
         min_dim_size_to_factor: Length from which the last two axes are factored, integer >= 1.
             Defaults to 128.
+        beta_2_cap: $\beta_\text{max}$ in [0, 1]. Defaults to 1.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
     Slots: `row` and `col`, of the variable's shape without its last axis or without the last but
@@ -58,7 +59,9 @@ class Adafactor(Rule):
 
     Differences: `keras.optimizers.Adafactor` factors all matrices, and always scales steps by the
     variable. `optax.adafactor` takes learning rates as they are, as `relative_step=False` does,
-    and factors the two longest axes.
+    and factors the two longest axes. That of big_vision (Zhai et al., "Scaling Vision
+    Transformers", 2022) has `relative_step=False` and `scale_parameter=False` with a `beta_2_cap`
+    and a `momentum`; it multiplies the average by the learning rate, here the average is of steps.
     """
 
     scope = "variable"
@@ -72,6 +75,7 @@ class Adafactor(Rule):
     scale_parameter: bool = flag(default=True)
     momentum: float | None = within(0, 1, default=None, right_open=True)
     min_dim_size_to_factor: int = integer(1, default=128)
+    beta_2_cap: float = within(0, 1, default=1.0)
 
     def facts(self, path: str) -> dict[str, Any]:
         return {}
@@ -84,7 +88,7 @@ class Adafactor(Rule):
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         rate = at_most(lr, 1 / ops.sqrt(step)) if self.relative_step else lr
-        return {"rate": rate, "beta": 1 - step**self.beta_2_decay}
+        return {"rate": rate, "beta": at_most(1 - step**self.beta_2_decay, self.beta_2_cap)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if 0 in x.shape:

@@ -139,7 +139,7 @@ CASES = (
             "factored": dict(
                 learning_rate=0.3, beta_2_decay=-0.6, epsilon_2=0.1, min_dim_size_to_factor=2
             ),
-            "momentum": dict(learning_rate=0.02, clip_threshold=0.8, momentum=0.7),
+            "momentum": dict(learning_rate=0.02, clip_threshold=0.8, momentum=0.7, beta_2_cap=0.5),
             "plain": dict(
                 learning_rate=0.02,
                 epsilon_1=1e-3,
@@ -155,6 +155,7 @@ CASES = (
             "beta_2_decay": (0.25, 0.5),
             "momentum": BELOW_ONE,
             "min_dim_size_to_factor": COUNT,
+            "beta_2_cap": UP_TO_ONE,
         },
         may_be_negative=("beta_2_decay",),
         quadratic=Training(

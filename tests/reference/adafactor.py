@@ -18,11 +18,13 @@ class Adafactor(Reference):
         scale_parameter=True,
         momentum=None,
         min_dim_size_to_factor=128,
+        beta_2_cap=1.0,
     ):
         self.learning_rate, self.beta_2_decay = learning_rate, beta_2_decay
         self.epsilon_1, self.epsilon_2, self.clip_threshold = epsilon_1, epsilon_2, clip_threshold
         self.relative_step, self.scale_parameter = relative_step, scale_parameter
         self.momentum, self.min_dim_size_to_factor = momentum, min_dim_size_to_factor
+        self.beta_2_cap = beta_2_cap
 
     def slots(self, x):
         slots = {"v": np.zeros_like(x)}
@@ -31,7 +33,7 @@ class Adafactor(Reference):
         return slots if self.momentum is None else {**slots, "m": np.zeros_like(x)}
 
     def update(self, g, x, s, step, path):
-        beta = 1 - step**self.beta_2_decay
+        beta = min(1 - step**self.beta_2_decay, self.beta_2_cap)
         square = g * g + x.dtype.type(self.epsilon_1)
         means = {"v": square}
         if "row" in s:
