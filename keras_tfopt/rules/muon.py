@@ -10,14 +10,13 @@ from keras_tfopt.engine import check_choice
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import register
 from keras_tfopt.rules.matrices import NOT_MATRICES, MatrixRule
-from keras_tfopt.rules.muon_arguments import (
-    check_axes,
+from keras_tfopt.rules.muon_arguments import check_axes, check_others, check_scaling
+from keras_tfopt.rules.orthogonalization import (
+    NORMS,
     check_coefficients,
     check_iterations,
-    check_others,
-    check_scaling,
+    orthogonalized,
 )
-from keras_tfopt.rules.orthogonalization import NORMS, orthogonalized
 
 
 @register

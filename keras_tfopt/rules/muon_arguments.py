@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -24,28 +24,6 @@ def check_scaling(name: str, value: Any) -> Any:
             f"Argument `{name}` must be one of {_SCALINGS} or a number > 0. Received: {value!r}"
         )
     return check_number(name, value, 0, left_open=True)
-
-
-def check_coefficients(name: str, value: Any) -> list[Any]:
-    """Return three numbers, or three for each iteration, or raise an error."""
-    given = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
-    each = given if given and isinstance(given[0], Sequence) else [given]
-    if any(not isinstance(row, Sequence) or len(row) != 3 for row in each):
-        raise ValueError(
-            f"Argument `{name}` must be three numbers, or a list of three for each iteration. "
-            f"Received: {value!r}"
-        )
-    checked = [[check_number(name, number) for number in row] for row in each]
-    return checked if each is given else checked[0]
-
-
-def check_iterations(steps: int, coefficients: Sequence[Any]) -> None:
-    """Raise an error if there are coefficients for another number of iterations."""
-    if isinstance(coefficients[0], Sequence) and len(coefficients) != steps:
-        raise ValueError(
-            "Argument `ns_coefficients` must be three numbers, or a list of three for each of "
-            f"`ns_steps` iterations. Received: {len(coefficients)} of them, and ns_steps={steps}"
-        )
 
 
 def check_axes(name: str, value: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_tfopt.checks import check_number
+
 NORMS = ("frobenius", "spectral", "schatten", "aol")
 
 
@@ -53,3 +55,25 @@ def _norm(x: Any, kind: str) -> Any:
     if kind == "aol":
         return ops.sqrt(ops.sum(ops.abs(product), axis=2, keepdims=True))
     return ops.sqrt(ops.sqrt(ops.sum(ops.square(product), axis=(1, 2), keepdims=True)))
+
+
+def check_coefficients(name: str, value: Any) -> list[Any]:
+    """Return three numbers, or three for each iteration, or raise an error."""
+    given = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    each = given if given and isinstance(given[0], Sequence) else [given]
+    if any(not isinstance(row, Sequence) or len(row) != 3 for row in each):
+        raise ValueError(
+            f"Argument `{name}` must be three numbers, or a list of three for each iteration. "
+            f"Received: {value!r}"
+        )
+    checked = [[check_number(name, number) for number in row] for row in each]
+    return checked if each is given else checked[0]
+
+
+def check_iterations(steps: int, coefficients: Sequence[Any]) -> None:
+    """Raise an error if there are coefficients for another number of iterations."""
+    if isinstance(coefficients[0], Sequence) and len(coefficients) != steps:
+        raise ValueError(
+            "Argument `ns_coefficients` must be three numbers, or a list of three for each of "
+            f"`ns_steps` iterations. Received: {len(coefficients)} of them, and ns_steps={steps}"
+        )
