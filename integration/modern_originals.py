@@ -47,6 +47,17 @@ class DecayFromSecondStep(keras_tfopt.Wrapper):
         return g, x - t.decay * x
 
 
+class DecayOfSquaredRate(keras_tfopt.Wrapper):
+    """Decay by the square of the learning rate, in units of its first value, as in timm's AdamW."""
+
+    sparse = "rows"
+    weight_decay: float = keras_tfopt.within(0)
+    unit: float = keras_tfopt.within(0)
+
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        return g, x - t.lr * (t.lr / self.unit * self.weight_decay) * x
+
+
 class Corrected(keras.optimizers.schedules.LearningRateSchedule):
     """A number times the root of the bias correction of a second moment."""
 
@@ -92,19 +103,22 @@ def _adopt(given: Mapping[str, Any]) -> Any:
 def _cautious_adam_w(given: Mapping[str, Any]) -> Any:
     """AdEMAMix without its slow average is Adam with epsilon beside the corrected root.
 
-    So is Adam, where epsilon is multiplied by the correction.
+    So are StableAdamW, and Adam, where epsilon is multiplied by the correction.
     """
     names = ("learning_rate", "beta_1", "beta_2", "epsilon")
     arguments = {n: given[n] for n in names if n in given}
-    if given.get("amsgrad", False):
+    decay, limit = given.get("weight_decay", 0.01), given.get("clip_threshold")
+    if limit is not None:
+        inner = keras_tfopt.StableAdamW(**arguments, clip_threshold=limit)
+    elif given.get("amsgrad", False):
         epsilon = Corrected(arguments.get("epsilon", 1e-8), arguments.get("beta_2", 0.999))
         inner = keras_tfopt.Adam(**{**arguments, "epsilon": epsilon}, amsgrad=True)
     else:
         inner = keras_tfopt.AdEMAMix(alpha=0.0, **arguments)
     optimizer = keras_tfopt.Cautious(inner)
-    return keras_tfopt.DecoupledWeightDecay(
-        optimizer, given.get("weight_decay", 0.01), scale_by_learning_rate=True
-    )
+    if given.get("corrected_decay", False):
+        return DecayOfSquaredRate(optimizer, decay, unit=given["learning_rate"])
+    return keras_tfopt.DecoupledWeightDecay(optimizer, decay, scale_by_learning_rate=True)
 
 
 def _laprop(given: Mapping[str, Any]) -> Any:
@@ -276,9 +290,19 @@ MODERN: dict[str, dict[str, Any]] = {
     },
     "timm.optim.AdamWLegacy": {
         "ours": "Cautious",
-        "arguments": {**_TORCH, "caution": "caution", "clipping_threshold": None},
+        "arguments": {
+            **_TORCH,
+            "caution": "caution",
+            "clipping_threshold": "clip_threshold",
+            "corrected_weight_decay": "corrected_decay",
+        },
         "slots": {**_MOMENTS, "max_exp_avg_sq": "vhat"},
-        "other_defaults": {**_ADAM_W, "amsgrad": False},
+        "other_defaults": {
+            **_ADAM_W,
+            "amsgrad": False,
+            "clipping_threshold": None,
+            "corrected_weight_decay": False,
+        },
         "make": _cautious_adam_w,
     },
     "timm.optim.LaProp": {

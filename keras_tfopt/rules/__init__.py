@@ -52,6 +52,7 @@ from keras_tfopt.rules.schedule_free_sgd import ScheduleFreeSGD as ScheduleFreeS
 from keras_tfopt.rules.shampoo import Shampoo as Shampoo
 from keras_tfopt.rules.simplified_ademamix import SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from keras_tfopt.rules.soap import SOAP as SOAP
+from keras_tfopt.rules.stable_adam_w import StableAdamW as StableAdamW
 from keras_tfopt.rules.yogi import Yogi as Yogi
 
 if not TYPE_CHECKING:

@@ -83,6 +83,15 @@ CASES = (
         **AS_ADAM,
     ),
     Case(
+        keras_tfopt.StableAdamW,
+        variants={
+            "hyper": {**ADAM_ARGUMENTS, "beta_2": 0.99, "clip_threshold": 0.5},
+            "defaults": {},
+        },
+        refused={**BETAS, "clip_threshold": POSITIVE},
+        **AS_ADAM | {"rosenbrock": Training(1000, learning_rate=0.05, falling=True, beta_2=0.9)},
+    ),
+    Case(
         keras_tfopt.MARS,
         variants={
             "hyper": {**ADAM_ARGUMENTS, "gamma": 0.1},
