@@ -45,6 +45,8 @@ class DecoupledWeightDecay(Decay):
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019).
 
     Differences: `weight_decay` of `keras.optimizers` is scaled by the learning rate.
+    `corrected_weight_decay` of timm is scaled by it twice, in units of its first value: here, by a
+    schedule for `weight_decay` that is proportional to that of the learning rate, and scaled.
     `tf.contrib.opt` and TensorFlow Addons choose variables in each call, and let row gradients of
     plain gradient descent pass without decay; around LARS and Shampoo, the decay of the former is
     that of LARS, or twice as large. A decay of less than one unit in the last place is lost in
