@@ -214,11 +214,12 @@ class Rule(Fielded, Describing, Engine):
         """
         raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
 
-    def sums(self, g: Any, s: Any, t: Any) -> dict[str, Any]:
+    def sums(self, g: Any, x: Any, s: Any, t: Any) -> dict[str, Any]:
         """With scope "model": what must be known of all entries, as small tensors by name.
 
-        Called with all entries or a piece of them (`g` and those slots that have entries); what it
-        returns for the pieces is added up. It must be a sum over entries, then.
+        Called with all entries or a piece of them (`g`, `x` before weight decay, and those slots
+        that have entries); what it returns for the pieces is added up. It must be a sum over
+        entries, then.
         """
         return {}
 
@@ -231,7 +232,7 @@ class Rule(Fielded, Describing, Engine):
 
         Returns:
             Small tensors by name, for `update` to find in `t`, and new values of slots without
-            entries.
+            entries. One named `decay_factor` multiplies the weight decay of this step.
         """
         return {}, {}
 

@@ -16,7 +16,7 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.moving import Mover, Scalars, current_value, rule_at
 from keras_tfopt.engine.results import check_described
-from keras_tfopt.engine.state import FACTOR, MASTER, Like, widest, write
+from keras_tfopt.engine.state import DECAY_FACTOR, FACTOR, MASTER, Like, widest, write
 
 
 class ModelRule:
@@ -42,9 +42,11 @@ class ModelRule:
         self.rule = rule
         self._changing, self._norm = changing, norm
 
-    def sums(self, g: Any, slots: dict[str, Any], scalars: dict[str, Any]) -> dict[str, Any]:
+    def sums(
+        self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the part that a piece has in the sums over all entries."""
-        return self._rule(scalars).sums(g, self._all_slots(**slots), self._t(scalars, {}))
+        return self._rule(scalars).sums(g, x, self._all_slots(**slots), self._t(scalars, {}))
 
     def solve(
         self, sums: dict[str, Any], slots: dict[str, Any], scalars: dict[str, Any]
@@ -61,12 +63,18 @@ class ModelRule:
         t = self._t(scalars, known)
         return self._checked(*self._rule(scalars).update(g, x, self._all_slots(**slots), t))
 
-    def value(self, one: ModelVariable, x: Any, master: Any, scalars: dict[str, Any]) -> Any:
+    def value(self, x: Any, master: Any) -> Any:
         """Return a variable to compute with, flat."""
-        x = current_value(x, master, self.dtype)
-        if one.decays:
-            x = x - one.scalar(scalars, "weight_decay_rate") * x
-        return ops.reshape(x, (-1,))
+        return ops.reshape(current_value(x, master, self.dtype), (-1,))
+
+    def decayed(
+        self, one: ModelVariable, x: Any, scalars: dict[str, Any], known: dict[str, Any]
+    ) -> Any:
+        """Return values of a variable after weight decay."""
+        if not one.decays:
+            return x
+        rate = one.scalar(scalars, "weight_decay_rate")
+        return x - rate * known.get(DECAY_FACTOR, 1) * x
 
     def gradient(self, g: Any) -> Any:
         """Return a gradient to compute with, flat."""
@@ -120,12 +128,16 @@ class ModelStep:
     ) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """Return new values of variables, master copies and slots, from all entries at once."""
         rule = self.rule
-        values = zip(self.variables, x, masters, strict=True)
-        each_x = [rule.value(*each, scalars) for each in values]
-        flat_x = _joined(each_x)
+        values = zip(x, masters, strict=True)
+        each_x = [rule.value(*each) for each in values]
         flat_g = _joined([rule.gradient(g) for g in grads])
-        known, new = rule.solve(rule.sums(flat_g, slots, scalars), slots, scalars)
-        flat_x, more = rule.update(flat_g, flat_x, slots, scalars, known)
+        sums = rule.sums(flat_g, _joined(each_x), slots, scalars)
+        known, new = rule.solve(sums, slots, scalars)
+        each_x = [
+            rule.decayed(one, value, scalars, known)
+            for one, value in zip(self.variables, each_x, strict=True)
+        ]
+        flat_x, more = rule.update(flat_g, _joined(each_x), slots, scalars, known)
         parts = [
             ops.reshape(one.scaled(old, flat_x[one.start : one.end], scalars), one.like.shape)
             for one, old in zip(self.variables, each_x, strict=True)

@@ -50,7 +50,10 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
 
     def initial(shape: Any, dtype: Any = None) -> Any:
         # As an initializer, which runs once; an assignment in a traced step would run every time.
-        return backend.copy_of(variable, dtype)
+        if variable is not None:
+            return backend.copy_of(variable, dtype)
+        values = [backend.copy_of(entry.variable, dtype) for entry in optimizer._state.entries]
+        return ops.concatenate([ops.reshape(value, (-1,)) for value in values])
 
     initializers: dict[Any, Any] = {"variable": initial, "identity": _identity, 0: "zeros"}
     return backend.add_variable(

@@ -16,6 +16,8 @@ HYPERPARAMETER = "hyperparameter "
 
 FACTOR = "learning_rate_factor"
 """In the scalars of a rule over all variables, and among the settings of groups."""
+DECAY_FACTOR = "decay_factor"
+"""What multiplies weight decay, if the `solve` of a rule over all variables returns it."""
 
 
 class Like(NamedTuple):
@@ -38,8 +40,9 @@ class Slot:
     Args:
         shape: Static shape. Rules of scope "element" need the variable's own shape. In rules of
             scope "model", None in the last place stands for the entries of all variables.
-        initial: Number that fills the slot at the start, or "variable" for the variable's value, or
-            "identity" for the identity matrix, or a batch of them.
+        initial: Number that fills the slot at the start, or "variable" for the variable's value
+            (with scope "model", those of all variables, end to end), or "identity" for the
+            identity matrix, or a batch of them.
         dtype: Data type; None takes the one in which the variable's arithmetic runs.
         by_row: Whether a row update sees the touched rows of it only, or all of it. None is the
             former if it has as many rows as the variable.

@@ -18,6 +18,7 @@ from keras_tfopt.rules.amsgrad import AMSGrad as AMSGrad
 from keras_tfopt.rules.came import CAME as CAME
 from keras_tfopt.rules.cocob import COCOB as COCOB
 from keras_tfopt.rules.conditional_gradient import ConditionalGradient as ConditionalGradient
+from keras_tfopt.rules.d_adapt_adam import DAdaptAdam as DAdaptAdam
 from keras_tfopt.rules.distributed_shampoo import DistributedShampoo as DistributedShampoo
 from keras_tfopt.rules.ftrl import Ftrl as Ftrl
 from keras_tfopt.rules.ggt import GGT as GGT
@@ -40,6 +41,7 @@ from keras_tfopt.rules.neural_optimizer1 import NeuralOptimizer1 as NeuralOptimi
 from keras_tfopt.rules.normalized_sgd import NormalizedSGD as NormalizedSGD
 from keras_tfopt.rules.novo_grad import NovoGrad as NovoGrad
 from keras_tfopt.rules.power_sign import PowerSign as PowerSign
+from keras_tfopt.rules.prodigy import Prodigy as Prodigy
 from keras_tfopt.rules.proximal_adagrad import ProximalAdagrad as ProximalAdagrad
 from keras_tfopt.rules.proximal_gradient_descent import (
     ProximalGradientDescent as ProximalGradientDescent,

@@ -78,7 +78,7 @@ class GGT(Rule):
         rows = slots["grad_buffer"]
         return {"gram": rows @ ops.transpose(rows)}
 
-    def sums(self, g: Any, s: Any, t: Any) -> dict[str, Any]:
+    def sums(self, g: Any, x: Any, s: Any, t: Any) -> dict[str, Any]:
         m = self._moment(g, s)
         return {"square": row_products(m[None], m), "products": row_products(s.grad_buffer, m)}
 

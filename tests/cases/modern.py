@@ -124,6 +124,56 @@ CASES = (
         scaling_arguments={"epsilon": 0.0, "weight_decay": 0.0},
     ),
     Case(
+        keras_tfopt.Prodigy,
+        variants={
+            # Gradients of the tests are random: only large coefficients make the estimate grow.
+            "hyper": dict(
+                learning_rate=0.7,
+                beta_1=0.6,
+                beta_2=0.95,
+                epsilon=1e-4,
+                beta_3=0.9,
+                d0=0.1,
+                d_coef=30.0,
+            ),
+            "slow": dict(beta_1=0.6, beta_2=0.9, d0=0.1, d_coef=30.0, growth_rate=1.2),
+            "corrected": dict(
+                beta_1=0.8, beta_2=0.9, d0=0.1, d_coef=30.0, use_bias_correction=True
+            ),
+            "warm_up": dict(learning_rate=0.5, d0=0.1, d_coef=30.0, safeguard_warmup=True),
+            "defaults": {},
+        },
+        refused={
+            **BETAS,
+            **dict.fromkeys(["epsilon", "d0", "d_coef"], POSITIVE),
+            "beta_3": (1, *BELOW_ONE),
+            "growth_rate": (0.5, -1),
+        },
+        quadratic=Training(300, learning_rate=1.0, falling=True, d0=0.01),
+        rosenbrock=Training(2000, learning_rate=0.3, falling=True, d0=0.01, beta_2=0.99),
+        wider_tolerance={
+            "float32": (10, "the distance from the start is a difference of nearly equal numbers"),
+            "float32 defaults": (2e4, "the distance is a few units in the last place"),
+        },
+    ),
+    Case(
+        keras_tfopt.DAdaptAdam,
+        variants={
+            "hyper": dict(learning_rate=50.0, beta_1=0.6, beta_2=0.9, epsilon=1e-4, d0=0.001),
+            "defaults": {},
+        },
+        refused={**BETAS, **dict.fromkeys(["epsilon", "d0"], POSITIVE)},
+        quadratic=Training(300, learning_rate=1.0, falling=True, d0=0.01),
+        rosenbrock=Training(2000, learning_rate=1.0, falling=True, d0=0.01),
+        wider_tolerance={
+            "float32 defaults": (
+                100,
+                "sums of corrected gradients have the error of the bias correction 1 - 0.999**t, "
+                "which is 6e-5 in float32",
+            ),
+        },
+    ),
+    Case(
         keras_tfopt.CAME,
         variants={
             "hyper": dict(

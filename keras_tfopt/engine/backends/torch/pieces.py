@@ -51,17 +51,19 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
     of_variables = (FACTOR, "weight_decay_rate")
     common = {name: value for name, value in scalars.items() if name not in of_variables}
     for piece in pieces:
-        found = sums_of(_gradient(step, piece, grads), _cut(step, slots, piece), common)
+        g, x = _gradient(step, piece, grads), _joined(_values(step, piece))
+        found = sums_of(g, x, _cut(step, slots, piece), common)
         sums = {name: sums[name] + one for name, one in found.items()} if sums else found
     known, new = step.rule.solve(sums, slots, common)
     for piece in pieces:
         cut = _cut(step, slots, piece)
-        x, is_copy = _value(step, piece, grads, scalars)
+        x, is_copy = _decayed(step, piece, grads, scalars, known)
         rows = update(_gradient(step, piece, grads), x, cut, common, known)
         for name, (index, value) in rows.items():
             cut[name][int(index)].copy_(value)
         if FACTOR in scalars:
-            x = _scaled(step, piece, _value(step, piece, grads, scalars)[0], x, scalars)
+            old = _decayed(step, piece, grads, scalars, known)[0]
+            x = _scaled(step, piece, old, x, scalars)
         if is_copy:
             _write(step, piece, grads, x)
     for name, value in new.items():
@@ -84,8 +86,8 @@ def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
 def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
     name = type(rule.rule).__name__
 
-    def sums(g: Any, slots: dict, scalars: dict) -> Any:
-        return rule.sums(g, slots, scalars)
+    def sums(g: Any, x: Any, slots: dict, scalars: dict) -> Any:
+        return rule.sums(g, x, slots, scalars)
 
     def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict) -> Any:
         """In place, but for rows of slots, which are returned."""
@@ -111,7 +113,12 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
             sums,
             f"{name}_sums",
             sums,
-            lambda g, slots, scalars: (g.new_ones(5000), like_many(slots), scalars),
+            lambda g, x, slots, scalars: (
+                g.new_ones(5000),
+                x.new_ones(5000),
+                like_many(slots),
+                scalars,
+            ),
         ),
         torch_compile.Compiled(
             update,
@@ -157,17 +164,26 @@ def _gradient(step: ModelStep, piece: list[Part], grads: list[Any]) -> Any:
     )
 
 
-def _value(
-    step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any]
-) -> tuple[Any, bool]:
-    """Return the values of a piece to compute with, and whether they are a copy."""
-    values, is_own = [], len(piece) == 1
+def _values(step: ModelStep, piece: list[Part]) -> list[Any]:
+    """Return the values of the parts of a piece to compute with."""
+    values = []
     for part in piece:
         one = step.variables[part.number]
-        x = _flat(one.variable, part)
         master = None if one.master is None else _flat(one.master, part)
-        values.append(step.rule.value(one, x, master, scalars))
-        is_own &= values[-1].data_ptr() == x.data_ptr() and grads[part.number] is not None
+        values.append(step.rule.value(_flat(one.variable, part), master))
+    return values
+
+
+def _decayed(
+    step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any], known: dict
+) -> tuple[Any, bool]:
+    """Return the values of a piece after weight decay, and whether they are a copy."""
+    values, is_own = [], len(piece) == 1
+    for part, value in zip(piece, _values(step, piece), strict=True):
+        one = step.variables[part.number]
+        values.append(step.rule.decayed(one, value, scalars, known))
+        is_own &= values[-1].data_ptr() == _flat(one.variable, part).data_ptr()
+        is_own &= grads[part.number] is not None
         is_own &= FACTOR not in scalars  # a part of the step is taken from the old values
     return (values[0], False) if is_own else (torch.cat(values), True)
 
