@@ -13,6 +13,7 @@ import numpy as np
 
 import keras_tfopt
 from integration import (
+    estimated_originals,
     keras2,
     modern_originals,
     muon_originals,
@@ -280,6 +281,7 @@ ORIGINALS: dict[str, Original] = {
 }
 _NEWER = (
     modern_originals.MODERN,
+    estimated_originals.ESTIMATED,
     muon_originals.MUON,
     schedule_free_originals.SCHEDULE_FREE,
     second_order_originals.SECOND_ORDER,

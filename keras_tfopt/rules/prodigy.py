@@ -64,8 +64,9 @@ class Prodigy(Moments):
     Reference: Mishchenko and Defazio, "Prodigy: An Expeditiously Adaptive Parameter-Free Learner"
     (2023).
 
-    Differences: from `prodigyopt.Prodigy`, variables without a gradient take part with zeros;
-    there is no `slice_p`, which keeps some entries of `s` and `x0`. `optax.contrib.prodigy` always
+    Differences: from `prodigyopt.Prodigy`, variables without a gradient take part with zeros; where
+    `beta_1` is 0, its step takes the new estimate of $d$, ours the old one as for every other
+    `beta_1`; there is no `slice_p`, which keeps some entries of `s` and `x0`. `optax.contrib.prodigy` always
     corrects the bias, and never lets the estimate fall. Keras has no Prodigy.
     """
 
