@@ -14,9 +14,10 @@ FACTORS = (1.0, 0.9, 0.7, 0.8)  # each stays in every range
 
 
 def changing(case):
-    """Numbers among the arguments of the main variant, but the learning rate and integers."""
+    """Numbers of the main variant that may change, but the learning rate."""
+    others = ("learning_rate", *case.fixed)
     arguments = case.variants[case.main]
-    return [n for n, v in arguments.items() if isinstance(v, float) and n != "learning_rate"]
+    return [n for n, v in arguments.items() if isinstance(v, float) and n not in others]
 
 
 every_number = pytest.mark.parametrize(

@@ -43,6 +43,8 @@ class Case:
     refused: Mapping[str, tuple] = field(default_factory=dict)
     # Numbers among the arguments that may be negative.
     may_be_negative: tuple[str, ...] = ()
+    # Numbers among the arguments that cannot change while training.
+    fixed: tuple[str, ...] = ()
     # Values for arguments without a default, for tests that are not about them.
     required: Mapping[str, Any] = field(default_factory=dict)
     # Places where the usual tolerance cannot be met, as {"float64 xla": (factor, reason)}. A place

@@ -126,16 +126,16 @@ CASES = (
     Case(
         keras_tfopt.Prodigy,
         variants={
-            # Gradients of the tests are random: only large coefficients make the estimate grow.
             "hyper": dict(
                 learning_rate=0.7,
                 beta_1=0.6,
                 beta_2=0.95,
                 epsilon=1e-4,
                 beta_3=0.9,
-                d0=0.1,
-                d_coef=30.0,
+                d0=0.02,
+                d_coef=3.0,
             ),
+            # Where gradients are random, only large coefficients make the estimate grow.
             "slow": dict(beta_1=0.6, beta_2=0.9, d0=0.1, d_coef=30.0, growth_rate=1.2),
             "corrected": dict(
                 beta_1=0.8, beta_2=0.9, d0=0.1, d_coef=30.0, use_bias_correction=True
@@ -149,6 +149,7 @@ CASES = (
             "beta_3": (1, *BELOW_ONE),
             "growth_rate": (0.5, -1),
         },
+        fixed=("d0",),
         quadratic=Training(300, learning_rate=1.0, falling=True, d0=0.01),
         rosenbrock=Training(2000, learning_rate=0.3, falling=True, d0=0.01, beta_2=0.99),
         wider_tolerance={
@@ -159,10 +160,12 @@ CASES = (
     Case(
         keras_tfopt.DAdaptAdam,
         variants={
-            "hyper": dict(learning_rate=50.0, beta_1=0.6, beta_2=0.9, epsilon=1e-4, d0=0.001),
+            "hyper": dict(learning_rate=5.0, beta_1=0.6, beta_2=0.9, epsilon=1e-4, d0=0.001),
+            "fast": dict(learning_rate=50.0, beta_1=0.6, beta_2=0.9, d0=0.001),
             "defaults": {},
         },
         refused={**BETAS, **dict.fromkeys(["epsilon", "d0"], POSITIVE)},
+        fixed=("d0",),
         quadratic=Training(300, learning_rate=1.0, falling=True, d0=0.01),
         rosenbrock=Training(2000, learning_rate=1.0, falling=True, d0=0.01),
         wider_tolerance={
