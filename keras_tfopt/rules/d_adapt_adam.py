@@ -14,10 +14,6 @@ from keras_tfopt.rules.moments import Moments, corrected_rate
 class DAdaptAdam(Moments):
     r"""Adam with D-Adaptation: it estimates its own learning rate, which never falls.
 
-    All variables are one vector x, and $d$ is the estimate of how far away the minimum is, $d_0$ at
-    first. With the rate $a = \eta d \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$, of the estimate of the
-    last step, and $q = \sqrt{\beta_2}$,
-
     $$
     \begin{aligned}
     r &\leftarrow q r + (1 - q) a \langle g, s / (\sqrt{v} + \epsilon) \rangle \\
@@ -29,8 +25,12 @@ class DAdaptAdam(Moments):
     \end{aligned}
     $$
 
-    where $t$ counts the optimizer's steps from 1, and the first line has the old $s$ and $v$. Leave
-    the learning rate at 1; a schedule multiplies the estimate. `keras_tfopt.Prodigy` is the
+    All variables are one vector x, and $d$ is the estimate of how far away the minimum is, $d_0$ at
+    first. The rate is $a = \eta d \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$, with the estimate of the
+    last step, and $q = \sqrt{\beta_2}$. The first line has the old $s$ and $v$, and $t$ counts the
+    optimizer's steps from 1.
+
+    Leave the learning rate at 1; a schedule multiplies the estimate. `keras_tfopt.Prodigy` is the
     successor, whose estimate grows faster.
 
     Args:

@@ -14,9 +14,6 @@ from keras_tfopt.rules.moments import Moments
 class Prodigy(Moments):
     r"""Adam that estimates its own learning rate, as the distance to the minimum.
 
-    All variables are one vector x, $x_0$ where it starts, and $d$ the estimate of how far away the
-    minimum is, $d_0$ at first. With the rate $a = \eta d$, of the estimate of the last step,
-
     $$
     \begin{aligned}
     m &\leftarrow \beta_1 m + (1 - \beta_1) d g \\
@@ -29,6 +26,9 @@ class Prodigy(Moments):
     x &\leftarrow x - a \frac{m}{\sqrt{v} + d \epsilon}
     \end{aligned}
     $$
+
+    All variables are one vector x, $x_0$ where it starts, and $d$ the estimate of how far away the
+    minimum is, $d_0$ at first. The rate is $a = \eta d$, with the estimate of the last step.
 
     Leave the learning rate at 1; a schedule that warms up and decays multiplies the estimate. As
     long as all gradients were zero, nothing changes.
@@ -66,8 +66,9 @@ class Prodigy(Moments):
 
     Differences: from `prodigyopt.Prodigy`, variables without a gradient take part with zeros; where
     `beta_1` is 0, its step takes the new estimate of $d$, ours the old one as for every other
-    `beta_1`; there is no `slice_p`, which keeps some entries of `s` and `x0`. `optax.contrib.prodigy` always
-    corrects the bias, and never lets the estimate fall. Keras has no Prodigy.
+    `beta_1`; there is no `slice_p`, which keeps some entries of `s` and `x0`.
+    `optax.contrib.prodigy` always corrects the bias, and never lets the estimate fall. Keras has no
+    Prodigy.
     """
 
     scope = "model"
