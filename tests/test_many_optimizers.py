@@ -16,6 +16,7 @@ from tests.stepping import BACKEND, Runner, to_numpy
 MODE = "fast" if BACKEND == "tensorflow" else "compiled"
 COUNT = {"tensorflow": 200, "jax": 60, "torch": 200}[BACKEND] * (10 if EXHAUSTIVE else 1)
 STEPS = 4
+NO_DECAY = {"weight_decay": 0}
 # Pairs that share compiled code but for a number, each with two sets of shapes.
 MAKERS = (
     lambda: keras_tfopt.Momentum(0.1),
@@ -53,6 +54,30 @@ def expected():
 def assert_as_expected(values, wanted):
     for path, value in values.items():
         np.testing.assert_allclose(value, wanted[path], rtol=2e-5, atol=2e-6)
+
+
+# Groups of the same rule: what a step is given differs, and which of it are vectors.
+GROUPS = (
+    dict(weight_decay=0.1, groups=[{"a|b": {"learning_rate_factor": 0.5}}, {"b|d": NO_DECAY}]),
+    dict(groups={"a|b": {"learning_rate_factor": 0.5}}),
+    dict(weight_decay=0.1, groups={"b|d": {"weight_decay": 0.3}}),
+    dict(weight_decay=0.1, groups={"a|b": {"learning_rate_factor": 0.5}}),
+)
+
+
+@pytest.mark.parametrize("first", range(len(GROUPS)))
+def test_optimizers_with_groups_of_one_rule(first):
+    for number in range(first, first + len(GROUPS)):
+        options, ends = GROUPS[number % len(GROUPS)], []
+        for mode in ("eager", MODE):
+            values = {path: np.ones((3, 4)) for path in "abcd"}
+            runner = Runner(
+                keras_tfopt.NadamW(0.1, epsilon=0.01 * (first + 1), **options), values, mode
+            )
+            for _ in range(2):
+                runner.step({path: np.full((3, 4), 0.5) for path in values})
+            ends.append(runner.values)
+        assert_as_expected(ends[1], ends[0])
 
 
 @pytest.mark.slow

@@ -75,5 +75,5 @@ def check_iterations(steps: int, coefficients: Sequence[Any]) -> None:
     if isinstance(coefficients[0], Sequence) and len(coefficients) != steps:
         raise ValueError(
             "Argument `ns_coefficients` must be three numbers, or a list of three for each of "
-            f"`ns_steps` iterations. Received: {len(coefficients)} of them, and ns_steps={steps}"
+            f"`ns_steps` iterations. Received: {list(coefficients)}, and ns_steps={steps}"
         )

@@ -98,13 +98,13 @@ def run_fused(
     key = ("plan", tuple([u.index for u in fused]))
     plan = engine._fast.get(key)
     if plan is None or not all(map(Bucket.is_intact, plan)):
-        plan = engine._fast[key] = _plan(engine, fused)
+        plan = engine._fast[key] = _plan(engine, fused, scalars)
     for bucket in plan:
         members = [fused[position] for position in bucket.positions]
         x = [u.variable._value for u in members]
         given = bucket.gather([u.gradient for u in members], x)
         if bucket.blocks is not None and bucket.blocks[2] is not None:
-            bucket.step(*given, scalars[members[0].kind.dtype, members[0].kind.rule].together)
+            bucket.step(*given, _rates_of(members[0], scalars))
         else:
             bucket.step(*given, members[0].scalars_in(scalars))
         bucket.scatter(x)
@@ -126,7 +126,14 @@ def _is_plain_update(update: Update) -> bool:
     )
 
 
-def _plan(engine: Any, updates: list[Update]) -> list[Bucket]:
+def _rates_of(update: Update, scalars: dict[tuple[str, int], Rates]) -> dict[str, Any]:
+    """Return the scalars of a step for all learning rates of the rule of a variable."""
+    return scalars[update.kind.dtype, update.kind.rule].together
+
+
+def _plan(
+    engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
+) -> list[Bucket]:
     """All variables in buckets, one for a call of compiled code."""
     # All small variables of a kind lie in blocks, or none do: what is compiled is for one of both.
     with_rates = {u.kind for u in updates if u.rate}
@@ -147,16 +154,24 @@ def _plan(engine: Any, updates: list[Update]) -> list[Bucket]:
             filled[key] = size
         else:
             lists.append([position])
-    return [
-        # One variable is a whole by itself; and PyTorch 2.8 gets sums over a single block wrong.
-        _bucket(engine, [updates[p] for p in positions], positions, blocks and len(positions) > 1)
-        for (blocks, *_), lists in alike.items()
-        for positions in lists
-        if positions
-    ]
+    buckets = []
+    for (in_blocks, *_), lists in alike.items():
+        for positions in filter(None, lists):
+            members = [updates[position] for position in positions]
+            # One variable is a whole by itself; PyTorch 2.8 gets sums over a single block wrong.
+            several = in_blocks and len(positions) > 1
+            rates = _rates_of(members[0], scalars)
+            buckets.append(_bucket(engine, members, positions, several, rates))
+    return buckets
 
 
-def _bucket(engine: Any, members: list[Update], positions: list[int], in_blocks: bool) -> Bucket:
+def _bucket(
+    engine: Any,
+    members: list[Update],
+    positions: list[int],
+    in_blocks: bool,
+    scalars: dict[str, Any],
+) -> Bucket:
     scratches: Scratches = engine._fast.setdefault(("scratches",), {})
     values = [u.variable._value for u in members]
     sizes = [value.numel() for value in values]
@@ -169,8 +184,11 @@ def _bucket(engine: Any, members: list[Update], positions: list[int], in_blocks:
         several = len({u.rate for u in members}) > 1
         zeros = members[0].gradient.new_zeros(len(sizes))
         blocks = owner, zeros, rates[owner] if several else None
-    has_rates = blocks is not None and blocks[2] is not None
-    compiled, uncompiled = _step(engine, members[0], in_blocks, has_rates)
+    # Compiled code that reads a number for each block does not look which scalars are vectors.
+    dimensions = None
+    if blocks is not None and blocks[2] is not None:
+        dimensions = tuple((name, value.ndim) for name, value in scalars.items())
+    compiled, uncompiled = _step(engine, members[0], in_blocks, dimensions)
     # Sizes 0 and 1 would be compiled apart, which is not worth it.
     step = compiled if sum(rooms) > 1 else uncompiled
     bucket = Bucket(positions, step, [], [], [], blocks)
@@ -247,16 +265,25 @@ def _scratch(scratches: Scratches, use: str, like: torch.Tensor, size: int) -> t
 
 
 def _step(
-    engine: Any, update: Update, in_blocks: bool, has_rates: bool
+    engine: Any, update: Update, in_blocks: bool, dimensions: tuple[tuple[str, int], ...] | None
 ) -> tuple[Callable, Callable]:
-    """Return the in-place step over flat tensors, compiled where possible, and in pieces."""
+    """Return the in-place step over flat tensors, compiled where possible, and in pieces.
+
+    Args:
+        engine: The optimizer.
+        update: One of those that are run.
+        in_blocks: Whether memory is a matrix of blocks.
+        dimensions: Scalars, and of each whether it is a vector with a number for each learning
+            rate; None where there is one learning rate.
+    """
     value, kind, names = update.variable._value, update.kind, update.names
-    key = ("step", kind, names, value.dtype, value.device.type, in_blocks, has_rates)
+    key = ("step", kind, names, value.dtype, value.device.type, in_blocks, dimensions)
     if key not in engine._fast:
         rule, changing = engine.rule_to_share(kind.rule)
         shared = (*sharing_key(engine, rule, changing), *key)
         if shared not in _compiled:
             name = f"{type(rule).__name__}_step"
+            has_rates = dimensions is not None
             _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, engine.scope)
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
