@@ -39,6 +39,7 @@ ON_DIGITS: dict[str, dict[str, Any]] = {
         "grafting": "adam",
         "target_parameter_dimensionality": 2,
     },
+    "simplified_ademamix": {"beta_1": 0.9},
     "drop_stale": {"staleness": 0},
     "sync_replicas": {"replicas_to_aggregate": 1},
 }
@@ -50,6 +51,7 @@ ON_FUNCTIONS: dict[str, dict[str, Any]] = {
     "variable_clipping": {"vars_to_clip_dims": {"point$": [0]}, "max_norm": 2.0},
     "moving_average": {"average_decay": 0.95},
     "stochastic_weight_averaging": {"start_averaging": 100},
+    "simplified_ademamix": {"beta_1": 0.9},
     "drop_stale": {"staleness": 0},
     "sync_replicas": {"replicas_to_aggregate": 1},
 }
