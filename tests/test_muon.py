@@ -81,7 +81,7 @@ def test_adaptive_steps_have_the_size_of_each_gradient():
 
 def test_coefficients_are_given_for_every_iteration():
     rows = [[3.0, -4.0, 1.8]] * 3
-    with pytest.raises(ValueError, match=r"`ns_coefficients`.*Received: 3 of them, and ns_steps=5"):
+    with pytest.raises(ValueError, match=r"`ns_coefficients`.*Received: .*, and ns_steps=5"):
         keras_tfopt.Muon(ns_coefficients=rows)
     grads = {"kernel": np.random.default_rng(1).normal(size=(4, 3))}
     each, _ = moved({"kernel": (4, 3)}, grads, ns_coefficients=rows, ns_steps=3)
