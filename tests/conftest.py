@@ -35,6 +35,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    from keras_tfopt import engine
+
+    engine.compile_in_background(False)  # what is tested as compiled is compiled
     if config.getoption("exhaustive") or config.getoption("optimizer"):
         os.environ["TESTS_EXHAUSTIVE"] = "1"  # for processes that tests start
     config.addinivalue_line(

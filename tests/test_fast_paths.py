@@ -234,6 +234,37 @@ class TestTorch:
         moments = keras.ops.convert_to_numpy(ours.slot(values[4], "m"))
         np.testing.assert_allclose(moments, 1 - 0.9**2, rtol=1e-5)
 
+    def test_training_goes_on_while_a_rule_is_compiled(self):
+        """In a process of its own: here, other rules may wait to be compiled."""
+        code = """
+            import numpy, torch
+            import keras_tfopt
+            from keras_tfopt import engine
+            from keras_tfopt.engine.backends.torch import compile as torch_compile
+            from tests.test_fast_paths import train, variables
+
+            engine.compile_in_background(True)
+            values, optimizer = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
+            train(optimizer, values, steps=2)
+            assert "in the background" in torch_compile.report(optimizer)
+            torch_compile._worker().submit(print).result()  # what came before it is compiled
+            train(optimizer, values, steps=2)
+            assert torch_compile.report(optimizer).startswith("compiled"), "it has not switched"
+            with engine.plain():
+                others, plain = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
+                train(plain, others, steps=2)
+                expected = train(plain, others, steps=2)
+            found = train(optimizer, values, steps=0)
+            for a, b in zip(found, expected):
+                numpy.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+            torch.use_deterministic_algorithms(True)
+            optimizer = keras_tfopt.Momentum(0.1)
+            train(optimizer, variables(), steps=1)
+            assert torch_compile.report(optimizer).startswith("compiled"), "it is repeatable"
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
     def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so(self):
         code = """
             import os, warnings

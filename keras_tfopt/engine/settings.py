@@ -19,6 +19,34 @@ def switched(switch: ContextVar, value: Any) -> Iterator[None]:
         switch.reset(token)
 
 
+_background = True
+
+
+def compile_in_background(enabled: bool) -> None:
+    """Set whether training goes on while PyTorch compiles a rule; it does at the start.
+
+    Steps run operation by operation until compiled code is there. Both agree to rounding, so two
+    runs may differ in the last place. Where runs must agree in all bits, or where steps are timed,
+    pass False: then the first step compiles and takes seconds. It also does so after
+    `torch.use_deterministic_algorithms(True)`. On the other backends this changes nothing.
+
+    Args:
+        enabled: Whether to compile in the background, in all threads from now on.
+
+    Raises:
+        TypeError: if `enabled` is not a bool.
+    """
+    global _background
+    if not isinstance(enabled, bool):
+        raise TypeError(f"Argument `enabled` must be a bool. Received: {enabled!r}")
+    _background = enabled
+
+
+def compiles_in_background() -> bool:
+    """Return what `compile_in_background` has set."""
+    return _background
+
+
 def plain() -> contextlib.AbstractContextManager[None]:
     """Run rules operation by operation, variable by variable, without the compiled fast paths.
 

@@ -336,8 +336,10 @@ def _compile(
         blocks = owner.new_zeros(20), zeros, None if rates is None else rates.new_zeros(20)
         return like[0], like[1], like[2:], blocks, scalars
 
-    like: Callable | None = like_many_blocks if in_blocks else like_many
-    if in_blocks and scope != "element":
-        like = None  # sums over blocks depend on their number
-    compiled = torch_compile.Compiled(step, name, uncompiled, like)
+    def alike(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+        return g.clone(), x.clone(), [slot.clone() for slot in slots], blocks, scalars
+
+    sums_blocks = in_blocks and scope != "element"  # which depends on their number
+    examples = alike if sums_blocks else like_many_blocks if in_blocks else like_many
+    compiled = torch_compile.Compiled(step, name, uncompiled, examples, checks=sums_blocks)
     return compiled, uncompiled

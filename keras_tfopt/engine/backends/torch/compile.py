@@ -1,7 +1,14 @@
-"""Compiling functions of tensors once, for any size, where PyTorch's compiler works."""
+"""Compiling functions of tensors once, for any size, where PyTorch's compiler works.
+
+Compiling takes seconds. Meanwhile steps run operation by operation, so that training starts at
+once; compiled code takes over when it is there. Both compute the same, up to the last place.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
+import logging
 import threading
 import types
 import warnings
@@ -10,6 +17,7 @@ from typing import Any
 
 import torch
 
+from keras_tfopt.engine import settings
 from keras_tfopt.engine.backends.torch.private import (
     compilations,
     compiler_options,
@@ -24,17 +32,31 @@ _compiler_works = True
 # PyTorch 2.13 counts in one number for all threads how often compiled code was used, and raises an
 # error where another thread has set it back. What is patched for compiling is global as well.
 _one_at_a_time = threading.RLock()
+_is_compiling = threading.Event()
+
+
+@functools.cache
+def _worker() -> concurrent.futures.ThreadPoolExecutor:
+    """Return the thread that compiles. A program waits for it before it ends."""
+    logging.getLogger("keras_tfopt").info(
+        "torch.compile compiles the rules of optimizers in the background, which takes seconds; "
+        "until then steps run operation by operation."
+    )
+    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="keras_tfopt-compile")
 
 
 class Compiled:
-    """A function, compiled at its first call.
+    """A function that is compiled in the background, from its first call on.
 
     Args:
         function: A function of tensors and of lists and dictionaries of them.
         name: For profiles.
-        otherwise: What is called if nothing can be compiled here.
-        like_many: From the arguments to arguments of usual sizes: what is compiled for them is used
-            for all later ones without a look at them. None checks at each call.
+        otherwise: What is called until the compiled function is there, or if nothing can be
+            compiled here.
+        examples: From the arguments of the first call to arguments to compile with, which may be
+            overwritten.
+        checks: Whether each call looks if what is compiled fits its arguments, and compiles again
+            if not. False uses what is compiled for all arguments.
     """
 
     def __init__(
@@ -42,28 +64,24 @@ class Compiled:
         function: Callable,
         name: str,
         otherwise: Callable,
-        like_many: Callable[..., tuple] | None,
+        examples: Callable[..., tuple],
+        checks: bool = False,
     ):
-        # Recompilations are counted per code object, and past a limit code silently runs as it is.
-        own = types.FunctionType(
-            function.__code__.replace(co_name=name),
-            function.__globals__,
-            closure=function.__closure__,
-        )
-        options = compiler_options()
-        if like_many is not None:
-            options["guard_filter_fn"] = lambda guards: [False] * len(guards)
-        look_for_no_symbolic_tensors()
-        self._compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
-        self._otherwise, self._like_many = otherwise, like_many
-        self._is_ready = False
+        self._function, self._name = function, name
+        self._otherwise, self._examples, self._checks = otherwise, examples, checks
+        self._compiling: concurrent.futures.Future | None = None
 
     def __call__(self, *args: Any) -> Any:
         if not _compiler_works:
             return self._otherwise(*args)
+        if self._compiling is None:
+            self._compiling = self._begin(args)
+        if not self._compiling.done() or _is_compiling.is_set():
+            return self._otherwise(*args)
         try:
+            compiled = self._compiling.result()
             with _one_at_a_time:
-                return self._call(*args)
+                return compiled(*args)
         except Exception as error:  # whatever a missing or broken tool chain may raise
             if "Observed exception" in str(error):
                 # The rule itself raises an error, of which Dynamo says nothing but where.
@@ -71,16 +89,39 @@ class Compiled:
             _give_up_compiling(error)
             return self._otherwise(*args)
 
-    def _call(self, *args: Any) -> Any:
-        if self._is_ready:
-            return self._compiled(*args)
-        with constant_hyperparameters(), known_processor():
-            set_torch_device_attribute()
-            if self._like_many is None:
-                return self._compiled(*args)
-            self._compiled(*self._like_many(*args))
-            self._is_ready = True
-        return self._compiled(*args)
+    def _begin(self, args: tuple) -> concurrent.futures.Future:
+        """Start compiling for these arguments, or do it now where steps must be repeatable."""
+        examples = self._examples(*args)
+        if settings.compiles_in_background() and not torch.are_deterministic_algorithms_enabled():
+            return _worker().submit(self._compile, examples)
+        done: concurrent.futures.Future = concurrent.futures.Future()
+        try:
+            done.set_result(self._compile(examples))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def _compile(self, examples: tuple) -> Callable:
+        # Recompilations are counted per code object, and past a limit code silently runs as it is.
+        own = types.FunctionType(
+            self._function.__code__.replace(co_name=self._name),
+            self._function.__globals__,
+            closure=self._function.__closure__,
+        )
+        options = compiler_options()
+        if not self._checks:
+            options["guard_filter_fn"] = lambda guards: [False] * len(guards)
+        with _one_at_a_time:
+            _is_compiling.set()
+            try:
+                look_for_no_symbolic_tensors()
+                compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
+                with torch.no_grad(), constant_hyperparameters(), known_processor():
+                    set_torch_device_attribute()
+                    compiled(*examples)
+            finally:
+                _is_compiling.clear()
+        return compiled
 
 
 def _give_up_compiling(error: Exception) -> None:
@@ -111,4 +152,6 @@ def report(engine: Any) -> str:
         return "not compiled: operation by operation"
     if not _compiler_works:
         return "not compiled: torch.compile found no working compiler"
+    if _is_compiling.is_set():
+        return "not compiled yet: torch.compile works in the background"
     return f"compiled by torch.compile ({compilations()} graphs in this process)"
