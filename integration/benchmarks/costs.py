@@ -19,6 +19,7 @@ import time
 import keras
 
 from integration.benchmarks import contenders
+from keras_tfopt import engine
 
 
 def first_steps(turns: int = 3) -> dict[str, dict[str, float]]:
@@ -86,4 +87,5 @@ def growth(steps: int = 10_000, part: int = 1_000) -> float:
 
 
 if __name__ == "__main__":
+    engine.compile_in_background(True)  # as for users
     print(first_step(sys.argv[1]))

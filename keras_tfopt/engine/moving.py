@@ -302,8 +302,11 @@ class Mover:
         `named` is None, or which rows of a summed gradient were named.
         """
         entry = self.optimizer._state.entries[place]
-        mode, mask = "dense", None
         in_rows = isinstance(gradient, RowGradient)
+        if not (in_rows or entry.has_rows or named is not None):  # most: this runs in each step
+            made = self.optimizer._statics.get(place) or self.bind(place, "dense", False)
+            return made(variable, gradient)
+        mode, mask = "dense", None
         by_name = in_rows and gradient.named or named is not None
         if entry.sparse != "dense" and (by_name or entry.has_rows):
             mode = "move" if entry.sparse != "rows" else "rows" if in_rows else "touched"
@@ -314,13 +317,13 @@ class Mover:
                 mask = mask | ops.reshape(named, mask.shape)
         if in_rows and mode != "rows":
             gradient = backend.to_dense(gradient)
-        key = (place, mode, by_name and mode != "dense")
-        if key not in self.optimizer._statics:
-            self.bind(*key)
-        return self.optimizer._statics[key](variable, gradient, mask)
+        by_name = by_name and mode != "dense"
+        key = place if mode == "dense" else (place, mode, by_name)
+        made = self.optimizer._statics.get(key) or self.bind(place, mode, by_name)
+        return made(variable, gradient, mask)
 
-    def bind(self, place: int, mode: str, by_name: bool) -> None:
-        """Prepare what of an update is the same in every step."""
+    def bind(self, place: int, mode: str, by_name: bool) -> Callable[..., Update]:
+        """Return what makes updates, with all that is the same in every step."""
         own = self.optimizer
         entry = own._state.entries[place]
         facts = tuple(entry.facts.items())
@@ -333,9 +336,9 @@ class Mover:
             own._fast["rule", kind, names] = call
         slots = list(entry.slots.values())
         of_variable = kind, place, entry.like, names, slots, entry.cut, call
-        own._statics[place, mode, by_name] = functools.partial(
-            Update, *of_variable, rate=entry.rate
-        )
+        key = place if mode == "dense" else (place, mode, by_name)
+        made = own._statics[key] = functools.partial(Update, *of_variable, rate=entry.rate)
+        return made
 
     def _with_clipped_units(self, incoming: Incoming) -> list[Any]:
         """Return the gradients, those with a limit for their units clipped."""

@@ -16,18 +16,21 @@ def sum_of_products(rule: Any, old: Any, t: Any, matrix: Any) -> Any:
     """Return the sum with the products of this gradient's rows, where an update is due."""
 
     def updated() -> Any:
-        weight = t.mat_gbar_weight * t.precond_update_interval
-        return added(rule, old, t, weight, matrix @ ops.transpose(matrix))
+        products = matrix @ ops.transpose(matrix)
+        is_one = all(map(is_always, (rule.mat_gbar_weight, rule.precond_update_interval), (1, 1)))
+        weight = None if is_one else t.mat_gbar_weight * t.precond_update_interval
+        return added(rule, old, t, weight, products)
 
     return _every(rule.precond_update_interval, t.precond_update_interval, t, updated, old)
 
 
 def added(rule: Any, old: Any, t: Any, weight: Any, new: Any) -> Any:
-    """Return the decayed sum with something new."""
-    if old is None:
-        return weight * new
+    """Return the decayed sum with something new; the weight None is 1."""
     # Passes over large matrices that change nothing take as long as others.
-    return (old if is_always(rule.mat_gbar_decay, 1) else t.mat_gbar_decay * old) + weight * new
+    new = new if weight is None else weight * new
+    if old is None:
+        return new
+    return (old if is_always(rule.mat_gbar_decay, 1) else t.mat_gbar_decay * old) + new
 
 
 def root(rule: Any, old: Any, t: Any, total: Any, exponent: Any) -> Any:

@@ -10,7 +10,6 @@ import torch
 
 from keras_tfopt.engine.backends.defaults import read
 from keras_tfopt.engine.backends.torch import buckets
-from keras_tfopt.engine.backends.torch.lookup import LookupGradient
 from keras_tfopt.engine.backends.torch.rows import nonzero
 from keras_tfopt.engine.backends.torch.values import commit
 from keras_tfopt.engine.keras_private import get_stateless_scope
@@ -32,12 +31,11 @@ PIECE = 1 << 17
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     # The checks that this spares cost more than the update of a small variable.
     return (
-        isinstance(gradient, torch.Tensor)
+        type(gradient) is torch.Tensor
         and gradient.dtype is DTYPES[like.dtype]
         and gradient.shape == like.shape
         and gradient.layout is torch.strided
-        and not isinstance(gradient, LookupGradient)
-        and gradient.device == variable._value.device
+        and gradient.get_device() == variable._value.get_device()
     )
 
 
