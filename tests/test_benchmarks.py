@@ -4,7 +4,18 @@ import keras
 import numpy as np
 import pytest
 
-from integration.benchmarks import contenders, costs, dense, embedding, exchange, groups, verbs
+from integration.benchmarks import (
+    compare,
+    contenders,
+    costs,
+    dense,
+    embedding,
+    exchange,
+    groups,
+    results,
+    training,
+    verbs,
+)
 from integration.benchmarks.shapes import WORK
 
 SMALL = [(8, 8), (8,)]
@@ -25,6 +36,9 @@ def test_a_row_of_the_table(rule):
 def test_costs_that_medians_hide():
     assert 0.1 < costs.growth(steps=40, part=20) < 10
     assert costs.first_step("Adam") > 0
+    found = costs.many_variables(5, steps=2)
+    assert [row["variables"] for row in found] == [5, 5] and found[0]["milliseconds"] > 0
+    assert "| 5 | keras_tfopt.Adam |" in costs.table(found)
 
 
 def test_our_step_and_the_peers_move_variables_alike():
@@ -52,6 +66,56 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     )
     assert count["one of 20M"] == 20_000_000
     assert count["200 of 64x64"] == 200 * 64 * 64
+
+
+def test_sides_of_the_training_benchmark_learn_the_same(monkeypatch):
+    """Our optimizer in `fit` and the backend's loop end at the same weights; without step, none."""
+    monkeypatch.setattr(training, "STEPS", 6)
+    ends = []
+    for side in ("ours", "loop", "none"):
+        keras.utils.set_random_seed(0)
+        model, (x, y), batch = training.deep(3)
+        made = model, (x[: 6 * batch], y[: 6 * batch]), batch
+        start = model.get_weights()
+        if side == "loop":
+            run = training.Loop(made)
+        else:
+            optimizer = contenders.RULES["Adam"][0]() if side == "ours" else training.NoStep(1e-3)
+            run = training.Fit(made, optimizer)
+        assert len(run.turn()) > 0
+        ends.append(run.weights())
+        assert side == "none" or np.abs(ends[-1][0] - start[0]).max() > 1e-3
+    for ours, loop, none, before in zip(*ends, start):
+        # Adam makes whole steps of gradients that are nothing but rounding, as of dark pixels.
+        assert np.mean(np.isclose(ours, loop, rtol=1e-3, atol=2e-4)) > 0.98
+        np.testing.assert_array_equal(none, before)
+
+
+def test_comparison_tells_noise_from_change(tmp_path, capsys, monkeypatch):
+    given = {
+        "a": [{"same": 1.0, "slow": 1.0, "fast": 2.0}, {"same": 1.1, "slow": 1.02, "fast": 2.1}],
+        "b": [{"same": 1.05, "slow": 1.2, "fast": 1.0}, {"same": 1.12, "slow": 1.3, "fast": 1.1}],
+    }
+    for side, runs in given.items():
+        for number, measured in enumerate(runs):
+            results.write(tmp_path / side / str(number) / "x.json", [], measured)
+    sides = [str(tmp_path / side) for side in given]
+    monkeypatch.setattr("sys.argv", ["compare", *sides])
+    assert compare.main() == 1
+    rows = {line.split("|")[1].strip().split(": ")[-1]: line for line in lines_of(capsys)}
+    assert rows["slow"].endswith("| slower |") and rows["fast"].endswith("| faster |")
+    assert rows["same"].endswith("|  |")
+    monkeypatch.setattr("sys.argv", ["compare", sides[0], sides[0]])
+    assert compare.main() == 0
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("sys.argv", ["compare", sides[0], str(tmp_path / "empty")])
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert "no numbers in common" in capsys.readouterr().err
+
+
+def lines_of(capsys):
+    return [line for line in capsys.readouterr().out.splitlines() if line.count("|") > 3]
 
 
 @pytest.mark.spread

@@ -27,6 +27,7 @@ RULES: dict[str, tuple[Callable, int, Callable | None]] = {
         lambda: keras.optimizers.SGD(LEARNING_RATE, momentum=0.9),
     ),
     "LARS": (lambda: keras_tfopt.LARS(LEARNING_RATE), 28, None),
+    "LAMB": (lambda: keras_tfopt.LAMB(LEARNING_RATE), 40, None),
     "RMSProp": (
         lambda: keras_tfopt.RMSProp(LEARNING_RATE, momentum=0.9),
         28,

@@ -1,25 +1,31 @@
-"""What does not show in a median: the first step of `fit`, and steps after thousands of others.
+"""What does not show in a median: first steps, many steps, many variables.
 
-    python -m integration.benchmarks.costs first Adam
+    python -m integration.benchmarks.costs
 
-trains a convolutional net on handwritten digits for one step with an optimizer of keras_tfopt, or
-with `keras.Adam` that of Keras, and prints the seconds that this step took. It is run in processes
-of its own, by turns: once with empty caches of compiled code, as on a new machine, and then more.
+trains a convolutional net on handwritten digits for one step with Adam of keras_tfopt and of Keras,
+in processes of their own, by turns: once with empty caches of compiled code, as on a new machine,
+and then more. Then it makes steps over thousands of variables, ours and those of a peer by turns.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import keras
 
 from integration.benchmarks import contenders
+from integration.benchmarks.results import markdown, write
 from keras_tfopt import engine
+
+SIZES = (1000, 10_000)
 
 
 def first_steps(turns: int = 3) -> dict[str, dict[str, float]]:
@@ -29,7 +35,7 @@ def first_steps(turns: int = 3) -> dict[str, dict[str, float]]:
         for _ in range(1 + turns):
             for name, values in seconds.items():
                 done = subprocess.run(
-                    [sys.executable, "-m", "integration.benchmarks.costs", name],
+                    [sys.executable, "-m", "integration.benchmarks.costs", "--first", name],
                     env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/{name}"},
                     capture_output=True,
                     text=True,
@@ -86,6 +92,83 @@ def growth(steps: int = 10_000, part: int = 1_000) -> float:
     return round(statistics.median(times[-part:]) / statistics.median(times[:part]), 3)
 
 
+def megabytes() -> float:
+    """Return the most memory that the process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def many_variables(count: int, steps: int = 10) -> list[dict]:
+    """Measure steps of Adam over so many variables of 16x16, ours and those of the peer."""
+    shapes = [(16, 16)] * count
+    named = {"keras_tfopt.Adam": contenders.of_keras(contenders.RULES["Adam"][0], shapes)}
+    peer, step = contenders.peer("Adam", shapes)
+    named[peer] = step
+    first, times = {}, {name: [] for name in named}
+    for name, step in named.items():
+        before = time.perf_counter()
+        step()
+        first[name] = time.perf_counter() - before
+    for _ in range(steps):
+        for name, step in named.items():
+            before = time.perf_counter()
+            step()
+            times[name].append(1e3 * (time.perf_counter() - before))
+    return [
+        {
+            "variables": count,
+            "optimizer": name,
+            "first_step_seconds": round(first[name], 2),
+            "milliseconds": round(statistics.median(times[name]), 2),
+        }
+        for name in named
+    ]
+
+
+def table(found: list[dict]) -> str:
+    head = ["variables", "optimizer", "first step, s", "a step, ms"]
+    rows = [
+        [
+            f"{r['variables']:,}",
+            r["optimizer"],
+            f"{r['first_step_seconds']:.2f}",
+            f"{r['milliseconds']:.1f}",
+        ]
+        for r in found
+    ]
+    return markdown(head, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--first", help=argparse.SUPPRESS)  # what the processes are given
+    options = parser.parse_args()
+    if options.first:
+        engine.compile_in_background(True)  # as for users
+        print(first_step(options.first))
+        return
+    seconds = first_steps()
+    head = ["optimizer", "first step on a new machine, s", "first step later, s"]
+    cells = [[n, *(f"{value:.2f}" for value in found.values())] for n, found in seconds.items()]
+    print(markdown(head, cells) + "\n")
+    last = growth()
+    print(f"Time of the last of 10,000 steps over that of the first: {last}")
+    step = contenders.of_keras(contenders.RULES["Adam"][0], [(64, 64)] * 200)
+    for _ in range(50):
+        step()
+    before = megabytes()
+    for _ in range(1000):
+        step()
+    grown = round(megabytes() - before, 1)
+    print(f"Memory that 1,000 steps over 200 variables add: {grown} MB\n")
+    many = [row for count in SIZES for row in many_variables(count)]
+    print(table(many))
+    ours = [row for row in many if row["optimizer"] == "keras_tfopt.Adam"]
+    measured = {f"Adam, {r['variables']} variables, ms": r["milliseconds"] for r in ours}
+    measured["first step of fit, s"] = seconds["keras_tfopt.Adam"]["new machine"]
+    found = {"first_steps": seconds, "last_steps": last, "megabytes": grown, "variables": many}
+    write(options.out / f"costs_{contenders.BACKEND}.json", found, measured)
+
+
 if __name__ == "__main__":
-    engine.compile_in_background(True)  # as for users
-    print(first_step(sys.argv[1]))
+    main()

@@ -11,17 +11,15 @@ import argparse
 import gc
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import keras
 import numpy as np
 
-import keras_tfopt
-from integration.benchmarks import contenders, costs
+from integration.benchmarks import contenders, results
+from integration.benchmarks.results import ratio, shown
 from integration.benchmarks.shapes import WORK, Shapes
 
 
@@ -40,14 +38,6 @@ def rounds_of(steps: dict[str, Callable[[], None]], budget: float) -> dict[str, 
         if time.perf_counter() - begin > budget and len(times[name]) >= 9:
             break
     return times
-
-
-def ratio(times: dict[str, list[float]], ours: str, other: str) -> dict[str, float]:
-    """That of the medians, and its spread over single rounds."""
-    single = [a / b for a, b in zip(times[ours], times[other])]
-    medians = statistics.median(times[ours]) / statistics.median(times[other])
-    found = {"min": min(single), "median": medians, "max": max(single)}
-    return {name: round(value, 2) for name, value in found.items()}
 
 
 def copy_bandwidth() -> float:
@@ -104,31 +94,29 @@ def measure(rule: str, work: str, shapes: Shapes, budget: float, bandwidth: floa
     return result
 
 
-def table(results: list[dict]) -> str:
+def table(measured: list[dict]) -> str:
     head = ["rule", "variables", "ours, ms", "peer", "ours / peer (min, max)"]
     head += ["ours / stock Keras", "ours / floor"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for r in results:
-        peer, stock = r["ratio_to_peer"], r.get("ratio_to_stock")
-        lines.append(
-            f"| {r['rule']} | {r['work']} | {r['milliseconds']['ours']:.2f} | {r['peer']} | "
-            f"**{peer['median']:.2f}** ({peer['min']:.2f}, {peer['max']:.2f}) | "
-            f"{stock['median'] if stock else ''} | {r['ratio_to_floor']:.2f} |"
-        )
-    return "\n".join(lines)
+    rows = []
+    for r in measured:
+        stock = r.get("ratio_to_stock")
+        row = [r["rule"], r["work"], f"{r['milliseconds']['ours']:.2f}", r["peer"]]
+        row += [shown(r["ratio_to_peer"]), f"{stock['median']:.2f}" if stock else ""]
+        rows.append([*row, f"{r['ratio_to_floor']:.2f}"])
+    return results.markdown(head, rows)
 
 
-def plot(results: list[dict], path: Path) -> None:
+def plot(measured: list[dict], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    labels = [f"{r['rule']}, {r['work']}" for r in results]
+    labels = [f"{r['rule']}, {r['work']}" for r in measured]
     figure, axes = pyplot.subplots(figsize=(8, 0.45 * len(labels) + 1.5), layout="constrained")
     places = np.arange(len(labels))
     for shift, key, name in ((-0.2, "ratio_to_peer", "peer"), (0.2, "ratio_to_stock", "Keras")):
-        values = [r[key]["median"] if key in r else np.nan for r in results]
+        values = [r[key]["median"] if key in r else np.nan for r in measured]
         axes.barh(places + shift, values, 0.38, label=f"time of keras_tfopt / time of {name}")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(places, labels)
@@ -147,35 +135,23 @@ def main() -> None:
     parser.add_argument("--work", nargs="*", default=list(WORK))
     options = parser.parse_args()
     bandwidth = copy_bandwidth()
-    machine = {
-        "backend": contenders.BACKEND,
-        "keras": keras.__version__,
-        contenders.BACKEND: __import__(contenders.BACKEND).__version__,
-        "keras_tfopt": keras_tfopt.__version__,
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "copy_gigabytes_per_second": round(bandwidth / 1e9, 1),
-    }
-    print(json.dumps(machine))
-    results = []
+    print(json.dumps(results.machine()))
+    print(f"Copy bandwidth: {bandwidth / 1e9:.1f} GB/s")
+    measured = []
     for rule in options.rules:
         short = rule not in contenders.EVERYWHERE and options.work == list(WORK)
         for work in options.work[: 2 if short else None]:
-            result = measure(rule, work, WORK[work](), options.budget, bandwidth)
-            results.append(result)
-            print(json.dumps(result), flush=True)
-    extra = {"first_step_of_fit_seconds": costs.first_steps(), "last_steps": costs.growth()}
-    print("\n" + table(results) + "\n")
-    for name, seconds in extra["first_step_of_fit_seconds"].items():
-        print(f"First step of fit with {name}: {seconds} seconds")
-    print(f"Time of the last of 10,000 steps over that of the first: {extra['last_steps']}")
-    options.out.mkdir(parents=True, exist_ok=True)
+            measured.append(measure(rule, work, WORK[work](), options.budget, bandwidth))
+            print(json.dumps(measured[-1]), flush=True)
+    print("\n" + table(measured) + "\n")
     stem = options.out / f"dense_{contenders.BACKEND}"
-    stem.with_suffix(".json").write_text(
-        json.dumps({"machine": machine, "results": results, **extra}, indent=1) + "\n"
+    results.write(
+        stem.with_suffix(".json"),
+        measured,
+        {f"{r['rule']}, {r['work']} / {r['peer']}": r["ratio_to_peer"]["median"] for r in measured},
+        copy_gigabytes_per_second=round(bandwidth / 1e9, 1),
     )
-    plot(results, stem.with_suffix(".png"))
-    print(f"\nWritten: {stem.with_suffix('.json').resolve()}, {stem.with_suffix('.png').resolve()}")
+    plot(measured, stem.with_suffix(".png"))
 
 
 if __name__ == "__main__":

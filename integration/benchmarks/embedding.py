@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
+from integration.benchmarks.results import write
 
 BACKEND = keras.backend.backend()
 LENGTH = 8  # ids in a sample
@@ -248,19 +247,16 @@ def main() -> None:
         for mode, jit in modes.items()
     }
     print(text(results))
-    machine = {
-        "keras": keras.__version__,
-        BACKEND: __import__(BACKEND).__version__,
-        "keras_tfopt": keras_tfopt.__version__,
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
     stem = options.out / f"embedding_{BACKEND}"
-    written = json.dumps({"machine": machine, "results": results}, indent=1)
-    stem.with_suffix(".json").write_text(written + "\n")
+    measured = {
+        f"{mode}, {row['table'][0]:,} x {row['table'][1]}, {row['ids']:,} ids, ms": row["ours"][
+            "median"
+        ]
+        for mode, found in results.items()
+        for row in [*found["tables"], *found["ids"]]
+    }
+    write(stem.with_suffix(".json"), results, measured)
     plot(results, stem.with_suffix(".png"))
-    print(f"Written: {stem.with_suffix('.json').resolve()}, {stem.with_suffix('.png').resolve()}")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from pathlib import Path
 
 import keras_tfopt
 from integration.benchmarks import contenders
-from integration.benchmarks.dense import ratio, rounds_of
+from integration.benchmarks.dense import rounds_of
+from integration.benchmarks.results import markdown, ratio, shown, write
 from integration.benchmarks.shapes import Shapes, many_small
 
 FACTORS = 12
@@ -50,18 +52,16 @@ def measure(rule: str, shapes: Shapes, budget: float) -> dict:
 
 def table(results: list[dict]) -> str:
     head = ["backend", "rule", "12 learning rates, ms", "one, ms", "12 / one (min, max)"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = []
     for r in results:
-        times, found = r["milliseconds"], r["ratio"]
-        lines.append(
-            f"| {contenders.BACKEND} | {r['rule']} | {times['groups']:.2f} | {times['one']:.2f} | "
-            f"**{found['median']:.2f}** ({found['min']:.2f}, {found['max']:.2f}) |"
-        )
-    return "\n".join(lines)
+        times = [f"{r['milliseconds'][name]:.2f}" for name in ("groups", "one")]
+        rows.append([contenders.BACKEND, r["rule"], *times, shown(r["ratio"])])
+    return markdown(head, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--budget", type=float, default=5.0, help="seconds of rounds per rule")
     parser.add_argument("--rules", nargs="*", default=list(RULES))
     options = parser.parse_args()
@@ -70,6 +70,8 @@ def main() -> None:
         results.append(measure(rule, many_small(), options.budget))
         print(json.dumps(results[-1]), flush=True)
     print("\n" + table(results))
+    measured = {f"{r['rule']}, 12 learning rates / one": r["ratio"]["median"] for r in results}
+    write(options.out / f"groups_{contenders.BACKEND}.json", results, measured)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ the products that sum them up, put them together again and apply them. Contender
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -19,16 +17,18 @@ import keras
 
 import keras_tfopt
 from integration.benchmarks import contenders
-from integration.benchmarks.dense import ratio, rounds_of
+from integration.benchmarks.dense import copy_bandwidth, rounds_of
+from integration.benchmarks.results import write_table
 
 BACKEND = contenders.BACKEND
 PARAMETERS = 10_000_000
 MATRICES = [(512, 512)] * 4
 INTERVAL = 20
+BYTES_OF_GGT = 4 * (12 + 13 + 3)  # read by the sums, read by the step, written
 
 
-def decompositions_and_products() -> Callable[[], None]:
-    """Per matrix, for each of two dimensions: eigenvalues, and three products."""
+def decompositions_and_products(decomposed: bool = True) -> Callable[[], None]:
+    """Per matrix, for each of two dimensions: eigenvalues, and three products; or two products."""
     tensors = [keras.ops.convert_to_tensor(g) for g in contenders.gradients(MATRICES)]
 
     def work(tensors: list) -> list:
@@ -36,9 +36,10 @@ def decompositions_and_products() -> Callable[[], None]:
         for g in tensors:
             for one in (g, keras.ops.transpose(g)):
                 total = one @ keras.ops.transpose(one)
-                values, vectors = keras.ops.eigh(total)
-                root = (vectors * values) @ keras.ops.transpose(vectors)
-                results.append(root @ one)
+                if decomposed:
+                    values, vectors = keras.ops.eigh(total)
+                    total = (vectors * values) @ keras.ops.transpose(vectors)
+                results.append(total @ one)
         return results
 
     return compiled(work, tensors)
@@ -93,7 +94,13 @@ def main() -> None:
         },
         options.budget,
     )
-    rows = [("GGT, window 10, 10M", times, "GGT", "Momentum", "keras_tfopt.Momentum")]
+    # The moment and the rows of the window are read once for the sums and once for the step.
+    bandwidth = copy_bandwidth()
+    times["floor"] = [1e3 * PARAMETERS * BYTES_OF_GGT / bandwidth] * len(times["GGT"])
+    rows = [
+        ("GGT, window 10, 10M", times, "GGT", "Momentum", "keras_tfopt.Momentum"),
+        ("GGT, window 10, 10M", times, "GGT", "floor", "a copy of the bytes that it moves"),
+    ]
 
     steps = {
         "Shampoo": contenders.of_keras(lambda: keras_tfopt.Shampoo(0.1), MATRICES),
@@ -117,38 +124,15 @@ def main() -> None:
     times = {"seldom": seldom, "each": each}
     label = f"Shampoo, svd_interval={INTERVAL}, per step"
     rows.append((label, times, "seldom", "each", "svd_interval=1"))
+    # No interval can be faster than the products of each step and its part of the eigenvalues.
+    work = {"all": decompositions_and_products(), "products": decompositions_and_products(False)}
+    alone = rounds_of(work, options.budget)
+    products, whole = statistics.median(alone["products"]), statistics.median(alone["all"])
+    times["bound"] = [products + (whole - products) / INTERVAL] * len(each)
+    label = f"products, and eigenvalues every {INTERVAL} steps, alone"
+    rows.append((label, times, "bound", "each", "svd_interval=1"))
 
     write_table(rows, options.out / f"second_order_{BACKEND}.json")
-
-
-def write_table(rows: list[tuple[str, dict[str, list[float]], str, str, str]], path: Path) -> None:
-    """Print medians and ratios as a table, and write them to a file.
-
-    Args:
-        rows: What is done, times by contender, the names of ours and of the peer among them, and
-            the peer in words.
-        path: The file.
-    """
-    results = [
-        {
-            "work": work,
-            "milliseconds": round(statistics.median(times[ours]), 2),
-            "peer": peer,
-            "rounds": len(times[ours]),
-            "ratio_to_peer": ratio(times, ours, other),
-        }
-        for work, times, ours, other, peer in rows
-    ]
-    head = ["work", "ours, ms", "peer", "ours / peer (min, max)"]
-    print(f"| {' | '.join(head)} |\n" + "|---" * len(head) + "|")
-    for r in results:
-        q = r["ratio_to_peer"]
-        ratios = f"**{q['median']:.2f}** ({q['min']:.2f}, {q['max']:.2f})"
-        print(f"| {r['work']} | {r['milliseconds']:.2f} | {r['peer']} | {ratios} |")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"backend": BACKEND, "keras": keras.__version__, "cores": os.cpu_count()}
-    path.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
-    print(f"\nWritten: {path.resolve()}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -20,7 +21,8 @@ import numpy as np
 from keras import ops
 from sklearn.datasets import load_digits
 
-from integration.benchmarks.dense import ratio, rounds_of
+from integration.benchmarks.dense import rounds_of
+from integration.benchmarks.results import markdown, ratio, shown, write
 from keras_tfopt import legacy
 
 BACKEND = keras.backend.backend()
@@ -130,24 +132,23 @@ def measure(layers: int, budget: float) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    lines = [
-        "| backend | network | minimize, ms | by hand | ms | ours / by hand (min, max) |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = ["backend", "network", "minimize, ms", "by hand", "ms", "ours / by hand (min, max)"]
+    rows = []
     for r in results:
-        lines.append(
-            f"| {BACKEND} | {r['layers']} dense layers of {WIDTH} | {r['ours']:.2f} | "
-            f"{PEERS[BACKEND]} | {r['hand']:.2f} | "
-            f"**{r['ratio']['median']:.2f}** ({r['ratio']['min']:.2f}, {r['ratio']['max']:.2f}) |"
-        )
-    return "\n".join(lines)
+        row = [BACKEND, f"{r['layers']} dense layers of {WIDTH}", f"{r['ours']:.2f}"]
+        rows.append([*row, PEERS[BACKEND], f"{r['hand']:.2f}", shown(r["ratio"])])
+    return markdown(head, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--budget", type=float, default=2.5, help="seconds of rounds a row")
     options = parser.parse_args()
-    print(table([measure(layers, options.budget) for layers in LAYERS]))
+    results = [measure(layers, options.budget) for layers in LAYERS]
+    print(table(results))
+    measured = {f"minimize, {r['layers']} layers / by hand": r["ratio"]["median"] for r in results}
+    write(options.out / f"verbs_{BACKEND}.json", results, measured)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,106 @@
+"""What benchmarks share: the machine, tables as Markdown, and files to compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+import keras
+
+import keras_tfopt
+
+BACKEND = keras.backend.backend()
+
+
+def machine() -> dict[str, Any]:
+    """Return where and with which versions something was measured."""
+    return {
+        "backend": BACKEND,
+        BACKEND: __import__(BACKEND).__version__,
+        "keras": keras.__version__,
+        "keras_tfopt": keras_tfopt.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "processor": processor(),
+    }
+
+
+def processor() -> str:
+    """Return the name of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def ratio(times: dict[str, list[float]], ours: str, other: str) -> dict[str, float]:
+    """Return the ratio of two medians, and its spread over single rounds."""
+    single = [a / b for a, b in zip(times[ours], times[other])]
+    medians = statistics.median(times[ours]) / statistics.median(times[other])
+    found = {"min": min(single), "median": medians, "max": max(single)}
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+def shown(found: dict[str, float]) -> str:
+    """Return a ratio with its spread, for a table."""
+    return f"**{found['median']:.2f}** ({found['min']:.2f}, {found['max']:.2f})"
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table."""
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def write(path: Path, results: Any, measured: dict[str, float], **more: Any) -> None:
+    """Write what was measured to a file.
+
+    Args:
+        path: The file, which is replaced.
+        results: All of it.
+        measured: What two such files are compared by: numbers, the smaller the better, by what
+            they are of. Ratios to a peer of the same process are less at the mercy of the machine
+            than milliseconds.
+        **more: Further entries.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {"machine": machine(), "measured": measured, "results": results, **more}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"\nWritten: {path.resolve()}")
+
+
+def write_table(
+    rows: list[tuple[str, dict[str, list[float]], str, str, str]], path: Path, **more: Any
+) -> None:
+    """Print medians and ratios as a table, and write them to a file.
+
+    Args:
+        rows: What is done, times by contender, the names of ours and of the peer among them, and
+            the peer in words.
+        path: The file.
+        **more: Further entries of the file.
+    """
+    results = [
+        {
+            "work": work,
+            "milliseconds": round(statistics.median(times[ours]), 2),
+            "peer": peer,
+            "rounds": len(times[ours]),
+            "ratio_to_peer": ratio(times, ours, other),
+        }
+        for work, times, ours, other, peer in rows
+    ]
+    head = ["work", "ours, ms", "peer", "ours / peer (min, max)"]
+    cells = [
+        [r["work"], f"{r['milliseconds']:.2f}", r["peer"], shown(r["ratio_to_peer"])]
+        for r in results
+    ]
+    print(markdown(head, cells))
+    measured = {f"{r['work']} / {r['peer']}": r["ratio_to_peer"]["median"] for r in results}
+    write(path, results, measured, **more)
