@@ -98,7 +98,7 @@ def test_comparison_tells_noise_from_change(tmp_path, capsys, monkeypatch):
     }
     for side, runs in given.items():
         for number, measured in enumerate(runs):
-            results.write(tmp_path / side / str(number) / "x.json", [], measured)
+            results.write(tmp_path / side / str(number) / "x.json", "", [], measured)
     sides = [str(tmp_path / side) for side in given]
     monkeypatch.setattr("sys.argv", ["compare", *sides])
     assert compare.main() == 1

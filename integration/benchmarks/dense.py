@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -106,27 +105,6 @@ def table(measured: list[dict]) -> str:
     return results.markdown(head, rows)
 
 
-def plot(measured: list[dict], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    labels = [f"{r['rule']}, {r['work']}" for r in measured]
-    figure, axes = pyplot.subplots(figsize=(8, 0.45 * len(labels) + 1.5), layout="constrained")
-    places = np.arange(len(labels))
-    for shift, key, name in ((-0.2, "ratio_to_peer", "peer"), (0.2, "ratio_to_stock", "Keras")):
-        values = [r[key]["median"] if key in r else np.nan for r in measured]
-        axes.barh(places + shift, values, 0.38, label=f"time of keras_tfopt / time of {name}")
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_yticks(places, labels)
-    axes.invert_yaxis()
-    axes.set_xlabel("ratio of median step times (smaller is better for keras_tfopt)")
-    axes.set_title(f"Dense updates on {contenders.BACKEND}, {os.cpu_count()} cores, float32")
-    axes.legend(loc="lower right")
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
@@ -143,15 +121,13 @@ def main() -> None:
         for work in options.work[: 2 if short else None]:
             measured.append(measure(rule, work, WORK[work](), options.budget, bandwidth))
             print(json.dumps(measured[-1]), flush=True)
-    print("\n" + table(measured) + "\n")
-    stem = options.out / f"dense_{contenders.BACKEND}"
     results.write(
-        stem.with_suffix(".json"),
+        options.out / f"dense_{contenders.BACKEND}.json",
+        table(measured),
         measured,
         {f"{r['rule']}, {r['work']} / {r['peer']}": r["ratio_to_peer"]["median"] for r in measured},
         copy_gigabytes_per_second=round(bandwidth / 1e9, 1),
     )
-    plot(measured, stem.with_suffix(".png"))
 
 
 if __name__ == "__main__":

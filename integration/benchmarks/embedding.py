@@ -246,7 +246,6 @@ def main() -> None:
         }
         for mode, jit in modes.items()
     }
-    print(text(results))
     stem = options.out / f"embedding_{BACKEND}"
     measured = {
         f"{mode}, {row['table'][0]:,} x {row['table'][1]}, {row['ids']:,} ids, ms": row["ours"][
@@ -255,7 +254,7 @@ def main() -> None:
         for mode, found in results.items()
         for row in [*found["tables"], *found["ids"]]
     }
-    write(stem.with_suffix(".json"), results, measured)
+    write(stem.with_suffix(".json"), text(results), results, measured)
     plot(results, stem.with_suffix(".png"))
 
 

@@ -69,9 +69,8 @@ def main() -> None:
     for rule in options.rules:
         results.append(measure(rule, many_small(), options.budget))
         print(json.dumps(results[-1]), flush=True)
-    print("\n" + table(results))
     measured = {f"{r['rule']}, 12 learning rates / one": r["ratio"]["median"] for r in results}
-    write(options.out / f"groups_{contenders.BACKEND}.json", results, measured)
+    write(options.out / f"groups_{contenders.BACKEND}.json", table(results), results, measured)
 
 
 if __name__ == "__main__":

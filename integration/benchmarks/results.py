@@ -58,19 +58,22 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def write(path: Path, results: Any, measured: dict[str, float], **more: Any) -> None:
-    """Write what was measured to a file.
+def write(path: Path, text: str, results: Any, measured: dict[str, float], **more: Any) -> None:
+    """Print a table, and write what was measured to a file.
 
     Args:
         path: The file, which is replaced.
-        results: All of it.
+        text: The table, which the documentation shows as it is.
+        results: All that was measured.
         measured: What two such files are compared by: numbers, the smaller the better, by what
             they are of. Ratios to a peer of the same process are less at the mercy of the machine
             than milliseconds.
         **more: Further entries.
     """
+    print(f"\n{text}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = {"machine": machine(), "measured": measured, "results": results, **more}
+    found = {"machine": machine(), "table": text, "measured": measured}
+    found |= {"results": results, **more}
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(f"\nWritten: {path.resolve()}")
 
@@ -101,6 +104,5 @@ def write_table(
         [r["work"], f"{r['milliseconds']:.2f}", r["peer"], shown(r["ratio_to_peer"])]
         for r in results
     ]
-    print(markdown(head, cells))
     measured = {f"{r['work']} / {r['peer']}": r["ratio_to_peer"]["median"] for r in results}
-    write(path, results, measured, **more)
+    write(path, markdown(head, cells), results, measured, **more)

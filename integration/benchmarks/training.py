@@ -298,9 +298,8 @@ def main() -> None:
     parser.add_argument("--work", nargs="*", default=list(WORK), choices=WORK)
     options = parser.parse_args()
     results = [measure(work, options.turns) for work in options.work]
-    print(table(results))
     measured = {f"fit, {r['work']} / floor": r["ratio_to_floor"]["median"] for r in results}
-    write(options.out / f"training_{BACKEND}.json", results, measured)
+    write(options.out / f"training_{BACKEND}.json", table(results), results, measured)
 
 
 if __name__ == "__main__":

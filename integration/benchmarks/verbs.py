@@ -146,9 +146,8 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=2.5, help="seconds of rounds a row")
     options = parser.parse_args()
     results = [measure(layers, options.budget) for layers in LAYERS]
-    print(table(results))
     measured = {f"minimize, {r['layers']} layers / by hand": r["ratio"]["median"] for r in results}
-    write(options.out / f"verbs_{BACKEND}.json", results, measured)
+    write(options.out / f"verbs_{BACKEND}.json", table(results), results, measured)
 
 
 if __name__ == "__main__":
