@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-all test-case test-fast test-oldest matrix bench guides returnn defects catalogue docs lint format wheel dist check-wheel release-check clean distclean
+.PHONY: help quickstart setup test test-all test-case test-fast test-oldest matrix bench bench-compare guides returnn defects catalogue docs lint format wheel dist check-wheel release-check clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -12,6 +12,8 @@ PART ?=
 ALSO ?=
 BENCHMARKS ?= dense verbs
 ARGS ?=
+A ?= HEAD
+B ?= .
 
 VENV := .venv
 CONSTRAINTS := constraints.txt
@@ -30,7 +32,7 @@ ifeq ($(NAME),)
 $(error NAME must be the class of an optimizer. Example: make test-case NAME=Momentum)
 endif
 endif
-ifneq ($(filter quickstart test-fast test-oldest bench check-wheel release-check,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
+ifneq ($(filter quickstart test-fast test-oldest bench bench-compare check-wheel release-check,$(MAKECMDGOALS))$(filter command,$(origin BACKEND)),)
 ifeq ($(filter $(BACKENDS),$(subst $(space),+,$(BACKEND))),)
 $(error BACKEND must be one of: $(BACKENDS); got "$(BACKEND)". Example: make quickstart BACKEND=jax)
 endif
@@ -78,11 +80,15 @@ returnn: setup ## RETURNN, installed into .venv, trains with optimizers that its
 	@$(PIP) install --quiet --no-deps --constraint constraints.txt returnn dm-tree
 	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.returnn_training
 
-bench: setup ## Step times beside peers, on one BACKEND; BENCHMARKS="second_order modern embedding exchange groups" for more
+bench: setup ## Step times beside peers, on one BACKEND; BENCHMARKS="training costs second_order modern embedding groups exchange" for more
 	@for name in $(BENCHMARKS); do \
 	  KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
 	  $(PY) -m integration.benchmarks.$$name $(ARGS) || exit 1; \
 	done
+
+bench-compare: setup ## What became slower from A to B, revisions or "." (A=v0.1 B=.), by BENCHMARKS; ARGS="--repeats 5"
+	@KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
+	  $(PY) -m integration.benchmarks.compare $(A) $(B) --benchmarks $(BENCHMARKS) $(ARGS)
 
 defects: setup ## What stock Keras gets wrong on each backend, and what becomes of it here
 	@$(PY) -m integration.stock_defects --all $(ARGS)

@@ -23,6 +23,7 @@ extensions = [
     "markdown_docstrings",
     "mathml",
     "made_pages",
+    "measured",
 ]
 exclude_patterns = ["extensions"]
 nitpicky = True
@@ -61,7 +62,6 @@ PAGES = {
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
     "README.md": "index",
-    "integration/benchmarks/RESULTS.md": "benchmarks",
 }
 
 
