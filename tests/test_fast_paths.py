@@ -272,6 +272,7 @@ class TestTorch:
             os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
             import keras_tfopt
             from tests.test_fast_paths import train, variables
+            keras_tfopt.engine.compile_in_background(False)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 fast = train(keras_tfopt.Adam(0.01), variables())
