@@ -18,7 +18,7 @@ from keras_tfopt.engine import (
     path_of,
     swap_averages,
 )
-from keras_tfopt.tables import REQUIRED
+from keras_tfopt.tables import REQUIRED, as_constructor
 
 PACKAGE = "Addons"
 
@@ -230,10 +230,7 @@ def make_class(name: str, row: Row) -> type:
         if excluded:
             self.exclude_from_weight_decay(var_names=excluded)
 
-    initialize.__signature__ = row.signature  # type: ignore[attr-defined]
-    initialize.__name__ = "__init__"
-    initialize.__qualname__ = f"{name}.__init__"
     if hasattr(ours, "fields"):  # its own arguments are ours, under our names
         initialize.fields = ours.fields  # type: ignore[attr-defined]
-    own.__init__ = initialize
+    own.__init__ = as_constructor(name, row.signature, initialize)
     return keras.saving.register_keras_serializable(PACKAGE, name)(own)

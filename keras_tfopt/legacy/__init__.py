@@ -31,8 +31,9 @@ from keras_tfopt.legacy.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_tfopt.legacy.naming import CLASSES, OTHERS, Counterpart, get, names
+from keras_tfopt.legacy.naming import CLASSES, OTHERS, get, names
 from keras_tfopt.legacy.optimizer import Optimizer
+from keras_tfopt.tables import Counterpart
 
 __all__ = [
     "CheckpointMismatch",
