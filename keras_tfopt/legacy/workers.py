@@ -12,12 +12,7 @@ from keras_tfopt.distributed.protocols import check_tokens
 from keras_tfopt.engine import check_traceable, outside_compiler, path_of, slots_of, variables_of
 from keras_tfopt.legacy.eager import WrapperVerbs, step_around
 from keras_tfopt.legacy.optimizer import Pairs
-from keras_tfopt.legacy.saver import (
-    SwappingSaver,
-    check_moved,
-    check_saver_arguments,
-    eager_saver,
-)
+from keras_tfopt.legacy.saver import SwappingSaver, check_moved, check_saver_arguments
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
 
@@ -249,7 +244,7 @@ class Elastic(WithCenter):
     ) -> SwappingSaver:
         """Return a saver that writes the center under the names of the variables.
 
-        The worker's own values go under the name with `/local` behind it.
+        The worker's own values go under the name of the variable with `/local` appended.
 
         Args:
             var_list: Variables to save, a list or a dictionary of them by name. None is all.
@@ -263,7 +258,7 @@ class Elastic(WithCenter):
         check_saver_arguments(kwargs)
         moved = variables_of(self._optimizer)
         check_moved(moved, "is no center")
-        return eager_saver(
+        return SwappingSaver(
             var_list, moved, self._center_of, name, suffix="local", averages="a center"
         )
 

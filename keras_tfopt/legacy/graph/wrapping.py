@@ -27,7 +27,7 @@ from keras_tfopt.legacy.graph.conversion import Converting, keras_of
 from keras_tfopt.legacy.graph.hooks import Hooks
 from keras_tfopt.legacy.graph.verbs import Verbs, checked_pairs, counted
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
-from keras_tfopt.legacy.saver import eager_saver
+from keras_tfopt.legacy.saver import SwappingSaver
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.legacy.verb_arguments import check_counter
 
@@ -179,7 +179,7 @@ class WrapperVerbs(Converting):
         if backend.outermost_graph() is None:
             moved = [self._as_given(variable) for variable in moved]
             average_of = functools.partial(self._own_slot, name=slot)
-            return eager_saver(var_list, moved, average_of, name, self)
+            return SwappingSaver(var_list, moved, average_of, name, self)
         pairs = [(variable, self._own_slot(variable, slot)) for variable in moved]
         return savers.swapping_saver(pairs, var_list, name, more)
 
