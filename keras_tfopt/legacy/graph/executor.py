@@ -235,20 +235,7 @@ class Executor(Verbs):
             return tf.cast(self._count(), dtype) + 1
         return None
 
-    def _apply_dense(self, grad: Any, var: Any) -> Any:
-        return self._update(var, grad, None)
-
-    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
-        return self._update(handle, grad, None)
-
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        return self._update(var, grad.values, grad.indices)
-
-    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
-        return self._update(handle, grad, indices)
-
-    def _update(self, variable: Any, g: Any, indices: Any) -> Any:
-        """Return the operations that move a variable, by a dense gradient or by distinct rows."""
+    def _move(self, variable: Any, g: Any, indices: Any) -> Any:
         like = like_of(variable)
         described = self._rule.slots(like)
         names = tuple(described)

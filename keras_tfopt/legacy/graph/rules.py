@@ -1,4 +1,4 @@
-"""Rules under their original names, planned as TensorFlow 1 runs them."""
+"""Rules under their original names, with the state and the steps of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -156,5 +156,5 @@ class AllVariablesVerbs(AllVariablesExecutor, RuleVerbs):
 
 
 def _at(function: Any, step: Any) -> Any:
-    """Return what a function of the number of the step gives for the step to come."""
+    """Return the value of a function of the step, at the step to come."""
     return function(ops.cast(native(step), "float32") + 1)
