@@ -31,7 +31,6 @@ class OverWorkers(WorkersEngine, Wrapper):
         moves_center: Whether the slot `gradient_sum` adds up gradients, and each exchange moves the
             slot `center`: by a step of the inner optimizer, with slots of its own, with what
             `receive` returns for `gradient_sum` as the gradient.
-        events: How `InProcess` replays it: "together", "one by one", "stale" or "tokens".
 
     Args:
         inner_optimizer: As in `keras_tfopt.Wrapper`. If it accumulates gradients, several calls

@@ -8,13 +8,21 @@ from typing import Any, ClassVar, NoReturn
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_integer
-from keras_tfopt.distributed.protocols import check_tokens
 from keras_tfopt.engine import check_traceable, outside_compiler, path_of, slots_of, variables_of
 from keras_tfopt.legacy.eager import WrapperVerbs, step_around
 from keras_tfopt.legacy.optimizer import Pairs
 from keras_tfopt.legacy.saver import SwappingSaver, check_moved, check_saver_arguments
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
+
+
+def check_tokens(number: int, needed: int, total: int) -> None:
+    """Raise an error if there are too few tokens for the first step to end."""
+    if number != -1 and number < max(needed - total, 0):
+        raise ValueError(
+            f"There are too few tokens to finish the first step: {needed - total} are needed. "
+            f"Received: {number}"
+        )
 
 
 class CustomGetter:

@@ -6,7 +6,6 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.rows import RowGradient
 
@@ -24,12 +23,6 @@ def mean_gradient(total: Any, row_count: Any, count: Any) -> Any:
         return total / _at_least_one(count, total)
     values, indices = backend.rows_at(total / _at_least_one(row_count, total), row_count > 0)
     return RowGradient.unchecked(values, indices, tuple(total.shape), named=True, distinct=True)
-
-
-def rows_in(gradient: Any) -> Any:
-    """Return 1 for rows of a row gradient, else 0, shaped to broadcast over the variable."""
-    rows = RowGradient.unchecked(gradient.values, gradient.indices, gradient.shape, named=True)
-    return ops.cast(backend.row_mask(gradients.sum_repeated(rows, None)), "float32")
 
 
 def _at_least_one(count: Any, like: Any) -> Any:

@@ -70,8 +70,6 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
     moves_center = False
     # Whether gradients are averaged before the step, instead of something after it.
     averages_gradients = False
-    # How `keras_tfopt.distributed.InProcess` replays the original.
-    events = "together"
 
     def __init__(
         self, inner_optimizer: Any, exchange: Any = None, name: str | None = None, **base: Any
