@@ -1,4 +1,4 @@
-"""Means of gradients of several workers, of which each may have other rows."""
+"""Means of gradients of several workers, each of which may have other rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def mean_gradient(total: Any, row_count: Any, count: Any) -> Any:
 
     Args:
         total: Their sum.
-        row_count: None; or, of row gradients, how many there are of each row, shaped to broadcast
-            over the sum. Each row is divided by that, and only those that anybody sent are touched.
-        count: How many gradients there are; none makes a mean of zero.
+        row_count: None for dense gradients. For row gradients, how many have each row, shaped to
+            broadcast over the sum. Each row is divided by it, and only rows with a gradient are
+            touched.
+        count: How many gradients there are; with none, the mean is zero.
     """
     if row_count is None:
         return total / _at_least_one(count, total)
