@@ -12,7 +12,7 @@ model.compile(optimizer=optimizer, loss="mse")
 Names, order and defaults of arguments are those of TensorFlow Addons 0.23. Every class is one of
 `keras_tfopt` with another constructor, so it works on all backends, and takes the options of Keras.
 With this module imported, `keras.optimizers.get("Addons>LAMB")` finds them, and configurations that
-TensorFlow Addons has saved load. `names()` says of each name what it maps to and what differs.
+TensorFlow Addons has saved load. `names()` lists all names, with counterparts and differences.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = [
 
 
 def names() -> dict[str, Counterpart]:
-    """Return every name of TensorFlow Addons, with what it maps to and what differs."""
+    """Return every name of TensorFlow Addons, with its counterpart and differences."""
     return names_in(NAMES)
 
 

@@ -1,4 +1,4 @@
-"""The classes of the table under their original names, and how to find one by a name."""
+"""The classes of the table under their original names, and `get`, which finds one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OTHERS: dict[str, Any] = {
 
 
 def names() -> dict[str, Counterpart]:
-    """Return every name of the originals, with its module, what it maps to and what differs."""
+    """Return every name of the originals, with its module, counterpart and differences."""
     return names_in(NAMES)
 
 
@@ -117,8 +117,8 @@ for _name, _row in sorted(TABLE.items(), key=lambda item: item[1].extends is not
 def get(name: Any) -> Any:
     """Return the class for a name, as configurations have it, in upper or lower case.
 
-    "lars" and "LARSOptimizer" are `LARSOptimizer`. "keras.adamax" is the Keras optimizer of that
-    name with the verbs, whose constructor takes what that of Keras takes. A class is itself.
+    "lars" and "LARSOptimizer" are `LARSOptimizer`. "keras.adamax" is a class with the verbs around
+    the Keras optimizer of that name, whose arguments its constructor takes. A class is returned.
 
     Args:
         name: String, or a class of this module.

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from keras_tfopt import tables
 from keras_tfopt.tables import REQUIRED as REQUIRED
 
-# Where originals check the sign of an argument, it must be positive, but not of these.
+# Originals refuse positive values of these. Of other arguments that they check, they refuse values
+# <= 0.
 POSITIVE_IS_WRONG = frozenset({"learning_rate_power"})
 
-# Originals do not check these. Here they must be >= 0, for quotients and roots.
+# Originals do not check these. Here they must be >= 0, since they are in quotients and roots.
 AT_LEAST_ZERO = frozenset({"epsilon", "eps", "svd_eps", "sigma_eps"})
 
 # Accepted, without meaning here: steps of one optimizer never overlap, and state is placed with its
@@ -36,7 +37,7 @@ class Row(tables.Row):
     extends: str | None = None
 
     def default_base(self, name: str) -> str:
-        """Return what the class `name` calls its slots in files unless told otherwise."""
+        """Return the default name of slots in files, for the class `name`."""
         return self.arguments.get("name", name) or name
 
 
