@@ -259,14 +259,7 @@ class Executor(Verbs):
             return None
         rows = [indices if by_row else None for by_row in cut]
         everything = [variable, *slots]
-        # A variable that is listed twice moves twice: the second update starts from the first.
-        written = [self._written.get((id(v), place())) for v in everything]
-        old = [
-            (read(v) if i is None else tf.gather(v, i))
-            if w is None
-            else (value_of(w) if i is None else tf.gather(value_of(w), i))
-            for v, i, w in zip(everything, rows, written, strict=True)
-        ]
+        old = [self._value_so_far(v, i) for v, i in zip(everything, rows, strict=True)]
         call = self._call(self._kind_of(mode, like), names)
         x, changed = call(in_branch(g), old[0], old[1:], self._scalars(like.dtype), mask)
         new = [x, *changed]
@@ -279,6 +272,18 @@ class Executor(Verbs):
             }
             self._written |= done
             return group(*done.values())
+
+    def _value_so_far(self, variable: Any, rows: Any) -> Any:
+        """Return the value of a variable, or of some rows, after the updates of this step so far.
+
+        A variable that is listed twice moves twice: the second update starts from the first.
+        """
+        written = self._written.get((id(variable), place()))
+        if written is not None:
+            variable = value_of(written)
+        if rows is not None:
+            return tf.gather(variable, rows)
+        return read(variable) if written is None else variable
 
     # `execute` reads these.
     fused = property(lambda self: self._rule.fused)
