@@ -77,6 +77,26 @@ class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
         )
 
 
+class OfTable:
+    """Base of the classes of the table, which are made from a row and their arguments."""
+
+    _kind: str
+    _row: Row
+    _arguments: dict[str, Any]
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments in a form that the rule or the wrapper takes."""
+        return arguments
+
+    def _keras_arguments(self) -> dict[str, Any]:
+        """Return the arguments in a form that the Keras optimizer takes."""
+        return self._arguments
+
+    def _make_keras(self) -> Any:
+        """Return a new Keras optimizer."""
+        return build_optimizer(self._kind, self._row, self._keras_arguments())
+
+
 def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
     """Make the Keras optimizer for a name of the table and the arguments of its constructor."""
     ours: dict[str, Any] = {}

@@ -27,7 +27,7 @@ from keras_tfopt.engine import (
 from keras_tfopt.engine import is_variable as is_variable
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.options import check_learning_rate
-from keras_tfopt.legacy.arguments import as_in_the_original, build_optimizer, rate_of
+from keras_tfopt.legacy.arguments import OfTable, as_in_the_original, build_optimizer, rate_of
 from keras_tfopt.legacy.imperative import Imperative
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
 from keras_tfopt.legacy.saver import SwappingSaver
@@ -61,15 +61,10 @@ def form_of(cls: type) -> type:
     return cls
 
 
-class RuleVerbs(Optimizer):
+class RuleVerbs(Optimizer, OfTable):
     """A rule, run by its Keras optimizer."""
 
     _never_called = Optimizer._never_called | {"_prepare", "_create_slots", "_finish"}
-
-    _kind: str
-    _row: Row
-    _arguments: dict[str, Any]
-    _keras_arguments: Callable[[], dict[str, Any]]
 
     def __init__(self, optimizer: Any):
         super().__init__(optimizer, self._arguments.get("name", self._kind))
@@ -117,7 +112,7 @@ class AllVariablesVerbs(RuleVerbs):
         return sorted((variable for _, variable in pairs), key=path_of)
 
 
-class WrapperVerbs(Optimizer):
+class WrapperVerbs(Optimizer, OfTable):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls.
 
     Gradients of rows come to them as `keras_tfopt.RowGradient`.
@@ -135,14 +130,6 @@ class WrapperVerbs(Optimizer):
         while self._by_rows and isinstance(inside, WrapperVerbs):
             inside = inside._opt
             inside._by_rows = True
-
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments in a form that hooks take."""
-        return arguments
-
-    def _keras_arguments(self) -> dict[str, Any]:
-        """Return the arguments in a form that the Keras optimizer takes."""
-        return self._arguments
 
     @outside_compiler
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:

@@ -31,17 +31,6 @@ class Rule(running.RuleVerbs, OriginalAttributes):
             made = build_optimizer(kind, row, self._arguments_now())
         super().__init__(made)
 
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments in a form that the rule takes."""
-        return arguments
-
-    def _keras_arguments(self) -> dict[str, Any]:
-        """Return the arguments in a form that the Keras optimizer takes."""
-        return self._arguments
-
-    def _make_keras(self) -> Any:
-        return build_optimizer(self._kind, self._row, self._keras_arguments())
-
 
 class Named(Rule):
     """`FtrlOptimizer`, which takes names of slots.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -41,9 +41,7 @@ class Converting(Verbs):
     _eager_steps = 0
     _traced_steps: Any = None
 
-    def _make_keras(self) -> Any:
-        """Return a new Keras optimizer."""
-        raise NotImplementedError
+    _make_keras: Callable[[], Any]
 
     def _hand_over(self) -> None:
         """Put the state into the Keras optimizer."""

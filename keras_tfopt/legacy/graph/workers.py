@@ -183,7 +183,6 @@ class ElasticInGraph(_WithCenterInGraph, workers.Elastic):
 
     def _learning_rate_of_opt(self) -> Any:
         given = getattr(self._opt, "_arguments", {})
-        # Optimizers of TensorFlow 1 keep it in an attribute, most of them under this name.
         rate = given.get("learning_rate", getattr(self._opt, "_learning_rate", None))
         rate = rate() if callable(rate) else rate
         if rate is None:

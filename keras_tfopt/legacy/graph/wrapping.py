@@ -18,7 +18,7 @@ from keras_tfopt.engine import (
     variables_of,
     warn_unmatched,
 )
-from keras_tfopt.legacy.arguments import as_in_the_original, build_optimizer, check_name
+from keras_tfopt.legacy.arguments import OfTable, as_in_the_original, build_optimizer, check_name
 from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.graph import backend, savers
@@ -34,7 +34,7 @@ from keras_tfopt.legacy.verb_arguments import check_counter
 v1 = tf.compat.v1
 
 
-class WrapperVerbs(Converting):
+class WrapperVerbs(Converting, OfTable):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls."""
 
     _never_called = Optimizer._never_called
@@ -56,10 +56,6 @@ class WrapperVerbs(Converting):
             with backend.apart():
                 self._hooks = build_optimizer(kind, row, self._arguments_now())
         self._with_own_slots: list[Any] = []
-
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments in a form that hooks take."""
-        return arguments
 
     def _arguments_now(self) -> dict[str, Any]:
         """Return the arguments, with stand-ins for `opt` and for those without a value yet."""
@@ -138,9 +134,6 @@ class WrapperVerbs(Converting):
     def _is_meant(self, variable: Any) -> bool:
         """Return whether hooks run on a variable that has a name that they run on."""
         return True
-
-    def _make_keras(self) -> Any:
-        return build_optimizer(self._kind, self._row, self._keras_arguments())
 
     def _keras_arguments(self) -> dict[str, Any]:
         """Return the arguments in a form that the Keras optimizer takes."""
