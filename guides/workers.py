@@ -221,6 +221,4 @@ Another engine is one class, a subclass of `keras_tfopt.distributed.Exchange` wi
 
 It may define `cond(predicate, function, tensors)`, if the backend allows no exchange inside of its
 own condition. `connect(engine=MyExchange())` makes it the one that optimizers find.
-`keras_tfopt.distributed.InProcess` replays any schedule of several workers in one process, such as
-one with stale gradients.
 """

@@ -23,7 +23,7 @@ import numpy as np
 
 import keras_tfopt
 from integration import originals
-from keras_tfopt.distributed import InProcess
+from integration.in_process import InProcess
 from keras_tfopt.legacy.table import TABLE
 
 METHODS = {

@@ -1,4 +1,4 @@
-"""A report on one training step: what it does to each variable."""
+"""A report on one training step and its effect on each variable."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Diagnosis:
             and that the layer masks; None without a lookup), `lost` (share of elements that should
             have moved and did not, because the update is below one unit in the last place), `decay`
             (whether the step shrinks it, by the optimizer or by a wrapper around it), `rules` (the
-            arguments that chose it, and by what), `groups` and `settings` (the parameter groups
-            that chose it, and what they say of it), `state_bytes`.
+            arguments that chose it, each with the item that matched), `groups` and `settings` (the
+            parameter groups that chose it, and their settings), `state_bytes`.
         compiled: Whether and how the step runs compiled.
         warnings: Remarks on what may be wrong.
     """
@@ -64,7 +64,7 @@ class Diagnosis:
 
 
 def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Diagnosis:
-    """Run one training step on trial, print what it does to each variable, and undo it.
+    """Run one training step on trial, print its effect on each variable, and undo it.
 
     Nothing is changed: variables, optimizer state and the model's other state are as before.
 

@@ -1,34 +1,97 @@
-"""What tables of original names are written in: files of sections, with signatures as text."""
+"""Tables of original names: sections of a file, with signatures as text."""
 
 from __future__ import annotations
 
 import ast
 import configparser
+import dataclasses
+import functools
 import inspect
+from collections.abc import Callable, Mapping
 from importlib import resources
+from typing import Any, NamedTuple, TypeVar
 
 # In the place of a default, where an argument has none.
 REQUIRED = inspect.Parameter.empty
 
 
-def read_sections(package: str, file: str) -> configparser.ConfigParser:
-    """Return the sections of a file of a package; `${section:key}` stands for another text."""
+class Counterpart(NamedTuple):
+    """The counterpart of an original name.
+
+    Attributes:
+        source: Module of the original.
+        maps_to: Name of the class or function of this package with the same numbers.
+        differs: What differs, in words.
+    """
+
+    source: str
+    maps_to: str
+    differs: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One class or function of an original. The file of the table says what the fields mean."""
+
+    source: str = ""
+    ours: str = ""
+    signature: inspect.Signature = inspect.Signature()
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    differs: str = ""
+
+    @functools.cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the constructor with their defaults, in the original order."""
+        parameters = list(self.signature.parameters.values())[1:]
+        return {p.name: p.default for p in parameters if p.kind != p.VAR_KEYWORD}
+
+    @property
+    def counterpart(self) -> Counterpart:
+        """Return the entry of `names()` for this row."""
+        return Counterpart(self.source, f"keras_tfopt.{self.ours}", self.differs or "nothing")
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+def names_in(rows: Mapping[str, Row]) -> dict[str, Counterpart]:
+    """Return the counterpart of every original name, in alphabetical order."""
+    return {name: rows[name].counterpart for name in sorted(rows, key=str.lower)}
+
+
+def as_constructor(name: str, signature: inspect.Signature, function: Callable) -> Callable:
+    """Make a function look like the constructor of the class `name`, with this signature."""
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__name__ = "__init__"
+    function.__qualname__ = f"{name}.__init__"
+    return function
+
+
+def read_sections(package: str) -> configparser.ConfigParser:
+    """Read `originals.ini` of a package, where `${section:key}` stands for another text."""
     parser = configparser.ConfigParser(
         delimiters=("=",),
         comment_prefixes=(";",),
         interpolation=configparser.ExtendedInterpolation(),
     )
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read_string((resources.files(package) / file).read_text("utf-8"))
+    parser.read_string((resources.files(package) / "originals.ini").read_text("utf-8"))
     return parser
 
 
-def mapping_of(text: str) -> dict[str, str]:
-    """Read `theirs=ours` pairs."""
-    return dict(pair.split("=") for pair in text.split())
+def row_of(cls: type[AnyRow], source: str, section: Mapping[str, str]) -> AnyRow:
+    """Read a section into a row. The types of its fields say how their texts are read."""
+    texts = {key: " ".join(text.split()) for key, text in section.items()}
+    if "arguments" in texts:
+        texts["signature"] = texts.pop("arguments")
+    types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+    values: dict[str, Any] = {
+        key: _READERS.get(types[key], str)(text) for key, text in texts.items()
+    }
+    return cls(source, **values)
 
 
-def signature_of(text: str) -> inspect.Signature:
+def _signature(text: str) -> inspect.Signature:
     """Read the signature of a method as Python writes it; defaults are literals."""
     given = ast.parse(f"lambda self, {text}: 0", mode="eval").body.args  # type: ignore[attr-defined]
     required = [None] * (len(given.args) - len(given.defaults))
@@ -43,3 +106,11 @@ def signature_of(text: str) -> inspect.Signature:
     if given.kwarg is not None:
         parameters.append(inspect.Parameter(given.kwarg.arg, inspect.Parameter.VAR_KEYWORD))
     return inspect.Signature(parameters)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "Mapping[str, str]": lambda text: dict(pair.split("=") for pair in text.split()),
+    "tuple[str, ...]": lambda text: tuple(text.split()),
+    "bool": lambda text: text == "yes",
+    "inspect.Signature": _signature,
+}

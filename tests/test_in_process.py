@@ -8,7 +8,7 @@ import pytest
 
 import keras_tfopt
 from integration import replay_workers
-from keras_tfopt.distributed import InProcess
+from integration.in_process import InProcess
 from tests import averaging
 from tests.averaging import START, STEPS, WORKERS
 from tests.methods import METHODS, momentum

@@ -11,8 +11,8 @@ import pytest
 from keras import ops
 
 import keras_tfopt
+from integration.in_process import InProcess
 from keras_tfopt import legacy
-from keras_tfopt.distributed import InProcess
 from tests import threads
 from tests.stepping import to_numpy
 from tests.verbs import counter, variable

@@ -9,7 +9,8 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from keras_tfopt.distributed import Alone, InProcess
+from integration.in_process import InProcess
+from keras_tfopt.distributed import Alone
 from tests import averaging
 from tests.averaging import INPUTS, PERIOD, START, STEPS
 from tests.methods import AFTER, METHODS, momentum

@@ -12,12 +12,12 @@ model.compile(optimizer=optimizer, loss="mse")
 Names, order and defaults of arguments are those of TensorFlow Addons 0.23. Every class is one of
 `keras_tfopt` with another constructor, so it works on all backends, and takes the options of Keras.
 With this module imported, `keras.optimizers.get("Addons>LAMB")` finds them, and configurations that
-TensorFlow Addons has saved load. `names()` says of each name what it maps to and what differs.
+TensorFlow Addons has saved load. `names()` lists all names, with counterparts and differences.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
@@ -26,13 +26,14 @@ from keras_tfopt.addons.checkpoint import AverageModelCheckpoint
 from keras_tfopt.addons.classes import PACKAGE, Averaged, Decaying, make_class
 from keras_tfopt.addons.decay import extend_with_decoupled_weight_decay
 from keras_tfopt.addons.multi import MultiOptimizer
-from keras_tfopt.addons.table import NAMES, SOURCE, TABLE
+from keras_tfopt.addons.table import NAMES, TABLE
 from keras_tfopt.schedules import (
     CyclicalLearningRate,
     ExponentialCyclicalLearningRate,
     Triangular2CyclicalLearningRate,
     TriangularCyclicalLearningRate,
 )
+from keras_tfopt.tables import Counterpart, names_in
 
 CLASSES = {name: make_class(name, row) for name, row in TABLE.items()}
 
@@ -69,26 +70,9 @@ __all__ = [
 ]
 
 
-class Counterpart(NamedTuple):
-    """The counterpart of a name of TensorFlow Addons.
-
-    Attributes:
-        source: Module of the original.
-        maps_to: Name of the class or function of this package with the same numbers.
-        differs: What differs, in words.
-    """
-
-    source: str
-    maps_to: str
-    differs: str
-
-
 def names() -> dict[str, Counterpart]:
-    """Return every name of TensorFlow Addons, with what it maps to and what differs."""
-    return {
-        name: Counterpart(SOURCE, f"keras_tfopt.{row.ours}", row.differs or "nothing")
-        for name, row in sorted(NAMES.items(), key=lambda item: item[0].lower())
-    }
+    """Return every name of TensorFlow Addons, with its counterpart and differences."""
+    return names_in(NAMES)
 
 
 def __getattr__(name: str) -> Any:

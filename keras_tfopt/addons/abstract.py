@@ -1,4 +1,4 @@
-"""Classes of TensorFlow Addons that are there to be asked for, not to be made."""
+"""Abstract classes of TensorFlow Addons, for `isinstance` only."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 
 class AveragedOptimizerWrapper(abc.ABC):  # noqa: B024
-    """Abstract: `isinstance(optimizer, AveragedOptimizerWrapper)` is true of averages.
+    """Abstract base of `MovingAverage` and `SWA`, for `isinstance`.
 
-    Those are `MovingAverage` and `SWA`. Write a class of your own as a `keras_tfopt.Wrapper` that
-    defines `average`.
+    Write a class of your own as a `keras_tfopt.Wrapper` that defines `average`.
 
     Args:
         optimizer: As of `MovingAverage`.
@@ -31,10 +30,10 @@ class AveragedOptimizerWrapper(abc.ABC):  # noqa: B024
 
 
 class DecoupledWeightDecayExtension(abc.ABC):  # noqa: B024
-    """Abstract: `isinstance(optimizer, DecoupledWeightDecayExtension)` is true of weight decay.
+    """Abstract base of optimizers with weight decay, for `isinstance`.
 
-    That is `AdamW`, `SGDW` and what `extend_with_decoupled_weight_decay` returns. It is no class to
-    derive from together with an optimizer, as in TensorFlow Addons.
+    These are `AdamW`, `SGDW` and the classes of `extend_with_decoupled_weight_decay`. Unlike in
+    TensorFlow Addons, no class can derive from it together with an optimizer.
 
     Args:
         weight_decay: As of `AdamW`.

@@ -11,13 +11,14 @@ from keras_tfopt.engine import assign_averages, parts, sync
 
 
 class AverageModelCheckpoint(AveragesCheckpoint):
-    """Save averages of the weights, and assign them to the weights if told so.
+    """Save averages of the weights, and assign them to the weights if `update_weights` is True.
 
     Args:
-        update_weights: Whether the model goes on with the averages for weights each time that it is
+        update_weights: Whether the averages are assigned to the weights each time that the model is
             saved.
-        filepath: Path of the file, as all that follows that of `keras.callbacks.ModelCheckpoint`.
-        monitor: What is looked at for the best. Defaults to "val_loss".
+        filepath: Path of the file. It and all that follow are as in
+            `keras.callbacks.ModelCheckpoint`.
+        monitor: The metric that tells the best model. Defaults to "val_loss".
         verbose: 0 or 1. Defaults to 0.
         save_best_only: Whether only the best is saved. Defaults to False.
         save_weights_only: Whether weights are saved, not the model. Defaults to False.
@@ -67,13 +68,13 @@ class AverageModelCheckpoint(AveragesCheckpoint):
 
     @property
     def model(self) -> Any:
-        """Return the model, which saves its averages."""
+        """Return the model, whose methods of saving write averages."""
         saving = super().model
         return _Updated(saving) if self.update_weights else saving
 
 
 class _Updated:
-    """Stand for a model that saves averages, and assign them to its weights after that."""
+    """Wrap a model that saves averages: after saving, assign them to its weights."""
 
     def __init__(self, saving: Any):
         self._saving = saving

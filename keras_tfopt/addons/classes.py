@@ -18,7 +18,7 @@ from keras_tfopt.engine import (
     path_of,
     swap_averages,
 )
-from keras_tfopt.tables import REQUIRED
+from keras_tfopt.tables import REQUIRED, as_constructor
 
 PACKAGE = "Addons"
 
@@ -26,7 +26,7 @@ _EXCLUDED = "exclude_from_weight_decay"
 
 
 class Original:
-    """What all classes share: arguments and configurations of the original are understood."""
+    """Base of all classes: takes arguments and configurations of the original."""
 
     _row = Row()
 
@@ -56,14 +56,13 @@ class Original:
 
 
 class Averaged(Original):
-    """What `MovingAverage` and `SWA` share: averages that can be assigned to the variables."""
+    """Base of `MovingAverage` and `SWA`: averages can be assigned to the variables."""
 
     def assign_average_vars(self, var_list: Sequence[Any]) -> None:
         """Assign their averages to variables, for good.
 
         Args:
-            var_list: Variables. Of those without an average, ones that are trained are named in a
-                warning.
+            var_list: Variables. A warning names trainable ones that have no average.
 
         Raises:
             ValueError: before the first step.
@@ -74,7 +73,7 @@ class Averaged(Original):
 
 
 class Swapping(Averaged):
-    """What `MovingAverage` alone has: weights and averages that change places."""
+    """Base of `MovingAverage`: weights and averages can change places."""
 
     _shadowed: list[Any] | None = None
 
@@ -104,7 +103,7 @@ class Swapping(Averaged):
 
 
 class Decaying(Original):
-    """What `AdamW`, `SGDW` and extended classes share: variables that decay, named in each step."""
+    """Base of `AdamW`, `SGDW` and extended classes: a step may name the variables that decay."""
 
     _decaying: list[str] | None = None
 
@@ -121,7 +120,7 @@ class Decaying(Original):
             grads_and_vars: Pairs of a gradient and its variable.
             name: No meaning here.
             decay_var_list: The variables that decay, in this and all other steps. Defaults to None:
-                those that the constructor says.
+                those of the constructor.
             **kwargs: `skip_gradients_aggregation`, which has no meaning here.
 
         Raises:
@@ -136,7 +135,7 @@ class Decaying(Original):
         """Say which variables decay, as `decay_var_list` of the first step does.
 
         Args:
-            paths: Their paths. None at all means all variables, as in the original.
+            paths: Their paths. An empty list means all variables, as in the original.
 
         Raises:
             ValueError: if the optimizer is built, and these are not those that decay in it.
@@ -158,10 +157,10 @@ def _pattern(path: str) -> str:
 
 
 class DecayingAsSGDW(Decaying, wrappers.SGDW):
-    """Without momentum, variables with row gradients do not decay, as in the original."""
+    """Base of `SGDW`: without momentum, variables with row gradients do not decay."""
 
     def decays(self, like: Any, by_rows: bool) -> bool:
-        """Return whether a variable decays in the step to come."""
+        """Return whether a variable decays in the next step."""
         return not (by_rows and self._is_plain()) and super().decays(like, by_rows)
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
@@ -230,10 +229,7 @@ def make_class(name: str, row: Row) -> type:
         if excluded:
             self.exclude_from_weight_decay(var_names=excluded)
 
-    initialize.__signature__ = row.signature  # type: ignore[attr-defined]
-    initialize.__name__ = "__init__"
-    initialize.__qualname__ = f"{name}.__init__"
     if hasattr(ours, "fields"):  # its own arguments are ours, under our names
         initialize.fields = ours.fields  # type: ignore[attr-defined]
-    own.__init__ = initialize
+    own.__init__ = as_constructor(name, row.signature, initialize)
     return keras.saving.register_keras_serializable(PACKAGE, name)(own)

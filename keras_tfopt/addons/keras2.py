@@ -14,10 +14,10 @@ _LEGACY = "keras.optimizers.legacy"
 
 
 def arguments(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments without those that optimizers of Keras 2 had besides their own.
+    """Translate the keyword arguments that every optimizer of Keras 2 had.
 
     `lr` is the learning rate, `decay` makes it fall as `1 / (1 + decay * step)`, and `use_locking`
-    means nothing.
+    has no meaning.
     """
     given = dict(given)
     if "use_locking" in given:
@@ -42,9 +42,9 @@ def arguments(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configuration(config: Any) -> Any:
-    """Return the configuration of an object that Keras 2 saved as Keras 3 would have saved it.
+    """Translate a configuration that Keras 2 saved, with those inside of it, to that of Keras 3.
 
-    Objects inside are translated, too. One of Keras 3 stays as it is.
+    A configuration of Keras 3 stays as it is.
     """
     if isinstance(config, list):
         return [configuration(item) for item in config]
@@ -62,7 +62,7 @@ def configuration(config: Any) -> Any:
 
 
 def saved(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with a schedule among them as a configuration has it."""
+    """Return arguments with schedules replaced by their configurations."""
     schedule = keras.optimizers.schedules.LearningRateSchedule
     return {
         name: keras.saving.serialize_keras_object(value) if isinstance(value, schedule) else value

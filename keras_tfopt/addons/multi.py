@@ -19,7 +19,7 @@ class _OfLayers:
 
     def __init__(self, pairs: list[tuple[Any, list[Any]]]):
         self.pairs = pairs
-        self.still = GradientDescent(0.0, name="still")  # for layers that no optimizer has
+        self.still = GradientDescent(0.0, name="still")  # for layers without an optimizer
 
     def __call__(self, variable: Any) -> Any:
         """Return the optimizer of a variable."""
@@ -63,8 +63,8 @@ def MultiOptimizer(
 ) -> Any:
     """Return a `keras.optimizers.MultiOptimizer` that trains layers by different optimizers.
 
-    Variables of layers that are not named stay as they are. It is saved as a map from paths of
-    variables. To let one optimizer go at different rates, take groups instead of this.
+    Variables of other layers stay as they are. It is saved as a map from paths of variables. For
+    one optimizer with different rates, take groups instead of this.
 
     Args:
         optimizers_and_layers: Pairs of an optimizer and a layer, a model, or a list of these.

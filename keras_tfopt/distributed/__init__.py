@@ -6,7 +6,6 @@ from keras_tfopt.distributed.diloco import DiLoCo
 from keras_tfopt.distributed.drop_stale import DropStale
 from keras_tfopt.distributed.elastic_average import ElasticAverage
 from keras_tfopt.distributed.exchanges import Alone, Exchange, current
-from keras_tfopt.distributed.in_process import InProcess
 from keras_tfopt.distributed.model_average import ModelAverage
 from keras_tfopt.distributed.over_workers import OverWorkers
 from keras_tfopt.distributed.sync_replicas import SyncReplicas
@@ -18,7 +17,6 @@ __all__ = [
     "DropStale",
     "ElasticAverage",
     "Exchange",
-    "InProcess",
     "ModelAverage",
     "OverWorkers",
     "SyncReplicas",

@@ -56,14 +56,12 @@ class AGN(OverWorkers):
 
     Differences: `tf.contrib.opt.AGNOptimizer` is asynchronous: a worker moves the center by its own
     mean gradient as soon as its own period ends. Here all workers exchange at once, and the center
-    makes one step by their mean; `keras_tfopt.distributed.InProcess` has both. In the original,
-    worker and center share the powers of Adam's decay rates, which advance in the steps of both;
-    and on variables that are not resources, $a_k$ is sometimes not divided by $T$.
-    `keras.optimizers` has no such optimizer.
+    makes one step by their mean. In the original, worker and center share the powers of Adam's
+    decay rates, which advance in the steps of both; and on variables that are not resources, $a_k$
+    is sometimes not divided by $T$. `keras.optimizers` has no such optimizer.
     """
 
     shared = ("center",)
-    events = "one by one"
     moves_center = True
 
     communication_period: int = integer(1, default=10)

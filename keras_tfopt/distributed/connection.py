@@ -47,10 +47,9 @@ def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exch
 
     Args:
         timeout: Seconds, more than 0, that this worker waits for others, at first and in each
-            exchange. It must be longer than one worker may be behind another, such as while that
-            saves.
+            exchange. It must be longer than the longest pause of a worker, such as while it saves.
         engine: None is the engine that the environment is set up for. A name asks for an engine,
-            and raises an error if it is not available. An `Exchange` of your own is used as it is.
+            and raises an error if it is not available. An `Exchange` of your own is used as given.
 
     Returns:
         The exchange, whose `rank` and `size` say which part of the data is this worker's. It is a
@@ -92,10 +91,10 @@ def train_apart(model: keras.Model) -> keras.Model:
     batch. The copies then differ until an optimizer over workers makes them equal. Random layers
     get different seeds. On other engines workers train apart anyway, and nothing changes.
 
-    `evaluate`, `predict` and `get_weights` see the first device only: let the number of steps
-    before them be a multiple of the period. A saved model has the weights of the first device, and
-    its optimizer those of the others. If it is loaded for the same number of devices, each goes on
-    from its own weights; otherwise all go on from those of the first.
+    `evaluate`, `predict` and `get_weights` use the first device only: call them after a multiple of
+    the period. A saved model has the weights of the first device, and its optimizer has those of
+    the others. If it is loaded for the same number of devices, each goes on from its own weights;
+    otherwise all go on from those of the first.
 
     Args:
         model: The model, before `fit`, and after it has been loaded.

@@ -51,13 +51,11 @@ class DropStale(OverWorkers):
     Dean et al., "Large Scale Distributed Deep Networks" (2012), for training with them.
 
     Differences: `tf.contrib.opt.DropStaleGradientOptimizer` is asynchronous: each gradient makes a
-    step of its own, and the steps of others make it stale; `keras_tfopt.distributed.InProcess`
-    replays that. The original's training operation returns the count of dropped gradients.
-    `keras.optimizers` has no such optimizer.
+    step of its own, and the steps of others make it stale. The original's training operation
+    returns the count of dropped gradients. `keras.optimizers` has no such optimizer.
     """
 
     averages_gradients = True
-    events = "stale"
 
     staleness: int = integer(0)
 

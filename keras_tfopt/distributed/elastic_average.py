@@ -60,14 +60,12 @@ class ElasticAverage(OverWorkers):
 
     Differences: `tf.contrib.opt.ElasticAverageOptimizer` is asynchronous: a worker exchanges with
     the center as soon as its own period ends, and the next worker sees a center that has moved.
-    Here all exchange at once, by the same formulas, with the center from before;
-    `keras_tfopt.distributed.InProcess` has both. The default `rho` follows schedules. In the
-    original it is fixed, and fails where the optimizer has no attribute for its learning rate, as
-    Adam. `keras.optimizers` has no such optimizer.
+    Here all exchange at once, by the same formulas, with the center from before. The default `rho`
+    follows schedules. In the original it is fixed, and fails where the optimizer has no attribute
+    for its learning rate, as Adam. `keras.optimizers` has no such optimizer.
     """
 
     shared = ("center",)
-    events = "one by one"
 
     communication_period: int = integer(1, default=10)
     moving_rate: float | None = within(0, 1, default=None, fixed=True)

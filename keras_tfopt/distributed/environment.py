@@ -82,7 +82,7 @@ def tensorflow_cluster(environment: Mapping[str, str]) -> tuple[list[str], int]:
 def _rank_and_size(
     environment: Mapping[str, str], names: tuple[str, ...], rank: str, size: str
 ) -> tuple[int, int]:
-    """Return rank and number of workers, after a check that all variables of a launcher are set."""
+    """Return rank and number of workers, or raise an error if a variable is missing."""
     values = {name: environment[name] for name in names if environment.get(name)}
     missing = [name for name in names if name not in values]
     if missing:

@@ -3,10 +3,11 @@
     python -m keras_tfopt.distributed.launch -n 2 script.py --an-argument of-the-script
 
 Each worker is a process with the environment in which `keras_tfopt.distributed.connect` finds the
-others, for the backend that Keras has now. Each line that it prints gets its rank in front. When a
-worker fails, the others may say why they cannot go on, and are then ended. The status of the worker
-that failed first is that of the launcher (128 and the number of the signal, if it was one). Several
-machines need another launcher, such as torchrun, Slurm, or one that sets `TF_CONFIG`.
+others, for the current backend of Keras. Each line that it prints begins with its rank. When a
+worker fails, the others have some seconds to end with errors of their own; then they are ended. The
+launcher returns the status of the worker that failed first (128 plus the number of the signal, if a
+signal ended it). Several machines need another launcher: torchrun, Slurm, or one that sets
+`TF_CONFIG`.
 """
 
 from __future__ import annotations

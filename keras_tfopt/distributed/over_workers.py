@@ -29,9 +29,8 @@ class OverWorkers(WorkersEngine, Wrapper):
         shared: Names of slots that are the same on all workers.
         averages_gradients: Whether gradients are averaged over the workers before each step.
         moves_center: Whether the slot `gradient_sum` adds up gradients, and each exchange moves the
-            slot `center`: by a step of the inner optimizer, with slots of its own, with what
-            `receive` returns for `gradient_sum` as the gradient.
-        events: How `InProcess` replays it: "together", "one by one", "stale" or "tokens".
+            slot `center` by a step of an optimizer like the inner one. The gradient of that step is
+            the value that `receive` returns for `gradient_sum`.
 
     Args:
         inner_optimizer: As in `keras_tfopt.Wrapper`. If it accumulates gradients, several calls
@@ -46,12 +45,12 @@ class OverWorkers(WorkersEngine, Wrapper):
         send: `(x, s, t) -> tensor`. The worker's part of the sum, of the variable's shape.
         receive: `(total, x, s, t) -> x, {slot: value}`. New values from the sum. `t.senders` of
             `t.workers` workers have sent something.
-        alone: `(x, s) -> {slot: value}`. Slots of a worker without others, after each period: as if
-            there were others with the same variables.
+        alone: `(x, s) -> {slot: value}`. Slots of a worker without others, after each period. They
+            are as if there were others with the same variables.
         takes_part: `(s, t) -> bool`. Whether this worker's gradient counts; used with
             `averages_gradients`. `s` holds the counters, `t` has `step`, `rank` and `workers`.
         check_workers: `(workers)`. Raises an error, before a step, if the arguments do not fit the
-            number of workers. One worker can load a model that several have trained all the same.
+            number of workers. A single worker may load a model that several have trained.
         counts: `(s, missing) -> {counter: value}`. Counters after a step in which the gradients of
             `missing` workers did not count.
 

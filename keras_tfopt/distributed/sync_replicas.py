@@ -62,13 +62,12 @@ class SyncReplicas(OverWorkers):
 
     Differences: in `tf.train.SyncReplicasOptimizer` the first $N$ workers to come count, and a
     queue of tokens lets workers go on. Depending on the order of events, it drops gradients of an
-    older step, or averages more than $N$; `keras_tfopt.distributed.InProcess` replays that. Workers
-    that exchange directly wait for all others. So here the workers take turns, and a reserve saves
-    no time. `keras.optimizers` has no such optimizer.
+    older step, or averages more than $N$. Workers that exchange directly wait for all others. So
+    here the workers take turns, and a reserve saves no time. `keras.optimizers` has no such
+    optimizer.
     """
 
     averages_gradients = True
-    events = "tokens"
 
     replicas_to_aggregate: int | None = field(_check_count)
     total_num_replicas: int | None = integer(1, default=None)

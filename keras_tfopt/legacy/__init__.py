@@ -1,4 +1,4 @@
-"""Optimizers under their names and with their verbs of TensorFlow 1 and RETURNN.
+"""Optimizers with the names and the verbs of TensorFlow 1 and RETURNN.
 
 Code that was written for `tf.train`, `tf.contrib.opt` or RETURNN changes one import:
 
@@ -13,10 +13,10 @@ model.compile(optimizer=optimizer.keras, loss="mse")  # or train as Keras does
 On the TensorFlow backend every class is a `tf.compat.v1.train.Optimizer`, for graphs and sessions
 as well as for eager code; on JAX and PyTorch the verbs are eager.
 
-Constructors, defaults and names of slots are the originals'. `names()` says of each what it maps to
-and what differs, `get("lars")` finds a class by its name in a configuration. `load_checkpoint` goes
-on from a checkpoint of `tf.train.Saver`, optimizer state included, `save_checkpoint` writes one,
-and `inspect_checkpoint` says what is in one.
+Constructors, defaults and names of slots are those of the originals. `names()` lists them, with
+their counterparts and the differences. `get("lars")` finds a class by its name in a configuration.
+`load_checkpoint` restores a checkpoint of `tf.train.Saver`, optimizer state included,
+`save_checkpoint` writes one, and `inspect_checkpoint` lists its contents.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from keras_tfopt.legacy.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_tfopt.legacy.naming import CLASSES, OTHERS, Counterpart, get, names
+from keras_tfopt.legacy.naming import CLASSES, OTHERS, get, names
 from keras_tfopt.legacy.optimizer import Optimizer
+from keras_tfopt.tables import Counterpart
 
 __all__ = [
     "CheckpointMismatch",

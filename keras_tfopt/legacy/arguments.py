@@ -27,9 +27,9 @@ _PRIVATE = frozenset(
 
 
 class OriginalAttributes:
-    """Lets programs assign the learning rate, and refuses other attributes of the originals.
+    """Lets programs assign the learning rate. Other attributes of the originals raise an error.
 
-    An assignment that would have no effect raises an error.
+    Without the error, an assignment to them would have no effect.
     """
 
     def _set_rate(self, value: Any) -> None:
@@ -75,6 +75,26 @@ class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
             "A learning rate that is a variable, or a function of the step, is not saved with a "
             "model. Use a keras.optimizers.schedules.LearningRateSchedule for that"
         )
+
+
+class OfTable:
+    """Base of the classes of the table, which are made from a row and their arguments."""
+
+    _kind: str
+    _row: Row
+    _arguments: dict[str, Any]
+
+    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments in a form that the rule or the wrapper takes."""
+        return arguments
+
+    def _keras_arguments(self) -> dict[str, Any]:
+        """Return the arguments in a form that the Keras optimizer takes."""
+        return self._arguments
+
+    def _make_keras(self) -> Any:
+        """Return a new Keras optimizer."""
+        return build_optimizer(self._kind, self._row, self._keras_arguments())
 
 
 def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
@@ -201,49 +221,8 @@ def _matters(name: str, given: Mapping[str, Any]) -> bool:
     )
 
 
-def named_arguments(owner: type, row: Row, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the name that an optimizer is going to have."""
-    found = dict(arguments)
-    if "name" in row.arguments:
-        name = found["name"]
-        # Classes of RETURNN are named after the class, or the subclass, of the object.
-        named = row.arguments["name"] is None and name is None
-        found["name"] = check_name(owner.__name__ if named else name)
-    return found
-
-
-def take_slot_bases(row: Row, arguments: dict[str, Any]) -> dict[str, str]:
-    """Remove the names given to slots from the arguments, and return them by slot."""
-    bases = {}
-    for slot, argument in row.slot_names.items():
-        value = arguments.pop(argument)
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"Argument `{argument}` must be None or a string. Received: {value!r}")
-        if value:
-            bases[slot] = value
-    return bases
-
-
-def check_sign_decay_fn(function: Any) -> None:
-    """Raise an error if this is neither None nor a function."""
-    if function is not None and not callable(function):
-        raise TypeError(
-            "Argument `sign_decay_fn` must be None or a function of the global step. "
-            f"Received: {function!r}"
-        )
-
-
-def check_counted(global_step: Any) -> None:
-    """Raise an error where a decay of signs has no count to be a function of."""
-    if global_step is None:
-        raise ValueError(
-            "Argument `global_step` is required where there is a `sign_decay_fn`, which is a "
-            "function of it. Received: global_step=None"
-        )
-
-
 def chosen_dims(given: Any, is_variable: Callable[[Any], bool]) -> list[tuple[Any, str, list[int]]]:
-    """Return the items of `vars_to_clip_dims`: variable or name, its pattern, and dimensions."""
+    """Return the items of `vars_to_clip_dims`: a variable or name, its pattern and dimensions."""
 
     def is_choice(pair: Any) -> bool:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:

@@ -1,4 +1,4 @@
-"""Optimizers of one's own in the style of RETURNN: one function that assigns."""
+"""Optimizers of one's own in the style of RETURNN: one method that assigns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_tfopt.legacy.select import running
 
 
 class BaseCustomOptimizer(running.CustomVerbs):
-    """Base class of optimizers of which a subclass defines `_apply` alone.
+    """Base class of optimizers; a subclass defines `_apply`.
 
     ```python
     class SignDescent(legacy.BaseCustomOptimizer):
@@ -21,11 +21,11 @@ class BaseCustomOptimizer(running.CustomVerbs):
             return self._assign_sub(ref=var, updates=step, indices=indices)
     ```
 
-    State is created in `_create_slots(var_list)` by `_zeros_slot` or `_get_or_make_slot`, and found
-    by `get_slot`. `_prepare` runs before the variables of a step, `_finish` after them. With
+    `_create_slots(var_list)` creates state by `_zeros_slot` or `_get_or_make_slot`, and `get_slot`
+    returns it. `_prepare` runs before the variables of a step, `_finish` after them. With
     `keras.ops`, a subclass runs on all backends; one that is written with `tf` runs on TensorFlow,
-    where `_apply` gives the operation in graphs. Nothing of it is compiled except where the whole
-    step is. `keras_tfopt.Rule` is for rules that must be fast, or saved with a model.
+    where `_apply` returns the operation in graphs. It is compiled only where the whole step is.
+    `keras_tfopt.Rule` is for rules that must be fast, or saved with a model.
 
     Repeated rows of a row gradient are summed first; RETURNN passes them on as they are.
 
@@ -53,8 +53,8 @@ class BaseCustomOptimizer(running.CustomVerbs):
         self._rate = learning_rate
         self._prepare()
 
-    def _call_apply(self, grad: Any, var: Any, indices: Any) -> None:
-        self._apply(grad, var, *([] if indices is None else [indices]))
+    def _call_apply(self, grad: Any, var: Any, indices: Any) -> Any:
+        return self._apply(grad, var, *([] if indices is None else [indices]))
 
     def _prepare(self) -> None:
         """Act before the variables of a step; sets `_learning_rate_tensor`."""

@@ -1,4 +1,4 @@
-"""Weight decay beside the gradient, added to a class of optimizers."""
+"""Decoupled weight decay, added to a class of optimizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_tfopt.legacy.verb_arguments import check_counter, checked_variables
 from keras_tfopt.wrappers import DecoupledWeightDecay
 from keras_tfopt.wrappers.decay import DenseDecay
 
-# Bases that decay differently in the original, and how.
+# Classes that decay differently in the original when they are extended, and how.
 _QUIRKS = {
     "LARSOptimizer": (
         "its own `weight_decay` keeps its default and acts as well; in the original the new one "
@@ -26,7 +26,7 @@ _QUIRKS = {
 
 
 class DecoupledWeightDecayExtension(running.DecayVerbs):
-    """To be put before a class of optimizers, whose variables then decay before each step.
+    """Mixin that adds weight decay before each step; the first base, before an optimizer class.
 
     ```python
     class LazyAdamW(legacy.DecoupledWeightDecayExtension, legacy.LazyAdamOptimizer):
@@ -39,13 +39,13 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
 
     A variable shrinks by `weight_decay` times itself, not multiplied by the learning rate. Of a row
     gradient, touched rows shrink, once each, but not before `GradientDescentOptimizer`. The step
-    itself is that of the class behind, with whatever `compute_gradients` and `apply_gradients` it
-    defines. On TensorFlow, that class may be one of `tf.compat.v1.train`.
+    itself is that of the optimizer class, with the `compute_gradients` and `apply_gradients` that
+    it defines. On TensorFlow, that class may be one of `tf.compat.v1.train`.
 
     Args:
         weight_decay: Number >= 0, variable, schedule or function without arguments; on TensorFlow a
             tensor, too, but no schedule.
-        **kwargs: Arguments of the class behind, by name.
+        **kwargs: Arguments of the optimizer class, by name.
     """
 
     _weight_decay: Any = None

@@ -25,11 +25,12 @@ from keras_tfopt.engine import (
     variables_of,
 )
 from keras_tfopt.engine import is_variable as is_variable
+from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.options import check_learning_rate
-from keras_tfopt.legacy.arguments import as_in_the_original, build_optimizer, rate_of
-from keras_tfopt.legacy.imperative import Imperative, assign_rows, take_rows
+from keras_tfopt.legacy.arguments import OfTable, as_in_the_original, build_optimizer, rate_of
+from keras_tfopt.legacy.imperative import Imperative
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
-from keras_tfopt.legacy.saver import eager_saver
+from keras_tfopt.legacy.saver import SwappingSaver
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
 
@@ -51,7 +52,7 @@ read, name_of = ops.convert_to_tensor, path_of
 def make_variable(
     getter: Callable, worker_device: str, copies: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return what a getter of variables makes: the copies are slots of an optimizer."""
+    """Return the variable of a getter. Eager workers have slots in the place of copies."""
     return getter(*args, **kwargs)
 
 
@@ -60,28 +61,23 @@ def form_of(cls: type) -> type:
     return cls
 
 
-class RuleVerbs(Optimizer):
+class RuleVerbs(Optimizer, OfTable):
     """A rule, run by its Keras optimizer."""
 
     _never_called = Optimizer._never_called | {"_prepare", "_create_slots", "_finish"}
-
-    _kind: str
-    _row: Row
-    _arguments: dict[str, Any]
-    _keras_arguments: Callable[[], dict[str, Any]]
 
     def __init__(self, optimizer: Any):
         super().__init__(optimizer, self._arguments.get("name", self._kind))
 
     def _arguments_now(self) -> dict[str, Any]:
-        """Return the arguments with values that they have while an optimizer is made."""
+        """Return the arguments of the Keras optimizer to be made."""
         return self._keras_arguments()
 
     def _begin_step(self, global_step: Any) -> None:
         self._tell_keras(global_step)
 
     def _tell_keras(self, global_step: Any) -> None:
-        """Give the Keras optimizer what it needs besides gradients."""
+        """Give the Keras optimizer the global step, if it needs it."""
 
     def _set_rate(self, value: Any) -> None:
         with as_in_the_original(self._kind, self._row):
@@ -110,13 +106,13 @@ class RuleVerbs(Optimizer):
 
 
 class AllVariablesVerbs(RuleVerbs):
-    """A rule with one state for all variables, which are in the order of their names."""
+    """A rule with one state for all variables, in the order of their names."""
 
     def _covered(self, pairs: Pairs) -> list[Any]:
         return sorted((variable for _, variable in pairs), key=path_of)
 
 
-class WrapperVerbs(Optimizer):
+class WrapperVerbs(Optimizer, OfTable):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls.
 
     Gradients of rows come to them as `keras_tfopt.RowGradient`.
@@ -135,14 +131,6 @@ class WrapperVerbs(Optimizer):
             inside = inside._opt
             inside._by_rows = True
 
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments in a form that hooks take."""
-        return arguments
-
-    def _keras_arguments(self) -> dict[str, Any]:
-        """Return the arguments in a form that the Keras optimizer takes."""
-        return self._arguments
-
     @outside_compiler
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
         """Call that of `opt`; see `Optimizer.compute_gradients`."""
@@ -152,7 +140,7 @@ class WrapperVerbs(Optimizer):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Call that of `opt`, with what is to be done around it; see `Optimizer`."""
+        """Call that of `opt` inside a step of the wrapper; see `Optimizer.apply_gradients`."""
         pairs = checked_pairs(grads_and_vars)
         check_counter(global_step)
         check_traceable("apply_gradients")
@@ -176,7 +164,7 @@ class WrapperVerbs(Optimizer):
     def _saver(self, slot: str, var_list: Any, moved: list[Any], name: str, more: Any) -> Any:
         """Return a saver with slots of the wrapper in the places of the variables."""
         average_of = functools.partial(self._own_slot, name=slot)
-        return eager_saver(var_list, moved, average_of, name, self)
+        return SwappingSaver(var_list, moved, average_of, name, self)
 
 
 MultitaskVerbs = WrapperVerbs
@@ -185,9 +173,9 @@ MultitaskVerbs = WrapperVerbs
 def step_around(
     wrapper: Any, verb: Callable[[Pairs], Any], pairs: Pairs, covered: list[Any]
 ) -> Any:
-    """Take a step of a Keras wrapper with a verb for the step inside; return what the verb does.
+    """Take a step of a Keras wrapper, with a verb for the step inside it.
 
-    That is None where the wrapper has left out the step.
+    Return the result of the verb, or None if the wrapper left out the step.
     """
     prepare(wrapper, covered)
     results = []
@@ -281,11 +269,15 @@ class CustomVerbs(Optimizer):
 
     def _assign(self, ref: Any, updates: Any, indices: Any = None) -> Any:
         """Assign all of a variable or slot, or some rows; return its new value."""
-        return assign_rows(ref, ops.cast(updates, ref.dtype), indices)
+        backend.commit([(ref, indices, ops.cast(updates, ref.dtype))])
+        return backend.read(ref)
 
     def _gather(self, dense: Any, indices: Any = None) -> Any:
-        """Return rows of a variable, slot or tensor; all of it if `indices` is None."""
+        """Return rows of a variable, slot or tensor; all of it if `indices` is None.
+
+        An index out of range gives zeros or an error, depending on the backend.
+        """
         if indices is not None and isinstance(dense, keras.Variable):
-            return take_rows(dense, indices)
+            return backend.take(dense, indices)
         value = ops.convert_to_tensor(dense)
         return value if indices is None else ops.take(value, indices, axis=0)

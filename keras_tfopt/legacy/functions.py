@@ -1,4 +1,4 @@
-"""Functions of `tf.contrib.opt` that are no optimizers."""
+"""Functions of `tf.contrib.opt`."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""Optimizers of which the user's functions assign to the variables and to their slots."""
+"""An optimizer whose step is a function of the user that assigns to variables and slots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
 from keras_tfopt.engine import gradients, slots_of
 from keras_tfopt.engine.access import get_or_add_slot
-from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.engine import Engine
 from keras_tfopt.engine.moving import Mover
 from keras_tfopt.engine.rows import RowGradient
@@ -17,7 +16,7 @@ from keras_tfopt.engine.state import Entry, Like, Slot
 
 
 class ImperativeMover(Mover):
-    """Calls the functions in the place of a formula."""
+    """Calls the functions instead of a formula."""
 
     def move(self, incoming: gradients.Incoming) -> None:
         """Clip, then call the functions."""
@@ -61,11 +60,11 @@ class Imperative(Engine):
         self._create_slots_of, self._call, self._begin, self._end = functions
 
     def slots(self, like: Like) -> dict[str, Slot]:
-        """Return none: the first function creates them."""
+        """Return no slots: the first function creates them."""
         return {}
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return none: the functions have their own."""
+        """Return no hyperparameters: the functions have their own."""
         return {}
 
     def get_config(self) -> dict[str, Any]:
@@ -89,14 +88,3 @@ class Imperative(Engine):
         entries = super()._add_entries(variables, likes)
         self._create_slots_of(variables)
         return entries
-
-
-def take_rows(variable: Any, indices: Any) -> Any:
-    """Return rows of a variable. An index out of range gives zeros or an error, by the backend."""
-    return backend.take(variable, indices)
-
-
-def assign_rows(variable: Any, values: Any, indices: Sequence[Any] | None) -> Any:
-    """Assign rows of a variable, or all of it if `indices` is None; return its new value."""
-    backend.commit([(variable, indices, values)])
-    return backend.read(variable)

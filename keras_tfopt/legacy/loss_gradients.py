@@ -1,4 +1,4 @@
-"""Gradients of a loss that is a function without arguments, by the variables that it reads."""
+"""Gradients of a loss that is a function without arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gradients_of_loss(
 
     Args:
         loss: Function without arguments.
-        variables: Variables to differentiate by; None is the trainable variables that `loss` reads.
+        variables: Variables to differentiate by; None takes the trainable ones that `loss` reads.
         weight: Number or tensor that multiplies the loss before it is summed.
         likely: The variables that a similar loss has read.
         by_rows: Whether variables that are only looked up in get gradients of the rows looked up,

@@ -1,10 +1,10 @@
-"""The classes of the table under their original names, and how to find one by a name."""
+"""The classes of the table under their original names, and `get`, which finds one."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_tfopt.engine import check_arguments, keras_optimizers, nearest
 from keras_tfopt.legacy import custom, decay, functions, rules, sign_decay, workers, wrapping
@@ -12,6 +12,7 @@ from keras_tfopt.legacy.arguments import owner_of
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.table import MEANINGS, NAMES, REQUIRED, TABLE, WITHOUT_MEANING, Row
+from keras_tfopt.tables import Counterpart, as_constructor, names_in
 
 # The class that adds verbs to a rule, by `Row.verbs`.
 VERBS: dict[str, type] = {
@@ -45,26 +46,9 @@ OTHERS: dict[str, Any] = {
 }
 
 
-class Counterpart(NamedTuple):
-    """The counterpart of a name of the originals.
-
-    Attributes:
-        source: Module of the original.
-        maps_to: Name of the class or function of this package with the same numbers.
-        differs: What differs, in words.
-    """
-
-    source: str
-    maps_to: str
-    differs: str
-
-
 def names() -> dict[str, Counterpart]:
-    """Return every name of the originals, with its module, what it maps to and what differs."""
-    return {
-        name: Counterpart(row.source, f"keras_tfopt.{row.ours}", row.differs or "nothing")
-        for name, row in sorted(NAMES.items(), key=lambda item: item[0].lower())
-    }
+    """Return every name of the originals, with its module, counterpart and differences."""
+    return names_in(NAMES)
 
 
 def _documentation(name: str, row: Row) -> str:
@@ -112,12 +96,9 @@ def _class(name: str, row: Row) -> type:
         else:
             VERBS[row.verbs].__init__(self, **arguments)  # type: ignore[misc]
 
-    initialize.__signature__ = row.signature  # type: ignore[attr-defined]
-    initialize.__name__ = "__init__"
-    initialize.__qualname__ = f"{name}.__init__"
     bases = (VERBS[row.verbs],) + (() if row.extends is None else (CLASSES[row.extends],))
     members: dict[str, Any] = {
-        "__init__": initialize,
+        "__init__": as_constructor(name, row.signature, initialize),
         "__doc__": _documentation(name, row),
         "__module__": "keras_tfopt.legacy",
     }
@@ -136,8 +117,8 @@ for _name, _row in sorted(TABLE.items(), key=lambda item: item[1].extends is not
 def get(name: Any) -> Any:
     """Return the class for a name, as configurations have it, in upper or lower case.
 
-    "lars" and "LARSOptimizer" are `LARSOptimizer`. "keras.adamax" is the Keras optimizer of that
-    name with the verbs, whose constructor takes what that of Keras takes. A class is itself.
+    "lars" and "LARSOptimizer" are `LARSOptimizer`. "keras.adamax" is a class with the verbs around
+    the Keras optimizer of that name, whose arguments its constructor takes. A class is returned.
 
     Args:
         name: String, or a class of this module.

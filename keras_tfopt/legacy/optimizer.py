@@ -59,8 +59,8 @@ class Optimizer(OptimizerBase):
     The classes of this module derive from it, one for each name of the originals. By itself it
     gives the verbs to any Keras optimizer: `legacy.Optimizer(keras.optimizers.Lion(1e-4))`.
 
-    `minimize` is `compute_gradients`, then `apply_gradients`; a subclass may override either, and
-    wrappers then call what it defines. `subclass.keras` does without: it is the rule alone.
+    `minimize` is `compute_gradients`, then `apply_gradients`. A subclass may override either, and
+    wrappers then call its methods; its `keras` is the rule alone, without them.
 
     Args:
         optimizer: A `keras.optimizers.Optimizer`.
@@ -192,7 +192,7 @@ class Optimizer(OptimizerBase):
         return self._compiled.run(step, loss, (inputs, grad_loss), static, self._check_compilable)
 
     def _check_compilable(self) -> None:
-        """Raise an error if an argument of the optimizer would stay as it is in a compiled step."""
+        """Raise an error if an argument is a function, which a compiled step calls only once."""
         functions = functions_in(self.keras)
         if functions:
             raise ValueError(
@@ -272,7 +272,7 @@ class Optimizer(OptimizerBase):
         return count_up(global_step)
 
     def _begin_step(self, global_step: Any) -> None:
-        """Check and remember what a step needs besides gradients, before anything changes."""
+        """Check and remember the global step, before anything changes."""
 
     def _step(self, pairs: Pairs) -> None:
         prepare(self._optimizer, self._covered(pairs))
@@ -298,8 +298,8 @@ class Optimizer(OptimizerBase):
     def variables(self) -> list[Any]:
         """Return the variables with the state, the count of steps and slots.
 
-        There are none before the first step. The originals keep powers of decay rates in the place
-        of the count.
+        There are none before the first step. The originals keep powers of decay rates instead of
+        the count.
         """
         return state_variables(self._optimizer)
 
@@ -322,7 +322,7 @@ def inner_of(
     base: type = Optimizer,
     kinds: str = "keras_tfopt.legacy or one of Keras",
 ) -> Any:
-    """Return the optimizer to go inside of another one, with verbs; or raise an error."""
+    """Return an optimizer to be put inside of another one, with verbs; or raise an error."""
     if isinstance(opt, keras.optimizers.Optimizer):
         opt = Optimizer(opt)
     if not isinstance(opt, base):

@@ -1,4 +1,4 @@
-"""Classes of single names: what they do besides applying their rule."""
+"""Classes of rules under the names of originals, some of which do more than apply their rule."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.legacy.arguments import (
-    OriginalAttributes,
-    build_optimizer,
-    check_counted,
-    check_sign_decay_fn,
-    named_arguments,
-    take_slot_bases,
-)
+from keras_tfopt.legacy.arguments import OriginalAttributes, build_optimizer, check_name
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.legacy.verb_arguments import checked_variables
@@ -28,21 +21,15 @@ class Rule(running.RuleVerbs, OriginalAttributes):
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
         self._kind, self._row = kind, row
-        self._arguments = self._changed(named_arguments(type(self), row, arguments))
+        given = dict(arguments)
+        if "name" in row.arguments:
+            # Classes of RETURNN are named after the class, or the subclass, of the object.
+            named = row.arguments["name"] is None and given["name"] is None
+            given["name"] = check_name(type(self).__name__ if named else given["name"])
+        self._arguments = self._changed(given)
         with running.apart():
             made = build_optimizer(kind, row, self._arguments_now())
         super().__init__(made)
-
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments in a form that the rule takes."""
-        return arguments
-
-    def _keras_arguments(self) -> dict[str, Any]:
-        """Return the arguments in a form that the Keras optimizer takes."""
-        return self._arguments
-
-    def _make_keras(self) -> Any:
-        return build_optimizer(self._kind, self._row, self._keras_arguments())
 
 
 class Named(Rule):
@@ -53,7 +40,15 @@ class Named(Rule):
     """
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        self.slot_bases = take_slot_bases(self._row, arguments)
+        self.slot_bases = {}
+        for slot, argument in self._row.slot_names.items():
+            value = arguments.pop(argument)
+            if value is not None and not isinstance(value, str):
+                raise TypeError(
+                    f"Argument `{argument}` must be None or a string. Received: {value!r}"
+                )
+            if value:
+                self.slot_bases[slot] = value
         return arguments
 
 
@@ -68,15 +63,18 @@ class AllVariables(running.AllVariablesVerbs, Rule):
 
 
 class AvoidedSlots(Rule):
-    """`RegAdagradOptimizer`, which can take steps that its accumulator does not see."""
+    """`RegAdagradOptimizer`, which can take steps without adding to its accumulators."""
 
     def avoid_updating_slots(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which steps, or operations that are built, keep the accumulators."""
+        """Return a context in which steps leave the accumulators as they are.
+
+        In graphs, operations that are built inside of it do so whenever they run.
+        """
         return self._avoid_updating_slots()
 
 
 class LayerRates(Rule):
-    """`LARSOptimizer`, whose learning rates can be asked for."""
+    """`LARSOptimizer`, which tells the learning rate of a variable."""
 
     def compute_lr(self, grad: Any, var: Any) -> tuple[Any, Any]:
         """Return the learning rate of a step for a variable, and its gradient with weight decay.
@@ -126,7 +124,11 @@ class SignDecayed(Rule):
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         function = arguments["sign_decay_fn"]
-        check_sign_decay_fn(function)
+        if function is not None and not callable(function):
+            raise TypeError(
+                "Argument `sign_decay_fn` must be None or a function of the global step. "
+                f"Received: {function!r}"
+            )
         self._function = function
         return {**arguments, "sign_decay_fn": None if function is None else self._sign_decay}
 
@@ -138,8 +140,11 @@ class SignDecayed(Rule):
         return {**self._arguments, "sign_decay_fn": self._of_step}
 
     def _begin_step(self, global_step: Any) -> None:
-        if self._function is not None:
-            check_counted(global_step)
+        if self._function is not None and global_step is None:
+            raise ValueError(
+                "Argument `global_step` is required where there is a `sign_decay_fn`, which is a "
+                "function of it. Received: global_step=None"
+            )
         super()._begin_step(global_step)
 
     def _tell_keras(self, global_step: Any) -> None:

@@ -41,73 +41,54 @@ def check_moved(moved: Sequence[Any], missing: str = "are no averages") -> None:
         )
 
 
-def eager_saver(
-    var_list: Any,
-    moved: Sequence[Any],
-    average_of: Callable[[Any], Any],
-    name: str,
-    optimizer: Any = None,
-    suffix: str = AVERAGE,
-    averages: str = "averages",
-) -> SwappingSaver:
-    """Return the saver that a program without sessions asks an optimizer for.
+class SwappingSaver:
+    """Saves averages under the names of the variables, and restores both.
+
+    A program for evaluation then reads averages without knowing of them. The trained values are
+    saved under the name of the variable and a suffix, such as `/ExponentialMovingAverage`.
+
+    A path is the prefix of a checkpoint as of `tf.train.Saver`, for which TensorFlow is needed,
+    unless it ends with `.npz`: then it is a NumPy archive with an array for each name.
 
     Args:
         var_list: Variables to save, a list or a dictionary of them by name. None is `moved`.
         moved: All variables that have averages.
         average_of: Function that returns the average of a variable, or None if it has none.
         name: Name of the saver.
-        optimizer: The optimizer whose whole state is saved where all variables are, or None.
-        suffix: Text that is put behind the names of the trained values.
+        optimizer: An optimizer, or None. Its whole state is written into a checkpoint if `var_list`
+            is None. Only `load_checkpoint(..., swapped=True)` restores it.
+        suffix: Suffix of the names of trained values.
         averages: Name of the averages in errors.
 
     Raises:
         ValueError: if a variable has no average.
     """
-    optimizer = optimizer if var_list is None else None
-    var_list = moved if var_list is None else var_list
-    if not isinstance(var_list, Mapping):
-        var_list = {path_of(variable): variable for variable in var_list}
-    swapped = {key: (variable, average_of(variable)) for key, variable in var_list.items()}
-    for variable, average in swapped.values():
-        if average is None:
-            raise ValueError(
-                f"Argument `var_list` must hold variables that have {averages}. Received: "
-                f"{path_of(variable)!r}, which no step has moved"
-            )
-    return SwappingSaver(swapped, name, optimizer, suffix)
-
-
-class SwappingSaver:
-    """Saves moving averages under the names of the variables, and restores both.
-
-    The trained values go under the name of the variable with `/ExponentialMovingAverage` behind it,
-    so that a program for evaluation, which knows nothing of averages, reads averages.
-
-    A path is the prefix of a checkpoint as of `tf.train.Saver`, for which TensorFlow is needed,
-    unless it ends with `.npz`: then it is a NumPy archive with an array for each name.
-
-    Args:
-        swapped: By name, a variable and its average.
-        name: Name of the saver.
-        optimizer: The optimizer whose whole state is written into a checkpoint, or None. Only
-            `load_checkpoint(..., swapped=True)` restores it.
-        suffix: Text that is put behind the names of the trained values.
-    """
 
     def __init__(
         self,
-        swapped: Mapping[str, tuple[Any, Any]],
+        var_list: Any,
+        moved: Sequence[Any],
+        average_of: Callable[[Any], Any],
         name: str,
         optimizer: Any = None,
         suffix: str = AVERAGE,
+        averages: str = "averages",
     ):
         self.name = name
-        self._trained = [variable for variable, _ in swapped.values()]
-        self._optimizer = optimizer
+        self._optimizer = optimizer if var_list is None else None
+        var_list = moved if var_list is None else var_list
+        if not isinstance(var_list, Mapping):
+            var_list = {path_of(variable): variable for variable in var_list}
+        self._trained = list(var_list.values())
         # Variables and their data types in the file, by their names there.
         self._saved = {}
-        for key, (variable, average) in swapped.items():
+        for key, variable in var_list.items():
+            average = average_of(variable)
+            if average is None:
+                raise ValueError(
+                    f"Argument `var_list` must hold variables that have {averages}. Received: "
+                    f"{path_of(variable)!r}, which no step has moved"
+                )
             self._saved[key] = average, dtype_of(variable)
             self._saved[f"{key}/{suffix}"] = variable, dtype_of(variable)
 
@@ -117,7 +98,7 @@ class SwappingSaver:
         Args:
             sess: None: there are no sessions.
             save_path: Prefix of the checkpoint, or path of an `.npz` file.
-            global_step: Number, or variable, to put behind the path.
+            global_step: Number or variable, which is appended to the path.
         """
         _check_session(sess)
         path, archive = _split(save_path)

@@ -1,4 +1,4 @@
-"""Choose what runs the verbs: optimizers of TensorFlow 1 on its backend, Keras's elsewhere."""
+"""Choose the module that runs the verbs: `graph` on TensorFlow, `eager` elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slots of the originals: their order, on which names in files depend, and their shapes."""
+"""The order of the originals' slots, on which names in files depend, and their shapes."""
 
 from __future__ import annotations
 

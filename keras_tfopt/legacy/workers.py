@@ -1,4 +1,4 @@
-"""Verbs of optimizers over several workers, which exchange with each other in eager programs."""
+"""Verbs of optimizers over several workers in eager programs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import Any, ClassVar, NoReturn
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_integer
-from keras_tfopt.distributed.protocols import check_tokens
 from keras_tfopt.engine import check_traceable, outside_compiler, path_of, slots_of, variables_of
 from keras_tfopt.legacy.eager import WrapperVerbs, step_around
 from keras_tfopt.legacy.optimizer import Pairs
-from keras_tfopt.legacy.saver import (
-    SwappingSaver,
-    check_moved,
-    check_saver_arguments,
-    eager_saver,
-)
+from keras_tfopt.legacy.saver import SwappingSaver, check_moved, check_saver_arguments
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
+
+
+def check_tokens(number: int, needed: int, total: int) -> None:
+    """Raise an error if there are too few tokens for the first step to end."""
+    if number != -1 and number < max(needed - total, 0):
+        raise ValueError(
+            f"There are too few tokens to finish the first step: {needed - total} are needed. "
+            f"Received: {number}"
+        )
 
 
 class CustomGetter:
@@ -30,8 +33,8 @@ class CustomGetter:
     has the copies by the variables.
 
     In eager code a worker's variables are its own anyway, and copies are slots of the optimizer.
-    Calling it calls `getter`, and each map has slots by the paths of the variables, once the
-    optimizer that it was given to has made a step.
+    Calling the object calls `getter`. After the first step of the optimizer that was given this
+    object, each map has slots by the paths of the variables.
 
     Args:
         worker_device: The device of the worker, such as "/job:worker/task:0".
@@ -49,7 +52,7 @@ class CustomGetter:
             setattr(self, name, {})
 
     def __call__(self, getter: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what `getter` makes; in a graph, the worker's variable, made with its copies."""
+        """Return the variable that `getter` makes; in a graph, make its copies as well."""
         copies = [(slot, getattr(self, name)) for name, slot in self.maps.items()]
         return running.make_variable(getter, self._worker_device, copies, *args, **kwargs)
 
@@ -75,7 +78,7 @@ class AGNCustomGetter(CustomGetter):
 class ElasticAverageCustomGetter(CustomGetter):
     """`_global_map` has the center, `_local_map` the center as the worker last saw it.
 
-    See `CustomGetter`; in graphs, what a worker saw is in the scope `local_center_variable`.
+    See `CustomGetter`; in graphs, the latter is in the scope `local_center_variable`.
 
     Args:
         worker_device: The device of the worker.
@@ -99,7 +102,7 @@ class ModelAverageCustomGetter(CustomGetter):
 class OverWorkers(WrapperVerbs):
     """Base class of the classes over workers.
 
-    `get_slot`, `get_slot_names` and `variables` are those of the optimizer inside; what the workers
+    `get_slot`, `get_slot_names` and `variables` are those of the optimizer inside. The state of the
     exchange is in slots of `optimizer.keras`.
     """
 
@@ -129,7 +132,7 @@ class OverWorkers(WrapperVerbs):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Take a step of this worker, with the exchange that the method makes in it.
+        """Take a step of this worker, with the exchange that may be due.
 
         Args:
             grads_and_vars: As of `Optimizer.apply_gradients`.
@@ -249,7 +252,7 @@ class Elastic(WithCenter):
     ) -> SwappingSaver:
         """Return a saver that writes the center under the names of the variables.
 
-        The worker's own values go under the name with `/local` behind it.
+        The worker's own values go under the name of the variable with `/local` appended.
 
         Args:
             var_list: Variables to save, a list or a dictionary of them by name. None is all.
@@ -263,7 +266,7 @@ class Elastic(WithCenter):
         check_saver_arguments(kwargs)
         moved = variables_of(self._optimizer)
         check_moved(moved, "is no center")
-        return eager_saver(
+        return SwappingSaver(
             var_list, moved, self._center_of, name, suffix="local", averages="a center"
         )
 

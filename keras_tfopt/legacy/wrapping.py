@@ -1,4 +1,4 @@
-"""Optimizers around another one, whose own verbs they call."""
+"""Optimizers around another one, whose verbs they call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Multitasking(running.MultitaskVerbs):
 
 
 class Clipping(running.WrapperVerbs):
-    """`VariableClippingOptimizer`, whose dimensions are those of single variables."""
+    """`VariableClippingOptimizer`, which is given dimensions for each variable."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self._chosen = chosen_dims(arguments["vars_to_clip_dims"], running.is_variable)
@@ -45,7 +45,7 @@ class Clipping(running.WrapperVerbs):
         return dims_of or _no_dims  # the originals take an empty dictionary
 
     def _is_meant(self, variable: Any) -> bool:
-        """Tell a variable that was given from another one of its name."""
+        """Return whether a variable is one that was given, and not another one of its name."""
         name = running.name_of(variable)
         same = [one for one in self._clipped if running.name_of(one) == name]
         return not same or any(one is variable for one in same)
@@ -61,7 +61,7 @@ def _no_dims(variable: Any) -> None:
 
 
 class Averaging(running.WrapperVerbs, OriginalAttributes):
-    """`MovingAverageOptimizer`: averages of the variables, and files that hold them."""
+    """`MovingAverageOptimizer`: averages of the variables, and a saver for them."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments["sequential_update"] is False:
@@ -80,7 +80,7 @@ class Averaging(running.WrapperVerbs, OriginalAttributes):
             return super()._keras_arguments()
         counted: Any = True  # by the Keras optimizer itself
         if self._steps_with_keras:
-            # A step here reads it before it begins. The original read it after it had gone up.
+            # A step here reads it at the beginning. The original read it after counting up.
             start = ops.cast(ops.convert_to_tensor(given), "float32")
             counted = self._updates = keras.Variable(start, trainable=False, name="num_updates")
         return {**super()._keras_arguments(), "num_updates": counted}
@@ -104,8 +104,8 @@ class Averaging(running.WrapperVerbs, OriginalAttributes):
             **kwargs: Arguments of `tf.train.Saver`, which have a meaning in graphs only.
 
         Returns:
-            A `tf.compat.v1.train.Saver` in graphs. Eagerly, where that writes no checkpoints for
-            TensorFlow 1, an object with its `save(None, path)` and `restore(None, path)`.
+            A `tf.compat.v1.train.Saver` in graphs. It writes no checkpoints for TensorFlow 1
+            eagerly: there, an object with methods `save(None, path)` and `restore(None, path)`.
 
         Raises:
             RuntimeError: before the first step.

@@ -10,7 +10,7 @@ from keras_tfopt.engine.nesting import check_one, innermost
 
 
 def center_of(inner: Any, owner: str) -> Any:
-    """Return another optimizer with the same arguments, which takes gradients as they come."""
+    """Return another optimizer with the same arguments, without accumulation and averages."""
     check_one(inner, owner)
     center = clone(inner)
     core = innermost(center)

@@ -20,7 +20,7 @@ ENGINES = {
 
 
 def make(engine: str | None, timeout: float) -> Exchange:
-    """Return the exchange of an engine; None is the engine that the environment is made for."""
+    """Return the exchange of an engine; None is the engine that the environment describes."""
     backend = keras.backend.backend()
     if engine is None:
         environment.check_meant_for(backend, os.environ)

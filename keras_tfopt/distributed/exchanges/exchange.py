@@ -1,4 +1,4 @@
-"""The contract between optimizers over workers and the engine that carries tensors between them."""
+"""The contract between optimizers over workers and an engine that carries tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras_tfopt.engine import conditional
 
 
 class Exchange:
-    """What a worker knows of the others, and how it exchanges tensors with them.
+    """Connects a worker with the others, and carries tensors between them.
 
     A subclass for another engine defines `rank`, `size`, `all_reduce_sum`, `broadcast` and
     `gather`. An engine with a process for each worker needs nothing else: a mean is a sum divided
@@ -21,14 +21,14 @@ class Exchange:
     An engine that waits for a worker for longer than its time-out raises an error that names it.
 
     Attributes:
-        rank: Number of this worker, from 0 to `size - 1`; that of the first one where one process
-            runs several.
+        rank: Number of this worker, from 0 to `size - 1`. If one process runs several, the number
+            of the first one.
         size: Number of workers.
     """
 
     rank: int = 0
     size: int = 1
-    # Whether the workers are replicas in one process, whose variables start alike.
+    # Whether the workers are replicas in one process. Their variables are equal at the start.
     one_process = False
 
     def prepare(self, optimizer: Any) -> None:
@@ -78,7 +78,7 @@ class Exchange:
         raise NotImplementedError
 
     def train_apart(self, model: Any) -> None:
-        """Make the workers of one program train apart; other workers do so anyway."""
+        """Make the workers of one program train apart. Workers of several programs do so anyway."""
 
     def close(self) -> None:
         """End the connection."""

@@ -74,8 +74,8 @@ class MirroredReplicas(OneProcess):
     def _together(self, function: Callable, each: list[tuple]) -> list[list[Any]]:
         """Return `function` of the tensors of each replica.
 
-        The function is pure. Where it asks for a sum that is not known yet, its call ends; it is
-        called again once all replicas have asked.
+        The function is pure. A call that asks for a sum which is not known yet ends there. Once all
+        replicas have asked, the sum is computed, and the function is called again.
         """
         sums: list[list[Any]] = []
         while True:

@@ -1,4 +1,4 @@
-"""What engines share that run each worker in a process of its own: notes, and what faults mean."""
+"""Base class of engines with a process for each worker: notes, and explanations of faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Processes(Exchange):
     how many exchanges a worker left, and why. Errors use them to say who is missing.
     """
 
-    ending = ""  # what an error says about how this process is going to end
+    ending = ""  # text at the end of an error, on how this process is going to end
 
     def __init__(self, rank: int, size: int, timeout: float):
         self.rank, self.size, self.timeout = rank, size, timeout
@@ -37,7 +37,7 @@ class Processes(Exchange):
         # Runs before the backend takes down its store.
         atexit.register(self._at_exit)
 
-    # ---- What an engine defines -----------------------------------------------------------------
+    # ---- To be defined by an engine -------------------------------------------------------------
 
     def _put(self, key: str, text: str) -> None:
         raise NotImplementedError
@@ -53,7 +53,7 @@ class Processes(Exchange):
         raise NotImplementedError
 
     def _disconnect(self) -> None:
-        """Close what carries tensors, but not the store."""
+        """Close the connection for tensors, but not the store."""
 
     def _shut_down(self) -> None:
         """Close the store."""
@@ -83,7 +83,7 @@ class Processes(Exchange):
     # ---- Before and after exchanges -------------------------------------------------------------
 
     def _count(self) -> str:
-        """Count the sum that comes next, and return what errors call it."""
+        """Count the sum that comes next, and return its name in errors."""
         self._sums += 1
         if self._broadcasts:
             return "sending the initial weights"
@@ -113,7 +113,7 @@ class Processes(Exchange):
                     self._remove(f"go/{number - 1}")
 
     def _fault(self, what: str, cause: BaseException) -> RuntimeError:
-        """Return the error for an exchange that failed without a meeting of the workers before."""
+        """Return the error for an exchange that failed, if the workers did not meet before it."""
         deadline = time.monotonic() + AFTER_A_FAULT
         try:
             keys = self._arrive()
@@ -140,7 +140,7 @@ class Processes(Exchange):
     def _wait_for(
         self, key: str, keys: list[str], deadline: float, what: str, cause: str = ""
     ) -> str:
-        """Return the text of a note; `keys` are those that all workers leave for this purpose."""
+        """Return the text of a note; `keys` are those of all workers for the same purpose."""
         with self._notes():
             gone: dict[int, dict[str, Any]] = {}
             left = deadline - time.monotonic()

@@ -15,8 +15,8 @@ from keras_tfopt.engine.keras_private import KerasSaveable
 class ReplicaStates(KerasSaveable):
     """The values of variables that differ between the workers of one process.
 
-    Keras saves and loads the values of the first worker only. It finds this among the attributes of
-    an optimizer, and saves and loads it as a part of that.
+    Keras saves and loads the values of the first worker only. It finds this object among the
+    attributes of an optimizer, and saves and loads it with the optimizer.
     """
 
     def __init__(self, optimizer: Any):
@@ -26,7 +26,7 @@ class ReplicaStates(KerasSaveable):
         self._steps = 0  # of the optimizer, when values were loaded
 
     def _obj_type(self) -> str:
-        return "Optimizer"  # the kind of what it belongs to; Keras refuses unknown kinds
+        return "Optimizer"  # Keras refuses unknown types
 
     def save_own_variables(self, store: Any) -> None:
         """Write the values on all workers, stacked, under the number of the variable."""

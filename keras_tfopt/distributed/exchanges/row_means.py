@@ -1,4 +1,4 @@
-"""Means of gradients of several workers, of which each may have other rows."""
+"""Means of gradients of several workers, each of which may have other rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.rows import RowGradient
 
@@ -16,20 +15,15 @@ def mean_gradient(total: Any, row_count: Any, count: Any) -> Any:
 
     Args:
         total: Their sum.
-        row_count: None; or, of row gradients, how many there are of each row, shaped to broadcast
-            over the sum. Each row is divided by that, and only those that anybody sent are touched.
-        count: How many gradients there are; none makes a mean of zero.
+        row_count: None for dense gradients. For row gradients, how many have each row, shaped to
+            broadcast over the sum. Each row is divided by it, and only rows with a gradient are
+            touched.
+        count: How many gradients there are; with none, the mean is zero.
     """
     if row_count is None:
         return total / _at_least_one(count, total)
     values, indices = backend.rows_at(total / _at_least_one(row_count, total), row_count > 0)
     return RowGradient.unchecked(values, indices, tuple(total.shape), named=True, distinct=True)
-
-
-def rows_in(gradient: Any) -> Any:
-    """Return 1 for rows of a row gradient, else 0, shaped to broadcast over the variable."""
-    rows = RowGradient.unchecked(gradient.values, gradient.indices, gradient.shape, named=True)
-    return ops.cast(backend.row_mask(gradients.sum_repeated(rows, None)), "float32")
 
 
 def _at_least_one(count: Any, like: Any) -> Any:

@@ -107,7 +107,7 @@ class TensorFlowCollectives(Processes):
 
 
 def next_place(graph: Any) -> int:
-    """Return the number of exchanges in a function before the one that is being added to it."""
+    """Return how many exchanges a function has so far, and count one more."""
     while isinstance(graph, (branches.CondBranchFuncGraph, branches.WhileBodyFuncGraph)):
         graph = graph.outer_graph
     place = getattr(graph, "_keras_tfopt_exchanges", 0)

@@ -29,12 +29,12 @@ from keras_tfopt.engine.wrapping import WrappingEngine
 
 
 class WorkersHooks:
-    """What such an optimizer says of itself; `keras_tfopt.distributed.OverWorkers` documents it."""
+    """The hooks with their defaults; `keras_tfopt.distributed.OverWorkers` documents them."""
 
-    by_rate = False  # what workers exchange goes by the common learning rate
+    by_rate = False  # exchanges use the common learning rate, not those of groups
 
     def updates_between(self) -> int | None:
-        """Return the updates from one exchange to the next; None: there is none after updates."""
+        """Return the updates from one exchange to the next; None if updates lead to none."""
         return None
 
     def send(self, x: Any, s: Any, t: Any) -> Any:
@@ -59,8 +59,8 @@ class WorkersHooks:
 class WorkersEngine(WorkersHooks, WrappingEngine):
     """Runs the hooks of `keras_tfopt.distributed.OverWorkers` between workers.
 
-    Exchanges are counted in calls of this optimizer, which all workers make alike, and never in
-    steps of the one inside, which may leave out some on one worker alone.
+    Exchanges are counted in calls of this optimizer, of which all workers make the same number.
+    The optimizer inside may leave out a step on one worker alone.
     """
 
     is_engine = True
@@ -68,10 +68,8 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
     shared: tuple[str, ...] = ()
     # Whether the slot `gradient_sum` adds up gradients, which then move the slot `center`.
     moves_center = False
-    # Whether gradients are averaged before the step, instead of something after it.
+    # Whether gradients are averaged before the step; otherwise workers exchange after it.
     averages_gradients = False
-    # How `keras_tfopt.distributed.InProcess` replays the original.
-    events = "together"
 
     def __init__(
         self, inner_optimizer: Any, exchange: Any = None, name: str | None = None, **base: Any
@@ -87,7 +85,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         self.center_optimizer = None
         if self.moves_center:
             self.center_optimizer = center_of(self.inner_optimizer, type(self).__name__)
-        # Keras loads attributes in the order of their names. This one must follow the optimizers.
+        # Keras loads attributes in the order of their names: this name must follow the optimizers'.
         self.replica_states = ReplicaStates(self)
 
     def facts(self, like: Like) -> dict[str, Any]:
@@ -181,8 +179,15 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
     def exchanges(self) -> Any:
         """Return how often the workers have exchanged something, as a tensor."""
-        calls = (self.gradient_accumulation_steps or 1) * (self.updates_between() or 1)
-        return backend.read(self._iterations) // calls
+        return backend.read(self._iterations) // self._calls_between()
+
+    def _micro_steps(self) -> int:
+        """Return how many calls make one update."""
+        return self.gradient_accumulation_steps or 1
+
+    def _calls_between(self) -> int:
+        """Return the calls from one exchange to the next."""
+        return self._micro_steps() * (self.updates_between() or 1)
 
     # ---- A step ---------------------------------------------------------------------------------
 
@@ -190,7 +195,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         """Return the gradients of this replica where replicas are the workers.
 
         Raises:
-            ValueError: if what is around this optimizer needs gradients summed over the replicas.
+            ValueError: if an optimizer around this one has summed the gradients over the replicas.
         """
         own = self.exchange.own_gradients(grads)
         if own is not None and not outermost and backend.replicas() > 1:
@@ -205,9 +210,9 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         return self.moves_center or self.updates_between() is not None
 
     def _update_number(self) -> tuple[Any, Any]:
-        """Return the number of the update of this call, 1 at first, and whether the call ends it.
+        """Return the number of the update, from 1, that this call is for, and whether it ends it.
 
-        The latter is None where every call does.
+        The latter is None if every call ends one.
         """
         calls = backend.read(self._iterations) + 1
         micro_steps = self.gradient_accumulation_steps
@@ -250,7 +255,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         return grads, accepted, self.counts(state, missing)
 
     def meet(self, grads: list[Any], places: list[int], moved: Any) -> None:
-        """Exchange what is due after a call.
+        """Exchange after a call, where an exchange is due.
 
         Args:
             grads: The gradients of the call.
@@ -284,14 +289,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             backend.run_if(self, due, self._move_center)
 
     def _scalars_of_exchange(self) -> Known:
-        more = {"senders": self.exchange.size, "gradients": self._gradients_in_sum()}
+        more = {"senders": self.exchange.size, "gradients": self._calls_between()}
         places = list(range(len(self._state.entries)))
         done = backend.read(innermost(self)._iterations)
-        known = self.scalars_now(done // (self.gradient_accumulation_steps or 1) + 1, places)
+        known = self.scalars_now(done // self._micro_steps() + 1, places)
         return {key: {**one, **more} for key, one in known.items()}
-
-    def _gradients_in_sum(self) -> int:
-        return (self.updates_between() or 1) * (self.gradient_accumulation_steps or 1)
 
     def _meet(self, known: Known, values: list[Any]) -> list[Any]:
         """Return values of variables and slots after an exchange, from those before."""
@@ -335,11 +337,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         return apart
 
     def _move_center(self) -> None:
-        """Make a step of the center, by the mean that the exchange has put into `gradient_sum`."""
+        """Make a step of the center by the mean gradient, which is in `gradient_sum`."""
         variables, slots = self._trainable_variables, [e.slots for e in self._state.entries]
         inner, outer = innermost(self), innermost(self.center_optimizer)
         # The center takes the learning rate of the update that has just been made.
-        done = backend.read(inner._iterations) // (self.gradient_accumulation_steps or 1)
+        done = backend.read(inner._iterations) // self._micro_steps()
         writes = [(outer._iterations, None, done - 1)]
         if isinstance(inner._learning_rate, keras.Variable):
             writes.append((outer._learning_rate, None, backend.read(inner._learning_rate)))
@@ -357,12 +359,12 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
 
 def check_same(one: dict[str, Any], first: dict[str, Any], rank: int) -> None:
-    """Raise an error where a worker has not what the first one has."""
-    for what in ("optimizer", "arguments"):
-        if one[what] != first[what]:
+    """Raise an error if a worker has another optimizer or model than the first one."""
+    for key in ("optimizer", "arguments"):
+        if one[key] != first[key]:
             raise ValueError(
-                f"All workers must have the same optimizer. Received: {one[what]} on worker "
-                f"{rank}, {first[what]} on worker 0"
+                f"All workers must have the same optimizer. Received: {one[key]} on worker "
+                f"{rank}, {first[key]} on worker 0"
             )
     pairs = zip(one["variables"], first["variables"], strict=False)
     different = [f"number {n}: {a} and {b}" for n, (a, b) in enumerate(pairs) if a != b]
@@ -380,7 +382,7 @@ def check_same(one: dict[str, Any], first: dict[str, Any], rank: int) -> None:
 
 
 def restore_replicas(model: keras.Model) -> None:
-    """Give the workers of this process their own values again, once a model is loaded whole."""
+    """Give the workers of this process their own values again, once the whole model is loaded."""
     for part in averages.parts(model.optimizer) if model.optimizer else ():
         if isinstance(part, WorkersEngine):
             part.replica_states.restore_again()

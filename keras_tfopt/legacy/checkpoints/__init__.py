@@ -1,4 +1,4 @@
-"""Files of `tf.train.Saver`: what is in them, going on from them, writing them."""
+"""Files of `tf.train.Saver`: inspect, restore and write them."""
 
 from keras_tfopt.legacy.checkpoints.inspection import Found, inspect_checkpoint
 from keras_tfopt.legacy.checkpoints.loading import load_checkpoint

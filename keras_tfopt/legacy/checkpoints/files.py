@@ -1,4 +1,4 @@
-"""Files of `tf.train.Saver`, which TensorFlow reads and writes whichever backend Keras runs."""
+"""Files of `tf.train.Saver`, read and written by TensorFlow on every backend of Keras."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Content(NamedTuple):
 
 
 class CheckpointFile:
-    """The contents of a checkpoint, of which values are read one at a time.
+    """A checkpoint, whose values are read one at a time.
 
     Args:
         prefix: Path without `.index`, or a folder, of which it is the latest checkpoint.
@@ -67,7 +67,7 @@ class CheckpointFile:
 
     @functools.cached_property
     def colocations(self) -> dict[str, str]:
-        """Return the variable with which each variable of the graph was placed, by name.
+        """Return, by the name of each variable of the graph, the variable that it was placed with.
 
         Read from the `.meta` file; empty if there is none, or if it cannot be read.
         """
@@ -127,7 +127,7 @@ def write_checkpoint(
 
 
 def _groups(tf: Any, contents: Iterable[tuple[str, str, Callable[[], np.ndarray]]]) -> Iterator:
-    """Yield names and tensors of at least `GROUP` bytes at a time, and what is left over."""
+    """Yield names and tensors in groups of at least `GROUP` bytes; the last may be smaller."""
     names, tensors, size = [], [], 0
     for name, dtype, value in contents:
         names.append(name)

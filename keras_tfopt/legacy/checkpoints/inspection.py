@@ -1,4 +1,4 @@
-"""Inspection of a checkpoint: what it holds, and where that would go."""
+"""Inspection of a checkpoint: the meanings of its tensors, and their places here."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def inspect_checkpoint(
     *,
     swapped: bool = False,
 ) -> list[Found]:
-    """Print what a checkpoint of TensorFlow 1 holds and where it would go, and return it.
+    """Print the contents of a checkpoint of TensorFlow 1 and their targets, and return them.
 
     Meanings are told from names: of the variables, of the slots of all classes in
     `keras_tfopt.legacy`, and of the other variables that these keep. Without a model, targets are
-    those in a model that has variables of the same paths. With a model, the report of
-    `load_checkpoint` is printed, and targets are taken from it; nothing is loaded. A power is shown
-    as the decay rate that belongs to the training step.
+    those in a model with variables of the same paths. With a model, the report of `load_checkpoint`
+    is printed, and targets are taken from it; nothing is loaded. A power is shown as the decay rate
+    that gives it at the training step.
 
     Args:
         prefix: Path of the checkpoint, without `.index`; or a folder, for the latest one in it.
@@ -64,8 +64,8 @@ def inspect_checkpoint(
         A list with an item for each tensor.
 
     Raises:
-        Exception: what `load_checkpoint` raises for arguments, and for a file that it cannot read.
-            A checkpoint that does not fit is no error.
+        Exception: the errors of `load_checkpoint` for arguments and for a file that it cannot
+            read. A checkpoint that does not fit is no error.
     """
     check_bool("swapped", swapped)
     file = CheckpointFile(prefix)
@@ -87,7 +87,7 @@ def inspect_checkpoint(
 
 
 def _meant(file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool) -> list[Found]:
-    """Tell from its name what each tensor is, and where it would go."""
+    """Return each tensor with its meaning and target, which its name tells."""
     meanings = _Meanings(file, tensors, swapped)
     return [
         Found(tensor.name, tensor.shape, tensor.dtype, *meanings.of(name, tensor))
@@ -110,7 +110,7 @@ class _Meanings:
         self._step = int(steps[0]) if steps else None
 
     def of(self, name: str, tensor: Stored) -> tuple[str, str | None]:
-        """Return what a tensor is and where it would go, None if nowhere."""
+        """Return the meaning of a tensor and its target, None if it has none."""
         if name in self._places:
             return self._of_state(name)
         if self._swapped and AVERAGE in self._behind.get(name, {}):
@@ -177,7 +177,7 @@ def _power(value: float, name: str, step: int | None) -> str:
 def _slots_of(
     tensors: Mapping[str, Stored], owner: str, suffixes: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what the slots of one variable are called, by their names in the file."""
+    """Return the slots of one variable, by their names in the file."""
     found: dict[str, str] = {}
     rank = len(tensors[owner].shape)
     for base in dict.fromkeys(map(naming.base_of, suffixes)):

@@ -1,4 +1,4 @@
-"""Names in checkpoints: renamed, joined, and brought together with those of a model."""
+"""Names in checkpoints: rename them, join parts, and match them with those of a model."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def without_output(name: str) -> str:
 
 
 class Renaming:
-    """The function from a name to another, None to leave it out, that a `name_map` stands for.
+    """The function of a `name_map`: from a name to another, or to None to leave it out.
 
     Attributes:
         unused: Keys and patterns that have not matched any name yet.
@@ -256,7 +256,7 @@ def matched(choices: list[list], names: Mapping[str, Any]) -> list[str | None]:
 
 
 class Place(NamedTuple):
-    """The name of the variable that a tensor is state of, and what stands behind that name."""
+    """The place of state: the name of its variable, and the suffix that follows that name."""
 
     owner: str
     suffix: str
@@ -278,7 +278,7 @@ def places(names: Iterable[str]) -> dict[str, Place]:
 
 
 def behind(places: Mapping[str, Place]) -> dict[str, dict[str, str]]:
-    """Return the names of state by the name of its variable, and by the suffix behind that."""
+    """Return the names of state, by the name of its variable and by the suffix."""
     found: dict[str, dict[str, str]] = {}
     for name, place in sorted(places.items(), key=lambda item: len(item[0])):
         found.setdefault(place.owner, {}).setdefault(place.suffix, name)
@@ -286,7 +286,7 @@ def behind(places: Mapping[str, Place]) -> dict[str, dict[str, str]]:
 
 
 def numbered(base: str, count: int) -> str:
-    """Return what TensorFlow 1 calls a further tensor of the same name."""
+    """Return the name that TensorFlow 1 gives to a further tensor of the same name."""
     return f"{base}_{count}" if count else base
 
 
@@ -319,6 +319,6 @@ def laid_as_built(array: np.ndarray, names: Sequence[Any], sizes: Sequence[int])
 
 
 def named(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that are `name` in any scope and with any number; without either first."""
+    """Return the names that are `name` in any scope, with any number, the shortest first."""
     pattern = re.compile(rf"(.*/)?{re.escape(name)}(_\d+)?")
     return sorted((n for n in names if pattern.fullmatch(n)), key=lambda n: (len(n), n))

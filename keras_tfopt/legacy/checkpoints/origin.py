@@ -21,7 +21,7 @@ from keras_tfopt.wrappers.decay import Decay
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The original of an optimizer, as far as files show it."""
+    """The original of an optimizer, and the names of its state in files."""
 
     names: tuple[str, ...]
     """Names of the classes that write such files."""
@@ -33,7 +33,7 @@ class Origin:
     """The names of slots that have one of their own."""
 
     def suffixes(self, base: str, variable: Any, here: Iterable[str]) -> dict[str, str]:
-        """Return what stands behind the name of a variable, by slot, in the order of creation."""
+        """Return the suffixes of a variable's slots, by slot, in the order of creation."""
         counts: collections.Counter[str] = collections.Counter()
         found = {}
         for slot in slots_in_order(self.row, len(variable.shape), here):
@@ -93,7 +93,7 @@ def origin_of(optimizer: Any) -> Origin:
     """Return the original that an optimizer stands for.
 
     Raises:
-        TypeError: if it stands for none, or for one that leaves no names in files.
+        TypeError: if it stands for none, or for one whose state has no names in files.
     """
     ours = keras_optimizer(optimizer)
     while hasattr(optimizer, "_opt"):  # a wrapper of the originals
@@ -143,13 +143,13 @@ def step_variable(optimizer: Any) -> Any:
 
 
 def decay_rate(optimizer: Any, row: Row, argument: str) -> Any:
-    """Return the decay rate that an argument of the original is here, a float unless it changes."""
+    """Return the decay rate for an argument of the original, a float unless it changes."""
     beta = getattr(core(optimizer), row.renamed.get(argument, argument))
     return float(array_of(beta)) if isinstance(beta, keras.Variable) else beta
 
 
 def writers_of(base: str) -> list[str]:
-    """Return the originals that call their slots so unless told otherwise."""
+    """Return the originals whose slots have this name by default."""
     return [
         name
         for name, row in TABLE.items()

@@ -1,4 +1,4 @@
-"""The plan of a restoration: where each tensor of a checkpoint goes, before anything is changed."""
+"""Plan where each tensor of a checkpoint goes, before anything is changed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NARROWER = {
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A tensor on its way: into a variable, a slot of it, or a slot of all variables (None)."""
+    """A tensor with its target: a variable, a slot of it, or a slot of all variables (None)."""
 
     tensor: Stored
     variable: Any
@@ -61,9 +61,9 @@ class Plan:
         optimizer: The Keras optimizer, or None.
         trained: The variables that it is built for, or will be.
         moves: Values to be assigned.
-        begin: Variables and slots of theirs that start at the value of the variable.
-        counter: The variable that the optimizer takes the step from, and its value to be.
-        taken: The powers of decay rates that plans for optimizers have, this one included.
+        begin: Variables, with those of their slots that start at the value of the variable.
+        counter: The variable from which the optimizer takes the step, and its new value.
+        taken: The powers of decay rates that belong to an optimizer, this or another one.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Plan:
                 self._move(name, f"slot {slot} of {path}", wanted, variable, slot)
 
     def _base(self, origin: Origin) -> str:
-        """Return what the slots of this optimizer are called in the checkpoint."""
+        """Return the name of this optimizer's slots in the checkpoint."""
         suffixes = [s for source in self._sources() for s in self.behind.get(source, {})]
         for base in (*origin.bases, *origin.slot_bases.values()):
             if base in suffixes:
@@ -289,7 +289,7 @@ class Plan:
     # ---- Entries --------------------------------------------------------------------------------
 
     def _plan_rest(self) -> None:
-        """Enter the tensors that nothing has asked for."""
+        """Enter the tensors that have not been used."""
         for name in [name for name in self.tensors if name not in self._used]:
             is_state = name in self.places or self.tensors[name].shape == ()
             detail = f"state of {self.places[name].owner}" if name in self.places else ""
@@ -323,7 +323,7 @@ class Plan:
             self.moves.append(Move(tensor, variable, slot, change))
 
     def _enter(self, status: Status, name: str | None, where: str | None, detail: str = "") -> None:
-        """Add an entry on a tensor, which counts as used, or on what lacks one."""
+        """Add an entry on a tensor, which counts as used, or on a variable without one (None)."""
         if name is None:
             self._entries.append(Entry(None, where, status, detail=detail))
             return

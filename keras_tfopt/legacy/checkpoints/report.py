@@ -41,7 +41,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The work of `load_checkpoint`, done or planned. Printed, it is a table.
+    """The report of `load_checkpoint` on each tensor and variable. Printed, it is a table.
 
     Attributes:
         prefix: Path of the checkpoint.
@@ -119,10 +119,10 @@ class CheckpointMismatch(ValueError):
         )
 
 
-def table(rows: Iterable[tuple[str, ...]], behind: Iterable[str] = ()) -> Iterator[str]:
-    """Yield lines of columns of equal width, each with the text that stands behind it."""
+def table(rows: Iterable[tuple[str, ...]], texts: Iterable[str] = ()) -> Iterator[str]:
+    """Yield lines of columns of equal width, each followed by a text."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, text in itertools.zip_longest(rows, behind, fillvalue=""):
+    for row, text in itertools.zip_longest(rows, texts, fillvalue=""):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"  {cells}  {text}".rstrip()

@@ -74,7 +74,7 @@ def save_checkpoint(
         name_map: As in `load_checkpoint`, but from names here to names in the file. State is named
             after its variable. A name that is mapped to None is left out.
         swapped: Whether to write averages under the names of the variables, and the trained values
-            behind them, as `swapping_saver()` does.
+            under those of averages, as `swapping_saver()` does.
 
     Returns:
         The path.

@@ -1,4 +1,4 @@
-"""Tell whose tensors are whose in a checkpoint that several optimizers have written into."""
+"""Tell which optimizer owns a tensor, in a checkpoint of several optimizers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def own(
     sources: Collection[str],
     file: CheckpointFile,
 ) -> list[str]:
-    """Return those of several tensors of one name that may belong to an optimizer.
+    """Return those of several tensors of one name that may be an optimizer's.
 
-    The originals place such a tensor with a variable that the optimizer trains, which is in the
-    graph that `tf.train.Saver` writes. A scope that holds all variables of the optimizer tells as
-    well.
+    The originals place such a tensor with a variable that the optimizer trains, and
+    `tf.train.Saver` writes the graph, which says so. A scope that holds all variables of the
+    optimizer tells the owner as well.
 
     Args:
         names: The tensors.
@@ -34,9 +34,9 @@ def own(
     if len(names) < 2:
         return names
     mine = {part for source in sources for part in tensors[source].names}
-    beside = {name: file.colocations.get(tensors[name].names[0]) for name in names}
-    placed = [name for name in names if beside[name] in mine]
-    names = placed or [name for name in names if beside[name] is None] or names
+    with_variable = {name: file.colocations.get(tensors[name].names[0]) for name in names}
+    placed = [name for name in names if with_variable[name] in mine]
+    names = placed or [name for name in names if with_variable[name] is None] or names
     scopes = {name: name[: name.rfind("/") + 1] for name in names}
     around = [n for n in names if scopes[n] and all(s.startswith(scopes[n]) for s in sources)]
     return around or names

@@ -1,6 +1,6 @@
-"""The state of an optimizer: described before there is any, and found by name.
+"""The state of an optimizer: described before it exists, and found by name.
 
-It serves what fills an optimizer from files that Keras has not written.
+Used to fill an optimizer from checkpoints of TensorFlow 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AVERAGE = "average"
 
 
 def core(optimizer: Any) -> Any:
-    """Return the rule inside of all wrappers, or None if it is none of this package."""
+    """Return the rule inside of all wrappers, or None if that is an optimizer of Keras."""
     *_, last = parts(optimizer)
     return last if isinstance(last, Engine) else None
 
@@ -52,7 +52,7 @@ def described_slots(optimizer: Any, variable: Any) -> dict[str, Content]:
 
 
 def shared_slots(optimizer: Any, variables: Sequence[Any]) -> dict[str, Content]:
-    """Describe the state that it keeps for these variables together, or will keep."""
+    """Describe the state that an optimizer keeps for these variables together, or will keep."""
     rule = core(optimizer)
     if rule is None or rule.scope != "model":
         return {}
@@ -74,7 +74,7 @@ def state_at(optimizer: Any, variable: Any, name: str) -> Any:
 
 
 def derive(optimizer: Any) -> None:
-    """Compute the slots of all variables that follow from the others, which have changed."""
+    """Compute the derived slots of all variables, after the slots that they follow from changed."""
     rule = core(optimizer)
     if rule.scope == "model":
         slots = {name: rule.slot(None, name) for name in rule.slot_names}

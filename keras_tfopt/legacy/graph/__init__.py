@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MODULES = "keras_tfopt.legacy or of tf.compat.v1.train"
-"""Where the classes are that can be extended."""
+"""The modules whose classes can be extended, for errors."""
 
 
 def form_of(cls: type) -> type:

@@ -1,4 +1,4 @@
-"""Rules over all variables at once, under TensorFlow 1's protocol of one variable at a time."""
+"""Rules over all variables at once, in TensorFlow 1, which hands over one variable at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keras_tfopt.legacy.graph.executor import Executor
 
 
 class AllVariablesExecutor(Executor):
-    """A rule with scope "model": gradients are kept in a variable until the last one is there.
+    """A rule with scope "model": a variable keeps the gradients until the last one has come.
 
     State is laid out by the names of the variables, as the original does.
     """
@@ -42,7 +42,7 @@ class AllVariablesExecutor(Executor):
             self._create_non_slot_variable(tf.zeros(shape, dtype), slot, first)
         self._create_non_slot_variable(tf.zeros([entries], dtype), self._facts.scratch[0], first)
 
-    def _update(self, variable: Any, g: Any, indices: Any) -> Any:
+    def _move(self, variable: Any, g: Any, indices: Any) -> Any:
         if indices is not None:
             g = to_dense(g, indices, variable)
         self._members[_var_key(variable)] = variable

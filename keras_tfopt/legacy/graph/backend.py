@@ -1,7 +1,4 @@
-"""What a backend does with variables and operations, for TensorFlow 1.
-
-Variables are of two kinds there, resources and references, and code builds a graph or acts at once.
-"""
+"""Operations on variables of TensorFlow 1: resources or references, in graphs or eagerly."""
 
 from __future__ import annotations
 
@@ -18,6 +15,8 @@ from keras_tfopt.engine.state import Like
 
 v1 = tf.compat.v1
 is_eager = tf.executing_eagerly
+lifted = tf.init_scope  # a context for making state, outside of functions that are being traced
+value_of = tf.identity  # of an operation of `write`: the value that the variable then has
 
 
 def native(value: Any) -> Any:
@@ -60,9 +59,9 @@ def read(variable: Any) -> Any:
 def in_branch(value: Any) -> Any:
     """Return the tensor; in a branch of TensorFlow 1's control flow, by an operation of the branch.
 
-    A tensor enters a branch as an output of its switch. If it is an argument of `where` with a
-    constant condition there, optimizing the graph makes the branch depend on the other output of
-    the switch, and the branch never runs.
+    A tensor enters a branch as an output of its switch. If `where` with a constant condition uses
+    it there, optimizing the graph makes the branch depend on the other output of the switch, and
+    the branch never runs.
     """
     inside = v1.get_default_graph()._get_control_flow_context() is not None
     return tf.identity(value) if inside else value
@@ -97,11 +96,6 @@ def reaching(variable: Any) -> Iterator[None]:
         yield
     finally:
         control_flow_util.ENABLE_CONTROL_FLOW_V2 = before
-
-
-def value_of(written: Any) -> Any:
-    """Return the value that a variable has after an operation of `write`."""
-    return tf.identity(written)
 
 
 def write(variable: Any, value: Any, indices: Any = None, use_locking: bool = False) -> Any:
@@ -147,7 +141,7 @@ def in_a_graph() -> bool:
 
 
 def place() -> tuple:
-    """Return a key that is equal wherever a tensor that was made once can be used again."""
+    """Return a key of this place in a graph; a tensor can be reused where the key is equal."""
     graph = v1.get_default_graph()
     return id(graph), id(graph._get_control_flow_context())
 
@@ -168,11 +162,6 @@ def following(operations: Sequence[Any]) -> contextlib.AbstractContextManager:
     return tf.control_dependencies([one for one in operations if one is not None])
 
 
-def lifted() -> contextlib.AbstractContextManager:
-    """Return a context for making state, outside of functions that are being traced."""
-    return tf.init_scope()
-
-
 def add_one_to(counter: Any) -> Any:
     """Count a step of a function that is being traced; return the counter, made from None.
 
@@ -188,10 +177,10 @@ def add_one_to(counter: Any) -> Any:
 
 
 class Switch:
-    """A switch that is on within a context, for steps in functions at the time when they run.
+    """A switch that is on within a context, also for compiled functions that run in it.
 
-    Operations of a graph of TensorFlow 1, and replicas of a strategy, have what it was when they
-    were built.
+    Operations of a graph of TensorFlow 1, and replicas of a strategy, keep the state that it had
+    when they were built.
     """
 
     def __init__(self) -> None:
@@ -252,7 +241,7 @@ def conditional(condition: Any, variable: Any, true: Any, false: Any) -> Any:
 
 
 def initial_value(variable: Any) -> Any:
-    """Return what a variable starts from: in graphs before any step, eagerly what it is."""
+    """Return the value that a variable starts from in graphs; eagerly, its value now."""
     variable = native(variable)
     if tf.executing_eagerly():
         return read(variable)
@@ -271,7 +260,7 @@ def is_symbolic(value: Any) -> bool:
 
 
 class Later:
-    """A hyperparameter that is a variable or tensor, in the place of a number while one is checked.
+    """Stands for a hyperparameter that is a variable or tensor while arguments are checked.
 
     Args:
         value: The variable or tensor.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -24,7 +24,7 @@ _MANY = 10**6
 
 
 class Converting(Verbs):
-    """Gives a Keras optimizer, and takes over what that has learned.
+    """Has a Keras optimizer, and exchanges the state with it.
 
     Both keep the state in variables of their own. Reading `keras` copies the state to the Keras
     optimizer, and the next verb copies it back.
@@ -33,7 +33,7 @@ class Converting(Verbs):
     _steps_with_keras = False
     _optimizer: Any = None
     _global_step: Any = None  # of the last verb
-    _is_there = False  # whether the state that counts is that of the Keras optimizer
+    _is_there = False  # whether the Keras optimizer has the newer state
     _traced = False  # whether a compiled function may go on changing the state here
     _steps_seen = 0  # of the Keras optimizer, when the state last went over or back
     _traced_seen = 0  # of compiled functions here, when it last went over
@@ -41,9 +41,7 @@ class Converting(Verbs):
     _eager_steps = 0
     _traced_steps: Any = None
 
-    def _make_keras(self) -> Any:
-        """Return a new Keras optimizer."""
-        raise NotImplementedError
+    _make_keras: Callable[[], Any]
 
     def _hand_over(self) -> None:
         """Put the state into the Keras optimizer."""
@@ -54,7 +52,7 @@ class Converting(Verbs):
         raise NotImplementedError
 
     def _own_slots(self, variables: list[Any]) -> Iterator[tuple[Any, Any]]:
-        """Give the slots that both sides have: of the Keras optimizer, and here."""
+        """Yield the slots that both have, in pairs: that of the Keras optimizer, and ours."""
         for variable in variables:
             for name, slot in slots_of(self._optimizer, variable).items():
                 own = self._own_slot(variable, name)
@@ -82,9 +80,9 @@ class Converting(Verbs):
     def keras(self) -> Any:
         """The Keras optimizer: for `model.compile`, or for `apply`, `slot` and saving.
 
-        It is the same object in each access. It has the state that the verbs have left when it is
-        asked for, and the next verb goes on from the state that it has then; ask for it again after
-        that.
+        It is the same object in each access. Reading this property gives it the state of the verbs,
+        and the next verb goes on from the state of the Keras optimizer. Read the property again
+        before training with it once more.
 
         Raises:
             RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers; or if both have
@@ -115,7 +113,7 @@ class Converting(Verbs):
             )
 
     def _take_back(self) -> None:
-        """Go on from the state of the Keras optimizer, where eager and if it is what counts."""
+        """Go on from the state of the Keras optimizer, if eager and if that is the newer state."""
         made = self._optimizer
         if not is_eager() or made is None or not made.built:
             return
@@ -170,7 +168,7 @@ class ConvertingRule(Converting, Executor):
         self._tell_keras(self._global_step)
 
     def _tell_keras(self, global_step: Any) -> None:
-        """Give the Keras optimizer what it needs besides slots and steps."""
+        """Give the Keras optimizer the global step, if it needs it."""
 
     def _adopt(self) -> None:
         made = self._optimizer

@@ -21,7 +21,7 @@ from keras_tfopt.legacy.optimizer import Pairs
 class CustomVerbs(Verbs):
     """A rule that is one function, called by TensorFlow 1's optimizer or by one of Keras.
 
-    State belongs to the Keras optimizer from the moment at which `keras` is asked for.
+    The Keras optimizer owns the state once `keras` has been read.
     """
 
     _optimizer: Any = None
@@ -36,7 +36,7 @@ class CustomVerbs(Verbs):
 
     @property
     def keras(self) -> Any:
-        """The Keras optimizer: for `model.compile`. It keeps the state from then on.
+        """The Keras optimizer, for `model.compile`. It owns the state from then on.
 
         Raises:
             RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers.
@@ -61,7 +61,7 @@ class CustomVerbs(Verbs):
         return self._optimizer.add_slot_of(var, slot_name, self._so_far(var, slot_name, val))
 
     def _so_far(self, var: Any, slot_name: str, initial: Any) -> Any:
-        """Return what a slot has become without Keras."""
+        """Return the value of a slot of TensorFlow 1's optimizer, `initial` without one."""
         own = super().get_slot(var, slot_name)
         return initial if own is None else own.read_value()
 
@@ -101,17 +101,8 @@ class CustomVerbs(Verbs):
                 update_ops = [*update_ops, backend.write(count, backend.read(count) + 1)]
         return backend.group(*update_ops, name=name_scope)
 
-    def _apply_dense(self, grad: Any, var: Any) -> Any:
-        return self._apply(grad, var)
-
-    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
-        return self._apply(grad, handle)
-
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        return self._apply(grad.values, var, grad.indices)
-
-    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
-        return self._apply(grad, handle, indices)
+    def _move(self, variable: Any, g: Any, indices: Any) -> Any:
+        return self._call_apply(g, variable, indices)
 
     def _assign(self, ref: Any, updates: Any, indices: Any = None) -> Any:
         """Assign all of a variable or slot, or some rows; return its new value."""

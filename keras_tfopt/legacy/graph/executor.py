@@ -235,20 +235,7 @@ class Executor(Verbs):
             return tf.cast(self._count(), dtype) + 1
         return None
 
-    def _apply_dense(self, grad: Any, var: Any) -> Any:
-        return self._update(var, grad, None)
-
-    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
-        return self._update(handle, grad, None)
-
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        return self._update(var, grad.values, grad.indices)
-
-    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
-        return self._update(handle, grad, indices)
-
-    def _update(self, variable: Any, g: Any, indices: Any) -> Any:
-        """Return the operations that move a variable, by a dense gradient or by distinct rows."""
+    def _move(self, variable: Any, g: Any, indices: Any) -> Any:
         like = like_of(variable)
         described = self._rule.slots(like)
         names = tuple(described)
@@ -272,14 +259,7 @@ class Executor(Verbs):
             return None
         rows = [indices if by_row else None for by_row in cut]
         everything = [variable, *slots]
-        # A variable that is listed twice moves twice: the second update starts from the first.
-        written = [self._written.get((id(v), place())) for v in everything]
-        old = [
-            (read(v) if i is None else tf.gather(v, i))
-            if w is None
-            else (value_of(w) if i is None else tf.gather(value_of(w), i))
-            for v, i, w in zip(everything, rows, written, strict=True)
-        ]
+        old = [self._value_so_far(v, i) for v, i in zip(everything, rows, strict=True)]
         call = self._call(self._kind_of(mode, like), names)
         x, changed = call(in_branch(g), old[0], old[1:], self._scalars(like.dtype), mask)
         new = [x, *changed]
@@ -292,6 +272,18 @@ class Executor(Verbs):
             }
             self._written |= done
             return group(*done.values())
+
+    def _value_so_far(self, variable: Any, rows: Any) -> Any:
+        """Return the value of a variable, or of some rows, after the updates of this step so far.
+
+        A variable that is listed twice moves twice: the second update starts from the first.
+        """
+        written = self._written.get((id(variable), place()))
+        if written is not None:
+            variable = value_of(written)
+        if rows is not None:
+            return tf.gather(variable, rows)
+        return read(variable) if written is None else variable
 
     # `execute` reads these.
     fused = property(lambda self: self._rule.fused)

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
-from keras_tfopt.engine import Like
 from keras_tfopt.engine.backends.tensorflow import norm
 from keras_tfopt.engine.hyperparameters import scalar
 from keras_tfopt.engine.moving import Scalars
@@ -17,65 +16,54 @@ from keras_tfopt.legacy.graph import backend
 from keras_tfopt.wrapper import Wrapper
 
 
-class Hooks:
-    """Runs `before` and `after` of a wrapper on variables of TensorFlow 1.
+def run_hook(
+    wrapper: Any,
+    hook: str,
+    gradient: Any,
+    variable: Any,
+    values: Mapping[str, Any],
+    slots: Mapping[str, Any] | None = None,
+    use_locking: bool = False,
+) -> Any:
+    """Return the operation of a hook on one variable; None if the hook does not reach it.
 
     Gradients stay as they are: no wrapper of the originals changes them.
 
     Args:
         wrapper: The wrapper, around any optimizer. It is never built.
+        hook: "before" or "after".
+        gradient: The gradient of the variable, which tells touched rows.
+        variable: Variable of TensorFlow.
+        values: The values in this step of arguments that change, by name.
+        slots: Slots of the wrapper, by name.
+        use_locking: Whether assignments take a lock.
     """
+    slots, like = slots or {}, backend.like_of(variable)
+    reach = wrapper.reach(like)
+    if reach is None or getattr(type(wrapper), hook) is getattr(Wrapper, hook):
+        return None
+    rows = backend.distinct(gradient) if reach == "rows" else None
+    this_step = _with(wrapper, values)
+    with framework.colocate_with(variable):
+        x = backend.read(variable) if rows is None else tf.gather(variable, rows)
+        old = {name: backend.read(slot) for name, slot in slots.items()}
+        given = this_step.scalars(None, tf.ones([], like.dtype))
+        known = {name: scalar(v, like.dtype) for name, v in given.items() if v is not None}
+        t = Scalars(known, wrapper.facts(like), rows is not None, norm)
+        s = collections.namedtuple("Slots", old)(**old)  # type: ignore[misc]
+        first, second = getattr(this_step, hook)(None, x, s, t)
+        new_x, new = (second, {}) if hook == "before" else (first, second)
+        writes = [(slots[name], value, None) for name, value in new.items()]
+        if new_x is not x:
+            writes.append((variable, new_x, rows))
+        with tf.control_dependencies([value for _, value, _ in writes]):
+            return backend.group(*[backend.write(*one, use_locking) for one in writes])
 
-    def __init__(self, wrapper: Any):
-        self.wrapper = wrapper
 
-    def run(
-        self,
-        hook: str,
-        gradient: Any,
-        variable: Any,
-        values: Mapping[str, Any],
-        slots: Mapping[str, Any] | None = None,
-        use_locking: bool = False,
-    ) -> Any:
-        """Return the operation of a hook on one variable; None if the hook does not reach it.
-
-        Args:
-            hook: "before" or "after".
-            gradient: The gradient of the variable, which tells touched rows.
-            variable: Variable of TensorFlow.
-            values: The values in this step of arguments that change, by name.
-            slots: Slots of the wrapper, by name.
-            use_locking: Whether assignments take a lock.
-        """
-        slots, like = slots or {}, backend.like_of(variable)
-        reach = self.wrapper.reach(like)
-        if reach is None or getattr(type(self.wrapper), hook) is getattr(Wrapper, hook):
-            return None
-        rows = backend.distinct(gradient) if reach == "rows" else None
-        with framework.colocate_with(variable):
-            x = backend.read(variable) if rows is None else tf.gather(variable, rows)
-            old = {name: backend.read(slot) for name, slot in slots.items()}
-            this_step = self._with(values)
-            t = self._scalars(this_step, like, rows is not None)
-            s = collections.namedtuple("Slots", old)(**old)  # type: ignore[misc]
-            first, second = getattr(this_step, hook)(None, x, s, t)
-            new_x, new = (second, {}) if hook == "before" else (first, second)
-            writes = [(slots[name], value, None) for name, value in new.items()]
-            if new_x is not x:
-                writes.append((variable, new_x, rows))
-            with tf.control_dependencies([value for _, value, _ in writes]):
-                return backend.group(*[backend.write(*one, use_locking) for one in writes])
-
-    def _with(self, values: Mapping[str, Any]) -> Any:
-        """Return the `self` of hooks: the arguments, some with their values in this step."""
-        hooks = object.__new__(type(self.wrapper))
-        for name in self.wrapper.own_arguments():
-            value = values[name] if name in values else getattr(self.wrapper, name)
-            object.__setattr__(hooks, name, value)
-        return hooks
-
-    def _scalars(self, hooks: Any, like: Like, rows: bool) -> Scalars:
-        found = hooks.scalars(None, tf.ones([], like.dtype))
-        known = {name: scalar(v, like.dtype) for name, v in found.items() if v is not None}
-        return Scalars(known, self.wrapper.facts(like), rows, norm)
+def _with(wrapper: Any, values: Mapping[str, Any]) -> Any:
+    """Return the `self` of hooks: the arguments, some with their values in this step."""
+    hooks = object.__new__(type(wrapper))
+    for name in wrapper.own_arguments():
+        value = values[name] if name in values else getattr(wrapper, name)
+        object.__setattr__(hooks, name, value)
+    return hooks

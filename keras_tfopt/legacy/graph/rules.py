@@ -1,4 +1,4 @@
-"""Rules under their original names, planned as TensorFlow 1 runs them."""
+"""Rules under their original names, with the state and the steps of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.engine import Like, Slot, changes, is_function_of_step
-from keras_tfopt.legacy.arguments import build_optimizer
+from keras_tfopt.legacy.arguments import OfTable, build_optimizer
 from keras_tfopt.legacy.graph import backend
 from keras_tfopt.legacy.graph.all_variables import AllVariablesExecutor
 from keras_tfopt.legacy.graph.backend import Later, is_symbolic, is_variable, native
@@ -24,11 +24,10 @@ from keras_tfopt.legacy.table import WITHOUT_MEANING
 _RAISED = ("beta_1", "beta_2")
 
 
-class RuleVerbs(ConvertingRule):
+class RuleVerbs(ConvertingRule, OfTable):
     """A rule with the state, the names and the order of operations of its original."""
 
     _never_called = frozenset({"_apply"})  # of RETURNN
-    _arguments: dict[str, Any]
 
     def __init__(self, optimizer: Any):
         arguments, rule = self._arguments, optimizer.formula()
@@ -156,5 +155,5 @@ class AllVariablesVerbs(AllVariablesExecutor, RuleVerbs):
 
 
 def _at(function: Any, step: Any) -> Any:
-    """Return what a function of the number of the step gives for the step to come."""
+    """Return the value of a function of the step, at the step to come."""
     return function(ops.cast(native(step), "float32") + 1)

@@ -1,4 +1,4 @@
-"""Savers of TensorFlow 1 that have some variables under the names of others."""
+"""Savers of TensorFlow 1 that store some variables under the names of others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from tensorflow.python.training.saving import saveable_object_util
 from keras_tfopt.legacy.graph.backend import native
 
 v1 = tf.compat.v1
-
-
-def mark_as_averaged(variable: Any) -> None:
-    """Put a variable where `tf.compat.v1.moving_average_variables` finds it."""
-    v1.add_to_collection(v1.GraphKeys.MOVING_AVERAGE_VARIABLES, native(variable))
 
 
 def swapping_saver(

@@ -1,4 +1,4 @@
-"""What workers share by way of parameter servers, in graphs of TensorFlow 1."""
+"""Variables and queues of parameter servers, which workers share in graphs of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def make_variable(
 ) -> Any:
     """Return a trainable variable as the worker's own, with copies in scopes of their own.
 
-    Other variables are as they would be without; local ones are on the worker.
+    Variables that are not trainable have no copies. Local ones are on the worker.
 
     Args:
-        getter: What makes a variable, from the name and further arguments.
+        getter: Function that makes a variable, from its name and further arguments.
         worker_device: The device of the worker.
         copies: Slots that eager workers have, and dictionaries that get the copies by the worker's
             variables. A center is where the device function of the graph puts it, which is a
@@ -109,11 +109,6 @@ def count(counter: Any) -> Any:
         return None
     with framework.colocate_with(counter):
         return v1.assign_add(counter, tf.ones([], dtype_of(counter)))
-
-
-def learning_rate_of(optimizer: Any) -> Any:
-    """Return the learning rate of an optimizer of TensorFlow 1; None if it has another name."""
-    return getattr(optimizer, "_learning_rate", None)
 
 
 def initializing_hook(make: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The verbs of `tf.compat.v1.train.Optimizer`, with checks that change nothing when they refuse."""
+"""The verbs of `tf.compat.v1.train.Optimizer`, with checks before anything changes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from keras_tfopt.legacy.verb_arguments import (
 class Verbs(Optimizer):
     """The verbs with variables of TensorFlow: in graphs, in functions, and eagerly.
 
-    In graphs `loss` may be a tensor, `minimize` and `apply_gradients` give an Operation that `name`
-    names, and arguments that have no meaning elsewhere mean what they mean in TensorFlow. Variables
-    may be those of Keras, and gradients `keras_tfopt.RowGradient`.
+    In graphs `loss` may be a tensor, and `minimize` and `apply_gradients` return an Operation with
+    the name `name`. Arguments without meaning elsewhere have their meaning in TensorFlow here.
+    Variables may be those of Keras, and gradients `keras_tfopt.RowGradient`.
     """
 
     _never_called = frozenset()
@@ -91,10 +91,10 @@ class Verbs(Optimizer):
             loss: A tensor, in graphs; or a function without arguments that gives one.
             var_list: Variables to differentiate by; also tensors, which nothing can update. None
                 takes the trainable variables: those of the graph, or those that `loss` reads.
-            gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH: what of the gradients is there before
+            gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH: which gradients are computed before
                 the first of them is used.
             aggregation_method: None or a value of `tf.AggregationMethod`.
-            colocate_gradients_with_ops: Whether gradients are placed beside their operations.
+            colocate_gradients_with_ops: Whether gradients are on the devices of their operations.
             grad_loss: Tensor of the loss's shape that its gradient is multiplied by.
 
         Returns:
@@ -174,6 +174,22 @@ class Verbs(Optimizer):
         with tf.control_dependencies([done] if isinstance(done, tf.Operation) else []):
             return None if global_step is None else global_step.read_value()
 
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        return self._move(var, grad, None)
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return self._move(handle, grad, None)
+
+    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+        return self._move(var, grad.values, grad.indices)
+
+    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
+        return self._move(handle, grad, indices)
+
+    def _move(self, variable: Any, g: Any, indices: Any) -> Any:
+        """Move a variable by a dense gradient, or by distinct rows; return the operation."""
+        raise NotImplementedError
+
     def get_slot(self, var: Any, name: str) -> Any:
         """Return the state called `name` of a variable; None if there is none, or not yet."""
         if not is_variable(var):
@@ -197,7 +213,7 @@ class Verbs(Optimizer):
         return OptimizerBase.variables(self)
 
     def _take_back(self) -> None:
-        """Take over state from elsewhere, before it is read."""
+        """Take over the state of a Keras optimizer, before it is read."""
 
 
 def checked_pairs(optimizer: Any, grads_and_vars: Any) -> tuple[Pairs, Pairs]:

@@ -76,11 +76,11 @@ class _AroundServers(WrapperVerbs, workers.OverWorkers):
         return backend.group(exchanged, name=name or self._name)
 
     def _note(self, pairs: Pairs) -> list[Any]:
-        """Return operations on the gradients of a step, besides the step."""
+        """Return further operations on the gradients of a step."""
         return []
 
     def _prepare_exchange(self, variables: list[Any], global_step: Any) -> None:
-        """Make what an exchange needs besides variables."""
+        """Make accumulators and queues of an exchange, outside of its condition."""
 
     def _exchange(self, variables: list[Any], global_step: Any) -> Any:
         raise NotImplementedError
@@ -183,7 +183,7 @@ class ElasticInGraph(_WithCenterInGraph, workers.Elastic):
 
     def _learning_rate_of_opt(self) -> Any:
         given = getattr(self._opt, "_arguments", {})
-        rate = given.get("learning_rate", servers.learning_rate_of(self._opt))
+        rate = given.get("learning_rate", getattr(self._opt, "_learning_rate", None))
         rate = rate() if callable(rate) else rate
         if rate is None:
             raise ValueError(

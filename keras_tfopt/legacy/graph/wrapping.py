@@ -18,27 +18,29 @@ from keras_tfopt.engine import (
     variables_of,
     warn_unmatched,
 )
-from keras_tfopt.legacy.arguments import as_in_the_original, build_optimizer, check_name
+from keras_tfopt.legacy.arguments import OfTable, as_in_the_original, build_optimizer, check_name
 from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.checkpoints.names import AVERAGE
 from keras_tfopt.legacy.graph import backend, savers
 from keras_tfopt.legacy.graph.backend import is_symbolic, native, value_now
 from keras_tfopt.legacy.graph.conversion import Converting, keras_of
-from keras_tfopt.legacy.graph.hooks import Hooks
+from keras_tfopt.legacy.graph.hooks import run_hook
 from keras_tfopt.legacy.graph.verbs import Verbs, checked_pairs, counted
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
-from keras_tfopt.legacy.saver import eager_saver
+from keras_tfopt.legacy.saver import SwappingSaver
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.legacy.verb_arguments import check_counter
 
+v1 = tf.compat.v1
 
-class WrapperVerbs(Converting):
+
+class WrapperVerbs(Converting, OfTable):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls."""
 
     _never_called = Optimizer._never_called
     _inside = "opt"  # the argument for the optimizer inside
-    _has_hooks = True  # whether they are those of a Keras wrapper
-    _hooks: Hooks | None = None
+    _has_hooks = True
+    _hooks: Any = None  # a Keras wrapper that is never built, whose hooks run; None without hooks
     _has_begun = False
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
@@ -52,15 +54,11 @@ class WrapperVerbs(Converting):
         super().__init__(name, arguments.get("use_locking", False))
         if self._has_hooks:
             with backend.apart():
-                self._hooks = Hooks(build_optimizer(kind, row, self._arguments_now()))
+                self._hooks = build_optimizer(kind, row, self._arguments_now())
         self._with_own_slots: list[Any] = []
 
-    def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments in a form that hooks take."""
-        return arguments
-
     def _arguments_now(self) -> dict[str, Any]:
-        """Return the arguments with stand-ins for `opt`, and for those that have no value yet."""
+        """Return the arguments, with stand-ins for `opt` and for those without a value yet."""
         found = {name: stand_in(value) for name, value in self._arguments.items()}
         return {**found, self._inside: keras.optimizers.SGD()}
 
@@ -71,7 +69,7 @@ class WrapperVerbs(Converting):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Call that of `opt`, with what is to be done around it; see `Optimizer`."""
+        """Call that of `opt`, and run the hooks around it; see `Optimizer.apply_gradients`."""
         given, pairs = self._checked(grads_and_vars)
         check_counter(global_step)
         self._begin_step(global_step)
@@ -87,29 +85,30 @@ class WrapperVerbs(Converting):
         return [variable for _, variable in pairs]
 
     def _create_own_slots(self, covered: list[Any], pairs: Pairs) -> None:
-        """Create what must exist before the step: averages, which start at the variables."""
+        """Create averages, which start at the values of the variables, before the step."""
         if self._hooks is None:
             return
-        wrapper, likes = self._hooks.wrapper, [backend.like_of(variable) for variable in covered]
-        wrapper.check(likes)
+        likes = [backend.like_of(variable) for variable in covered]
+        self._hooks.check(likes)
         if not self._has_begun:
-            warn_unmatched(type(self).__name__, wrapper.choices(), likes)
+            warn_unmatched(type(self).__name__, self._hooks.choices(), likes)
         self._has_begun = True
         moved = [variable for gradient, variable in pairs if gradient is not None]
-        if any(wrapper.slots(like) for like in likes):
+        if any(self._hooks.slots(like) for like in likes):
             check_distinct(self, moved)
             for variable in moved:
                 self._create_averages(variable)
 
     def _create_averages(self, variable: Any) -> None:
         graph = backend.outermost_graph()
-        for name in self._hooks.wrapper.slots(backend.like_of(variable)):  # type: ignore[union-attr]
+        for name in self._hooks.slots(backend.like_of(variable)):
             if self._own_slot(variable, name) is not None:
                 continue
             with backend.lifted(), backend.reaching(variable):
                 self._get_or_make_slot(variable, backend.initial_value(variable), name, AVERAGE)
                 if graph is not None:
-                    savers.mark_as_averaged(variable)
+                    # Where `tf.compat.v1.moving_average_variables` finds it.
+                    v1.add_to_collection(v1.GraphKeys.MOVING_AVERAGE_VARIABLES, native(variable))
             self._with_own_slots.append(variable)
 
     def _run_after(self, pairs: Pairs) -> list[Any]:
@@ -117,9 +116,10 @@ class WrapperVerbs(Converting):
             return []
         ours = {self._row.renamed.get(name, name): v for name, v in self._arguments.items()}
         values = {n: value_now(v) for n, v in ours.items() if is_symbolic(v) or changes(v)}
-        names = self._hooks.wrapper.slots(backend.like_of(pairs[0][1]))
+        names = self._hooks.slots(backend.like_of(pairs[0][1]))
         return [
-            self._hooks.run(
+            run_hook(
+                self._hooks,
                 "after",
                 gradient,
                 variable,
@@ -134,9 +134,6 @@ class WrapperVerbs(Converting):
     def _is_meant(self, variable: Any) -> bool:
         """Return whether hooks run on a variable that has a name that they run on."""
         return True
-
-    def _make_keras(self) -> Any:
-        return build_optimizer(self._kind, self._row, self._keras_arguments())
 
     def _keras_arguments(self) -> dict[str, Any]:
         """Return the arguments in a form that the Keras optimizer takes."""
@@ -179,7 +176,7 @@ class WrapperVerbs(Converting):
         if backend.outermost_graph() is None:
             moved = [self._as_given(variable) for variable in moved]
             average_of = functools.partial(self._own_slot, name=slot)
-            return eager_saver(var_list, moved, average_of, name, self)
+            return SwappingSaver(var_list, moved, average_of, name, self)
         pairs = [(variable, self._own_slot(variable, slot)) for variable in moved]
         return savers.swapping_saver(pairs, var_list, name, more)
 
@@ -214,7 +211,7 @@ class MultitaskVerbs(WrapperVerbs):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Call that of `opt`, which leaves variables alone whose gradient is zero."""
+        """Call that of `opt`, which does not move variables whose gradient is zero."""
         if not self._filters:
             return super().apply_gradients(grads_and_vars, global_step, name)
         given, pairs = self._checked(grads_and_vars)
@@ -259,9 +256,9 @@ def _any_nonzero(gradient: Any) -> Any:
 
 
 class DecayVerbs:
-    """Weight decay before the verb of a class, which may be one of `tf.compat.v1.train`."""
+    """Weight decay before the verb of a class, also of one of `tf.compat.v1.train`."""
 
-    _minimize = Verbs._minimize  # the class behind may have none that is called so
+    _minimize = Verbs._minimize  # the next base class may have none of this name
     _checked = checked_pairs
     _decay: Callable[..., Any]
     _weight_decay: Any
@@ -270,8 +267,7 @@ class DecayVerbs:
     def _decay_around(self, chosen: None) -> None:
         """Make the hook that decays."""
         with backend.apart(), as_in_the_original(type(self).__name__):
-            made = self._decay(keras.optimizers.SGD(), stand_in(self._weight_decay))
-        self._hooks = Hooks(made)
+            self._hooks = self._decay(keras.optimizers.SGD(), stand_in(self._weight_decay))
 
     def _apply_decayed(self, verb: Callable, given: Pairs, pairs: Pairs, chosen: Any) -> Any:
         """Take a step with decay of the chosen variables; None is all."""
@@ -289,7 +285,8 @@ class DecayVerbs:
         """Return the operation that shrinks a variable, or the rows that its gradient names."""
         values = {"weight_decay": value_now(self._weight_decay)}
         locks = getattr(self, "_use_locking", False)
-        return self._hooks.run("before", gradient, native(variable), values, use_locking=locks)
+        variable = native(variable)
+        return run_hook(self._hooks, "before", gradient, variable, values, use_locking=locks)
 
     @property
     def keras(self) -> Any:

@@ -1,25 +1,24 @@
-"""Several workers in one process, which act in any order."""
+"""Several workers in one process, which act in any order, to replay recordings and to test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from integration.in_process.protocols import Exchanges, Protocol, Stale, Together, Tokens
+from integration.in_process.site import Site
 from keras_tfopt.checks import check_integer
+from keras_tfopt.distributed import DropStale, OverWorkers, SyncReplicas
 from keras_tfopt.distributed.exchanges.clones import clone
-from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.distributed.protocols import Exchanges, Protocol, Stale, Together, Tokens
-from keras_tfopt.distributed.site import Site
 
 
 class InProcess:
     """Replays workers in one process, event by event, in any order.
 
-    It serves to study a method, and to test it. Workers that exchange directly all wait for each
-    other. Workers of a parameter server, as TensorFlow 1 had, come one by one, with gradients of
-    variables that have moved since: here both can be replayed. Each worker has variables and an
-    optimizer of its own, and so has the center. The formulas are those of the given optimizer.
-    Nothing is connected and nothing runs in parallel.
+    Workers that exchange directly all wait for each other. Workers of a parameter server, as in
+    TensorFlow 1, come one by one, with gradients of variables that have moved since. This replays
+    both. Each worker has variables and an optimizer of its own, and so has the center. The formulas
+    are those of the given optimizer. Nothing is connected and nothing runs in parallel.
 
     What can happen depends on the method:
 
@@ -54,7 +53,7 @@ class InProcess:
     Example:
 
     >>> method = keras_tfopt.ElasticAverage(keras_tfopt.GradientDescent(0.1), 2, rho=0.0)
-    >>> run = keras_tfopt.distributed.InProcess(method, 2, {"x": [0.0]})
+    >>> run = InProcess(method, 2, {"x": [0.0]})
     >>> for worker in (0, 0, 1, 0, 1):
     ...     run.step(worker, {"x": run.workers[worker].values["x"] - worker})
     >>> run.center.values["x"]
@@ -86,10 +85,12 @@ class InProcess:
         self.workers = [Site(variables, clone(inner)) for _ in range(count)]
         self.center = Site(variables, clone(inner if center is None else center))
         kind: type[Protocol] = Exchanges
-        if not synchronous:
-            kind = {"tokens": Tokens, "stale": Stale}.get(optimizer.events, Exchanges)
-        elif optimizer.averages_gradients:
+        if synchronous and optimizer.averages_gradients:
             kind = Together
+        elif not synchronous and isinstance(optimizer, SyncReplicas):
+            kind = Tokens
+        elif not synchronous and isinstance(optimizer, DropStale):
+            kind = Stale
         if synchronous:
             optimizer.check_workers(count)
         self._protocol = kind(optimizer, self.workers, self.center, synchronous, initial_tokens)
@@ -182,6 +183,6 @@ class InProcess:
         if event is None:
             raise ValueError(
                 f"{type(self._protocol.method).__name__} has other events here than `{name}`: "
-                f"it is of {type(self._protocol).__name__}, see keras_tfopt.distributed.InProcess"
+                f"it is of {type(self._protocol).__name__}, see integration.in_process.InProcess"
             )
         return event

@@ -1,4 +1,4 @@
-"""What happens at each event, for workers in one process."""
+"""The events of workers in one process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.distributed.exchanges.row_means import mean_gradient, rows_in
-from keras_tfopt.distributed.over_workers import OverWorkers
-from keras_tfopt.distributed.site import Gradients, Site, dense
+from integration.in_process.site import Gradients, Site, dense
+from keras_tfopt.distributed import AGN, ElasticAverage, OverWorkers
+from keras_tfopt.distributed.exchanges.row_means import mean_gradient
 from keras_tfopt.engine import RowGradient
+from keras_tfopt.engine import gradients as row_gradients
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.legacy.workers import check_tokens
 
 
 class Protocol:
@@ -50,7 +53,7 @@ class Exchanges(Protocol):
 
     def __init__(self, method: OverWorkers, workers: list[Site], center: Site, *how: Any):
         super().__init__(method, workers, center, *how)
-        self.at_once = how[0] or method.events != "one by one"
+        self.at_once = how[0] or not isinstance(method, (AGN, ElasticAverage))
         self.period = (method.updates_between() or 1) * workers[0].micro_steps  # in calls
         for name in center.variables:
             for slot, description in method.slots(center.like(name)).items():
@@ -218,15 +221,6 @@ class Tokens(Protocol):
             worker.waits = any(other is worker for other in self._queue)
 
 
-def check_tokens(number: int, needed: int, total: int) -> None:
-    """Raise an error if there are too few tokens for the first step to end."""
-    if number != -1 and number < max(needed - total, 0):
-        raise ValueError(
-            f"There are too few tokens to finish the first step: {needed - total} are needed. "
-            f"Received: {number}"
-        )
-
-
 def mean_of(each: Sequence[Gradients]) -> Gradients:
     """Return the mean of gradients by name; of rows, over those gradients that have the row."""
     mean = {}
@@ -236,3 +230,9 @@ def mean_of(each: Sequence[Gradients]) -> Gradients:
         count = ops.cast(len(given), "float32")
         mean[name] = mean_gradient(sum(map(dense, given)), sum(rows) if rows else None, count)
     return mean
+
+
+def rows_in(gradient: Any) -> Any:
+    """Return 1 for rows of a row gradient, else 0, shaped to broadcast over the variable."""
+    rows = RowGradient.unchecked(gradient.values, gradient.indices, gradient.shape, named=True)
+    return ops.cast(backend.row_mask(row_gradients.sum_repeated(rows, None)), "float32")
