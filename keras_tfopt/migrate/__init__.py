@@ -4,6 +4,9 @@
 of Keras 3. `python -m keras_tfopt.migrate` rewrites programs.
 """
 
+from keras_tfopt.migrate.loading import load_state as load_state
+from keras_tfopt.migrate.loading import torch_layout as torch_layout
+from keras_tfopt.migrate.report import Report as Report
 from keras_tfopt.migrate.rules import SGD as SGD
 from keras_tfopt.migrate.rules import Adadelta as Adadelta
 from keras_tfopt.migrate.rules import Adagrad as Adagrad

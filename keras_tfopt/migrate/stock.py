@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 
-import keras_tfopt.engine.stock as engine
 from keras_tfopt import rules as tfopt
 from keras_tfopt.engine import (
     DEFAULTS,
@@ -16,10 +15,19 @@ from keras_tfopt.engine import (
     WrappingEngine,
     array_of,
     forget_compiled,
+    innermost,
     path_of,
     slots_of,
     sync,
     variables_of,
+)
+from keras_tfopt.engine.stock import (
+    calls_of,
+    exempt_paths,
+    extras_of,
+    product_of_momenta,
+    rate_of,
+    set_calls,
 )
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.migrate import rules
@@ -72,7 +80,7 @@ def from_keras(optimizer: Any) -> Any:
                 "around keras_tfopt.LAMB",
             )
         given["weight_decay"] = optimizer.weight_decay
-    new = kind.ours(engine.rate_of(optimizer), **given, **_options_of(optimizer))
+    new = kind.ours(rate_of(optimizer), **given, **_options_of(optimizer))
     _exempt(optimizer, new)
     return _with_state(optimizer, new, kind.slots)
 
@@ -117,9 +125,7 @@ def to_keras(optimizer: Any) -> Any:
     if optimizer.weight_decay is not None and kind.ours is not tfopt.LAMB:
         given["weight_decay"] = optimizer.weight_decay
         name = "AdamW" if name == "Adam" else name
-    new = getattr(keras.optimizers, name)(
-        engine.rate_of(optimizer), **given, **_options_of(optimizer)
-    )
+    new = getattr(keras.optimizers, name)(rate_of(optimizer), **given, **_options_of(optimizer))
     _exempt(optimizer, new)
     slots = {ours: stock for stock, ours in kind.slots.items()}
     return _with_state(optimizer, new, slots)
@@ -137,6 +143,24 @@ _TO_KERAS = {
     tfopt.Ftrl: "Ftrl",
     tfopt.Lion: "Lion",
 }
+
+
+def twin(optimizer: Any) -> Any:
+    """Return a new optimizer of Keras that keeps the same state as this one, of either side.
+
+    Raises:
+        ValueError: if Keras has none.
+    """
+    part = innermost(optimizer) if isinstance(optimizer, (Engine, WrappingEngine)) else optimizer
+    name = _TO_KERAS.get(type(part)) if isinstance(part, Engine) else _name_of(part)
+    if name not in KINDS:
+        raise _refusal(optimizer, "keras.optimizers has none with this rule")
+    given = {a: getattr(part, a) for a in KINDS[name].arguments if hasattr(part, a)}
+    more = {"weight_decay": 0.0} if name == "AdamW" else {}
+    rate = rate_of(part)
+    return getattr(keras.optimizers, name)(
+        rate if callable(rate) else float(rate), **given, **more, **_options_of(part)
+    )
 
 
 def swap_optimizer(model: keras.Model) -> Any:
@@ -206,7 +230,7 @@ def _check_options(optimizer: Any) -> None:
             "Keras moves averages of `use_ema` with each gradient, and this package with each step "
             "of `gradient_accumulation_steps` gradients",
         )
-    if engine.exempt_paths(optimizer) is None:
+    if exempt_paths(optimizer) is None:
         raise _refusal(
             optimizer,
             "`exclude_from_weight_decay` was called and it is not built, so the variables are not "
@@ -230,7 +254,7 @@ def _check_ours(optimizer: Any) -> None:
             raise _refusal(optimizer, what)
     if cls is tfopt.LAMB and optimizer.weight_decay:
         raise _refusal(optimizer, "the decay of Keras's Lamb is outside of the trust ratio")
-    if cls is tfopt.Momentum and not isinstance(engine.rate_of(optimizer), float):
+    if cls is tfopt.Momentum and not isinstance(rate_of(optimizer), float):
         raise _refusal(
             optimizer, "Keras has the learning rate inside of the momentum, so it must be a number"
         )
@@ -256,7 +280,7 @@ def _options_of(optimizer: Any) -> dict[str, Any]:
 
 
 def _exempt(old: Any, new: Any) -> None:
-    exempt = set(engine.exempt_paths(old) or ())
+    exempt = set(exempt_paths(old) or ())
     if exempt:
         new.exclude_from_weight_decay([v for v in variables_of(old) if path_of(v) in exempt])
 
@@ -267,9 +291,9 @@ def _with_state(old: Any, new: Any, slots: Mapping[str, str]) -> Any:
         return new
     variables = variables_of(old)
     new.build(variables)
-    rate = engine.rate_of(old)
-    extras = zip(engine.extras_of(old), engine.extras_of(new), strict=True)
-    has_averages = engine.calls_of(old) > 0  # before, those of Keras are zero
+    rate = rate_of(old)
+    extras = zip(extras_of(old), extras_of(new), strict=True)
+    has_averages = calls_of(old) > 0  # before, those of Keras are zero
     for variable, (given, taken) in zip(variables, extras, strict=True):
         for name, value in given.items():
             if name != "average" or has_averages:
@@ -280,11 +304,11 @@ def _with_state(old: Any, new: Any, slots: Mapping[str, str]) -> Any:
                 array = _converted(type(old), type(new), name, array_of(value), old, rate)
                 here[slots[name]].assign(array)
         if isinstance(new, rules.Nadam):
-            here["product"].assign(array_of(engine.product_of_momenta(old)))
+            here["product"].assign(array_of(product_of_momenta(old)))
     if isinstance(old, rules.Nadam) and variables:
         product = array_of(slots_of(old, variables[0])["product"])
-        engine.product_of_momenta(new).assign(product)
-    engine.set_calls(new, engine.calls_of(old))
+        product_of_momenta(new).assign(product)
+    set_calls(new, calls_of(old))
     return new
 
 
@@ -305,5 +329,5 @@ def _rescaled(optimizer: Any, cls: Any, convert: Callable[[Any], Any]) -> Any:
         new.build(variables_of(optimizer.inner_optimizer))
         for name in ("step_counter", "dynamic_scale"):
             getattr(new, name).assign(array_of(getattr(optimizer, name)))
-        engine.set_calls(new, engine.calls_of(optimizer))
+        set_calls(new, calls_of(optimizer))
     return new
