@@ -34,6 +34,15 @@ from keras_tfopt.migrate.sources import (
     target_of,
 )
 
+# Of other conventions, which have notes of their own, or without effect once there is state.
+_NOT_COMPARED = (
+    "learning_rate",
+    "weight_decay",
+    "momentum_decay",
+    "initial_accumulator_value",
+    "name",
+)
+_PRODUCTS = ("momentum_cache", "_m_cache", "_u_product")
 Layout = Callable[[Any, np.ndarray], np.ndarray]
 
 
@@ -102,6 +111,7 @@ def load_state(
     source = source_of(saved, core)
     loader = _Loader(saved, source, core, variables, layout)
     values = loader.check_shapes()
+    loader.check_slots(values)
     loaded = _weights(saved, model) if weights else []
     if not optimizer.built:
         optimizer.build(variables)
@@ -175,32 +185,39 @@ class _Loader:
             found[place][slot] = self._converted(slot, array)
             became = f"{slot!r} of {path_of(variable)}"
             self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
+        if class_of(self.core) is rules.Nadam:
+            found = [{"product": self._product(), **one} for one in found]
         return found
 
-    def assignments(self, found: list[dict[str, np.ndarray]]) -> list[_Assignment]:
-        """Return what is to be assigned, after checking that it is all there is."""
-        if class_of(self.core) is rules.Nadam:
-            product = self._product()
-            found = [{"product": product, **one} for one in found]
-        pairs = []
+    def check_slots(self, found: list[dict[str, np.ndarray]]) -> None:
+        """Raise an error if there is not all that the optimizer keeps, or if there is more."""
+        own, cls = _names(self.core), class_of(self.core)
         for variable, given in zip(self.variables, found, strict=True):
-            slots = _slots(self.core, variable)
-            for slot, place in slots.items():
-                if slot not in given and (class_of(self.core), slot) in FILLED:
-                    given[slot] = np.full(variable.shape, FILLED[class_of(self.core), slot])
-                if slot not in given:
-                    raise FileError(
-                        f"The file has no {slot!r} of {path_of(variable)!r}; it has "
-                        f"{self.saved.slots or 'none'} of {self._known(variable)}"
-                    )
-                pairs.append(_Assignment(place, given[slot]))
-            extra = set(given) - set(slots) - {"product"}
-            if extra:
+            kept = own if not self.core.built else set(_slots(self.core, variable))
+            if not kept and own:  # a group says that it is frozen
+                continue
+            missing = {slot for slot in kept - set(given) if (cls, slot) not in FILLED}
+            if missing:
                 raise FileError(
-                    f"The file has {sorted(extra)} of {path_of(variable)!r}, for which the "
-                    f"optimizer has no place: it keeps {sorted(slots)}. Give it the arguments that "
+                    f"The file has no {sorted(missing)} of {path_of(variable)!r}. It has "
+                    f"{self.saved.slots or 'nothing'} of {self._named() or 'no variable'}"
+                )
+            more = set(given) - kept - {"product"}
+            if more:
+                raise FileError(
+                    f"The file has {sorted(more)} of {path_of(variable)!r}, for which the "
+                    f"optimizer has no place: it keeps {sorted(kept)}. Give it the arguments that "
                     "the other one had, as `momentum`, `amsgrad` or `centered`"
                 )
+
+    def assignments(self, found: list[dict[str, np.ndarray]]) -> list[_Assignment]:
+        """Return what is to be assigned to the state of an optimizer that is built."""
+        pairs = []
+        for variable, given in zip(self.variables, found, strict=True):
+            for slot, place in _slots(self.core, variable).items():
+                filled = FILLED.get((class_of(self.core), slot))
+                array = given[slot] if slot in given else np.full(variable.shape, filled)
+                pairs.append(_Assignment(place, array))
         if class_of(self.core) is rules.Nadam and not isinstance(self.core, Engine):
             pairs.append(_Assignment(product_of_momenta(self.core), found[0]["product"]))
         return pairs
@@ -210,9 +227,8 @@ class _Loader:
         notes = []
         needs = needs_of(self.source, self.saved)
         for name, value in {**self.saved.arguments, **needs}.items():
-            if name in ("learning_rate", "name", "weight_decay", "momentum_decay"):
-                if name not in needs:
-                    continue
+            if name in _NOT_COMPARED and name not in needs:
+                continue
             own = getattr(self.core, name, CONVENTIONS.get(name))
             mine, theirs = number(own), number(value)
             if isinstance(value, bool) and isinstance(own, bool):
@@ -223,6 +239,12 @@ class _Loader:
                 differs = not math.isclose(mine, theirs, rel_tol=1e-5, abs_tol=1e-12)
             if differs:
                 notes.append(f"`{name}` is {value} in the file, and {own} in the optimizer")
+        if number(self.saved.arguments.get("decay")):
+            notes.append(
+                f"`decay` is {self.saved.arguments['decay']} in the file: the learning rate fell "
+                "there. Pass learning_rate=keras.optimizers.schedules.InverseTimeDecay(rate, 1, "
+                "decay)"
+            )
         if self.saved.program in ("torch.optim", "optax") and self.source.rule == "Adam":
             notes.append(
                 "epsilon is added before the bias correction there, and after it in "
@@ -252,15 +274,15 @@ class _Loader:
     def _product(self) -> np.ndarray:
         """Return the product of the momenta of Nadam's steps, which not all files have."""
         others = self.saved.others
-        for name in ("momentum_cache", "_m_cache", "_u_product"):
+        for name in _PRODUCTS:
             if name in others:
                 return np.asarray(others[name])
         decay = getattr(self.core, "momentum_decay", 1.0)
         steps = np.arange(1, (self.saved.steps or 0) + 1)
         return np.prod(self.core.beta_1 * (1 - 0.5 * 0.96 ** (decay * steps)))
 
-    def _known(self, variable: Any) -> str:
-        return ", ".join(dict.fromkeys(str(t.variable) for t in self.saved.tensors)) or "nothing"
+    def _named(self) -> str:
+        return ", ".join(dict.fromkeys(str(tensor.variable) for tensor in self.saved.tensors))
 
 
 def _core(optimizer: Any) -> Any:
@@ -292,6 +314,16 @@ def _slots(core: Any, variable: Any) -> dict[str, Any]:
         return slots
     ours = KINDS[type(core).__name__].slots
     return {ours[name]: state for name, state in slots.items()}
+
+
+def _names(core: Any) -> set[str]:
+    """Return what an optimizer keeps for variables, by our names."""
+    if isinstance(core, Engine):
+        return set(core.slot_names)
+    variable = keras.Variable(np.zeros((1, 1)), name="any")
+    like = type(core).from_config(core.get_config())
+    like.build([variable])
+    return set(_slots(like, variable))
 
 
 def _places(tensors: Sequence[Tensor], variables: Sequence[Any]) -> dict[str | int, int]:
@@ -350,7 +382,12 @@ def _set_steps(optimizer: Any, core: Any, steps: int) -> None:
 
 
 def _scalar_rows(saved: Saved, core: Any) -> list[Row]:
+    is_nadam = class_of(core) is rules.Nadam
     rows = []
+    for name, value in saved.others.items():
+        used = is_nadam and name in _PRODUCTS
+        became = "'product' of all variables" if used else "an argument here, compared in the notes"
+        rows.append(Row(name, np.shape(value), became))
     if saved.steps is not None:
         rows.append(Row("iterations", (), f"{saved.steps} steps done"))
     if saved.learning_rate is not None:

@@ -95,7 +95,6 @@ SOURCES: dict[str, dict[str, Source]] = {
     },
     "optax": {
         "adam": Source("Adam", {"mu": "m", "nu": "v"}),
-        "amsgrad": Source("Adam", {"mu": "m", "nu": "v", "nu_max": "vhat"}),
         "lion": Source("Lion", {"mu": "m"}),
         "sgd": Source("Momentum", {"trace": "momentum"}),
         "adagrad": Source("Adagrad", {"sum_of_squares": "accumulator"}),
@@ -130,8 +129,8 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target(tfopt.GradientDescent),
     ),
     "Momentum": (
-        Target(tfopt.Momentum),
         Target(AccumulatedSteps, {"momentum": lambda a, rate, epsilon: -rate * a}),
+        Target(tfopt.Momentum),
         Target(tfopt.GradientDescent),
     ),
     "RMSprop": (Target(rules.RMSprop), Target(tfopt.RMSProp)),

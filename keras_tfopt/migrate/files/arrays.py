@@ -10,10 +10,9 @@ import numpy as np
 
 from keras_tfopt.migrate.saved import FileError, Saved, Tensor
 
-_FIELDS = ("mu", "nu", "nu_max", "trace", "sum_of_squares")
+_FIELDS = ("mu", "nu", "trace", "sum_of_squares")
 _CLASSES = {
     frozenset({"mu", "nu"}): "adam",
-    frozenset({"mu", "nu", "nu_max"}): "amsgrad",
     frozenset({"mu"}): "lion",
     frozenset({"trace"}): "sgd",
     frozenset({"sum_of_squares"}): "adagrad",

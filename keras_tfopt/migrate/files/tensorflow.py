@@ -47,7 +47,10 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
             f"{path} was written by `tf.train.Saver` of TensorFlow 1: "
             "keras_tfopt.legacy.load_checkpoint reads it"
         )
-    names = _full_names(reader)
+    try:
+        names = _full_names(reader)
+    except Exception as error:
+        raise FileError(f"{path} is damaged or not complete: {error}") from error
     keys = [key.removesuffix(_VALUE) for key in known if key.endswith(_VALUE)]
     keys = [key for key in names if key in set(keys)]  # in the order of the objects
 

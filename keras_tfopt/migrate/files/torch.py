@@ -108,5 +108,5 @@ def _array(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if value.is_floating_point() and value.element_size() < 4 else value
-        return np.array(value)
+        return value.numpy().copy()
     return np.asarray(value)
