@@ -153,9 +153,9 @@ def half_trained(optimizer):
 @pytest.mark.parametrize("direction", ("to ours", "to Keras"))
 def test_files_of_keras_3(suffix, direction, tmp_path):
     """Both directions: keras.optimizers.Adam to keras_tfopt.Adam, and back."""
-    both = [keras.optimizers.Adam(0.02, amsgrad=True), keras_tfopt.Adam(0.5, amsgrad=True)]
-    both[1].epsilon = 1e-7
-    old, new = both if direction == "to ours" else both[::-1]
+    adams, shared = [keras.optimizers.Adam, keras_tfopt.Adam], dict(amsgrad=True, epsilon=1e-7)
+    first, second = adams if direction == "to ours" else adams[::-1]
+    old, new = first(0.02, **shared), second(0.5, **shared)
     model, path = half_trained(old), tmp_path / f"model{suffix}"
     (model.save if suffix == ".keras" else model.save_weights)(path)
     other = network()
