@@ -1,6 +1,7 @@
 """Code on pages of the documentation runs: each page from its first block to its last."""
 
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -71,6 +72,22 @@ def in_a_graph():
     return {"loss": tf.reduce_sum(variable**2), "rate": 0.1}
 
 
+def of_keras2():
+    shutil.copy(ROOT / "tests/golden/keras2/legacy_Adam.h5", "old.h5")
+    layers = [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+    return {"model": keras.Sequential(layers)}
+
+
+def with_optax():
+    import jax
+    import optax
+
+    return {"jax": jax, "np": np, "state": optax.adam(0.1).init({"kernel": np.ones(3)})}
+
+
+with_optax.backend = "jax"
+
+
 # What blocks take as given: {page: (a function that makes it for a block, ...)}
 GIVEN = {
     "user_guide/embeddings.md": (dict,),
@@ -86,6 +103,7 @@ GIVEN = {
     "user_guide/workers.md": (small_model,),
     "migration/tensorflow1.md": (for_verbs, in_a_graph),
     "migration/tensorflow_addons.md": (small_model,),
+    "migration/keras2.md": (small_model, of_keras2, with_optax),
 }
 in_a_graph.backend = "tensorflow"
 
