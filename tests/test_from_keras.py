@@ -92,6 +92,7 @@ def test_the_next_steps_are_the_same(name):
     assert_goes_on(old, new, own)
 
 
+@pytest.mark.spread
 @every_stock
 def test_one_that_is_not_built_starts_the_same(name):
     old = stock(name)
@@ -100,6 +101,7 @@ def test_one_that_is_not_built_starts_the_same(name):
     assert_goes_on(old, new, variables(), steps=range(5))
 
 
+@pytest.mark.spread
 @every_stock
 def test_there_and_back(name):
     own, old = variables(), stock(name)
@@ -110,6 +112,7 @@ def test_there_and_back(name):
         np.testing.assert_allclose(to_numpy(b), to_numpy(a))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", BACK)
 def test_ours_go_on_in_keras(name):
     own = variables()
@@ -226,6 +229,7 @@ def test_a_model_without_an_optimizer_is_refused():
         keras_tfopt.swap_optimizer(keras.Sequential([keras.layers.Dense(1)]))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", ("SGD", "RMSprop", "Adagrad", "Nadam", "Ftrl"))
 def test_the_classes_are_saved(name, tmp_path):
     keras.utils.set_random_seed(0)

@@ -67,6 +67,7 @@ def trained_in_torch(name):
     return optimizer, weights, losses(batches()[STEPS:])
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", TORCH)
 def test_a_training_of_pytorch_goes_on(name, tmp_path):
     torch = pytest.importorskip("torch")
@@ -208,6 +209,7 @@ def adam():
 H5 = FOLDER / "legacy_Adam.h5"
 
 
+@pytest.mark.spread
 def test_a_file_of_another_model():
     for width, weights in ((5, False), (5, True)):
         model = network(width)
@@ -220,6 +222,7 @@ def test_a_file_of_another_model():
     assert "another model" in str(unchanged(adam(), more, H5))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make", "name", "message"),
     (
@@ -238,6 +241,7 @@ def test_an_optimizer_that_cannot_go_on(make, name, message):
     assert re.search(message, str(error), re.DOTALL), error
 
 
+@pytest.mark.spread
 def test_momentum_needs_a_learning_rate(tmp_path):
     shutil.copy(FOLDER / "legacy_SGD.h5", tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5", "a") as file:
@@ -247,6 +251,7 @@ def test_momentum_needs_a_learning_rate(tmp_path):
     assert "must be a number > 0" in str(error)
 
 
+@pytest.mark.spread
 def test_no_state_of_an_optimizer(tmp_path):
     with h5py.File(tmp_path / "weights.h5", "w") as file:
         file.attrs["layer_names"] = ["dense"]
@@ -259,6 +264,7 @@ def test_no_state_of_an_optimizer(tmp_path):
     assert "no state of an optimizer" in str(unchanged(adam(), network(), tmp_path / "x.keras"))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("half", (0.0, 0.3, 0.9))
 def test_files_that_are_cut(half, tmp_path):
     half_trained(adam()).save(tmp_path / "x.keras")
@@ -273,6 +279,7 @@ def test_files_that_are_cut(half, tmp_path):
         assert isinstance(error, ValueError) and name in str(error)
 
 
+@pytest.mark.spread
 def test_checkpoints_that_are_cut(tmp_path):
     pytest.importorskip("tensorflow")
     shutil.copytree(FOLDER / "legacy_Adam_checkpoint", tmp_path / "x")
@@ -284,6 +291,7 @@ def test_checkpoints_that_are_cut(tmp_path):
     assert "damaged" in str(unchanged(adam(), network(), index))
 
 
+@pytest.mark.spread
 def test_what_is_no_file_of_a_known_kind(tmp_path):
     (tmp_path / "x.txt").write_text("text")
     assert "none of these" in str(unchanged(adam(), network(), tmp_path / "x.txt"))
@@ -298,6 +306,7 @@ class Planted:
         return (print, ("run",))
 
 
+@pytest.mark.spread
 def test_no_pickle_is_loaded_unasked(tmp_path, capsys):
     torch = pytest.importorskip("torch")
     old, _, _ = trained_in_torch("SGD")
@@ -314,6 +323,7 @@ def test_no_pickle_is_loaded_unasked(tmp_path, capsys):
     assert "run" not in capsys.readouterr().out
 
 
+@pytest.mark.spread
 def test_several_optimizers_in_a_checkpoint(tmp_path):
     tf = pytest.importorskip("tensorflow")
     names = ("m", "v")
@@ -329,6 +339,7 @@ def test_several_optimizers_in_a_checkpoint(tmp_path):
     assert "['first', 'second']" in str(error) and "`name`" in str(error), names
 
 
+@pytest.mark.spread
 def test_a_wrapper_without_state_passes_it_on():
     model = network()
     optimizer = keras_tfopt.DecoupledWeightDecay(adam(), 1e-4)

@@ -15,6 +15,8 @@ from keras_tfopt.migrate.code.names import find
 from keras_tfopt.migrate.code.rewriting import rewrite
 from tests.programs import ROOT
 
+pytestmark = pytest.mark.spread  # little of it depends on the backend
+
 SCRIPTS = ROOT / "tests" / "scripts"
 NAMES = sorted(path.stem for path in (SCRIPTS / "before").glob("*.py"))
 # What is left to decide, as lines and words of the messages.
@@ -48,7 +50,6 @@ def test_there_are_ten():
     assert len(NAMES) == 10
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[TENSORFLOW] * (n == "tf1_session")) for n in NAMES]
 )
@@ -60,7 +61,6 @@ def test_what_comes_out_runs(name):
     assert not any(m.startswith("tensorflow_addons") for m in set(sys.modules) - loaded)
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("addons_names", "tf1_session")])
 def test_what_goes_in_does_not_run(name):
     """In Keras 3; a fixture that runs as it is would show nothing."""
