@@ -88,6 +88,11 @@ def with_optax():
 with_optax.backend = "jax"
 
 
+def with_keras_rs():
+    pytest.importorskip("keras_rs", reason="keras-rs needs Python 3.11")
+    return {}
+
+
 # What blocks take as given: {page: (a function that makes it for a block, ...)}
 GIVEN = {
     "user_guide/embeddings.md": (dict,),
@@ -100,6 +105,7 @@ GIVEN = {
         small_model_on("torch"),
         small_model,
     ),
+    "user_guide/other_packages.md": (dict, small_model_on("torch"), with_keras_rs),
     "user_guide/workers.md": (small_model,),
     "migration/tensorflow1.md": (for_verbs, in_a_graph),
     "migration/tensorflow_addons.md": (small_model,),
