@@ -170,6 +170,23 @@ def test_files_of_keras_3(suffix, direction, tmp_path):
     )
 
 
+def test_a_file_of_ours_of_another_rule(tmp_path):
+    """LAMB keeps what Adam keeps."""
+    half_trained(keras_tfopt.LAMB(0.02)).save(tmp_path / "lamb.keras")
+    half_trained(keras_tfopt.Momentum(0.02)).save(tmp_path / "momentum.keras")
+    half_trained(keras_tfopt.LARS(0.02)).save(tmp_path / "lars.keras")
+    for optimizer in (keras_tfopt.Adam(), keras.optimizers.Adam()):
+        error = unchanged(optimizer, network(), tmp_path / "lamb.keras")
+        assert "LAMB, and the optimizer is Adam" in str(error)
+    assert "load_weights" in str(unchanged(adam(), network(), tmp_path / "lars.keras"))
+    model, optimizer = network(), migrate.SGD(0.5, momentum=0.9)
+    migrate.load_state(optimizer, model, tmp_path / "momentum.keras")
+    file = keras.saving.load_model(tmp_path / "momentum.keras")
+    for old, new in zip(file.trainable_variables, model.trainable_variables):
+        there, here = file.optimizer.slot(old, "momentum"), optimizer.slot(new, "momentum")
+        np.testing.assert_allclose(to_numpy(here), -0.02 * to_numpy(there), rtol=1e-6)
+
+
 def test_nadam_of_keras_3_keeps_its_product(tmp_path):
     old = keras.optimizers.Nadam(0.02)
     model = half_trained(old)

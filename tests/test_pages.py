@@ -93,6 +93,11 @@ def with_keras_rs():
     return {}
 
 
+def with_keras_hub():
+    pytest.importorskip("keras_hub", reason="KerasHub needs much else, and is no part of the tools")
+    return {"np": np}
+
+
 # What blocks take as given: {page: (a function that makes it for a block, ...)}
 GIVEN = {
     "user_guide/embeddings.md": (dict,),
@@ -105,7 +110,12 @@ GIVEN = {
         small_model_on("torch"),
         small_model,
     ),
-    "user_guide/other_packages.md": (dict, small_model_on("torch"), with_keras_rs),
+    "user_guide/other_packages.md": (
+        dict,
+        small_model_on("torch"),
+        with_keras_rs,
+        with_keras_hub,
+    ),
     "user_guide/workers.md": (small_model,),
     "migration/tensorflow1.md": (for_verbs, in_a_graph),
     "migration/tensorflow_addons.md": (small_model,),

@@ -173,7 +173,11 @@ def source_of(saved: Saved, core: Any) -> Source:
     """
     target, what = class_of(core), f"{saved.program}: {saved.cls}"
     if saved.program == "keras_tfopt":
-        return Source(_rule_of(target, what), {slot: slot for slot in saved.slots})
+        cls = keras.saving.get_registered_object(saved.cls) if saved.cls else None
+        source = Source(_rule_of(cls or target, what), _same(*saved.slots))
+        if _target(source, target) is None:
+            raise _other(source, target, what)
+        return source
     known = SOURCES[saved.program]
     if saved.program == "keras 2 legacy" and saved.cls not in known:
         # Checkpoints tell names of optimizers alone; Addons's are of the legacy kind.
@@ -181,10 +185,7 @@ def source_of(saved: Saved, core: Any) -> Source:
     if saved.cls in known:
         source = known[saved.cls]
         if _target(source, target) is None:
-            raise FileError(
-                f"The file has state of {what}, and the optimizer is {target.__name__}. Take one "
-                f"of {[t.cls.__name__ for t in TARGETS[source.rule]]}"
-            )
+            raise _other(source, target, what)
         return source
     fits = [s for s in known.values() if _target(s, target) and set(saved.slots) <= set(s.slots)]
     if not fits:
@@ -217,7 +218,23 @@ def _target(source: Source, cls: Any) -> Target | None:
 
 
 def _rule_of(cls: Any, what: str) -> str:
-    for rule, targets in TARGETS.items():
-        if any(issubclass(cls, target.cls) for target in targets):
-            return rule
-    raise FileError(f"The file has state of {what}, and {cls.__name__} cannot go on with it")
+    """Return the rule of a class of ours: the one whose state it keeps as it is."""
+    found = [
+        (bool(target.convert), rule)
+        for rule, targets in TARGETS.items()
+        for target in targets
+        if issubclass(cls, target.cls)
+    ]
+    if not found:
+        raise FileError(
+            f"The file has state of {what}, with which only that class goes on: `load_weights` and "
+            "`keras.saving.load_model` read it"
+        )
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _other(source: Source, target: Any, what: str) -> FileError:
+    return FileError(
+        f"The file has state of {what}, and the optimizer is {target.__name__}. Take one of "
+        f"{[one.cls.__name__ for one in TARGETS[source.rule]]}"
+    )

@@ -53,7 +53,7 @@ def _state(
     cls = config.get("class_name")
     arguments = config.get("config", {})
     if _LAYOUT in store:
-        return _ours(store, cls, arguments, path, len(variables), notes)
+        return _ours(store, config.get("registered_name"), arguments, path, len(variables), notes)
     arrays = [store[str(n)] for n in range(len(store))]
     return _positions(arrays, cls, arguments, path, optimizer, variables, notes)
 
