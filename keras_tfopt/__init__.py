@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from keras_tfopt import callbacks as callbacks
 from keras_tfopt import distributed as distributed
 from keras_tfopt import layers as layers
+from keras_tfopt import migrate as migrate
 from keras_tfopt import rules as rules
 from keras_tfopt import schedules as schedules
 from keras_tfopt import wrappers as wrappers
@@ -35,6 +36,9 @@ from keras_tfopt.fields import within as within
 from keras_tfopt.groups import layer_decay as layer_decay
 from keras_tfopt.groups import no_decay as no_decay
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer as LossScaleOptimizer
+from keras_tfopt.migrate import from_keras as from_keras
+from keras_tfopt.migrate import swap_optimizer as swap_optimizer
+from keras_tfopt.migrate import to_keras as to_keras
 from keras_tfopt.registry import Info as Info
 from keras_tfopt.registry import get as get
 from keras_tfopt.registry import info as info
@@ -71,6 +75,7 @@ if not TYPE_CHECKING:  # to type checkers, `as` and `*` say the same
         "ElasticAverage",
         "field",
         "flag",
+        "from_keras",
         "full",
         "get",
         "Info",
@@ -80,6 +85,7 @@ if not TYPE_CHECKING:  # to type checkers, `as` and `*` say the same
         "layers",
         "list_optimizers",
         "LossScaleOptimizer",
+        "migrate",
         "ModelAverage",
         "no_decay",
         "no_vectors",
@@ -91,7 +97,9 @@ if not TYPE_CHECKING:  # to type checkers, `as` and `*` say the same
         "schedules",
         "SharpnessAware",
         "Slot",
+        "swap_optimizer",
         "SyncReplicas",
+        "to_keras",
         "within",
         "Wrapper",
         "zeros",

@@ -1,28 +1,38 @@
-"""guides/errors.md: what it says raises an error does, and what is to be written instead works."""
+"""Pages of errors: what they say raises one does, and what is to be written instead works."""
 
 import re
+import shutil
+import warnings
 from pathlib import Path
 
+import keras
 import pytest
 
 from tests.programs import run
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "guides" / "errors.md").read_text("utf-8")
+PAGES = ("guides/errors.md", "docs/migration/errors.md")
+KERAS2 = ROOT / "tests" / "golden" / "keras2"
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PRELUDE, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+
+
+def parts_of(page):
+    """What all code of a page begins with, and its sections."""
+    prelude, *sections = re.split(r"^## ", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE)
+    (code,) = CODE.findall(prelude)
+    return code, sections
 
 
 def sections():
-    """The message, the code that raises it and the code that works, of each section."""
-    for section in SECTIONS:
+    """Page, message, the code that raises it and the code that works, of each section."""
+    for page, section in [(name, one) for name in PAGES for one in parts_of(name)[1]]:
         head, text = section.split("\n", 1)
         message, backends = re.fullmatch(r"`+(.+?)`+(?: \((.+)\))?", head).groups()
         marks = [pytest.mark.spread]
         if backends:
             reason = f"an error on {backends}"
             marks.append(pytest.mark.backends(*backends.split(", "), reason=reason))
-        yield pytest.param(message, *CODE.findall(text), id=message, marks=marks)
+        yield pytest.param(page, message, *CODE.findall(text), id=message, marks=marks)
 
 
 def errors_of(code, folder):
@@ -31,10 +41,12 @@ def errors_of(code, folder):
     return done.stderr if done.returncode else ""
 
 
-@pytest.mark.parametrize(("message", "wrong", "right"), sections())
-def test_a_section(message, wrong, right, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "message", "wrong", "right"), sections())
+def test_a_section(page, message, wrong, right, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (prelude,) = CODE.findall(PRELUDE)
+    shutil.copy(KERAS2 / "legacy_Adam.h5", "old.h5")
+    shutil.copytree(KERAS2 / "legacy_Adam_checkpoint", "old")
+    prelude, _ = parts_of(page)
     if wrong.startswith("import keras\n"):  # about what a program imports
         names = {}
         exec(prelude, names)
@@ -43,12 +55,15 @@ def test_a_section(message, wrong, right, tmp_path, monkeypatch):
         assert message in errors_of(wrong, tmp_path)
         assert errors_of(right, tmp_path) == ""
         return
-    with pytest.raises(Exception) as error:
-        exec(prelude + wrong, {})
-    assert message in str(error.value)
-    exec(prelude + right, {})
+    with warnings.catch_warnings():
+        with pytest.raises(Exception) as error:
+            exec(prelude + wrong, {})
+        assert message in str(error.value)
+        keras.backend.clear_session()  # names of layers and optimizers begin anew
+        exec(prelude + right, {})
 
 
-def test_sections_are_in_the_order_of_their_messages():
-    heads = [section.split("\n", 1)[0].strip("`") for section in SECTIONS]
+@pytest.mark.parametrize("page", PAGES)
+def test_sections_are_in_the_order_of_their_messages(page):
+    heads = [section.split("\n", 1)[0].strip("`") for section in parts_of(page)[1]]
     assert heads == sorted(heads) and len(heads) > 10

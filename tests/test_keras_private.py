@@ -16,7 +16,10 @@ def test_attributes_are_there(name):
     layer.build()
     optimizer = keras.optimizers.SGD(0.1)
     optimizer.build([layer.embeddings])
-    known = [optimizer, layer, layer.embeddings, keras.Sequential([layer])]
+    nadam = keras.optimizers.Nadam(use_ema=True, gradient_accumulation_steps=2)
+    nadam.exclude_from_weight_decay(var_names=["bias"])
+    nadam.build([layer.embeddings])
+    known = [optimizer, nadam, layer, layer.embeddings, keras.Sequential([layer])]
     if hasattr(keras.optimizers, "MultiOptimizer"):
         parts = keras.optimizers.OptimizerMap(optimizer, {"x": keras.optimizers.SGD(0.2)})
         known.append(keras.optimizers.MultiOptimizer(parts))

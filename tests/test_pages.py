@@ -1,6 +1,7 @@
 """Code on pages of the documentation runs: each page from its first block to its last."""
 
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -71,6 +72,32 @@ def in_a_graph():
     return {"loss": tf.reduce_sum(variable**2), "rate": 0.1}
 
 
+def of_keras2():
+    shutil.copy(ROOT / "tests/golden/keras2/legacy_Adam.h5", "old.h5")
+    layers = [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+    return {"model": keras.Sequential(layers)}
+
+
+def with_optax():
+    import jax
+    import optax
+
+    return {"jax": jax, "np": np, "state": optax.adam(0.1).init({"kernel": np.ones(3)})}
+
+
+with_optax.backend = "jax"
+
+
+def with_keras_rs():
+    pytest.importorskip("keras_rs", reason="keras-rs needs Python 3.11")
+    return {}
+
+
+def with_keras_hub():
+    pytest.importorskip("keras_hub", reason="KerasHub needs much else, and is no part of the tools")
+    return {"np": np}
+
+
 # What blocks take as given: {page: (a function that makes it for a block, ...)}
 GIVEN = {
     "user_guide/embeddings.md": (dict,),
@@ -83,9 +110,16 @@ GIVEN = {
         small_model_on("torch"),
         small_model,
     ),
+    "user_guide/other_packages.md": (
+        dict,
+        small_model_on("torch"),
+        with_keras_rs,
+        with_keras_hub,
+    ),
     "user_guide/workers.md": (small_model,),
     "migration/tensorflow1.md": (for_verbs, in_a_graph),
     "migration/tensorflow_addons.md": (small_model,),
+    "migration/keras2.md": (small_model, of_keras2, with_optax),
 }
 in_a_graph.backend = "tensorflow"
 
@@ -126,7 +160,8 @@ def test_every_block_is_run():
         for path in (ROOT / "docs" / folder).glob("*.md")
         if BLOCK.search(path.read_text("utf-8"))
     }
-    assert pages == {*GIVEN, "user_guide/schedules.md"}
+    elsewhere = {"user_guide/schedules.md", "migration/errors.md"}  # test_error_page.py
+    assert pages == {*GIVEN, *elsewhere}
 
 
 @JAX

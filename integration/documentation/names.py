@@ -19,6 +19,7 @@ MODULES = (
     "keras_tfopt.distributed",
     "keras_tfopt.legacy",
     "keras_tfopt.addons",
+    "keras_tfopt.migrate",
 )
 # keras_tfopt.engine is internal but for these.
 MORE = {"keras_tfopt.engine": ("plain",)}

@@ -22,16 +22,21 @@ __all__ = ["KerasSaveable", "get_stateless_scope", "in_stateless_scope"]
 # {attribute of an object of Keras: why it is read, assigned or called}
 ATTRIBUTES = {
     # Optimizers. The base class calls and reads these on ours, too.
+    "_accumulated_gradients": "sums of micro-steps go along when an optimizer is converted",
     "_distribution_strategy": "state is created in the strategy of the optimizer, on TensorFlow",
+    "_exclude_from_weight_decay": "which variables do not decay, when an optimizer is converted",
+    "_exclude_from_weight_decay_pattern": "as before, by names",
     "_filter_empty_gradients": "the warning about variables without a gradient is Keras's",
     "_get_current_learning_rate": "a schedule is called with the count of steps as Keras does",
     "_get_variable_index": "the position of a variable, also of a replica's copy of one",
     "_iterations": "the public `iterations` counts whole steps, this one micro-steps",
     "_learning_rate": "the public `learning_rate` is a schedule's value, not the schedule",
+    "_model_variables_moving_average": "averages go along when an optimizer is converted",
     "_overwrite_variable_with_gradient": "variables of float8 scales take the gradient as it is",
     "_overwrite_variables_directly_with_gradients": "assigns these",
     "_trainable_variables": "the variables that an optimizer was built for have no public name",
     "_trainable_variables_indices": "an optimizer that is extended must know the new variables",
+    "_u_product": "the product of momenta of Nadam, when one is converted",
     "_untrack_variable": "a learning rate that was a variable leaves the state for a schedule",
     "_use_weight_decay": "whether an optimizer of Keras lets a variable decay, for `diagnose`",
     "_var_key": "the key of a variable in `_trainable_variables_indices`",

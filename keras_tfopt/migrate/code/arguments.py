@@ -1,0 +1,219 @@
+"""Arguments of optimizers of other packages, as optimizers here take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import libcst as cst
+
+from keras_tfopt.legacy.table import TABLE
+from keras_tfopt.migrate.code.names import DECAYING, DROPPED, LEGACY_CLASSES, POSITIONAL, RATES
+
+Tell = Callable[[str], None]
+
+_COMMON = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+def of_keras(
+    name: str, args: Sequence[cst.Arg], schedules: str, tell: Tell, is_legacy: bool = False
+) -> list[cst.Arg]:
+    """Return arguments of an optimizer of Keras 2 as Keras 3 takes them.
+
+    Args:
+        name: The class.
+        args: The arguments.
+        schedules: The dotted name of `keras.optimizers.schedules` in this program.
+        tell: Is told what cannot be decided.
+        is_legacy: Whether it is the legacy class, which has one order of arguments only.
+    """
+    given = _Arguments(args)
+    if given.has_stars:
+        tell("arguments in `*` or `**` are not seen: `lr` and `decay` must not be among them")
+    if not is_legacy and given.positions > POSITIONAL[name]:
+        tell(f"versions of Keras differ in the order of arguments of {name}: name them")
+    for dropped in DROPPED:
+        given.pop(dropped)
+    if given.pop("schedule_decay") is not None:
+        tell("`schedule_decay` is fixed in Keras 3: keras_tfopt.migrate.Nadam(momentum_decay=...)")
+    given.rename("lr", "learning_rate")
+    if _is(given.value("epsilon"), "None"):
+        given.pop("epsilon")
+    for number in ("learning_rate", "momentum"):
+        place = {"learning_rate": 0, "momentum": 1 if name == "SGD" else None}[number]
+        given.change(number, place, _as_float)
+    _decay(name, given, schedules, tell)
+    clipping = [option for option in _CLIPPING if given.value(option) is not None]
+    if len(clipping) > 1:
+        tell(f"Keras 3 takes one of {clipping} only")
+    return given.args
+
+
+def of_legacy(name: str, args: Sequence[cst.Arg], schedules: str, tell: Tell) -> list[cst.Arg]:
+    """Return arguments of a class of `tf.keras.optimizers.legacy` as ours take them."""
+    given = _Arguments(of_keras(name, args, schedules, tell, is_legacy=True))
+    for argument, value in LEGACY_CLASSES[name][1].items():
+        if argument == "epsilon" and (given.value("epsilon") or given.positions > 3):
+            continue
+        if name == "RMSprop":
+            momentum = given.at("momentum", 2)
+            if momentum is not None and not isinstance(momentum, (cst.Float, cst.Integer)):
+                tell("with momentum, `epsilon_in_root` must be True, and else False")
+            elif momentum is not None and float(cst.Module([]).code_for_node(momentum)):
+                continue
+        given.add(argument, value)
+    return given.args
+
+
+def of_tf1(name: str, args: Sequence[cst.Arg], tell: Tell) -> list[cst.Arg]:
+    """Return arguments of an optimizer of TensorFlow 1 as the rule here takes them."""
+    row, given = TABLE[name], _Arguments(args)
+    if given.has_stars:
+        tell("arguments in `*` or `**` are not seen: they may have other names here")
+    if given.positions > 1 or name in DECAYING:
+        given.name_all(list(row.arguments))
+    # Classes with decay have those of the class that they extend.
+    for theirs, ours in {**_COMMON, **row.renamed}.items():
+        given.rename(theirs, ours)
+    for theirs in ("use_locking", *row.arguments):
+        if theirs == "use_locking" or theirs.endswith("_name"):  # of slots, in files
+            given.pop(theirs)
+    return given.args
+
+
+def of_addons(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Return arguments of an optimizer of TensorFlow Addons, all but one of which stay."""
+    given = _Arguments(args)
+    given.rename("weight_decay_rate", "weight_decay")
+    return given.args
+
+
+def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
+    decay = given.value("decay")
+    if decay is None:
+        return
+    given.pop("decay")
+    if _is(decay, "None") or _is_zero(decay):
+        return
+    rate = given.at("learning_rate", 0)
+    if rate is None:
+        rate = cst.parse_expression(RATES.get(name, "0.001"))
+    elif not isinstance(rate, (cst.Float, cst.Integer)):
+        text = cst.Module([]).code_for_node(rate)
+        tell(f"`decay` has become a schedule, in which `{text}` must be a number")
+    schedule = cst.Call(
+        cst.parse_expression(f"{schedules}.InverseTimeDecay"),
+        [cst.Arg(rate, comma=_COMMA), cst.Arg(cst.Integer("1"), comma=_COMMA), cst.Arg(decay)],
+    )
+    if given.at("learning_rate", 0) is None:
+        given.add("learning_rate", schedule)
+    else:
+        given.change("learning_rate", 0, lambda _: schedule)
+
+
+_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+class _Arguments:
+    """Arguments of a call, that are changed with their spaces, comments and order kept."""
+
+    def __init__(self, args: Sequence[cst.Arg]):
+        self.args = list(args)
+        self.has_stars = any(arg.star for arg in args)
+
+    @property
+    def positions(self) -> int:
+        """The number of arguments that come by position."""
+        return sum(arg.keyword is None and not arg.star for arg in self.args)
+
+    def _place(self, name: str) -> int | None:
+        for place, arg in enumerate(self.args):
+            if arg.keyword is not None and arg.keyword.value == name:
+                return place
+        return None
+
+    def value(self, name: str) -> cst.BaseExpression | None:
+        """Return the value of a keyword."""
+        place = self._place(name)
+        return None if place is None else self.args[place].value
+
+    def at(self, name: str, position: int) -> cst.BaseExpression | None:
+        """Return the value of an argument, by keyword or position."""
+        if self._place(name) is None and position < self.positions:
+            return self.args[position].value
+        return self.value(name)
+
+    def change(
+        self, name: str, position: int | None, how: Callable[[Any], cst.BaseExpression]
+    ) -> None:
+        """Change the value of an argument, if it is given."""
+        place = self._place(name)
+        if place is None and position is not None and position < self.positions:
+            place = position
+        if place is not None:
+            arg = self.args[place]
+            self.args[place] = arg.with_changes(value=how(arg.value))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a keyword another name."""
+        place = self._place(old)
+        if place is not None and self._place(new) is None:
+            self.args[place] = self.args[place].with_changes(keyword=cst.Name(new))
+
+    def name_all(self, names: Sequence[str]) -> None:
+        """Pass all arguments by keyword."""
+        for place in range(self.positions):
+            self.args[place] = self.args[place].with_changes(
+                keyword=cst.Name(names[place]), equal=_EQUAL
+            )
+
+    def pop(self, name: str) -> cst.BaseExpression | None:
+        """Remove a keyword; return its value."""
+        place = self._place(name)
+        if place is None:
+            return None
+        last = place == len(self.args) - 1
+        removed = self.args.pop(place)
+        if last and self.args:
+            # What follows the last argument, a line break it may be, stays.
+            self.args[-1] = self.args[-1].with_changes(
+                comma=removed.comma, whitespace_after_arg=removed.whitespace_after_arg
+            )
+        return removed.value
+
+    def add(self, name: str, value: str | cst.BaseExpression) -> None:
+        """Add a keyword at the end, unless it is there."""
+        if self._place(name) is not None:
+            return
+        value = cst.parse_expression(value) if isinstance(value, str) else value
+        new = cst.Arg(value, keyword=cst.Name(name), equal=_EQUAL)
+        stars = [place for place, arg in enumerate(self.args) if arg.star == "**"]
+        if stars:
+            self.args.insert(stars[0], new.with_changes(comma=_COMMA))
+            return
+        if self.args:
+            last = self.args[-1]
+            if isinstance(last.comma, cst.Comma):  # on lines of their own
+                between = self.args[-2].comma if len(self.args) > 1 else _COMMA
+                new = new.with_changes(comma=last.comma)
+                self.args[-1] = last.with_changes(comma=between)
+            else:
+                new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+                self.args[-1] = last.with_changes(
+                    comma=_COMMA, whitespace_after_arg=cst.SimpleWhitespace("")
+                )
+        self.args.append(new)
+
+
+def _as_float(value: Any) -> Any:
+    return cst.Float(f"{value.value}.0") if isinstance(value, cst.Integer) else value
+
+
+def _is(value: Any, name: str) -> bool:
+    return isinstance(value, cst.Name) and value.value == name
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, (cst.Float, cst.Integer)) and not float(value.value)

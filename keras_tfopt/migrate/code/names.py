@@ -1,0 +1,148 @@
+"""Names of other packages: where they are found in programs, and what takes their place."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from keras_tfopt import rules
+from keras_tfopt.addons.table import NAMES as ADDONS
+from keras_tfopt.legacy.table import TABLE
+
+_KERAS = r"(?:tensorflow(?:\.compat\.v[12]|\.python)?\.keras|keras)"
+_TENSORFLOW = r"tensorflow(?:\.compat\.v1)?"
+_LEGACY = re.compile(rf"^{_KERAS}\.optimizers\.legacy\.(\w+)$")
+_STOCK = re.compile(rf"^({_KERAS}\.optimizers)((?:\.\w+)*)\.(\w+)$")
+_SCHEDULE = re.compile(rf"^{_KERAS}\.experimental\.(\w+)$")
+_ADDONS = re.compile(r"^tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)$")
+_TF1 = re.compile(rf"^{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)\.(\w+)$")
+
+STOCK = (
+    "SGD",
+    "RMSprop",
+    "Adagrad",
+    "Adadelta",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Nadam",
+    "Ftrl",
+    "Lion",
+    "Adafactor",
+)
+# As many arguments by position mean the same in all versions of Keras 2, and in Keras 3.
+POSITIONAL = {
+    "SGD": 2,
+    "RMSprop": 2,
+    "Adagrad": 1,
+    "Adadelta": 2,
+    "Adam": 4,
+    "AdamW": 1,
+    "Adamax": 4,
+    "Nadam": 4,
+    "Ftrl": 5,
+    "Lion": 3,
+    "Adafactor": 1,
+}
+# Learning rates that Keras 2 has by default, for those where it is not 0.001.
+RATES = {"SGD": "0.01", "Lion": "0.0001"}
+# What the legacy classes do by themselves, which ours have to be told.
+LEGACY_CLASSES: dict[str, tuple[str, dict[str, str]]] = {
+    "SGD": ("keras_tfopt.migrate.SGD", {}),
+    "RMSprop": ("keras_tfopt.migrate.RMSprop", {"epsilon_in_root": "False"}),
+    "Adagrad": ("keras_tfopt.migrate.Adagrad", {"epsilon_in_root": "False"}),
+    "Adadelta": ("keras_tfopt.migrate.Adadelta", {}),
+    "Adam": ("keras_tfopt.Adam", {"epsilon": "1e-7"}),
+    "Adamax": ("keras_tfopt.migrate.Adamax", {}),
+    "Nadam": ("keras_tfopt.migrate.Nadam", {"momentum_decay": "0.004"}),
+    "Ftrl": ("keras_tfopt.migrate.Ftrl", {}),
+}
+# Classes of TensorFlow 1 that are a rule with decay.
+DECAYING = {"AdamWOptimizer": "AdamW", "MomentumWOptimizer": "MomentumW"}
+# Their keywords have other names, or none, in Keras 3.
+DROPPED = ("jit_compile", "is_legacy_optimizer", "use_locking")
+_SCHEDULES = ("CosineDecay", "CosineDecayRestarts")
+_RATES_OF_TF1 = {
+    "cosine_decay": "CosineDecay",
+    "exponential_decay": "ExponentialDecay",
+    "inverse_time_decay": "InverseTimeDecay",
+    "piecewise_constant": "PiecewiseConstantDecay",
+    "polynomial_decay": "PolynomialDecay",
+}
+_SESSIONS = re.compile(rf"^{_TENSORFLOW}\.(?:train\.Monitored\w*)?Session$")
+
+
+class Found(NamedTuple):
+    """A name of another package in a program.
+
+    Attributes:
+        family: "keras", "legacy", "addons" or "tf1".
+        name: Its last part, as Keras 3 writes it.
+        new: The dotted name that takes its place; None if it stays.
+    """
+
+    family: str
+    name: str
+    new: str | None
+
+
+def find(name: str, has_verbs: bool) -> Found | None:
+    """Return what takes the place of a full name, or None if it is not about optimizers.
+
+    Args:
+        name: As imported: `"tensorflow.keras.optimizers.Adam"`.
+        has_verbs: Whether the program calls `minimize` and other methods of TensorFlow 1.
+    """
+    if match := _LEGACY.match(name):
+        if match[1] in LEGACY_CLASSES:
+            return Found("legacy", match[1], LEGACY_CLASSES[match[1]][0])
+        return None
+    if (match := _ADDONS.match(name)) and match[1] in ADDONS:
+        return Found("addons", match[1], f"keras_tfopt.addons.{match[1]}")
+    if (match := _TF1.match(name)) and match[1] in TABLE:
+        return Found("tf1", match[1], _in_place_of_tf1(match[1], has_verbs))
+    if (match := _SCHEDULE.match(name)) and match[1] in _SCHEDULES:
+        return Found("schedule", match[1], f"keras.optimizers.schedules.{match[1]}")
+    if match := _STOCK.match(name):
+        known = {stock.lower(): stock for stock in STOCK}
+        stock = known.get(match[3].lower())
+        if stock is None or match[2].startswith(".schedules"):
+            return None
+        plain = match[1] in ("keras.optimizers", "tensorflow.keras.optimizers")
+        stays = plain and not match[2] and match[3] == stock
+        return Found("keras", stock, None if stays else f"keras.optimizers.{stock}")
+    return None
+
+
+def advice(name: str, has_verbs: bool) -> str | None:
+    """Return what to do about a name that cannot be rewritten, or None."""
+    if _SESSIONS.match(name):
+        return "sessions stay as they are: keras_tfopt.legacy works in graphs of TensorFlow"
+    match = re.match(rf"^{_TENSORFLOW}\.train\.(\w+)$", name)
+    if match and match[1] in _RATES_OF_TF1 and not has_verbs:
+        schedule = _RATES_OF_TF1[match[1]]
+        return f"write keras.optimizers.schedules.{schedule}, which counts the steps by itself"
+    if match and match[1] == "Saver" and not has_verbs:
+        return "keras_tfopt.legacy.load_checkpoint reads its files into models of Keras"
+    if match := _LEGACY.match(name):
+        return f"Keras 3 has no `legacy.{match[1]}`: write a keras_tfopt.Rule in its place"
+    if (match := _ADDONS.match(name)) and match[1] not in ADDONS:
+        return f"keras_tfopt.addons has no {match[1]!r}"
+    if (match := _STOCK.match(name)) and match[3] == "Optimizer":
+        return (
+            "optimizers of your own derive from another class in Keras 3: write a keras_tfopt.Rule"
+        )
+    if _SCHEDULE.match(name) and "Linear" in name:
+        return "Keras 3 has no such schedule: write a function of the step for keras_tfopt"
+    return None
+
+
+def _in_place_of_tf1(name: str, has_verbs: bool) -> str | None:
+    row = TABLE[name]
+    if has_verbs:
+        return f"keras_tfopt.legacy.{name}"
+    if name in DECAYING:
+        return f"keras_tfopt.{DECAYING[name]}"
+    # Without verbs, rules have the same defaults here; `global_step` is a matter of verbs.
+    is_rule = row.verbs in ("rule", "ftrl", "layer rates") and hasattr(rules, row.ours)
+    return f"keras_tfopt.{row.ours}" if is_rule and "global_step" not in row.arguments else None

@@ -1,0 +1,77 @@
+"""Programs in files and folders: what they become, and what is left to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import libcst as cst
+
+from keras_tfopt.migrate.code.rewriting import Finding, rewrite
+
+
+class Program(NamedTuple):
+    """A file, before and after."""
+
+    path: Path
+    old: bytes
+    new: bytes
+    findings: list[Finding]
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is rewritten."""
+        return self.old != self.new
+
+    def diff(self) -> str:
+        """Return the change as a unified diff."""
+        old, new = (_text(code).splitlines(keepends=True) for code in (self.old, self.new))
+        name = self.path.as_posix().lstrip("/")
+        return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"))
+
+
+class Unreadable(ValueError):
+    """A file that is no program."""
+
+
+def files_in(paths: Iterable[Path]) -> list[Path]:
+    """Return the programs of files and folders; hidden folders are left out.
+
+    Raises:
+        FileNotFoundError: if one of the paths is not there.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.rglob("*.py"))
+            parts = [(file, file.relative_to(path).parts[:-1]) for file in inside]
+            found += [file for file, names in parts if not any(n.startswith(".") for n in names)]
+        elif path.exists():
+            found.append(path)
+        else:
+            raise FileNotFoundError(f"There is nothing at {path}")
+    return list(dict.fromkeys(found))
+
+
+def read(path: Path) -> Program:
+    """Return what becomes of a file.
+
+    Raises:
+        Unreadable: if it is no program, with the line.
+    """
+    old = path.read_bytes()
+    try:
+        new, findings = rewrite(old)
+    except cst.ParserSyntaxError as error:
+        raise Unreadable(
+            f"{path}:{error.raw_line}:{error.raw_column}: cannot be parsed: {error.message}"
+        ) from error
+    except (UnicodeDecodeError, LookupError) as error:
+        raise Unreadable(f"{path}: cannot be read: {error}") from error
+    return Program(path, old, new, findings)
+
+
+def _text(code: bytes) -> str:
+    return code.decode("utf-8", "replace")

@@ -1,0 +1,273 @@
+"""A program, rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import libcst as cst
+import libcst.matchers as m
+from libcst.codemod import CodemodContext
+from libcst.codemod.visitors import AddImportsVisitor, RemoveImportsVisitor
+from libcst.metadata import (
+    MetadataWrapper,
+    PositionProvider,
+    QualifiedNameProvider,
+    QualifiedNameSource,
+)
+
+from keras_tfopt.legacy.table import TABLE
+from keras_tfopt.migrate.code import arguments
+from keras_tfopt.migrate.code.names import Found, advice, find
+
+_VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "MonitoredTrainingSession")
+_GONE = {
+    "minimize": "Keras 3 has no `minimize`: train by `fit`, in a loop of your own, or by "
+    "keras_tfopt.legacy, whose optimizers have it",
+    "get_updates": "Keras 3 has no `get_updates`: call `apply(gradients, variables)`",
+    "get_gradients": "Keras 3 has no `get_gradients`: compute them as the backend does",
+    "set_weights": "the order of the state is another in Keras 3: keras_tfopt.migrate.load_state "
+    "reads files of Keras 2",
+}
+_SCHEDULES = "keras.optimizers.schedules"
+# Parts of this package that are imported by themselves.
+_PARTS = ("keras_tfopt.addons", "keras_tfopt.legacy")
+_RENAMED = {"lr": "learning_rate", "weights": "variables", "_create_all_weights": "build"}
+
+
+class Finding(NamedTuple):
+    """What cannot be decided: the line, and what to do."""
+
+    line: int
+    text: str
+
+
+class Rewritten(NamedTuple):
+    """A program after the change, and what is left to do."""
+
+    code: bytes
+    findings: list[Finding]
+
+
+def rewrite(source: bytes) -> Rewritten:
+    """Return a program for Keras 3.
+
+    Raises:
+        libcst.ParserSyntaxError: if it cannot be parsed.
+    """
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    context = CodemodContext(wrapper=wrapper)
+    attributes: Any = m.findall(wrapper.module, m.Attribute())
+    verbs = {node.attr.value for node in attributes}
+    rewriter = _Rewriter(context, any(verb in verbs for verb in (*_VERBS, "Session")))
+    tree = wrapper.visit(rewriter)
+    tree = AddImportsVisitor(context).transform_module(tree)
+    tree = RemoveImportsVisitor(context).transform_module(tree)
+    return Rewritten(tree.bytes, sorted(set(rewriter.findings)))
+
+
+class _Rewriter(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
+
+    def __init__(self, context: CodemodContext, has_verbs: bool):
+        super().__init__()
+        self.context, self.has_verbs = context, has_verbs
+        self.findings: list[Finding] = []
+        self._optimizers: set[str] = set()
+        self._imports: list[tuple[str, str | None, str | None, str]] = []
+        self._not_names: set[int] = set()
+
+    # ---- Imports --------------------------------------------------------------------------------
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        for alias in node.names:
+            module = _dotted(alias.name)
+            asname = alias.evaluated_alias
+            self._imports.append((module, None, asname, asname or module.split(".")[0]))
+            if module.split(".")[0] == "tf_keras":
+                self._tell(
+                    node, "tf_keras is Keras 2: import keras in its place, and run this again"
+                )
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        if node.module is not None and not isinstance(node.names, cst.ImportStar):
+            module = _dotted(node.module)
+            for alias in node.names:
+                name, asname = alias.evaluated_name, alias.evaluated_alias
+                self._imports.append((module, name, asname, asname or name))
+        elif node.module is not None and self._looks_known(_dotted(node.module)):
+            self._tell(node, "`import *` hides which names are used: import them one by one")
+        return False
+
+    def _looks_known(self, module: str) -> bool:
+        return any(find(f"{module}.{n}", self.has_verbs) for n in ("SGD", "LAMB", "AdamOptimizer"))
+
+    # ---- Names ----------------------------------------------------------------------------------
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        self._not_names.add(id(node.attr))
+
+    def visit_Arg(self, node: cst.Arg) -> None:
+        if node.keyword is not None:
+            self._not_names.add(id(node.keyword))
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
+        if id(original_node) in self._not_names:
+            return updated_node
+        return self._replaced(original_node, updated_node)
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
+        name = original_node.attr.value
+        if self._is_optimizer(original_node.value):
+            if name in _RENAMED:
+                return updated_node.with_changes(attr=cst.Name(_RENAMED[name]))
+            if name in _GONE and not self.has_tf1:
+                self._tell(original_node, _GONE[name])
+        return self._replaced(original_node, updated_node)
+
+    def _replaced(self, original: Any, updated: Any) -> Any:
+        name = self._full_name(original)
+        if name is None:
+            return updated
+        found = find(name, self.has_verbs)
+        if found is None:
+            text = advice(name, self.has_verbs)
+            if text is not None:
+                self._tell(original, text)
+            return updated
+        if found.new is None:
+            return updated
+        parts = [part for part in _PARTS if found.new.startswith(f"{part}.")]
+        needs = parts[0] if parts else found.new.split(".")[0]
+        self._need(needs)
+        self._forget_import(original)
+        new = cst.parse_expression(found.new)
+        return new.with_changes(lpar=updated.lpar, rpar=updated.rpar)
+
+    def _forget_import(self, node: Any) -> None:
+        """Remove the import that a name came by, if it is the last use of it."""
+        root = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        for module, name, asname, local in self._imports:
+            if local == root.value:
+                RemoveImportsVisitor.remove_unused_import(self.context, module, name, asname)
+
+    # ---- Calls ----------------------------------------------------------------------------------
+
+    has_tf1 = False
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
+        name = self._full_name(original_node.func)
+        found = find(name, self.has_verbs) if name else None
+        if found is not None:
+            return updated_node.with_changes(
+                args=self._arguments(found, original_node, updated_node)
+            )
+        if self._is_method(original_node, "get_weights"):
+            owner = _code(updated_node.func.value)  # type: ignore[attr-defined]
+            return cst.parse_expression(f"[v.numpy() for v in {owner}.variables]")
+        if name is not None and name.endswith("backend.get_value") and updated_node.args:
+            if _is_rate(updated_node.args[0].value):
+                inner = _code(updated_node.args[0].value)
+                self._forget_import(original_node.func)
+                return cst.parse_expression(f"float({inner}.numpy())")
+        if _is_float(updated_node) and _is_float(updated_node.args[0].value):
+            return updated_node.args[0].value
+        return updated_node
+
+    def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
+        """`K.set_value(model.optimizer.lr, rate)`, which Keras 3 has no longer."""
+        call = original_node.value
+        if not isinstance(call, cst.Call) or len(call.args) != 2:
+            return updated_node
+        name = self._full_name(call.func)
+        new = updated_node.value
+        if name is None or not name.endswith("backend.set_value") or not isinstance(new, cst.Call):
+            return updated_node
+        target, value = new.args[0].value, new.args[1].value
+        if not _is_rate(target) or not isinstance(target, cst.Attribute):
+            return updated_node
+        self._forget_import(call.func)
+        return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        """Remember names of optimizers, whose attributes have changed."""
+        if isinstance(node.value, cst.Call):
+            name = self._full_name(node.value.func)
+            found = find(name, self.has_verbs) if name else None
+            if found is not None and found.family != "schedule":
+                self.has_tf1 = self.has_tf1 or found.family == "tf1"
+                targets = [t.target for t in node.targets if isinstance(t.target, cst.Name)]
+                self._optimizers |= {target.value for target in targets}
+
+    def _arguments(self, found: Found, original: cst.Call, updated: cst.Call) -> list[cst.Arg]:
+        def tell(text: str) -> None:
+            self._tell(original, text)
+
+        args = list(updated.args)
+        if found.family == "legacy":
+            args = arguments.of_legacy(found.name, args, _SCHEDULES, tell)
+        elif found.family == "keras":
+            schedules = self._schedules(original.func, found)
+            args = arguments.of_keras(found.name, args, schedules, tell)
+        elif found.family == "addons":
+            args = arguments.of_addons(args)
+        elif found.family == "tf1" and found.new is None:
+            ours = TABLE[found.name].ours
+            tell(f"write keras_tfopt.{ours}, whose arguments differ, or keras_tfopt.legacy")
+        elif found.family == "tf1" and not self.has_verbs:
+            args = arguments.of_tf1(found.name, args, tell)
+        if any(_code(arg.value).startswith(f"{_SCHEDULES}.") for arg in args):
+            self._need("keras")
+        return args
+
+    def _need(self, module: str) -> None:
+        """Import a module, unless it has a name here, as by `from tensorflow import keras`."""
+        if module not in [local for *_, local in self._imports]:
+            AddImportsVisitor.add_needed_import(self.context, module)
+
+    def _schedules(self, func: Any, found: Found) -> str:
+        """Return how this program writes `keras.optimizers.schedules`."""
+        if found.new is None and isinstance(func, cst.Attribute):
+            return f"{_code(func.value)}.schedules"
+        return _SCHEDULES
+
+    # ---- What nodes are -------------------------------------------------------------------------
+
+    def _full_name(self, node: Any) -> str | None:
+        """Return the name as imported, or None if it is not."""
+        names: Iterable[Any] = self.get_metadata(QualifiedNameProvider, node, ()) or ()
+        found = {n.name for n in names if n.source == QualifiedNameSource.IMPORT}
+        return found.pop() if len(found) == 1 else None
+
+    def _is_optimizer(self, node: Any) -> bool:
+        if isinstance(node, cst.Name):
+            return node.value in self._optimizers
+        return isinstance(node, cst.Attribute) and node.attr.value == "optimizer"
+
+    def _is_method(self, node: cst.Call, name: str) -> bool:
+        func: Any = node.func
+        is_method = isinstance(func, cst.Attribute) and func.attr.value == name
+        return is_method and self._is_optimizer(func.value)
+
+    def _tell(self, node: Any, text: str) -> None:
+        position = self.get_metadata(PositionProvider, node)
+        self.findings.append(Finding(position.start.line, text))
+
+
+def _dotted(node: Any) -> str:
+    return _code(node).replace(" ", "")
+
+
+def _is_rate(node: Any) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value in ("lr", "learning_rate")
+
+
+def _is_float(node: Any) -> bool:
+    return m.matches(node, m.Call(func=m.Name("float"), args=[m.Arg()]))
+
+
+def _code(node: Any) -> str:
+    return cst.Module([]).code_for_node(node)

@@ -1,0 +1,118 @@
+"""Whole models in .h5 files of Keras 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from keras_tfopt.migrate.files import keras3
+from keras_tfopt.migrate.saved import FileError, Saved, Tensor, number
+
+_SIGNATURE = b"\x89HDF"
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5 does."""
+    with path.open("rb") as file:
+        return file.read(4) == _SIGNATURE
+
+
+def read(path: Path, optimizer: Any, variables: list[Any]) -> Saved:
+    """Return the state in an .h5 file of a whole model."""
+    try:
+        with h5py.File(path, "r") as file:
+            if "training_config" in file.attrs or "optimizer_weights" in file:
+                return _state(file, path)
+            is_keras3 = "vars" in file.get("optimizer", ())
+    except OSError as error:
+        raise FileError(f"{path} is damaged or not complete: {error}") from error
+    if is_keras3:  # a .weights.h5 under another name
+        return keras3.read(path, optimizer, variables)
+    raise FileError(
+        f"{path} has no state of an optimizer: it was written by `save_weights`, or by `save` of a "
+        "model that was not compiled. Only whole models of Keras 2 have it: `model.save('x.h5')`"
+    )
+
+
+def _state(file: Any, path: Path) -> Saved:
+    cls, config = configuration(_json(file.attrs.get("training_config"), path))
+    weights = list(_weights(file["model_weights"])) if "model_weights" in file else []
+    version = _text(file.attrs.get("keras_version", "2"))
+    if "optimizer_weights" not in file:
+        raise FileError(
+            f"{path} has no state of its optimizer {cls!r}: the model made no step before it was "
+            "saved, or was saved with `include_optimizer=False`"
+        )
+    if version.startswith("3"):
+        return keras3.from_legacy(file["optimizer_weights"], cls, config, path)
+    group = file["optimizer_weights"]
+    names = [_text(name) for name in group.attrs["weight_names"]]
+    arrays = {name.removesuffix(":0"): np.array(group[name]) for name in names}
+    return sorted_out(arrays, cls, config, weights)
+
+
+def configuration(training: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Return the class of the optimizer and its arguments, from what Keras 2 saves of `compile`."""
+    saved = training.get("optimizer_config") or {}
+    config = saved.get("config", {})
+    if "inner_optimizer" in config and str(saved.get("class_name")).endswith("LossScaleOptimizer"):
+        saved = config["inner_optimizer"]
+        config = saved.get("config", {})
+    return saved.get("class_name"), dict(config)
+
+
+def program_of(cls: str | None, is_new: bool) -> tuple[str, str | None]:
+    """Return the program and the plain name of a class, as Keras 2 saves it: `"Addons>LAMB"`."""
+    package, _, plain = (cls or "").rpartition(">")
+    if package == "Addons":
+        return "tensorflow_addons", plain
+    return ("keras 2" if is_new else "keras 2 legacy"), plain or None
+
+
+def sorted_out(
+    arrays: dict[str, np.ndarray], cls: str | None, config: dict[str, Any], weights: list[Tensor]
+) -> Saved:
+    """Return the state whose tensors have these names.
+
+    They are those of the newer class, `Adam/m/dense/kernel`, or of the legacy one,
+    `Adam/dense/kernel/m`. A program of both is TensorFlow Addons, as the latter.
+    """
+    is_new = any(name.split("/")[-1] in ("iteration", "learning_rate") for name in arrays)
+    steps, rate, others, tensors = None, number(config.get("learning_rate")), {}, []
+    for name, array in arrays.items():
+        parts = name.split("/")
+        if parts[-1] in ("iter", "iteration", "_iterations"):
+            steps = int(array)
+        elif parts[-1] in ("learning_rate", "_learning_rate") and not array.shape:
+            rate = float(array)
+        elif len(parts) < 3:
+            others[parts[-1]] = array
+        elif is_new:
+            tensors.append(Tensor(name, array, parts[1], "/".join(parts[2:])))
+        else:
+            tensors.append(Tensor(name, array, parts[-1], "/".join(parts[1:-1])))
+    program, plain = program_of(cls, is_new)
+    return Saved(program, plain, tensors, steps, rate, config, others, weights)
+
+
+def _weights(group: Any) -> Any:
+    for layer in group.attrs.get("layer_names", ()):
+        inside = group[_text(layer)]
+        for name in inside.attrs.get("weight_names", ()):
+            name = _text(name)
+            yield Tensor(name, np.array(inside[name]), "", name.removesuffix(":0"))
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _json(value: Any, path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(_text(value)) if value is not None else {}
+    except json.JSONDecodeError as error:
+        raise FileError(f"{path}: what it says of `compile` is damaged: {error}") from error

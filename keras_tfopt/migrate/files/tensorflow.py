@@ -1,0 +1,167 @@
+"""Checkpoints of TensorFlow 2, and folders of SavedModel."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_tfopt.migrate.files import hdf5
+from keras_tfopt.migrate.saved import FileError, Saved, Tensor
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_SLOT = re.compile(r"^(.+)/\.OPTIMIZER_SLOT/(.+)/([^/]+)$")
+_NEW = re.compile(r"^((?:.+/)?[^/]*)/_variables/\d+$")
+
+
+def read_folder(path: Path, name: Any) -> Saved:
+    """Return the state in a SavedModel folder, or in the last checkpoint of a folder."""
+    variables = path / "variables" / "variables"
+    if Path(f"{variables}.index").exists():
+        return _read(variables, name, *_metadata(path))
+    latest = _tensorflow().train.latest_checkpoint(str(path))
+    if latest is None:
+        raise FileError(f"{path} is no SavedModel and has no checkpoint in it")
+    return read(Path(latest), name)
+
+
+def read(path: Path, name: Any) -> Saved:
+    """Return the state in a checkpoint that objects of TensorFlow 2 wrote."""
+    return _read(path, name, None, {})
+
+
+def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Saved:
+    tf = _tensorflow()
+    try:
+        reader = tf.train.load_checkpoint(str(path))
+        known = reader.get_variable_to_shape_map()
+    except Exception as error:
+        raise FileError(f"{path} is damaged or not complete: {error}") from error
+    if _GRAPH not in known:
+        raise FileError(
+            f"{path} was written by `tf.train.Saver` of TensorFlow 1: "
+            "keras_tfopt.legacy.load_checkpoint reads it"
+        )
+    try:
+        names = _full_names(reader)
+    except Exception as error:
+        raise FileError(f"{path} is damaged or not complete: {error}") from error
+    keys = [key.removesuffix(_VALUE) for key in known if key.endswith(_VALUE)]
+    keys = [key for key in names if key in set(keys)]  # in the order of the objects
+
+    def value(key: str) -> np.ndarray:
+        try:
+            return reader.get_tensor(key + _VALUE)
+        except Exception as error:
+            raise FileError(f"{path} is damaged: {key!r} cannot be read: {error}") from error
+
+    owner = _owner(keys, name, path)
+    others = {}
+    tensors = []
+    arrays: dict[str, np.ndarray] = {}
+    weights = []
+    for key in keys:
+        slot, new = _SLOT.match(key), _NEW.match(key)
+        if slot and slot[2] == owner:
+            tensors.append(Tensor(key, value(key), slot[3], names.get(slot[1], slot[1])))
+        elif new and new[1] == owner:
+            arrays[names[key]] = value(key)
+        elif key.startswith(f"{owner}/") and not slot and not new:
+            others[key.removeprefix(f"{owner}/")] = value(key)
+        elif not slot and not new and key != "save_counter" and "keras_api/" not in key:
+            weights.append(Tensor(key, value(key), "", names[key]))
+    if arrays or "_iterations" in others:
+        found = {f"optimizer/{n}": others.pop(n) for n in ("_iterations", "_learning_rate")}
+        arrays.update({k.replace("/_", "/"): v for k, v in found.items()})
+        arrays = {("iteration" if k.endswith("iterations") else k): v for k, v in arrays.items()}
+        first = next(iter(names[k] for k in keys if _NEW.match(k)), "")
+        saved = hdf5.sorted_out(arrays, cls or _class_in(first), config, weights)
+        return dataclasses.replace(saved, others={**saved.others, **others})
+    steps = others.pop("iter", None)
+    rate = others.pop("learning_rate", None)
+    full = next((n for k, n in names.items() if k == f"{owner}/iter"), "")
+    program, plain = hdf5.program_of(cls or _class_in(full), False)
+    config = config or {k: float(v) for k, v in others.items() if not np.shape(v)}
+    return Saved(
+        program,
+        plain,
+        tensors,
+        None if steps is None else int(steps),
+        None if rate is None else float(rate),
+        config,
+        others,
+        weights,
+    )
+
+
+def _owner(keys: list[str], name: Any, path: Path) -> str:
+    """Return the key of the optimizer."""
+    found: dict[str, None] = {}
+    for key in keys:
+        slot, new = _SLOT.match(key), _NEW.match(key)
+        if slot or new:
+            found[slot[2] if slot else new[1]] = None  # type: ignore[index]
+        elif key.endswith(("/_iterations", "/iter")):
+            found[key.rpartition("/")[0]] = None
+    if name in found:
+        return name
+    if not found:
+        raise FileError(f"{path} has no state of an optimizer")
+    if name is not None or len(found) > 1:
+        raise FileError(
+            f"{path} has the optimizers {list(found)}: argument `name` must be one of them. "
+            f"Received: {name!r}"
+        )
+    return next(iter(found))
+
+
+def _class_in(full_name: str) -> str | None:
+    """Return the class in the name of a variable of an optimizer, `Adam/m/dense/kernel`."""
+    first = full_name.split("/")[0]
+    return re.sub(r"_\d+$", "", first) or None
+
+
+def _full_names(reader: Any) -> dict[str, str]:
+    """Return the names of variables by the keys of a checkpoint, in the order of the objects."""
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    graph.ParseFromString(reader.get_tensor(_GRAPH))
+    return {
+        attribute.checkpoint_key.removesuffix(_VALUE): attribute.full_name
+        for node in graph.nodes
+        for attribute in node.attributes
+    }
+
+
+def _metadata(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return class and arguments of the optimizer, as Keras 2 leaves them beside a SavedModel."""
+    file = path / "keras_metadata.pb"
+    if not file.exists():
+        return None, {}
+    # Its only message of interest holds JSON, which is found without the classes of Keras 2.
+    found = re.search(rb'"training_config": (\{.*)', file.read_bytes(), re.DOTALL)
+    if found is None:
+        return None, {}
+    try:
+        text = found[1].decode("utf-8", "replace")
+        training, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return None, {}
+    return hdf5.configuration(training)
+
+
+def _tensorflow() -> Any:
+    try:
+        import tensorflow
+    except ImportError:
+        raise ImportError(
+            "Files of TensorFlow are read by TensorFlow: `pip install tensorflow`, on any backend "
+            "of Keras"
+        ) from None
+    return tensorflow

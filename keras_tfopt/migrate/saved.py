@@ -1,0 +1,73 @@
+"""The state of an optimizer as a file has it, whatever program wrote the file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class FileError(ValueError):
+    """A file that cannot be read as what it should be; nothing has been changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor of a file.
+
+    Attributes:
+        name: What the file calls it.
+        array: Its value.
+        slot: What it is of a variable, in the words of the program that wrote it; "" for a weight.
+        variable: The name of that variable; its place among the trained ones where files tell no
+            names.
+    """
+
+    name: str
+    array: np.ndarray
+    slot: str
+    variable: str | int
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """The state of an optimizer.
+
+    Attributes:
+        program: What wrote it: a key of `sources.SOURCES`.
+        cls: Name of the optimizer's class there; None where the file does not tell.
+        tensors: The state of variables.
+        steps: How many steps were done.
+        learning_rate: A number, or None where there is a schedule or the file does not tell.
+        arguments: What is known of the arguments of the class.
+        others: Scalars that are known and have no place here, by name.
+        weights: The variables of the model, if the file has them.
+        notes: What is to be known of the file.
+    """
+
+    program: str
+    cls: str | None
+    tensors: Sequence[Tensor]
+    steps: int | None
+    learning_rate: float | None = None
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    weights: Sequence[Tensor] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def slots(self) -> list[str]:
+        """The names of what is kept for variables."""
+        return list(dict.fromkeys(tensor.slot for tensor in self.tensors))
+
+
+def number(value: Any) -> float | None:
+    """Return a number as a float, and None for anything else."""
+    if isinstance(value, (bool, str)) or value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,240 @@
+"""What programs call the state of their optimizers, and which rules of ours can go on with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_tfopt import rules as tfopt
+from keras_tfopt.migrate import rules
+from keras_tfopt.migrate.kinds import KINDS
+from keras_tfopt.migrate.saved import FileError, Saved
+from keras_tfopt.wrappers.sgd_w import AccumulatedSteps
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An optimizer of another program.
+
+    Attributes:
+        rule: The name of its rule, a key of `TARGETS`.
+        slots: What it calls the state of a variable, and what `TARGETS` calls that.
+        needs: Arguments with which the rule here is the same, beyond those with equal names.
+    """
+
+    rule: str
+    slots: Mapping[str, str]
+    needs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_MOMENTS = _same("m", "v")
+_TORCH = {"exp_avg": "m", "exp_avg_sq": "v"}
+_OUTSIDE = {"epsilon_in_root": False}
+_ADAM = Source("Adam", _same("m", "v", "vhat"))
+
+SOURCES: dict[str, dict[str, Source]] = {
+    "keras 3": {
+        name: Source({"AdamW": "Adam", "Lamb": "LAMB"}.get(name, name), kind.slots)
+        for name, kind in KINDS.items()
+    },
+    "keras 2": {
+        "SGD": Source("SGD", {"m": "momentum"}),
+        "RMSprop": Source(
+            "RMSprop", {"velocity": "rms", "momentum": "momentum", "average_gradient": "mg"}
+        ),
+        "Adagrad": Source("Adagrad", _same("accumulator")),
+        "Adadelta": Source(
+            "Adadelta", {"accumulated_grad": "accum", "accumulated_delta_var": "accum_update"}
+        ),
+        "Adam": _ADAM,
+        "AdamW": _ADAM,
+        "Adamax": Source("Adamax", {"m": "m", "u": "v"}),
+        "Nadam": Source("Nadam", _MOMENTS),
+        "Ftrl": Source("Ftrl", {"accumulator": "accum", "linear": "linear"}),
+        "Lion": Source("Lion", _same("m")),
+    },
+    "keras 2 legacy": {
+        "SGD": Source("SGD", _same("momentum")),
+        # With momentum, epsilon is in the root: `needs_of`.
+        "RMSprop": Source("RMSprop", _same("rms", "momentum", "mg"), _OUTSIDE),
+        "Adagrad": Source("Adagrad", _same("accumulator"), _OUTSIDE),
+        "Adadelta": Source("Adadelta", {"accum_grad": "accum", "accum_var": "accum_update"}),
+        "Adam": _ADAM,
+        "Adamax": Source("Adamax", _MOMENTS),
+        "Nadam": Source("Nadam", _MOMENTS, {"momentum_decay": 0.004}),
+        "Ftrl": Source("Ftrl", {"accumulator": "accum", "linear": "linear"}),
+    },
+    "tensorflow_addons": {
+        "AdaBelief": Source("AdaBelief", _same("m", "v", "vhat")),
+        "AdamW": _ADAM,
+        "LAMB": Source("LAMB", _MOMENTS),
+        "LazyAdam": _ADAM,
+        "RectifiedAdam": Source("RectifiedAdam", _same("m", "v", "vhat")),
+        "SGDW": Source("SGD", _same("momentum")),
+    },
+    "torch.optim": {
+        "SGD": Source("Momentum", {"momentum_buffer": "momentum"}),
+        "RMSprop": Source(
+            "torch RMSprop",
+            {"square_avg": "rms", "momentum_buffer": "momentum", "grad_avg": "mg"},
+            _OUTSIDE,
+        ),
+        "Adagrad": Source("Adagrad", {"sum": "accumulator"}, _OUTSIDE),
+        "Adadelta": Source("Adadelta", {"square_avg": "accum", "acc_delta": "accum_update"}),
+        "Adam": Source("Adam", {**_TORCH, "max_exp_avg_sq": "vhat"}),
+        "Adamax": Source("Adamax", {"exp_avg": "m", "exp_inf": "v"}),
+        "NAdam": Source("Nadam", {**_TORCH, "mu_product": "product"}, {"momentum_decay": 0.004}),
+        "Lion": Source("Lion", {"exp_avg": "m"}),
+    },
+    "optax": {
+        "adam": Source("Adam", {"mu": "m", "nu": "v"}),
+        "lion": Source("Lion", {"mu": "m"}),
+        "sgd": Source("Momentum", {"trace": "momentum"}),
+        "adagrad": Source("Adagrad", {"sum_of_squares": "accumulator"}),
+        "rmsprop": Source("RMSprop", {"nu": "rms"}),
+    },
+}
+
+Convert = Callable[[Any, float, Any], Any]
+"""From an array, the learning rate and the source's epsilon, to what the target keeps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A class of ours that goes on with a rule.
+
+    Attributes:
+        cls: The class; those that derive from it are targets, too.
+        convert: How state is converted, by name; other state stays as it is.
+        drops: State that it does not need.
+    """
+
+    cls: Any
+    convert: Mapping[str, Convert] = dataclasses.field(default_factory=dict)
+    drops: tuple[str, ...] = ()
+
+
+# By the name of the rule. The first class that fits counts.
+TARGETS: dict[str, tuple[Target, ...]] = {
+    "SGD": (
+        Target(AccumulatedSteps),
+        Target(tfopt.Momentum, {"momentum": lambda a, rate, epsilon: -a / rate}),
+        Target(tfopt.GradientDescent),
+    ),
+    "Momentum": (
+        Target(AccumulatedSteps, {"momentum": lambda a, rate, epsilon: -rate * a}),
+        Target(tfopt.Momentum),
+        Target(tfopt.GradientDescent),
+    ),
+    "RMSprop": (Target(rules.RMSprop), Target(tfopt.RMSProp)),
+    "torch RMSprop": tuple(
+        Target(cls, {"momentum": lambda a, rate, epsilon: rate * a})
+        for cls in (rules.RMSprop, tfopt.RMSProp)
+    ),
+    "Adagrad": (
+        Target(rules.Adagrad),
+        Target(tfopt.Adagrad, {"accumulator": lambda a, rate, epsilon: a + (epsilon or 0)}),
+    ),
+    "Adadelta": (Target(tfopt.Adadelta),),
+    "Adam": (Target(tfopt.Adam),),
+    "Adamax": (Target(tfopt.AdaMax),),
+    "Nadam": (Target(rules.Nadam),),
+    "Ftrl": (Target(tfopt.Ftrl),),
+    "Lion": (Target(tfopt.Lion),),
+    "LAMB": (Target(tfopt.LAMB),),
+    "AdaBelief": (Target(tfopt.AdaBelief),),
+    "RectifiedAdam": (Target(tfopt.RectifiedAdam),),
+}
+# State of ours that files need not have: what it is without.
+FILLED = {(tfopt.RMSProp, "momentum"): 0.0}
+# What an optimizer without such an argument does.
+CONVENTIONS = {"epsilon_in_root": True, "momentum_decay": 1.0}
+
+
+def class_of(core: Any) -> Any:
+    """Return our class whose steps an optimizer takes, which may be one of Keras."""
+    if isinstance(core, keras.optimizers.Optimizer) and type(core).__module__.startswith("keras."):
+        return KINDS[type(core).__name__].ours
+    return type(core)
+
+
+def source_of(saved: Saved, core: Any) -> Source:
+    """Return what wrote a file, as far as an optimizer can go on with it.
+
+    Raises:
+        FileError: if the optimizer cannot.
+    """
+    target, what = class_of(core), f"{saved.program}: {saved.cls}"
+    if saved.program == "keras_tfopt":
+        cls = keras.saving.get_registered_object(saved.cls) if saved.cls else None
+        source = Source(_rule_of(cls or target, what), _same(*saved.slots))
+        if _target(source, target) is None:
+            raise _other(source, target, what)
+        return source
+    known = SOURCES[saved.program]
+    if saved.program == "keras 2 legacy" and saved.cls not in known:
+        # Checkpoints tell names of optimizers alone; Addons's are of the legacy kind.
+        known = {**known, **SOURCES["tensorflow_addons"]}
+    if saved.cls in known:
+        source = known[saved.cls]
+        if _target(source, target) is None:
+            raise _other(source, target, what)
+        return source
+    fits = [s for s in known.values() if _target(s, target) and set(saved.slots) <= set(s.slots)]
+    if not fits:
+        raise FileError(
+            f"The file has state {saved.slots} of {what}, which is none of {sorted(known)} with "
+            f"which {target.__name__} could go on"
+        )
+    return fits[0]
+
+
+def target_of(source: Source, core: Any) -> Target:
+    """Return how an optimizer takes the state of a source."""
+    found = _target(source, class_of(core))
+    assert found is not None
+    return found
+
+
+def needs_of(source: Source, saved: Saved) -> dict[str, Any]:
+    """Return arguments that the optimizer must have to take the same steps."""
+    needs = dict(source.needs)
+    if saved.program == "keras 2 legacy" and source.rule == "RMSprop":
+        needs["epsilon_in_root"] = "momentum" in saved.slots
+    if "momentum_decay" in saved.arguments:
+        needs["momentum_decay"] = saved.arguments["momentum_decay"]
+    return needs
+
+
+def _target(source: Source, cls: Any) -> Target | None:
+    return next((t for t in TARGETS[source.rule] if issubclass(cls, t.cls)), None)
+
+
+def _rule_of(cls: Any, what: str) -> str:
+    """Return the rule of a class of ours: the one whose state it keeps as it is."""
+    found = [
+        (bool(target.convert), rule)
+        for rule, targets in TARGETS.items()
+        for target in targets
+        if issubclass(cls, target.cls)
+    ]
+    if not found:
+        raise FileError(
+            f"The file has state of {what}, with which only that class goes on: `load_weights` and "
+            "`keras.saving.load_model` read it"
+        )
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _other(source: Source, target: Any, what: str) -> FileError:
+    return FileError(
+        f"The file has state of {what}, and the optimizer is {target.__name__}. Take one of "
+        f"{[one.cls.__name__ for one in TARGETS[source.rule]]}"
+    )

@@ -1,0 +1,28 @@
+'''Classic SGD with decay, momentum, and Nesterov momentum.'''
+from __future__ import print_function
+
+import numpy as np
+from keras import backend as K
+from keras.layers import Dense, Input
+from keras.models import Sequential
+from keras.optimizers import SGD
+
+x_train = np.random.RandomState(0).rand(20, 4).astype('float32')
+y_train = x_train.sum(axis=1, keepdims=True)
+
+model = Sequential()
+model.add(Input((4,)))
+model.add(Dense(8, activation='tanh'))
+model.add(Dense(1))
+
+sgd = SGD(lr=0.01, decay=1e-6, momentum=0.9, nesterov=True)
+model.compile(loss='mean_squared_error', optimizer='rmsprop')
+model.fit(x_train, y_train, batch_size=10, verbose=0)
+
+model.compile(loss='mean_squared_error', optimizer=SGD(0.1, momentum=0))
+K.set_value(model.optimizer.lr, 0.05)  # smaller from here on
+print('learning rate:', K.get_value(model.optimizer.lr))
+model.fit(x_train, y_train, batch_size=10, verbose=0)
+
+model.compile(loss='mean_squared_error', optimizer=sgd)
+result = model.fit(x_train, y_train, epochs=2, batch_size=10, verbose=0).history['loss']

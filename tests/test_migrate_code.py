@@ -1,0 +1,201 @@
+"""Programs of others become programs of Keras 3: before and after, which runs."""
+
+import inspect
+import re
+import runpy
+import sys
+
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt.legacy.table import TABLE
+from keras_tfopt.migrate import __main__ as command
+from keras_tfopt.migrate.code.names import find
+from keras_tfopt.migrate.code.rewriting import rewrite
+from tests.programs import ROOT
+
+pytestmark = pytest.mark.spread  # little of it depends on the backend
+
+SCRIPTS = ROOT / "tests" / "scripts"
+NAMES = sorted(path.stem for path in (SCRIPTS / "before").glob("*.py"))
+# What is left to decide, as lines and words of the messages.
+LEFT = {
+    "keeping_state": [(5, "`lr` must be a number"), (6, "`lr` must be a number")],
+    "old_names": [(15, "momentum_decay")],
+    "tf1_session": [(17, "sessions stay as they are")],
+}
+every_script = pytest.mark.parametrize("name", NAMES)
+TENSORFLOW = pytest.mark.backends("tensorflow", reason="about graphs of TensorFlow")
+
+
+def rewritten(source):
+    done = rewrite(source.encode())
+    return done.code.decode(), done.findings
+
+
+@every_script
+def test_before_and_after(name):
+    before, after = [(SCRIPTS / way / f"{name}.py").read_bytes() for way in ("before", "after")]
+    done = rewrite(before)
+    assert done.code.decode() == after.decode()
+    expected = LEFT.get(name, [])
+    assert len(done.findings) == len(expected)
+    for finding, (line, words) in zip(done.findings, expected):
+        assert finding.line == line and words in finding.text
+    assert rewrite(after).code == after, "there is nothing to do twice"
+
+
+def test_there_are_ten():
+    assert len(NAMES) == 10
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[TENSORFLOW] * (n == "tf1_session")) for n in NAMES]
+)
+def test_what_comes_out_runs(name):
+    pytest.importorskip("tensorflow")
+    loaded = set(sys.modules)
+    result = runpy.run_path(str(SCRIPTS / "after" / f"{name}.py"))["result"]
+    assert len(result) and np.all(np.isfinite(np.asarray(result, "float64")))
+    assert not any(m.startswith("tensorflow_addons") for m in set(sys.modules) - loaded)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("addons_names", "tf1_session")])
+def test_what_goes_in_does_not_run(name):
+    """In Keras 3; a fixture that runs as it is would show nothing."""
+    pytest.importorskip("tensorflow")
+    with pytest.raises((AttributeError, ImportError, TypeError, ValueError)):
+        runpy.run_path(str(SCRIPTS / "before" / f"{name}.py"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    (
+        ("Adam(lr=0.1)", "Adam(learning_rate=0.1)"),
+        ("Adam(0.1, decay=0.)", "Adam(0.1)"),
+        ("Adam(\n    lr=0.1,  # high\n)", "Adam(\n    learning_rate=0.1,  # high\n)"),
+        ("Adam(epsilon=None, beta_1=0.5)", "Adam(beta_1=0.5)"),
+        ("Adam(1)", "Adam(1.0)"),
+        ("SGD(0.1, 0)", "SGD(0.1, 0.0)"),
+        (
+            "SGD(decay=0.1)",
+            "SGD(learning_rate=keras.optimizers.schedules.InverseTimeDecay(0.01, 1, 0.1))",
+        ),
+        ("Adam(clipvalue=0.5, jit_compile=True)", "Adam(clipvalue=0.5)"),
+        ("Adam.from_config(config)", "Adam.from_config(config)"),
+        ("legacy.Adam(epsilon=1e-8)", "keras_tfopt.Adam(epsilon=1e-8)"),
+        ("legacy.RMSprop(0.1, 0.9, 0.9)", "keras_tfopt.migrate.RMSprop(0.1, 0.9, 0.9)"),
+        (
+            "legacy.RMSprop(0.1, **more)",
+            "keras_tfopt.migrate.RMSprop(0.1, epsilon_in_root=False, **more)",
+        ),
+        (
+            "legacy.Adagrad(\n    0.1,\n    0.2,\n)",
+            "keras_tfopt.migrate.Adagrad(\n    0.1,\n    0.2,\n    epsilon_in_root=False,\n)",
+        ),
+    ),
+)
+def test_arguments(before, after):
+    head = "import keras\nfrom keras.optimizers import SGD, Adam, legacy\n\n"
+    code, _ = rewritten(f"{head}x = {before}  # why\n")
+    assert code.endswith(f"\nx = {after}  # why\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    (
+        ("keras.optimizers.Adam(**more)", "are not seen"),
+        ("keras.optimizers.Adam(clipnorm=1.0, clipvalue=0.5)", "one of"),
+        ("keras.optimizers.SGD(0.1, 0.9, 1e-6)", "order of arguments"),
+        ("keras.optimizers.legacy.Optimizer('x')", "keras_tfopt.Rule"),
+        ("class Own(keras.optimizers.Optimizer): pass", "keras_tfopt.Rule"),
+        ("model.optimizer.minimize(loss, var_list=[x])", "no `minimize`"),
+        ("model.optimizer.set_weights(weights)", "load_state"),
+        ("keras.optimizers.legacy.RMSprop(momentum=m)", "epsilon_in_root"),
+        ("import tf_keras", "Keras 2"),
+        ("from keras.optimizers import *", "one by one"),
+        ("import tensorflow_addons as tfa; tfa.optimizers.Missing()", "no 'Missing'"),
+        ("import tensorflow as tf; tf.contrib.opt.MovingAverageOptimizer(x)", "MovingAverage,"),
+        ("import tensorflow as tf; tf.train.exponential_decay(0.1, s, 5, 0.9)", "ExponentialDecay"),
+    ),
+)
+def test_what_is_left_to_decide(line, words):
+    source = f"import keras\n\n{line}\n"
+    code, findings = rewritten(source)
+    assert [finding.line for finding in findings] == [3] and words in findings[0].text
+    if "legacy.RMSprop" not in line:
+        assert code == source
+
+
+def test_other_things_of_these_names_stay():
+    source = (
+        "from torch.optim import Adam\n\n\nclass SGD:\n    lr = 1\n\n\n"
+        "x = [Adam(p, lr=0.1), SGD(), LAMB(lr=1), torch.optim.SGD(p, lr=1).lr]\n"
+    )
+    assert rewritten(source) == (source, [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n in TABLE if str(find(f"tensorflow.train.{n}", False).new).count(".") == 1],
+)
+def test_rules_in_place_of_tensorflow_1_have_its_defaults(name):
+    """The names of arguments that a program leaves out do not matter then."""
+    row, cls = TABLE[name], find(f"tensorflow.train.{name}", False).new.rpartition(".")[2]
+    ours = inspect.signature(getattr(keras_tfopt, cls)).parameters
+    for theirs, default in row.arguments.items():
+        known = {"beta1": "beta_1", "beta2": "beta_2", **row.renamed}.get(theirs, theirs)
+        if known in ours and known != "name" and default is not inspect.Parameter.empty:
+            assert ours[known].default == default, known
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+OLD = "from keras.optimizers import Adam\n\nopt = Adam(lr=0.1)\n"
+NEW = OLD.replace("lr=", "learning_rate=")
+
+
+def test_nothing_is_written_unasked(tmp_path, capsys):
+    (tmp_path / "a.py").write_text(OLD)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "b.py").write_text(OLD)
+    assert command.main([str(tmp_path)]) == 1
+    assert command.main([str(tmp_path), "--diff"]) == 1
+    out, err = capsys.readouterr()
+    assert "-opt = Adam(lr=0.1)\n+opt = Adam(learning_rate=0.1)\n" in out
+    assert "1 of 1 files to be rewritten" in err
+    assert (tmp_path / "a.py").read_text() == OLD
+    assert command.main([str(tmp_path), "--write"]) == 0
+    assert (tmp_path / "a.py").read_text() == NEW
+    assert command.main([str(tmp_path / "a.py")]) == 0
+    assert (tmp_path / ".hidden" / "b.py").read_text() == OLD
+
+
+def test_places_to_decide_are_a_status(tmp_path, capsys):
+    file = tmp_path / "a.py"
+    file.write_text(OLD + "opt.minimize(loss)\n")
+    assert command.main([str(file), "--write"]) == 1
+    assert f"{file}:4: Keras 3 has no `minimize`" in capsys.readouterr().out
+    assert file.read_text() == NEW + "opt.minimize(loss)\n"
+
+
+def test_a_syntax_error_stops_all(tmp_path, capsys):
+    (tmp_path / "a.py").write_text(OLD)
+    (tmp_path / "b.py").write_text("x = 1\nprint 'hello'\n")
+    assert command.main([str(tmp_path), "--write"]) == 2
+    assert re.search(r"b\.py:2:\d+: cannot be parsed", capsys.readouterr().err)
+    assert (tmp_path / "a.py").read_text() == OLD
+
+
+def test_a_path_that_is_not_there(tmp_path, capsys):
+    assert command.main([str(tmp_path / "none")]) == 2
+    assert "nothing at" in capsys.readouterr().err
+
+
+def test_bytes_that_are_kept(tmp_path):
+    """Line ends and encodings are those of the file."""
+    text = '# -*- coding: latin-1 -*-\nimport keras\nx = "é"\nopt = keras.optimizers.Adam(lr=1.0)\n'
+    source = text.replace("\n", "\r\n").encode("latin-1")
+    assert rewrite(source).code == source.replace(b"lr=", b"learning_rate=")
