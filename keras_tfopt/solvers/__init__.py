@@ -1,0 +1,5 @@
+"""Full-batch training: the solvers of SciPy on a Keras model."""
+
+from keras_tfopt.solvers.run import minimize
+
+__all__ = ["minimize"]
