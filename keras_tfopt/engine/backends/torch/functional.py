@@ -21,7 +21,9 @@ def value_and_gradients(
             found = torch.autograd.grad(
                 value, given, create_graph=differentiable, allow_unused=True
             )
-    gradients = [torch.zeros_like(v) if g is None else g for g, v in zip(found, values)]
+    gradients = [
+        torch.zeros_like(v) if g is None else g for g, v in zip(found, values, strict=True)
+    ]
     return (value if differentiable else value.detach()), gradients
 
 
