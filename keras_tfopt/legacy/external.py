@@ -148,11 +148,17 @@ class ExternalOptimizerInterface:
 class ScipyOptimizerInterface(ExternalOptimizerInterface):
     """Minimize a loss by `scipy.optimize.minimize`, with bounds and constraints.
 
-    See `ExternalOptimizerInterface` for the other arguments. SciPy is the extra `solvers`.
+    SciPy is the extra `solvers`.
 
     Args:
-        method: Name of a method of SciPy. Defaults to "L-BFGS-B".
-        options: Dictionary of the method's options, and other arguments of
+        loss: Scalar tensor of the graph; in eager code, a function that returns one.
+        var_list: List of variables, or None for those that can be trained.
+        equalities: List of tensors or functions that are to be zero, or None.
+        inequalities: List of those that are to be at least zero, or None.
+        var_to_bounds: Dictionary, or list of pairs, from variables to `(low, high)`, or None. See
+            `ExternalOptimizerInterface`.
+        **optimizer_kwargs: `method`, the name of a method of SciPy, which defaults to "L-BFGS-B";
+            `options`, a dictionary of the method's options; and other arguments of
             `scipy.optimize.minimize`, but for those that the interface sets: `jac`, `callback`,
             `constraints`, `bounds`.
 
