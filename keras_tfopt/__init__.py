@@ -8,6 +8,7 @@ from keras_tfopt import layers as layers
 from keras_tfopt import migrate as migrate
 from keras_tfopt import rules as rules
 from keras_tfopt import schedules as schedules
+from keras_tfopt import solvers as solvers
 from keras_tfopt import wrappers as wrappers
 from keras_tfopt._version import __version__ as __version__
 from keras_tfopt.checks import check_bool as check_bool
@@ -97,6 +98,7 @@ if not TYPE_CHECKING:  # to type checkers, `as` and `*` say the same
         "schedules",
         "SharpnessAware",
         "Slot",
+        "solvers",
         "swap_optimizer",
         "SyncReplicas",
         "to_keras",

@@ -11,10 +11,11 @@ from keras import ops
 from keras_tfopt.checks import check_bool, check_hyperparameter, check_integer
 from keras_tfopt.engine import backend
 from keras_tfopt.rule import register
+from keras_tfopt.trainer import Trainer, assign
 
 
 @register
-class SharpnessAware(keras.Model):
+class SharpnessAware(Trainer):
     r"""Train a model by sharpness-aware minimization (SAM), in plain `fit`.
 
     A training step computes two gradients of a batch: one at the weights :math:`w`, and one at the
@@ -90,24 +91,11 @@ class SharpnessAware(keras.Model):
         ascent_steps: int = 1,
         **kwargs: Any,
     ):
-        if not isinstance(model, keras.Model):
-            raise TypeError(f"Argument `model` must be a keras.Model. Received: {model!r}")
-        super().__init__(**kwargs)
-        self.model = model
+        super().__init__(model, **kwargs)
         self.rho = check_hyperparameter("rho", rho, 0, left_open=True)
         self.alpha = check_hyperparameter("alpha", alpha, 0)
         self.adaptive = check_bool("adaptive", adaptive)
         self.ascent_steps = check_integer("ascent_steps", ascent_steps, 1)
-
-    def build(self, input_shape: Any) -> None:
-        """Build the model, too."""
-        if not self.model.built:
-            self.model.build(input_shape)
-        super().build(input_shape)
-
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return what the model returns."""
-        return self.model(inputs, training=training)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments, in a form that can be saved."""
@@ -128,53 +116,14 @@ class SharpnessAware(keras.Model):
         parts = {name: restore(config[name], custom_objects) for name in ("model", "rho", "alpha")}
         return cls(**{**config, **parts})
 
-    def train_step(self, *state_and_data: Any) -> Any:
-        """Take a training step; return metrics and, on JAX, the new state.
-
-        Args:
-            *state_and_data: The batch. On JAX, the state comes before it: the values of trainable,
-                other, optimizer's and metrics' variables.
-        """
-        if len(state_and_data) == 1:
-            grads = self._gradients(state_and_data[0])
-            self.optimizer.apply(grads, self.trainable_variables)
-            return self.get_metrics_result()
-        state, data = state_and_data
-        variables = (
-            self.trainable_variables,
-            self.non_trainable_variables,
-            self.optimizer.variables,
-            self.metrics_variables,
-        )
-        pairs = [
-            pair
-            for some, values in zip(variables, state, strict=True)
-            for pair in zip(some, values, strict=True)
-        ]
-        with keras.StatelessScope(state_mapping=pairs) as scope:
-            grads = self._gradients(data)
-            logs = self.get_metrics_result()
-        _, others, _, metrics = ([scope.get_current_value(v) for v in some] for some in variables)
-        trained, slots = self.optimizer.stateless_apply(state[2], grads, state[0])
-        return logs, (trained, others, slots, metrics)
-
-    def _gradients(self, data: Any) -> list[Any]:
+    def _gradients(self, data: Any) -> tuple[list[Any], None]:
         """Return the gradients that the optimizer takes.
 
         Variables are as before, but for those that a training call and metrics change.
         """
-        strategy = getattr(self, "distribute_strategy", None)
-        if strategy is not None and strategy.num_replicas_in_sync > 1:
-            raise NotImplementedError(
-                "SharpnessAware cannot train on several replicas of tf.distribute: a variable has "
-                "one value on all of them. Use JAX with keras.distribution, or one replica"
-            )
-        if not self.built:  # variables, of which the gradients are, come first
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-            self.build(keras.tree.map_structure(lambda tensor: tensor.shape, x))
         variables, others = self.trainable_variables, self.non_trainable_variables
         before, random = [ops.copy(v) for v in others], backend.random_state()
-        first = self._gradients_here(data, measure=True)
+        _, first = self._loss_and_gradients(data, measure=True)
         after = [ops.copy(v) for v in others]
         home = [ops.copy(v) for v in variables]
         steps = self.optimizer.iterations
@@ -185,37 +134,14 @@ class SharpnessAware(keras.Model):
         for _ in range(self.ascent_steps):
             for variable, distance in zip(variables, self._uphill(last, rho), strict=True):
                 variable.assign_add(distance)
-            _assign(others, before)
+            assign(others, before)
             backend.set_random_state(random)
-            last = self._gradients_here(data, measure=False)
-        _assign(variables, home)
-        _assign(others, after)
+            _, last = self._loss_and_gradients(data, measure=False)
+        assign(variables, home)
+        assign(others, after)
         if isinstance(alpha, float) and alpha == 0:
-            return last
-        return _without_part_across(first, last, alpha)
-
-    def _gradients_here(self, data: Any, measure: bool) -> list[Any]:
-        """Return the gradients of the loss, which is scaled as the optimizer wants, of a batch.
-
-        Args:
-            data: The batch.
-            measure: Whether metrics count it.
-        """
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-
-        def loss() -> Any:
-            y_pred = self(x, training=True)
-            value = self.compute_loss(x, y, y_pred, sample_weight, training=True)
-            if measure:
-                size = ops.shape(keras.tree.flatten(x)[0])[0]
-                tracker = next(metric for metric in self.metrics if metric.name == "loss")
-                tracker.update_state(value, sample_weight=size)
-                self.compute_metrics(x, y, y_pred, sample_weight)
-            return self.optimizer.scale_loss(value)
-
-        variables = self.trainable_variables
-        _, grads, _ = backend.loss_and_gradients(loss, variables, None, [])
-        return [_dense(g, v) for g, v in zip(grads, variables, strict=True)]
+            return last, None
+        return _without_part_across(first, last, alpha), None
 
     def _uphill(self, grads: Sequence[Any], rho: Any) -> list[Any]:
         """Return how far each variable goes uphill."""
@@ -227,19 +153,6 @@ class SharpnessAware(keras.Model):
         norm = ops.sqrt(_product(grads, grads))
         factor = ops.where(norm > 0, rho / ops.where(norm > 0, norm, 1.0), 0.0)
         return [g * s * ops.cast(factor, g.dtype) for g, s in zip(grads, scales, strict=True)]
-
-
-def _dense(gradient: Any, variable: Any) -> Any:
-    """Return a gradient as a tensor of the variable's shape."""
-    if gradient is None:
-        return ops.zeros_like(variable)
-    rows = backend.from_native(gradient, variable.shape)
-    return gradient if rows is None else backend.to_dense(rows)
-
-
-def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
 
 
 def _float32(x: Any) -> Any:

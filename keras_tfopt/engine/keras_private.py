@@ -53,6 +53,7 @@ ATTRIBUTES = {
     "_embeddings": "the table itself; `embeddings` adds what lora has learned",
     "_flatten_layers": "all layers inside of a model, at any depth",
     "_seed_generators": "their states are values that a step changes",
+    "_initial_epoch": "where BackupAndRestore tells a run to go on",
     "_remat_mode": "whether a layer is rematerialized, which would lose its row gradients",
 }
 
@@ -145,6 +146,16 @@ def read_uncast(variable: Any) -> None:
 def exempt_from_rematerialization(layer: Any) -> None:
     """Keep a layer from being computed again in the backward pass."""
     layer._remat_mode = None
+
+
+def set_initial_epoch(model: Any, epoch: int | None) -> None:
+    """Forget where a run is to go on, or say so."""
+    model._initial_epoch = epoch
+
+
+def initial_epoch(model: Any) -> int | None:
+    """Return where `keras.callbacks.BackupAndRestore` tells a run to go on; None if it does not."""
+    return model._initial_epoch
 
 
 # ---- PyTorch -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,10 +31,12 @@ from keras_tfopt.engine.options import check_learning_rate
 from keras_tfopt.legacy.arguments import OfTable, as_in_the_original, build_optimizer, rate_of
 from keras_tfopt.legacy.imperative import Imperative
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
+from keras_tfopt.legacy.problem import EagerProblem
 from keras_tfopt.legacy.saver import SwappingSaver
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
 
+problem_of = EagerProblem
 OptimizerBase, MODULES = Optimizer, "keras_tfopt.legacy"
 
 
@@ -47,6 +50,11 @@ def native(variable: Any) -> Any:
 
 
 read, name_of = ops.convert_to_tensor, path_of
+
+
+def log(text: str) -> None:
+    """Write to the log of this package."""
+    logging.getLogger("keras_tfopt").info("%s", text)
 
 
 def make_variable(

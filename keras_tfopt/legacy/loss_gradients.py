@@ -35,7 +35,7 @@ def gradients_of_loss(
     """
 
     def checked() -> Any:
-        return _checked(loss())
+        return checked_loss(loss())
 
     def seed(result: Any) -> Any:
         return _seed(weight, result)
@@ -50,7 +50,7 @@ def gradients_of_loss(
     return [(gradients.get(id(variable)), variable) for variable in variables]
 
 
-def _checked(result: Any) -> Any:
+def checked_loss(result: Any) -> Any:
     """Return a loss as a tensor, or raise an error."""
     if isinstance(result, keras.Variable):
         result = result.value

@@ -7,7 +7,16 @@ import inspect
 from typing import Any
 
 from keras_tfopt.engine import check_arguments, keras_optimizers, nearest
-from keras_tfopt.legacy import custom, decay, functions, rules, sign_decay, workers, wrapping
+from keras_tfopt.legacy import (
+    custom,
+    decay,
+    external,
+    functions,
+    rules,
+    sign_decay,
+    workers,
+    wrapping,
+)
 from keras_tfopt.legacy.arguments import owner_of
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.select import running
@@ -38,7 +47,7 @@ VERBS: dict[str, type] = {
 OTHERS: dict[str, Any] = {
     name: next(
         getattr(module, name)
-        for module in (custom, decay, workers, functions, sign_decay)
+        for module in (custom, decay, external, workers, functions, sign_decay)
         if hasattr(module, name)
     )
     for name in NAMES

@@ -29,6 +29,7 @@ from keras_tfopt.rules.laprop import LaProp as LaProp
 from keras_tfopt.rules.lars import LARS as LARS
 from keras_tfopt.rules.lazy_adam import LazyAdam as LazyAdam
 from keras_tfopt.rules.lazy_adam_gs import LazyAdamGS as LazyAdamGS
+from keras_tfopt.rules.lbfgs import LBFGS as LBFGS
 from keras_tfopt.rules.lion import Lion as Lion
 from keras_tfopt.rules.mars import MARS as MARS
 from keras_tfopt.rules.matrix_roots import matrix_inverse_pth_root as matrix_inverse_pth_root

@@ -131,4 +131,14 @@ CASES = (
             ),
         },
     ),
+    Case(
+        keras_tfopt.LBFGS,
+        variants={
+            "hyper": dict(learning_rate=0.05, memory=3),  # fewer than the steps of the run
+            "defaults": dict(learning_rate=0.05),
+        },
+        refused={"memory": COUNT},
+        quadratic=Training(60, learning_rate=0.5),
+        rosenbrock=Training(1000, learning_rate=0.1),
+    ),
 )

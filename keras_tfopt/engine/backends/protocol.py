@@ -339,6 +339,26 @@ class LossGradients(Protocol):
             by_rows: Whether tables in which the loss only looks rows up get row gradients.
         """
 
+    def value_and_gradients(
+        self,
+        function: Callable[[list[Any]], Any],
+        values: list[Any],
+        differentiable: bool = False,
+    ) -> tuple[Any, list[Any]]:
+        """Return the scalar that a pure function of tensors returns, and its gradients.
+
+        Code that is being compiled may call it. A gradient is zeros where nothing depends.
+
+        Args:
+            function: Function of a list of tensors, which assigns nothing.
+            values: The tensors.
+            differentiable: Whether value and gradients will be differentiated again. On PyTorch,
+                the tensors must then require gradients.
+        """
+
+    def compiled(self, function: Callable) -> Callable:
+        """Return a pure function, compiled once for each set of shapes; the same on PyTorch."""
+
     def check_traceable(self, verb: str, assigns: bool = True) -> None:
         """Raise a RuntimeError if a verb is called where it cannot work.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.graph.backend import apart, in_a_graph, is_variable, name_of, native, read
 from keras_tfopt.legacy.graph.custom import CustomVerbs
+from keras_tfopt.legacy.graph.problem import log, problem_of
 from keras_tfopt.legacy.graph.rules import AllVariablesVerbs, RuleVerbs
 from keras_tfopt.legacy.graph.servers import make_variable
 from keras_tfopt.legacy.graph.wrapping import DecayVerbs, MultitaskVerbs, WrapperVerbs
@@ -24,10 +25,12 @@ __all__ = [
     "apart",
     "form_of",
     "is_variable",
+    "log",
     "make_variable",
     "name_of",
     "native",
     "outside_compiler",
+    "problem_of",
     "read",
 ]
 

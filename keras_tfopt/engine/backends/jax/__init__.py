@@ -15,6 +15,7 @@ from keras_tfopt.engine.backends.defaults import (
     set_random_state,
     without_gradients,
 )
+from keras_tfopt.engine.backends.jax.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.jax.lookup import from_native, look_up
 from keras_tfopt.engine.backends.jax.loss import check_traceable, loss_and_gradients
 from keras_tfopt.engine.backends.jax.rows import (

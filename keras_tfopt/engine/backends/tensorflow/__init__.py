@@ -10,6 +10,7 @@ from keras_tfopt.engine.backends.defaults import (
     with_averages,
     without_gradients,
 )
+from keras_tfopt.engine.backends.tensorflow.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.tensorflow.lookup import look_up
 from keras_tfopt.engine.backends.tensorflow.loss import check_traceable, loss_and_gradients
 from keras_tfopt.engine.backends.tensorflow.rows import (

@@ -14,6 +14,7 @@ from keras_tfopt.engine.backends.defaults import (
     replicas,
     with_averages,
 )
+from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.torch.lookup import look_up
 from keras_tfopt.engine.backends.torch.loss import check_traceable, loss_and_gradients
 from keras_tfopt.engine.backends.torch.pieces import run_in_pieces

@@ -1,0 +1,171 @@
+"""A training step that searches along the step of the optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.checks import check_integer, check_number
+from keras_tfopt.rule import register
+from keras_tfopt.solvers.flat import Flattening
+from keras_tfopt.trainer import Trainer
+
+
+@register
+class LineSearch(Trainer):
+    r"""Train a model by steps whose length is searched for, in plain `fit`.
+
+    The optimizer says where a step goes, from the weights $w$ to $w + p$. The weights go to
+    $w + a p$ with an $a$ that meets the strong Wolfe conditions, with
+    $\varphi(a) = L(w + a p)$:
+
+    $$
+    \varphi(a) \leq \varphi(0) + c_1 a \varphi'(0), \qquad
+    |\varphi'(a)| \leq c_2 |\varphi'(0)|
+    $$
+
+    $a = 1$ is tried first. Then $a$ grows until an interval has such a point, in which cubic
+    interpolation finds one. Where none is found in `max_evaluations`, the best point with the first
+    condition is taken, or the weights stay. They stay where $p$ does not go downhill.
+
+    It is made for `keras_tfopt.LBFGS`, with a batch that is all of the data: with another batch in
+    each step, the curvature that the optimizer sees is that of other losses. Each step takes two
+    evaluations of the loss or more. All see the same dropout. The trained weights are those of
+    `model`: save that one.
+
+    Args:
+        model: A `keras.Model`, built or not.
+        max_evaluations: Integer >= 1: evaluations in a step after the first. Defaults to 20.
+        decrease: $c_1$ in (0, 0.5). Defaults to 1e-4.
+        curvature: $c_2$ in [0, 1), more than `decrease`. Defaults to 0.9.
+        **kwargs: Those of `keras.Model`: `name`, `dtype`, `trainable`.
+
+    Row gradients: they are made dense.
+
+    Raises:
+        TypeError: if `model` is no `keras.Model`.
+        ValueError: if a number is out of its range.
+        NotImplementedError: in `fit` under a `tf.distribute` strategy of several replicas.
+
+    Example:
+
+    >>> trainer = keras_tfopt.solvers.LineSearch(model)
+    >>> trainer.compile(keras_tfopt.LBFGS(memory=20), loss="mse")
+    >>> trainer.fit(x, y, batch_size=len(x), epochs=200)
+
+    Reference: Nocedal and Wright, "Numerical Optimization" (2006), section 3.5.
+
+    Differences: `optax.lbfgs` and `torch.optim.LBFGS` keep the last loss and gradient for the next
+    step. Here a step begins with an evaluation, since its batch may be another one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        max_evaluations: int = 20,
+        decrease: float = 1e-4,
+        curvature: float = 0.9,
+        **kwargs: Any,
+    ):
+        max_evaluations = check_integer("max_evaluations", max_evaluations, 1)
+        decrease = check_number("decrease", decrease, 0, 0.5, left_open=True, right_open=True)
+        curvature = check_number("curvature", curvature, decrease, 1, right_open=True)
+        super().__init__(model, **kwargs)
+        self.max_evaluations = max_evaluations
+        self.decrease, self.curvature = decrease, curvature
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, in a form that can be saved."""
+        return {
+            **super().get_config(),
+            "model": keras.saving.serialize_keras_object(self.model),
+            "max_evaluations": self.max_evaluations,
+            "decrease": self.decrease,
+            "curvature": self.curvature,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return the trainer of a configuration."""
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
+        return cls(**{**config, "model": model})
+
+    def _gradients(self, data: Any) -> tuple[list[Any], Any]:
+        loss, grads = self._loss_and_gradients(data, measure=True)
+        return grads, (loss, grads)
+
+    def _settle(self, before: Any, after: Any, data: Any, known: Any) -> list[Any]:
+        flattening = Flattening(self.trainable_variables)
+        start = flattening.join(before)
+        direction = flattening.join(after) - start
+        loss, grads = known
+        first = ops.cast(loss, start.dtype)
+        slope = ops.sum(flattening.join(grads) * direction)
+
+        def along(a: Any) -> tuple[Any, Any]:
+            value, gradient = flattening.value_and_gradient(
+                lambda: self._loss(data, measure=False), start + a * direction
+            )
+            return value, ops.sum(gradient * direction)
+
+        length = search(along, first, slope, self.max_evaluations, self.decrease, self.curvature)
+        return flattening.split(start + length * direction)
+
+
+def search(
+    along: Any, first: Any, slope: Any, evaluations: int, decrease: float, curvature: float
+) -> Any:
+    """Return a step length that meets the strong Wolfe conditions.
+
+    Args:
+        along: Function from a length to value and slope, scalar tensors.
+        first: Value at 0.
+        slope: Slope at 0.
+        evaluations: How often `along` may be called.
+        decrease: The constant of the first condition.
+        curvature: The constant of the second condition.
+    """
+    zero, one = ops.zeros_like(first), ops.ones_like(first)
+
+    # An interval from `low`, the best length with enough decrease, to `high`; until a `high` is
+    # known, it is open. Each of both has a length, a value and a slope.
+    def unfinished(count: Any, done: Any, closed: Any, a: Any, low: Any, high: Any) -> Any:
+        return ops.logical_and(ops.logical_not(done), count < evaluations)
+
+    def step(count: Any, done: Any, closed: Any, a: Any, low: Any, high: Any) -> Any:
+        value, derivative = along(a)
+        here = ops.stack([a, value, derivative])
+        known = ops.logical_and(ops.isfinite(value), ops.isfinite(derivative))
+        enough = ops.logical_and(known, value <= first + decrease * a * slope)
+        enough = ops.logical_and(enough, ops.logical_or(value < low[1], low[0] <= 0))
+        done = ops.logical_and(enough, ops.abs(derivative) <= curvature * ops.abs(slope))
+        forward = ops.logical_or(ops.logical_not(closed), high[0] > low[0])
+        back = ops.where(forward, derivative, -derivative) >= 0  # the slope points to `low`
+        turned = ops.logical_and(enough, back)
+        high = ops.where(enough, ops.where(back, low, high), here)
+        low = ops.where(enough, here, low)
+        closed = ops.logical_or(closed, ops.logical_or(ops.logical_not(enough), turned))
+        a = ops.where(closed, _between(low, high), 2 * a)
+        return count + 1, done, closed, a, low, high
+
+    start = ops.stack([zero, first, slope])
+    downhill = slope < 0
+    false = ops.logical_and(downhill, ops.logical_not(downhill))
+    state = (ops.cast(zero, "int32"), ops.logical_not(downhill), false, one, start, start)
+    return ops.while_loop(unfinished, step, state)[4][0]
+
+
+def _between(low: Any, high: Any) -> Any:
+    """Return the minimum of the cubic through both ends, at least a tenth away from them."""
+    width = high[0] - low[0]
+    safe = ops.where(ops.equal(width, 0), ops.ones_like(width), width)
+    theta = low[2] + high[2] - 3 * (high[1] - low[1]) / safe
+    root = ops.sqrt(ops.maximum(theta * theta - low[2] * high[2], ops.zeros_like(width)))
+    root = ops.where(width < 0, -root, root)
+    bottom = high[2] - low[2] + 2 * root
+    part = 1 - (high[2] + root - theta) / ops.where(ops.equal(bottom, 0), root * 0 + 1, bottom)
+    usable = ops.logical_and(ops.isfinite(part), ops.logical_not(ops.equal(bottom, 0)))
+    part = ops.where(usable, part, ops.ones_like(part) / 2)
+    return low[0] + ops.clip(part, 0.1, 0.9) * width

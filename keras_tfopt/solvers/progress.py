@@ -1,0 +1,155 @@
+"""A run of a solver as callbacks of Keras see it: each iteration is an epoch of one step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tfopt.engine.keras_private import initial_epoch, set_initial_epoch
+from keras_tfopt.solvers.flat import Flattening
+from keras_tfopt.solvers.objective import Objective
+
+
+class Stopped(Exception):
+    """The run ends, for the reason that the message says."""
+
+
+@contextlib.contextmanager
+def _with_optimizer(model: Any) -> Iterator[None]:
+    """Let a model that is not compiled have no optimizer, where callbacks ask for it."""
+    missing = not hasattr(model, "optimizer")
+    if missing:
+        model.optimizer = None
+    try:
+        yield
+    finally:
+        if missing:
+            del model.optimizer
+
+
+class Run:
+    """Evaluate the loss for a solver, and keep its best iterate.
+
+    Args:
+        objective: The loss.
+        flattening: The variables of the model.
+        model: The model, which has the weights of the last iterate when callbacks are called.
+        callbacks: List of callbacks, or None.
+        verbose: 0, 1 or 2.
+        gradient: Whether the solver takes gradients.
+        keep_last: Whether the last iterate counts as the best, as where there are constraints.
+        iterations: The largest number of iterations, or None.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        flattening: Flattening,
+        model: Any,
+        callbacks: Any,
+        verbose: int,
+        gradient: bool,
+        keep_last: bool,
+        iterations: int | None,
+    ):
+        self._objective, self._flattening, self._model = objective, flattening, model
+        self._gradient, self._keep_last, self._verbose = gradient, keep_last, verbose
+        self._iterations = iterations
+        self.callbacks = keras.callbacks.CallbackList(
+            callbacks, add_history=True, model=model, epochs=iterations, steps=1, verbose=0
+        )
+        self.history = next(
+            one for one in self.callbacks.callbacks if isinstance(one, keras.callbacks.History)
+        )
+        self._progress: Any = None
+        self._logs: dict[str, float] = {}
+        self._is_open = False  # whether callbacks know that an iteration has begun
+        self._last: tuple[np.ndarray, float, np.ndarray] | None = None
+        self.evaluations = 0
+        self.best: np.ndarray | None = None
+        self.best_loss = np.inf
+        self.epoch = self.first = 0
+
+    @contextlib.contextmanager
+    def begun(self, first: int) -> Iterator[None]:
+        """Return a context that calls what is called at the beginning and at the end.
+
+        A callback may restore weights at the beginning, and go on. In the end the model has the
+        best weights; so it has after an error, where callbacks are called no more, as in `fit`.
+        """
+        with _with_optimizer(self._model):
+            self._model.stop_training = False
+            set_initial_epoch(self._model, None)
+            self.callbacks.on_train_begin()
+            self.epoch = self.first = initial_epoch(self._model) or first
+            set_initial_epoch(self._model, None)
+            self._progress = keras.utils.Progbar(
+                self._iterations,
+                verbose=int(self._verbose == 1),
+                stateful_metrics=["loss", "gradient_norm"],
+                unit_name="iteration",
+            )
+            try:
+                yield
+            finally:
+                if self.best is not None:
+                    self._flattening.assign(self.best)
+            if self.epoch > self.first:
+                self._progress.update(self.epoch, list(self._logs.items()), finalize=True)
+            self.callbacks.on_train_end(dict(self._logs))
+
+    def value(self, x: np.ndarray) -> float:
+        """Return the loss."""
+        return self.value_and_gradient(x)[0]
+
+    def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the loss and its gradient, or stop where one is not finite."""
+        if not self._is_open:
+            self.callbacks.on_epoch_begin(self.epoch)
+            self.callbacks.on_train_batch_begin(0)
+            self._is_open = True
+        loss, gradient = self._objective.value_and_gradient(x)
+        self.evaluations += 1
+        self._last = x.copy(), loss, gradient
+        if self.best is None:
+            self.best, self.best_loss = x.copy(), loss
+        if np.isnan(loss) or (self._gradient and not np.isfinite(loss)):
+            raise Stopped(f"The loss is {loss} in evaluation {self.evaluations}")
+        if self._gradient and not np.all(np.isfinite(gradient)):
+            raise Stopped(f"The gradient is not finite in evaluation {self.evaluations}")
+        return loss, gradient
+
+    def iterate(self, x: np.ndarray, *_: Any) -> None:
+        """Note the end of an iteration, and call callbacks."""
+        loss, gradient = self._at(x)
+        self.consider(x, loss)
+        self._flattening.assign(x)
+        self._logs = {"loss": loss}
+        if self._gradient:
+            self._logs["gradient_norm"] = float(np.max(np.abs(gradient)))
+        self.callbacks.on_train_batch_end(0, dict(self._logs))
+        self.callbacks.on_epoch_end(self.epoch, dict(self._logs))
+        self._is_open = False
+        self.epoch += 1
+        self._progress.update(self.epoch, list(self._logs.items()), finalize=False)
+        if self._verbose == 2:
+            shown = " - ".join(f"{name}: {value:.6g}" for name, value in self._logs.items())
+            print(f"Iteration {self.epoch} - {shown}", flush=True)
+        if self._model.stop_training:
+            raise Stopped("A callback has stopped the run")
+
+    def consider(self, x: np.ndarray, loss: float) -> None:
+        """Keep a point if it is the best so far."""
+        if self._keep_last or self.best is None or not self.best_loss <= loss:
+            self.best, self.best_loss = x.copy(), loss
+
+    def _at(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the loss and its gradient at an iterate, which mostly is the last evaluation."""
+        if self._last is None or not np.array_equal(self._last[0], x):
+            self.value_and_gradient(x)
+        assert self._last is not None
+        return self._last[1:]

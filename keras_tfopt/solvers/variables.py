@@ -1,0 +1,133 @@
+"""Bounds and constraints on the variables of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tfopt.engine import Like, check_choice, is_chosen, path_of
+from keras_tfopt.engine.selection import near_paths, shown
+from keras_tfopt.solvers.flat import FlatFunction, Flattening
+
+
+def bounds_of(bounds: Any, flattening: Flattening) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the lowest and the highest value of each number, or raise an error.
+
+    Args:
+        bounds: None, or a dictionary from patterns for paths to pairs `(low, high)`.
+        flattening: The variables.
+    """
+    if bounds is None or (isinstance(bounds, Mapping) and not bounds):
+        return None
+    if not isinstance(bounds, Mapping):
+        raise TypeError(
+            "Argument `bounds` must be a dictionary from regular expressions for paths of "
+            f"variables to pairs (low, high). Received: {bounds!r}"
+        )
+    likes = [
+        Like(shape, dtype, path_of(variable))
+        for variable, shape, dtype in zip(
+            flattening.variables, flattening.shapes, flattening.dtypes, strict=True
+        )
+    ]
+    lows = [np.full(shape, -np.inf) for shape in flattening.shapes]
+    highs = [np.full(shape, np.inf) for shape in flattening.shapes]
+    taken: dict[int, Any] = {}
+    for choice, pair in bounds.items():
+        checked = check_choice("bounds", choice)
+        places = [n for n, like in enumerate(likes) if is_chosen(like, checked)]
+        if not places:
+            raise ValueError(
+                f"Argument `bounds` must have patterns that match variables of the model. "
+                f"Received: {shown(checked)!r}. Near names: {near_paths(shown(checked), likes)}"
+            )
+        for n in places:
+            if n in taken:
+                raise ValueError(
+                    f"Argument `bounds` must have one pattern for a variable. Received: "
+                    f"{taken[n]!r} and {shown(checked)!r}, which both match {likes[n].path!r}"
+                )
+            taken[n] = shown(checked)
+            lows[n], highs[n] = _pair(pair, likes[n])
+    return tuple(np.concatenate([part.ravel() for part in side]) for side in (lows, highs))  # type: ignore[return-value]
+
+
+def _pair(pair: Any, like: Like) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ValueError(
+            f"Argument `bounds` must have pairs (low, high). Received: {pair!r} for {like.path!r}"
+        )
+    sides = []
+    for bound, none in zip(pair, (-np.inf, np.inf), strict=True):
+        try:
+            side = np.asarray(none if bound is None else bound, float)
+            sides.append(np.broadcast_to(side, like.shape).astype(float))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"Argument `bounds` must have numbers, None, or arrays that can be broadcast to "
+                f"the shape {like.shape} of {like.path!r}. Received: {bound!r}"
+            ) from None
+    low, high = sides
+    if not np.all(low <= high):  # NaN, too
+        raise ValueError(
+            f"Argument `bounds` must have low <= high. Received: {pair!r} for {like.path!r}"
+        )
+    return low, high
+
+
+class Constraints:
+    """Constraints in the form that SciPy takes.
+
+    Args:
+        constraints: Dictionaries with "type", "eq" or "ineq", and "fun", a function of the model.
+        model: The model.
+        flattening: Its trainable variables.
+    """
+
+    def __init__(self, constraints: Any, model: Any, flattening: Flattening):
+        if isinstance(constraints, Mapping):
+            constraints = [constraints]
+        if not isinstance(constraints, Sequence):
+            raise TypeError(
+                f"Argument `constraints` must be a list of dictionaries. Received: {constraints!r}"
+            )
+        self.for_scipy = []
+        for one in constraints:
+            _check_constraint(one)
+            function = FlatFunction(
+                _of_model(one["fun"], model), flattening, model.non_trainable_variables
+            )
+            self.for_scipy.append({"type": one["type"], **_with_gradient(function)})
+
+
+def _check_constraint(one: Any) -> None:
+    known = isinstance(one, Mapping) and set(one) == {"type", "fun"}
+    if not known or one["type"] not in ("eq", "ineq") or not callable(one["fun"]):
+        raise ValueError(
+            "Argument `constraints` must have dictionaries with `type`, 'eq' (the function is 0) "
+            "or 'ineq' (it is >= 0), and `fun`, a function of the model that returns a scalar "
+            f"tensor. Received: {one!r}"
+        )
+
+
+def _of_model(function: Any, model: Any) -> Any:
+    def of_data(data: Any) -> Any:
+        value = keras.ops.convert_to_tensor(function(model))
+        if tuple(value.shape) != ():
+            raise ValueError(
+                "Argument `constraints` must have functions that return a scalar tensor; several "
+                f"numbers are several constraints. Received: shape {tuple(value.shape)}"
+            )
+        return value
+
+    return of_data
+
+
+def _with_gradient(function: FlatFunction) -> dict[str, Any]:
+    return {
+        "fun": lambda x: function(x, None)[0],
+        "jac": lambda x: function(x, None)[1].astype(float),
+    }

@@ -1,0 +1,143 @@
+"""Models that train another model by a training step of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tfopt.engine import backend
+
+
+class Trainer(keras.Model):
+    """Train a model by more than one evaluation of the loss in a step.
+
+    A subclass says by `_gradients` what the optimizer takes, and by `_settle` where the weights go
+    after the optimizer's step. The trained weights are those of `model`.
+
+    Args:
+        model: A `keras.Model`, built or not.
+        **kwargs: Those of `keras.Model`.
+    """
+
+    def __init__(self, model: Any, **kwargs: Any):
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"Argument `model` must be a keras.Model. Received: {model!r}")
+        super().__init__(**kwargs)
+        self.model = model
+
+    def build(self, input_shape: Any) -> None:
+        """Build the model, too."""
+        if not self.model.built:
+            self.model.build(input_shape)
+        super().build(input_shape)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Return what the model returns."""
+        return self.model(inputs, training=training)
+
+    def train_step(self, *state_and_data: Any) -> Any:
+        """Take a training step; return metrics and, on JAX, the new state.
+
+        Args:
+            *state_and_data: The batch. On JAX, the state comes before it: the values of trainable,
+                other, optimizer's and metrics' variables.
+        """
+        if len(state_and_data) == 1:
+            (data,) = state_and_data
+            grads, known = self._checked_gradients(data)
+            before = [ops.copy(v) for v in self.trainable_variables]
+            self.optimizer.apply(grads, self.trainable_variables)
+            after = [ops.copy(v) for v in self.trainable_variables]
+            settled = self._settle(before, after, data, known)
+            if settled is not None:
+                assign(self.trainable_variables, settled)
+            return self.get_metrics_result()
+        state, data = state_and_data
+        variables = (
+            self.trainable_variables,
+            self.non_trainable_variables,
+            self.optimizer.variables,
+            self.metrics_variables,
+        )
+        pairs = [
+            pair
+            for some, values in zip(variables, state, strict=True)
+            for pair in zip(some, values, strict=True)
+        ]
+        with keras.StatelessScope(state_mapping=pairs) as scope:
+            grads, known = self._checked_gradients(data)
+            logs = self.get_metrics_result()
+        _, others, _, metrics = ([scope.get_current_value(v) for v in some] for some in variables)
+        trained, slots = self.optimizer.stateless_apply(state[2], grads, state[0])
+        with keras.StatelessScope(state_mapping=pairs):
+            settled = self._settle(state[0], trained, data, known)
+        return logs, (trained if settled is None else settled, others, slots, metrics)
+
+    def _checked_gradients(self, data: Any) -> tuple[list[Any], Any]:
+        strategy = getattr(self, "distribute_strategy", None)
+        if strategy is not None and strategy.num_replicas_in_sync > 1:
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot train on several replicas of tf.distribute: a "
+                "variable has one value on all of them. Use JAX with keras.distribution, or one "
+                "replica"
+            )
+        if not self.built:  # variables, of which the gradients are, come first
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            self.build(keras.tree.map_structure(lambda tensor: tensor.shape, x))
+        return self._gradients(data)
+
+    def _gradients(self, data: Any) -> tuple[list[Any], Any]:
+        """Return the gradients that the optimizer takes, and what `_settle` is to know."""
+        raise NotImplementedError
+
+    def _settle(self, before: Any, after: Any, data: Any, known: Any) -> list[Any] | None:
+        """Return where the weights go; None is where the optimizer has moved them.
+
+        Args:
+            before: The values of the variables before the step of the optimizer.
+            after: Those after it.
+            data: The batch.
+            known: What `_gradients` has returned besides.
+        """
+        return None
+
+    def _loss_and_gradients(self, data: Any, measure: bool) -> tuple[Any, list[Any]]:
+        """Return the loss of a batch, scaled as the optimizer wants, and its dense gradients.
+
+        Args:
+            data: The batch.
+            measure: Whether metrics count it.
+        """
+        variables = self.trainable_variables
+        value, grads, _ = backend.loss_and_gradients(
+            lambda: self._loss(data, measure), variables, None, []
+        )
+        return value, [_dense(g, v) for g, v in zip(grads, variables, strict=True)]
+
+    def _loss(self, data: Any, measure: bool) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=True)
+        value = self.compute_loss(x, y, y_pred, sample_weight, training=True)
+        if measure:
+            size = ops.shape(keras.tree.flatten(x)[0])[0]
+            tracker = next(metric for metric in self.metrics if metric.name == "loss")
+            tracker.update_state(value, sample_weight=size)
+            self.compute_metrics(x, y, y_pred, sample_weight)
+        return self.optimizer.scale_loss(value)
+
+
+def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Assign a value to each variable."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _dense(gradient: Any, variable: Any) -> Any:
+    """Return a gradient as a tensor of the variable's shape."""
+    if gradient is None:
+        return ops.zeros_like(variable)
+    rows = backend.from_native(gradient, variable.shape)
+    return gradient if rows is None else backend.to_dense(rows)

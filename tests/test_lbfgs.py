@@ -1,0 +1,207 @@
+"""L-BFGS with a line search in `fit`, beside SciPy, optax and closed forms."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tfopt
+from keras_tfopt.solvers import LineSearch
+from keras_tfopt.solvers.line_search import search
+
+RANDOM = np.random.default_rng(5)
+BACKEND = keras.backend.backend()
+
+
+class Point(keras.layers.Layer):
+    """A loss of a vector of weights."""
+
+    def __init__(self, function, start):
+        super().__init__(dtype="float64")
+        self.function = function
+        self.w = self.add_weight(shape=start.shape, name="w")
+        self.w.assign(start)
+
+    def call(self, inputs):
+        return self.function(self.w) + 0 * ops.sum(inputs, axis=-1)
+
+
+def trained(function, start, steps, run_eagerly=False, **options):
+    """The loss before each step, and the weights at the end."""
+    layer = Point(function, start)
+    inputs = keras.Input((1,), dtype="float64")
+    trainer = LineSearch(keras.Model(inputs, layer(inputs)), dtype="float64", **options)
+    optimizer = keras_tfopt.LBFGS(memory=8)
+    trainer.compile(optimizer, loss=lambda y, y_pred: y_pred, run_eagerly=run_eagerly)
+    x = np.zeros((1, 1))
+    losses = [float(trainer.train_on_batch(x, x[:, 0])) for _ in range(steps)]
+    return losses, ops.convert_to_numpy(layer.w)
+
+
+HALF = RANDOM.normal(size=(12, 12))
+MATRIX, RIGHT = HALF @ HALF.T + 0.1 * np.eye(12), RANDOM.normal(size=12)
+
+
+def quadratic(w):
+    matrix, right = (ops.convert_to_tensor(x, "float64") for x in (MATRIX, RIGHT))
+    return ops.sum(w * ops.sum(matrix * w, axis=-1)) / 2 - ops.sum(w * right)
+
+
+def valley(w):
+    return ops.sum(100 * (w[1:] - w[:-1] ** 2) ** 2 + (1 - w[:-1]) ** 2)
+
+
+def wells(w):
+    """Not convex: each number has two minima."""
+    return ops.sum((w**2 - 1) ** 2 + 0.2 * w) + 0.1 * ops.sum(w[1:] * w[:-1])
+
+
+START = np.tile([-1.2, 1.0], 3)
+
+
+def test_quadratic():
+    losses, w = trained(quadratic, np.zeros(12), 60)
+    np.testing.assert_allclose(w, np.linalg.solve(MATRIX, RIGHT), rtol=1e-4, atol=1e-4)
+    assert all(b <= a + 1e-6 for a, b in zip(losses, losses[1:]))  # Wolfe conditions: no step up
+
+
+@pytest.mark.parametrize("function", [valley, wells])
+def test_minima_are_those_of_scipy_and_optax(function):
+    """To what float32 has: Keras computes mean losses in it."""
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    optimize = pytest.importorskip("scipy.optimize")
+    _, w = trained(function, START, 70)
+
+    def plain(w):
+        if function is valley:
+            return (100 * (w[1:] - w[:-1] ** 2) ** 2 + (1 - w[:-1]) ** 2).sum()
+        return ((w**2 - 1) ** 2 + 0.2 * w).sum() + 0.1 * (w[1:] * w[:-1]).sum()
+
+    gradient = jax.jit(jax.value_and_grad(plain))
+    result = optimize.minimize(
+        lambda w: tuple(map(np.float64, gradient(w))), START, jac=True, method="L-BFGS-B"
+    )
+    solver, theirs = optax.lbfgs(), jax.numpy.asarray(START)
+
+    @jax.jit
+    def step(w, state):
+        value, slope = optax.value_and_grad_from_state(plain)(w, state=state)
+        move, state = solver.update(slope, state, w, value=value, grad=slope, value_fn=plain)
+        return optax.apply_updates(w, move), state
+
+    state = solver.init(theirs)
+    for _ in range(70):
+        theirs, state = step(theirs, state)
+    assert plain(w) == pytest.approx(result.fun, rel=1e-4, abs=1e-6)
+    assert plain(w) == pytest.approx(float(plain(theirs)), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("function", [valley, wells])
+def test_each_step_meets_the_strong_wolfe_conditions(function):
+    """Or, where rounding ends it, none is made."""
+    found, w = 0, START
+    for _ in range(12):
+        layer = Point(function, w)
+        value, slope = gradient_of(layer)
+        direction = -slope / max(1.0, np.linalg.norm(slope))
+
+        def along(a, w=w, direction=direction):
+            layer.w.assign(w + ops.convert_to_numpy(a) * direction)
+            value, slope = gradient_of(layer)
+            return ops.convert_to_tensor(value), ops.convert_to_tensor(slope @ direction)
+
+        first, down = ops.convert_to_tensor(value), ops.convert_to_tensor(slope @ direction)
+        if BACKEND == "jax":
+            along = pure(function, w, direction)
+        a = float(ops.convert_to_numpy(search(along, first, down, 20, 1e-4, 0.1)))
+        layer.w.assign(w + a * direction)
+        there, slope_there = gradient_of(layer)
+        assert there <= value + 1e-4 * a * (slope @ direction)
+        assert abs(slope_there @ direction) <= 0.1 * abs(slope @ direction)
+        found, w = found + 1, w + a * direction
+    assert found == 12
+
+
+def gradient_of(layer):
+    """Value and gradient, by differences in float64: the losses are polynomials."""
+    w = ops.convert_to_numpy(layer.w)
+
+    def at(v):
+        return float(ops.convert_to_numpy(layer.function(ops.convert_to_tensor(v))))
+
+    units = 1e-6 * np.eye(len(w))
+    return at(w), np.array([(at(w + u) - at(w - u)) / 2e-6 for u in units])
+
+
+def pure(function, w, direction):
+    """The same for JAX, which traces the loop."""
+    import jax
+
+    def value(a):
+        return function(ops.convert_to_tensor(w) + a * ops.convert_to_tensor(direction))
+
+    return jax.value_and_grad(value)
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["compiled", "eager"])
+def test_compiled_and_eager_steps_are_alike(run_eagerly):
+    losses, _ = trained(valley, START, 5, run_eagerly)
+    expected, _ = trained(valley, START, 5)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_network_in_fit():
+    """With metrics, dropout that is the same in a step, and statistics of normalization."""
+    keras.utils.set_random_seed(1)
+    x = RANDOM.normal(size=(64, 4)).astype("float32")
+    y = np.sin(x[:, :1]) + x[:, 1:2] * x[:, 2:3]
+    layers = [keras.layers.Dense(16, "tanh"), keras.layers.BatchNormalization()]
+    layers += [keras.layers.Dropout(0.05), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    trainer = LineSearch(model)
+    trainer.compile(keras_tfopt.LBFGS(), loss="mse", metrics=["mae"])
+    history = trainer.fit(x, y, batch_size=64, epochs=30, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0] / 5 and "mae" in history
+    assert not np.allclose(model.layers[1].moving_mean, 0)
+
+
+def test_a_step_that_goes_uphill_is_not_made():
+    layer = Point(lambda w: ops.sum(w * w), np.ones(3))
+    inputs = keras.Input((1,), dtype="float64")
+    trainer = LineSearch(keras.Model(inputs, layer(inputs)), dtype="float64")
+    trainer.compile(keras.optimizers.SGD(0.1), loss=lambda y, y_pred: y_pred)
+    trainer.optimizer.learning_rate = -0.1
+    trainer.train_on_batch(np.zeros((1, 1)), np.zeros(1))
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer.w), np.ones(3))
+
+
+def test_saved_and_loaded(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    trainer = LineSearch(model, max_evaluations=5, decrease=0.01, curvature=0.5)
+    trainer.compile(keras_tfopt.LBFGS(memory=4), loss="mse")
+    x = np.ones((3, 2), "float32")
+    trainer.fit(x, x[:, :1], epochs=2, verbose=0)
+    trainer.save(tmp_path / "trainer.keras")
+    loaded = keras.saving.load_model(tmp_path / "trainer.keras")
+    assert (loaded.max_evaluations, loaded.decrease, loaded.curvature) == (5, 0.01, 0.5)
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), trainer.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize(
+    "error, text, options",
+    [
+        (TypeError, "`model` must be a keras.Model", dict(model=3)),
+        (ValueError, "`max_evaluations` must be an integer >= 1", dict(max_evaluations=0)),
+        (ValueError, r"`decrease` must be a number in \(0, 0.5\)", dict(decrease=0.5)),
+        (
+            ValueError,
+            r"`curvature` must be a number in \[0.2, 1\)",
+            dict(decrease=0.2, curvature=0.1),
+        ),
+    ],
+)
+def test_bad_input(error, text, options):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(error, match=text):
+        LineSearch(**{"model": model, **options})
