@@ -71,6 +71,7 @@ check_traceable = backend.check_traceable
 combine_rows = backend.combine_rows
 row_products = backend.row_products
 conditional = backend.conditional
+eigh = backend.eigh
 eigh_is_slow = backend.eigh_is_slow
 is_variable = backend.is_variable
 outside_compiler = backend.outside_compiler

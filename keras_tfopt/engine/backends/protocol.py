@@ -231,6 +231,9 @@ class Numbers(Protocol):
     def set_random_state(self, state: Any) -> None:
         """Draw again what was drawn after `random_state` returned this."""
 
+    def eigh(self, matrix: Any) -> tuple[Any, Any]:
+        """Return ascending eigenvalues and eigenvectors of symmetric matrices `(..., n, n)`."""
+
     def eigh_is_slow(self) -> bool:
         """Return whether to decompose a matrix takes much longer than some dozens of products."""
 

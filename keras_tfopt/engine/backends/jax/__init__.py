@@ -3,6 +3,7 @@
 from keras_tfopt.engine.backends.defaults import (
     build_scope,
     combine_rows,
+    eigh,
     eigh_is_slow,
     is_variable,
     number,

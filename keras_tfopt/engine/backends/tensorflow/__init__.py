@@ -4,6 +4,7 @@ from keras_tfopt.engine.backends.defaults import (
     Steps,
     combine_rows,
     concretely,
+    eigh,
     random_state,
     run_in_pieces,
     set_random_state,

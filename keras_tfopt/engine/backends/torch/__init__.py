@@ -43,6 +43,7 @@ from keras_tfopt.engine.backends.torch.values import (
     commit,
     conditional,
     copy_of,
+    eigh,
     is_finite,
     limits,
     norm,

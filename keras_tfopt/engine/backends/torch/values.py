@@ -88,6 +88,17 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
     return true() if bool(condition) else false()
 
 
+def eigh(matrix: Any) -> tuple[Any, Any]:
+    if torch.compiler.is_compiling() or matrix.dtype == torch.float64:
+        return torch.linalg.eigh(matrix)
+    try:
+        return torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:
+        # LAPACK of MKL fails in float32 where many rows are zero and others of very unlike sizes.
+        values, vectors = torch.linalg.eigh(matrix.double())
+        return values.to(matrix.dtype), vectors.to(matrix.dtype)
+
+
 def combine_rows(weights: Any, rows: Any) -> Any:
     if torch.compiler.is_compiling():
         # One loop, with whatever follows; a product would be a call with a result in memory.
