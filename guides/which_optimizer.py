@@ -41,11 +41,14 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 """
 ## The optimizers
 
-Each has a learning rate to start from, as its authors or [Recipes](../docs/recipes.md) give it for
-such a task. Its trials multiply that by 1/3, 1, 3 and 9. Every other argument stays, and weight
-decay is 0.01, for Lion 0.1. Adam with weight decay is AdamW, which sets the targets. Muon leaves
-embeddings to Adam. Learning rates warm up for a twentieth of the steps, and go to zero by a cosine.
-Only Schedule-Free does without the cosine, and is validated with its averages.
+Each begins with a learning rate as its authors or [Recipes](../docs/recipes.md) give it for large
+networks, and Prodigy with a tenth of its estimate. The four trials multiply that by 1, 3, 9 and 27:
+small networks want larger rates. All other arguments stay. Weight decay is 0.01, for Lion 0.1. Adam
+with weight decay is AdamW, which sets the targets. Muon leaves embeddings to Adam. SOAP and
+Distributed Shampoo raise an error for gradients that are not finite; `SkipNonFinite` leaves such
+steps out, so that a trial with too large a rate just fails. Learning rates
+warm up for a twentieth of the steps, and go to zero by a cosine. Only Schedule-Free does without
+the cosine, and is validated with its averages.
 """
 
 decay = {"weight_decay": 0.01}
@@ -57,7 +60,7 @@ sides = {
     "AdEMAMix": (1e-3, lambda rate: keras_tfopt.AdEMAMix(rate, warmup_steps=steps, **decay)),
     "MARS": (3e-3, lambda rate: keras_tfopt.MARS(rate, **decay)),
     "Lion": (1e-4, lambda rate: keras_tfopt.Lion(rate, weight_decay=0.1)),
-    "Prodigy": (1.0, lambda rate: keras_tfopt.Prodigy(rate, safeguard_warmup=True, **decay)),
+    "Prodigy": (0.1, lambda rate: keras_tfopt.Prodigy(rate, safeguard_warmup=True, **decay)),
     "Schedule-Free AdamW": (2.5e-3, lambda rate: keras_tfopt.ScheduleFreeAdamW(rate, **decay)),
     "Muon": (
         0.02,
@@ -69,24 +72,31 @@ sides = {
             **decay,
         ),
     ),
-    "SOAP": (3e-3, lambda rate: keras_tfopt.SOAP(rate, max_precond_dim=1000, **decay)),
+    "SOAP": (
+        3e-3,
+        lambda rate: keras_tfopt.SkipNonFinite(
+            keras_tfopt.SOAP(rate, max_precond_dim=1000, **decay)
+        ),
+    ),
     "Distributed Shampoo": (
         1e-3,
-        lambda rate: keras_tfopt.DistributedShampoo(
-            rate,
-            beta_2=0.99,
-            epsilon=1e-8,
-            max_preconditioner_dim=128,
-            precondition_frequency=10,
-            grafting="adam",
-            target_parameter_dimensionality=2,
-            **decay,
+        lambda rate: keras_tfopt.SkipNonFinite(
+            keras_tfopt.DistributedShampoo(
+                rate,
+                beta_2=0.99,
+                epsilon=1e-8,
+                max_preconditioner_dim=128,
+                precondition_frequency=10,
+                grafting="adam",
+                target_parameter_dimensionality=2,
+                **decay,
+            )
         ),
     ),
 }
 if args.fast:
     sides = {name: sides[name] for name in ("AdamW", "Muon")}
-trials = (1 / 3, 1, 3, 9) if not args.fast else (3,)
+trials = (1, 3, 9, 27) if not args.fast else (3,)
 
 """
 ## The tasks
