@@ -4,7 +4,17 @@ import keras
 import numpy as np
 import pytest
 
-from integration.benchmarks import contenders, costs, dense, embedding, exchange, groups, verbs
+import keras_tfopt
+from integration.benchmarks import (
+    contenders,
+    costs,
+    dense,
+    embedding,
+    exchange,
+    groups,
+    modern,
+    verbs,
+)
 from integration.benchmarks.shapes import WORK
 
 SMALL = [(8, 8), (8,)]
@@ -52,6 +62,34 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     )
     assert count["one of 20M"] == 20_000_000
     assert count["200 of 64x64"] == 200 * 64 * 64
+
+
+def test_muon_and_its_peer_take_turns():
+    from integration.benchmarks.shapes import large_transformer
+
+    parameters = sum(int(np.prod(shape)) for shape in large_transformer())
+    assert 29e6 < parameters < 31e6
+    ((work, times, ours, peer, name),) = modern.muon([(4, 3), (6, 5), (5, 6), (3,)], budget=0.05)
+    assert len(times[ours]) == len(times[peer]) >= 9
+    assert "uon" in work and "uon" in name
+
+
+@pytest.mark.spread
+def test_rules_of_elements_read_what_the_benchmark_says():
+    for name, slots in modern.SLOTS.items():
+        optimizer = getattr(keras_tfopt, name)(1e-3)
+        variable = keras.Variable(np.zeros((3, 2), "float32"))
+        optimizer.build([variable])
+        shapes = [optimizer.slot(variable, slot).shape for slot in optimizer.slot_names]
+        assert shapes.count(variable.shape) == slots, name
+
+
+@pytest.mark.spread
+def test_what_is_around_an_optimizer_is_beside_it(monkeypatch):
+    name, pair = next(iter(modern.AROUND.items()))
+    monkeypatch.setattr(modern, "AROUND", {name: pair})
+    ((work, times, *_, inside),) = modern.around({"small": SMALL}, budget=0.05)
+    assert work == f"{name}, small" and inside == "Momentum" and len(times["ours"]) >= 9
 
 
 @pytest.mark.spread

@@ -161,8 +161,8 @@ ELSEWHERE = {
     "SAM__*": "a training step of a model: test_sharpness_aware.py",
 }
 QUIRKS = {
-    "ScheduleFreeAdamW__optax_warmup": "weights of averages are of the rate of the next step in the warm-up",
-    "ScheduleFreeSGD__optax_warmup": "weights of averages are of the rate of the next step in the warm-up",
+    "ScheduleFreeAdamW__optax_warmup": "weights are those of the next step in the warm-up",
+    "ScheduleFreeSGD__optax_warmup": "weights are those of the next step in the warm-up",
     "Adan__optax": "differences have the weight that the paper gives to their averages",
     "CAME__ams_bound": "the maximum is divided by the decay, and rooted twice",
     "SOAP__precondition_1d": "depends on the order of equal eigenvalues: test_soap.py",
