@@ -15,8 +15,7 @@ from keras_tfopt.engine import access
 def _prodigy(given: Mapping[str, Any]) -> Any:
     """Infinity is no limit of growth there; here that is None."""
     given = dict(given)
-    if given.pop("slice") != 1:
-        raise ValueError("Prodigy has no counterpart of slice_p")
+    del given["slice"]  # a deviation, where it is not 1
     given["growth_rate"] = None if math.isinf(float(given["growth_rate"])) else given["growth_rate"]
     if given.pop("decoupled") or not given["weight_decay"]:
         return keras_tfopt.Prodigy(**given)
@@ -34,7 +33,9 @@ def _part(optimizer: Any, variable: Any, name: str, shape: Sequence[int]) -> Any
             break
         start += math.prod(trained.shape)
     flat = ops.convert_to_numpy(optimizer.slot(None, name))
-    return np.reshape(flat[start : start + math.prod(variable.shape)], shape)
+    values = flat[start : start + math.prod(variable.shape)]
+    every = -(-len(values) // max(1, math.prod(shape)))  # some entries only, with slice_p
+    return np.reshape(values[::every], shape)
 
 
 def _number(name: str) -> Callable[..., Any]:
@@ -70,7 +71,10 @@ ESTIMATED: dict[str, dict[str, Any]] = {
         "deviations": {
             "without momentum, the original's step has the new estimate, ours the old one": (
                 lambda case: case.entry["kwargs"].get("beta1") == 0
-            )
+            ),
+            "`slice_p` leaves entries out of the estimate, to save memory": (
+                lambda case: case.entry["kwargs"].get("slice_p", 1) != 1
+            ),
         },
     },
     "optax.contrib.prodigy": {

@@ -25,7 +25,8 @@ def _of_optax(given: Mapping[str, Any]) -> Any:
     others = {name: given.pop(name) for name in list(given) if name.startswith("adam_")}
     axes = given.pop("axes") or {}
     if given["ns_coefficients"] == "dion":
-        given["ns_coefficients"] = _DION
+        # There, their number counts, whatever `ns_steps` is.
+        given |= {"ns_coefficients": _DION, "ns_steps": len(_DION)}
     rms, rate, decay = given.pop("consistent_rms"), given["learning_rate"], others["adam_decay"]
     inner: dict[str, Any] = {"epsilon": given["epsilon"], "weight_decay": decay}
     inner |= {"beta_1": others["adam_b1"], "beta_2": others["adam_b2"]}
@@ -50,7 +51,7 @@ def _stacks(axes: Mapping[str, Any] | None) -> bool:
 
 def _of_author(given: Mapping[str, Any]) -> Any:
     """Groups are the matrices and what the auxiliary Adam moves."""
-    own, other = given["groups"]
+    own, other = (*given["groups"], {})[:2]
     rate = own.get("lr", 0.02)
     beta_1, beta_2 = other.get("betas", (0.9, 0.95))
     inner = keras_tfopt.Adam(
@@ -119,10 +120,20 @@ MUON: dict[str, dict[str, Any]] = {
             "muon_weight_dimension_numbers": None,
         },
         "make": _of_optax,
+        "deviations": {
+            "`adaptive` has one sum for all matrices of a stack there, here one for each": (
+                lambda case: case.name.endswith("adaptive_stack")
+            )
+        },
     },
     "muon.py.SingleDeviceMuonWithAuxAdam": {
         "ours": "Muon",
         "slots": {"momentum_buffer": "m", **_MOMENTS},
         "make": _of_author,
+        "deviations": {
+            "the factor of a kernel comes from its height and width there, a slip": (
+                lambda case: case.name.endswith("kernels")
+            )
+        },
     },
 }

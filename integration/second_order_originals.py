@@ -20,9 +20,8 @@ _GRAFTING = {
 def _distributed_shampoo(given: Mapping[str, Any]) -> Any:
     """There, configurations are objects, and -1 stands for what is not given."""
     given = {name: None if value == -1 else value for name, value in given.items()}
-    kind = given.pop("preconditioner", {"class_name": "RootInvShampooPreconditionerConfig"})
-    if kind["class_name"] != "RootInvShampooPreconditionerConfig":
-        raise ValueError(f"DistributedShampoo has no counterpart of {kind['class_name']}")
+    kind = given.pop("preconditioner", {"class_name": ""})["class_name"]
+    given["eigenvalue_corrected"] = kind == "EigenvalueCorrectedShampooPreconditionerConfig"
     given |= given.pop("distributed", {"config": {}})["config"]
     grafting = given.pop("graft")
     if grafting is not None:
@@ -47,7 +46,9 @@ def _slot_of_block(optimizer: Any, variable: Any, name: str, shape: Sequence[int
         blocks = Blocks(merged_shape(variable.shape, limit, axes), limit)
         batch = blocks.cut(optimizer.slot(variable, {"adagrad": "v"}.get(what, "m")))
     else:
-        what = what.replace("inv_factor_matrix", "H").replace("factor_matrix", "L")
+        names = {"inv_factor_matrix": "H", "factor_matrix": "L", "corrected_eigenvalues": "E"}
+        for there, here in names.items():
+            what = what.replace(there, here)
         batch = optimizer.slot(variable, what)
     return batch[number][tuple(slice(n) for n in shape)]
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_tfopt
 from integration.benchmarks import (
     compare,
     contenders,
@@ -12,6 +13,7 @@ from integration.benchmarks import (
     embedding,
     exchange,
     groups,
+    modern,
     results,
     training,
     verbs,
@@ -116,6 +118,34 @@ def test_comparison_tells_noise_from_change(tmp_path, capsys, monkeypatch):
 
 def lines_of(capsys):
     return [line for line in capsys.readouterr().out.splitlines() if line.count("|") > 3]
+
+
+def test_muon_and_its_peer_take_turns():
+    from integration.benchmarks.shapes import large_transformer
+
+    parameters = sum(int(np.prod(shape)) for shape in large_transformer())
+    assert 29e6 < parameters < 31e6
+    ((work, times, ours, peer, name),) = modern.muon([(4, 3), (6, 5), (5, 6), (3,)], budget=0.05)
+    assert len(times[ours]) == len(times[peer]) >= 9
+    assert "uon" in work and "uon" in name
+
+
+@pytest.mark.spread
+def test_rules_of_elements_read_what_the_benchmark_says():
+    for name, slots in modern.SLOTS.items():
+        optimizer = getattr(keras_tfopt, name)(1e-3)
+        variable = keras.Variable(np.zeros((3, 2), "float32"))
+        optimizer.build([variable])
+        shapes = [optimizer.slot(variable, slot).shape for slot in optimizer.slot_names]
+        assert shapes.count(variable.shape) == slots, name
+
+
+@pytest.mark.spread
+def test_what_is_around_an_optimizer_is_beside_it(monkeypatch):
+    name, pair = next(iter(modern.AROUND.items()))
+    monkeypatch.setattr(modern, "AROUND", {name: pair})
+    ((work, times, *_, inside),) = modern.around({"small": SMALL}, budget=0.05)
+    assert work == f"{name}, small" and inside == "Momentum" and len(times["ours"]) >= 9
 
 
 @pytest.mark.spread

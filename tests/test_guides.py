@@ -130,6 +130,16 @@ def choosing(text):
     assert "ftrl" in text.split("rows that a batch does not touch stay:")[1].splitlines()[1]
 
 
+def which_optimizer(text):
+    tasks = ("images", "text", "embedding")
+    for task in tasks:
+        assert re.search(rf"^{task}: the target is a loss of \d+\.\d+$", text, re.MULTILINE)
+    for side in ("AdamW", "Muon"):
+        assert len(re.findall(rf"^  {side} +steps to the target, .*: (\d+|inf)$", text, re.M)) == 3
+        row = re.search(rf"^{side} +(0\.\d\d|1\.00)((?:{NUMBER}|\s+-)+)$", text, re.MULTILINE)
+        assert len(row[2].split()) == 4 * len(tasks)  # rate, steps, ms/step, seconds
+
+
 def large_batch(text):
     sides = ("Keras SGD, momentum 0.9", "keras_tfopt LARS")
     rows = lines(text, [f"{side}, {way}" for side in sides for way in ("scaled", "tuned")], 2)
@@ -211,6 +221,7 @@ CHECKS = {
         from_addons,
         from_tf1,
         choosing,
+        which_optimizer,
         large_batch,
         sparse,
         signs,

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
 import keras_tfopt
 from integration import recordings
+from keras_tfopt.rules.eigenbases import eigenbasis
 from tests.compare import assert_close
 from tests.stepping import Runner, eager_and_compiled
 
@@ -63,3 +65,24 @@ def test_no_basis_is_renewed_between_intervals():
         bases.append(runner.slots["kernel"]["Q_0"])
     changed = [not np.array_equal(a, b) for a, b in zip(bases, bases[1:])]
     assert changed == [False, False, True, False, False, True]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="others use another LAPACK")
+def test_a_decomposition_that_fails_in_float32_is_made_in_float64(monkeypatch):
+    import torch
+
+    exact = torch.linalg.eigh
+
+    def failing(matrix):
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("the algorithm failed to converge")
+        return exact(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", failing)
+    total = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+    basis = eigenbasis(total)
+    assert basis.dtype == torch.float32
+    np.testing.assert_allclose(basis.numpy() ** 2, 0.5, rtol=1e-6)
+    with pytest.raises(torch.linalg.LinAlgError):
+        monkeypatch.setattr(torch.linalg, "eigh", lambda matrix: failing(matrix.float()))
+        eigenbasis(total)

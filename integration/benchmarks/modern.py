@@ -1,21 +1,30 @@
 """Step time of today's rules: `python -m integration.benchmarks.modern`.
 
-Each beside what it cannot do without, in the backend's own functions. A round is an interval of ten
-steps, of which one has new bases or roots. Contenders take turns. `--only SOAP` runs one of them.
+Contenders of a row take turns in one process. `--only Muon` and so on takes some of the rows:
+
+- Muon on a transformer of 30 million parameters, beside `torch.optim.Muon` or `optax.contrib.muon`
+  with the same products; on TensorFlow beside `keras.optimizers.Muon`.
+- SOAP and DistributedShampoo beside what they cannot do without, in the backend's own functions. A
+  round is an interval of ten steps, of which one has new bases or roots.
+- Rules of single elements beside Adam, for as many arrays read. Adam reads four: the gradient, the
+  variable and two slots. Of a rule with one slot, three quarters of Adam's time are the peer.
+- Schedule-Free and Cautious beside the optimizer inside.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import keras
 from keras import ops
 
 import keras_tfopt
 from integration.benchmarks import contenders
 from integration.benchmarks.dense import rounds_of
 from integration.benchmarks.second_order import compiled, write_table
+from integration.benchmarks.shapes import Shapes, large_transformer, many_small, one_large
 
 BACKEND = contenders.BACKEND
 MATRICES = [(512, 512)] * 4
@@ -88,25 +97,174 @@ def interval_of(each: Callable[[], None], once: Callable[[], None] | None) -> Ca
     return run
 
 
+Row = tuple[str, dict[str, list[float]], str, str, str]
+
+
+def second_order(name: str, budget: float) -> Iterator[Row]:
+    make, each, once = TABLE[name]
+    tensors = [ops.convert_to_tensor(g) for g in contenders.gradients(MATRICES)]
+    steps = {
+        name: interval_of(contenders.of_keras(make, MATRICES), None),
+        "own": interval_of(compiled(each, tensors), compiled(once, tensors)),
+    }
+    work = f"{name}, four of 512x512, {INTERVAL} steps"
+    yield work, rounds_of(steps, budget), name, "own", "decompositions and products alone"
+
+
+# ---- Muon ----------------------------------------------------------------------------------------
+
+
+def our_muon() -> keras_tfopt.Muon:
+    """The products are those of the peer: `torch.optim.Muon` makes them in bfloat16."""
+    return keras_tfopt.Muon(
+        1e-3,
+        scaling="original",
+        weight_decay=0.01,
+        products="bfloat16" if BACKEND == "torch" else None,
+        others=keras_tfopt.NadamW(1e-3, weight_decay=0.01),
+        other_variables="^v0$",
+    )
+
+
+def muon_of_torch(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in contenders.start(shapes)]
+    for parameter, g in zip(parameters, contenders.gradients(shapes)):
+        parameter.grad = torch.from_numpy(g)
+    matrices = [p for p in parameters[1:] if p.ndim == 2]
+    others = [p for p in parameters if p.ndim < 2 or p is parameters[0]]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=1e-3, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=1e-3, weight_decay=0.01, fused=True),
+    ]
+    return "torch.optim.Muon, AdamW", lambda: [one.step() for one in optimizers] and None
+
+
+def muon_of_optax(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+    import jax
+    import optax
+
+    matrix = optax.contrib.MuonDimensionNumbers()
+    numbers = [matrix if len(shape) == 2 and i else None for i, shape in enumerate(shapes)]
+    rule = optax.contrib.muon(
+        1e-3,
+        weight_decay=0.01,
+        adam_weight_decay=0.01,
+        muon_weight_dimension_numbers=numbers,
+    )
+    x = [jax.numpy.asarray(one) for one in contenders.start(shapes)]
+    given = [jax.numpy.asarray(g) for g in contenders.gradients(shapes)]
+
+    def one(x: list, state: tuple, g: list) -> tuple:
+        updates, state = rule.update(g, state, x)
+        return optax.apply_updates(x, updates), state
+
+    step = jax.jit(one, donate_argnums=(0, 1))
+    state = [x, rule.init(x)]
+
+    def run() -> None:
+        state[:] = step(*state, given)
+        jax.block_until_ready(state)
+
+    return "optax.contrib.muon", run
+
+
+def muon_of_keras(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+    make = lambda: keras.optimizers.Muon(1e-3, exclude_layers=["v0"], ns_steps=5)  # noqa: E731
+    return "keras.optimizers.Muon", contenders.of_keras(make, shapes)
+
+
+MUON = {"torch": muon_of_torch, "jax": muon_of_optax, "tensorflow": muon_of_keras}
+
+
+def muon(shapes: Shapes, budget: float) -> Iterator[Row]:
+    peer, step = MUON[BACKEND](shapes)
+    steps = {"ours": contenders.of_keras(our_muon, shapes), "peer": step}
+    yield "Muon, transformer of 30M", rounds_of(steps, budget), "ours", "peer", peer
+
+
+# ---- Rules of elements, and wrappers -------------------------------------------------------------
+
+# {rule: slots of a variable}
+SLOTS = {
+    "Lion": 1,
+    "NadamW": 2,
+    "ADOPT": 2,
+    "LaProp": 2,
+    "SimplifiedAdEMAMix": 2,
+    "AdEMAMix": 3,
+    "MARS": 3,
+    "Adan": 4,
+}
+ADAM = 2
+
+
+def elements(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
+    for name, slots in SLOTS.items():
+        for work, shapes in works.items():
+            make = getattr(keras_tfopt, name)
+            steps = {
+                "ours": contenders.of_keras(lambda make=make: make(1e-3), shapes),
+                "Adam": contenders.of_keras(lambda: keras_tfopt.Adam(1e-3), shapes),
+            }
+            times = rounds_of(steps, budget)
+            read, by_adam = 2 + slots, 2 + ADAM
+            times["Adam"] = [t * read / by_adam for t in times["Adam"]]
+            yield f"{name}, {work}", times, "ours", "Adam", f"Adam, times {read}/{by_adam}"
+
+
+# {what is around or in the place of an optimizer: (how it is made, the optimizer)}
+AROUND: dict[str, tuple[Callable, Callable]] = {
+    "ScheduleFree(Momentum)": (
+        lambda: keras_tfopt.ScheduleFree(keras_tfopt.Momentum(1e-3)),
+        lambda: keras_tfopt.Momentum(1e-3),
+    ),
+    "ScheduleFree(Adam)": (
+        lambda: keras_tfopt.ScheduleFree(keras_tfopt.Adam(1e-3, beta_1=0.0)),
+        lambda: keras_tfopt.Adam(1e-3, beta_1=0.0),
+    ),
+    "ScheduleFreeSGD": (
+        lambda: keras_tfopt.ScheduleFreeSGD(1e-3),
+        lambda: keras_tfopt.Momentum(1e-3),
+    ),
+    "ScheduleFreeAdamW": (
+        lambda: keras_tfopt.ScheduleFreeAdamW(1e-3),
+        lambda: keras_tfopt.Adam(1e-3),
+    ),
+    "Cautious(Adam)": (
+        lambda: keras_tfopt.Cautious(keras_tfopt.Adam(1e-3)),
+        lambda: keras_tfopt.Adam(1e-3),
+    ),
+}
+
+
+def around(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
+    for name, (make, inside) in AROUND.items():
+        for work, shapes in works.items():
+            steps = {
+                "ours": contenders.of_keras(make, shapes),
+                "inside": contenders.of_keras(inside, shapes),
+            }
+            peer = type(inside()).__name__
+            yield f"{name}, {work}", rounds_of(steps, budget), "ours", "inside", peer
+
+
 def main() -> None:
+    works = {"one of 20M": one_large(), "200 of 64x64": many_small()}
+    parts: dict[str, Callable[[float], Iterator[Row]]] = {
+        "Muon": lambda budget: muon(large_transformer(), budget),
+        "SOAP": lambda budget: second_order("SOAP", budget),
+        "DistributedShampoo": lambda budget: second_order("DistributedShampoo", budget),
+        "elements": lambda budget: elements(works, budget),
+        "around": lambda budget: around(works, budget),
+    }
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of rounds per row")
-    parser.add_argument("--only", choices=TABLE, help="one of the optimizers")
+    parser.add_argument("--only", choices=parts, nargs="+", default=list(parts))
     options = parser.parse_args()
-
-    rows = []
-    for name, (make, each, once) in TABLE.items():
-        if options.only not in (None, name):
-            continue
-        tensors = [ops.convert_to_tensor(g) for g in contenders.gradients(MATRICES)]
-        steps = {
-            name: interval_of(contenders.of_keras(make, MATRICES), None),
-            "own": interval_of(compiled(each, tensors), compiled(once, tensors)),
-        }
-        work = f"{name}, four of 512x512, {INTERVAL} steps"
-        peer = "decompositions and products alone"
-        rows.append((work, rounds_of(steps, options.budget), name, "own", peer))
+    rows = [row for part in options.only for row in parts[part](options.budget)]
     write_table(rows, options.out / f"modern_{BACKEND}.json")
 
 

@@ -41,6 +41,14 @@ def transformer() -> Shapes:
     return [(vocabulary, width), (512, width), *layer * 4, (width, vocabulary), (vocabulary,)]
 
 
+def large_transformer(layers: int = 8) -> Shapes:
+    """Layers of width 512 with kernels as matrices, vocabulary of 8,192: 30 million parameters."""
+    width = 512
+    layer: Shapes = [(width, width), (width,)] * 4 + [(width,)] * 4
+    layer += [(width, 4 * width), (4 * width,), (4 * width, width), (width,)]
+    return [(8192, width), *layer * layers]
+
+
 WORK = {
     "one of 20M": one_large,
     "200 of 64x64": many_small,

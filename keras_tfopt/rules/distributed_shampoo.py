@@ -9,6 +9,7 @@ from keras_tfopt.engine import Slot, conditional
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.blocks import Blocks, along, merged_shape, norms, products
+from keras_tfopt.rules.eigenbases import eigenbasis
 from keras_tfopt.rules.matrix_roots import inverse_roots, use_iteration
 from keras_tfopt.rules.moments import quotient
 from keras_tfopt.rules.preconditioning import decayed, is_always, is_due, whole_root
@@ -40,6 +41,15 @@ class DistributedShampoo(Rule):
     $q$ itself. Without grafting it is $\eta p$, with $H_i = I$ at first. With $\beta_2 = 1$, $L_i$
     is a sum and not divided.
 
+    With `eigenvalue_corrected`, eigenvectors $Q_i$ of $L_i$, by ascending eigenvalues, take the
+    place of roots, and the direction is Adam's step in their basis, as in SOAP: with
+    $R(a) = a \times_1 Q_1^\top \dots \times_n Q_n^\top$ and its inverse $R^{-1}$,
+
+    $$
+    E \leftarrow \beta_2 E + (1 - \beta_2) R(g)^2, \qquad
+    p = R^{-1}\left(\frac{R(\hat m)}{\sqrt{E / (1 - \beta_2^t)} + \epsilon}\right)
+    $$
+
     Args:
         learning_rate: $\eta \geq 0$, number, schedule or callable. Defaults to 0.01.
         beta_1: Decay of the average of gradients, in [0, 1). Defaults to 0.9.
@@ -65,10 +75,14 @@ class DistributedShampoo(Rule):
         use_iterative_root: How to take roots: True by an iteration of matrix products, where $2n$
             or 1 over `exponent_override` has to be an integer; False by eigenvalues; None, the
             default, as `keras_tfopt.matrix_inverse_pth_root` chooses.
+        eigenvalue_corrected: Whether to divide by $\sqrt E$ in a basis of eigenvectors, as above,
+            in the place of roots. Then there is neither `exponent_override` nor
+            `use_iterative_root`. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
-    Slots: `L_0`, `L_1`, ... and their roots `H_0`, `H_1`, ..., of shape (blocks, d, d), where the
-    last block of an axis is filled up with zeros; `m` of the variable's shape, unless `beta_1` is
+    Slots: `L_0`, `L_1`, ... and their roots `H_0`, `H_1`, ... or bases `Q_0`, `Q_1`, ..., of shape
+    (blocks, d, d), where the last block of an axis is filled up with zeros; `E`, in blocks, if
+    there are bases; `m` of the variable's shape, unless `beta_1` is
     0; `v` of this shape, the sum or average of the grafted method, unless that is None or "sgd".
 
     Row gradients: as if dense.
@@ -114,9 +128,16 @@ class DistributedShampoo(Rule):
     exponent_override: float | None = within(0, default=None, left_open=True, fixed=True)
     target_parameter_dimensionality: int = integer(1, default=1)
     use_iterative_root: bool | None = field(check_bool, default=None)
+    eigenvalue_corrected: bool = flag(default=False)
 
     def __post_init__(self) -> None:
         exponent = self.exponent_override
+        for name in ("exponent_override", "use_iterative_root"):
+            if self.eigenvalue_corrected and getattr(self, name):
+                raise ValueError(
+                    f"With `eigenvalue_corrected=True`, there are no roots: leave `{name}` out. "
+                    f"Received: {name}={getattr(self, name)!r}"
+                )
         if self.use_iterative_root and exponent and not whole_root(exponent).is_integer():
             raise ValueError(
                 "With `use_iterative_root=True`, 1 / exponent_override must be an integer. "
@@ -140,8 +161,10 @@ class DistributedShampoo(Rule):
             slots |= {"v": zeros(like)}
         for i, d in enumerate(blocks.size):
             shape = (blocks.number, d, d)
-            root = Slot(shape, "identity", by_row=False)
-            slots |= {f"L_{i}": Slot(shape, by_row=False), f"H_{i}": root}
+            matrix = Slot(shape, "identity", by_row=False)
+            slots |= {f"L_{i}": Slot(shape, by_row=False), f"{self._matrix}_{i}": matrix}
+        if self.eigenvalue_corrected:
+            slots["E"] = Slot((blocks.number, *blocks.size), by_row=False)
         return slots
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
@@ -178,6 +201,10 @@ class DistributedShampoo(Rule):
         return x - t.lr * blocks.joined(direction, x.shape), new
 
     @property
+    def _matrix(self) -> str:
+        return "Q" if self.eigenvalue_corrected else "H"
+
+    @property
     def _beta_3(self) -> Any:
         return self.beta_1 if self.beta_3 is None else self.beta_3
 
@@ -188,7 +215,7 @@ class DistributedShampoo(Rule):
     def _preconditioned(
         self, blocks: Blocks, direction: Any, g: Any, s: Any, t: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """Return a direction times the roots of all axes, and the new matrices."""
+        """Return a direction times the matrices of all axes, and the new slots of blocks."""
         axes, batch = range(len(blocks.size)), blocks.cut(g)
         totals = [
             decayed(getattr(s, f"L_{i}"), self.beta_2, products(batch, i, batch_axes=1))
@@ -198,16 +225,29 @@ class DistributedShampoo(Rule):
         iterative = use_iteration(self.use_iterative_root, whole_root(exponent))
 
         def updated() -> list[Any]:
+            if self.eigenvalue_corrected:
+                return [ops.flip(eigenbasis(total), axis=-1) for total in totals]
             corrected = [total / t.of_products for total in totals]
             return inverse_roots(corrected, exponent, self.epsilon, iterative)
 
-        roots = [getattr(s, f"H_{i}") for i in axes]
+        matrices = [getattr(s, f"{self._matrix}_{i}") for i in axes]
         if self.precondition_frequency == self.first_root == 1:
-            roots = updated()
+            matrices = updated()
         else:
-            due, kept = is_due(t.step, self.first_root, self.precondition_frequency), roots
-            roots = conditional(due, updated, lambda: kept)
-        for i in axes:
-            direction = along(direction, i, roots[i])
-        names = [*(f"L_{i}" for i in axes), *(f"H_{i}" for i in axes)]
-        return direction, dict(zip(names, [*totals, *roots], strict=True))
+            due, kept = is_due(t.step, self.first_root, self.precondition_frequency), matrices
+            matrices = conditional(due, updated, lambda: kept)
+        names = [*(f"L_{i}" for i in axes), *(f"{self._matrix}_{i}" for i in axes)]
+        new = dict(zip(names, [*totals, *matrices], strict=True))
+        if self.eigenvalue_corrected:
+            turned = [ops.swapaxes(basis, -1, -2) for basis in matrices]
+            new["E"] = decayed(s.E, self.beta_2, ops.square(_along_all(batch, turned)))
+            size = ops.sqrt(new["E"] / t.of_products) + self.epsilon
+            direction = quotient(_along_all(direction, turned), size)
+        return _along_all(direction, matrices), new
+
+
+def _along_all(batch: Any, matrices: list[Any]) -> Any:
+    """Return blocks, each axis of which is multiplied by its matrix."""
+    for axis, matrix in enumerate(matrices):
+        batch = along(batch, axis, matrix)
+    return batch

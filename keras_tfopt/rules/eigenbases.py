@@ -6,13 +6,15 @@ from typing import Any
 
 from keras import ops
 
+from keras_tfopt.engine import eigh
+
 
 def eigenbasis(matrix: Any) -> Any:
     """Return eigenvectors of a matrix, or of each of a batch, by descending eigenvalues.
 
     The largest entry of each is positive, so that backends agree.
     """
-    _, vectors = ops.eigh(matrix)
+    _, vectors = eigh(matrix)
     vectors = ops.flip(vectors, axis=-1)
     low, high = ops.min(vectors, axis=-2, keepdims=True), ops.max(vectors, axis=-2, keepdims=True)
     return ops.where(-low > high, -vectors, vectors)

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_number
-from keras_tfopt.engine import eigh_is_slow
+from keras_tfopt.engine import eigh, eigh_is_slow
 
 # Of the iteration: steps after which even the smallest eigenvalue that the data type resolves has
 # converged, and the residual at which to stop.
@@ -93,7 +93,7 @@ def matrix_square_root(matrix: Any, iterative: bool | None = None) -> Any:
     if use_iteration(iterative, 2):
         # Where A is zero, so is its root, whatever the inverse may be.
         return matrix @ inverse_root(matrix, 0.5, 0.0, True)
-    values, vectors = ops.eigh(matrix)
+    values, vectors = eigh(matrix)
     roots = ops.sqrt(ops.where(values > 0, values, ops.zeros_like(values)))
     return (vectors * roots) @ ops.transpose(vectors)
 
@@ -112,7 +112,7 @@ def inverse_root(matrix: Any, exponent: Any, epsilon: Any, iterative: bool) -> A
     """Return `matrix`, or each of a batch, to the power -exponent."""
     if iterative:
         return _by_products(matrix, round(1 / exponent))
-    values, vectors = ops.eigh(matrix)
+    values, vectors = eigh(matrix)
     values = ops.where(values > epsilon, values, epsilon * ops.ones_like(values))
     return (vectors * values[..., None, :] ** -exponent) @ ops.swapaxes(vectors, -1, -2)
 

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import one_of
-from keras_tfopt.engine import check_choice
+from keras_tfopt.engine import check_choice, lerp
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import register
 from keras_tfopt.rules.matrices import NOT_MATRICES, MatrixRule
@@ -127,20 +127,27 @@ class Muon(MatrixRule):
         check_iterations(self.ns_steps, self.ns_coefficients)
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        ahead, present = (self.momentum, 1 - self.momentum) if self.nesterov else (1.0, 0.0)
-        if self.bias_correction:
-            ahead = ahead / (1 - self.momentum ** (step + 1 if self.nesterov else step))
-            present = present / (1 - self.momentum**step)
-        known = {"lr": lr, "ahead": ahead, "present": present}
-        return {**known, **self._inner_scalars(lr, step)}
+        known = {"lr": lr, **self._inner_scalars(lr, step)}
+        if self.bias_correction and self.nesterov:
+            known["ahead"] = self.momentum / (1 - self.momentum ** (step + 1))
+            known["present"] = (1 - self.momentum) / (1 - self.momentum**step)
+        elif self.bias_correction:
+            known["ahead"] = 1 / (1 - self.momentum**step)
+        return known
 
     def _update_matrix(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        m = self.momentum * s.m + (1 - self.momentum) * g
-        u = t.ahead * m + t.present * g
-        return x - t.lr * self._direction(u, t), {"m": m}
+        m = lerp(s.m, g, 1 - self.momentum)
+        if not self.nesterov:
+            u = t.ahead * m if self.bias_correction else m
+        elif self.bias_correction:
+            u = t.ahead * m + t.present * g
+        else:
+            u = lerp(m, g, 1 - self.momentum)
+        rows, columns, direction = self._direction(u, t)
+        return x - t.lr * self._scale(rows, columns) * direction, {"m": m}
 
-    def _direction(self, u: Any, t: Any) -> Any:
-        """Return the scaled orthogonal update of a variable, or of several that are stacked."""
+    def _direction(self, u: Any, t: Any) -> tuple[int, int, Any]:
+        """Return rows, columns and the orthogonal update of a variable, or of several stacked."""
         first = len(u.shape) - t.rank
         stack = [*range(first), *(first + axis for axis in t.stack_axes)]
         order = [*stack, *(axis for axis in range(len(u.shape)) if axis not in stack)]
@@ -152,8 +159,8 @@ class Muon(MatrixRule):
         x = orthogonalized(u, self.ns_steps, *how)
         if self.adaptive:
             x = x * ops.sum(u * x, axis=(1, 2), keepdims=True)
-        x = ops.reshape(self._scale(rows, columns) * x, shape)
-        return ops.transpose(x, [order.index(axis) for axis in range(len(order))])
+        x = ops.transpose(ops.reshape(x, shape), [order.index(n) for n in range(len(order))])
+        return rows, columns, x
 
     def _scale(self, rows: int, columns: int) -> float:
         if self.scaling == "original":

@@ -8,6 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_number
+from keras_tfopt.engine import add_product
 
 NORMS = ("frobenius", "spectral", "schatten", "aol")
 
@@ -40,7 +41,7 @@ def orthogonalized(
     for a, b, c in each:
         # Not `ops.matmul`, which rounds to float32 on PyTorch.
         product = x @ ops.transpose(x, (0, 2, 1))
-        x = a * x + (b * product + c * (product @ product)) @ x
+        x = add_product(x, a, add_product(product, b, product, product, c), x, 1.0)
     x = ops.cast(x, matrices.dtype)
     return x if wide else ops.transpose(x, (0, 2, 1))
 

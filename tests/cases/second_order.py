@@ -49,6 +49,18 @@ CASES = (
                 exponent_override=0.3,
                 target_parameter_dimensionality=3,
             ),
+            # Short blocks and a late start, so that the sums tell all eigenvectors.
+            "eigenvalues": dict(
+                learning_rate=0.05,
+                beta_1=0.8,
+                beta_2=0.9,
+                epsilon=0.01,
+                max_preconditioner_dim=2,
+                precondition_frequency=2,
+                start_preconditioning_step=3,
+                target_parameter_dimensionality=2,
+                eigenvalue_corrected=True,
+            ),
             "defaults": dict(epsilon=0.1),
         },
         refused={

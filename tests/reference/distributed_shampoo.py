@@ -24,6 +24,20 @@ def power(matrix, exponent, epsilon):
     return (vectors * np.maximum(values, epsilon) ** exponent) @ vectors.T
 
 
+def times(value, axis, matrix):
+    return np.moveaxis(np.tensordot(matrix, value, axes=(1, axis)), 0, axis)
+
+
+def filled_up(value, shape):
+    return np.pad(value, [(0, n - m) for n, m in zip(shape, value.shape, strict=True)])
+
+
+def eigenvectors(matrix):
+    """By ascending eigenvalues; the largest entry of each is positive."""
+    _, vectors = np.linalg.eigh(matrix)
+    return np.where(-vectors.min(0) > vectors.max(0), -vectors, vectors)
+
+
 class DistributedShampoo(Reference):
     def __init__(
         self,
@@ -42,7 +56,9 @@ class DistributedShampoo(Reference):
         exponent_override=None,
         target_parameter_dimensionality=1,
         use_iterative_root=None,
+        eigenvalue_corrected=False,
     ):
+        self.by_eigenvalues = eigenvalue_corrected
         self.learning_rate, self.epsilon, self.limit = (
             learning_rate,
             epsilon,
@@ -71,7 +87,11 @@ class DistributedShampoo(Reference):
         for i, n in enumerate(shape):
             d = max(1, min(n, self.limit))
             slots[f"L_{i}"] = np.zeros((len(blocks), d, d), x.dtype)
-            slots[f"H_{i}"] = slots[f"L_{i}"] + np.eye(d, dtype=x.dtype)
+            name = "Q" if self.by_eigenvalues else "H"
+            slots[f"{name}_{i}"] = slots[f"L_{i}"] + np.eye(d, dtype=x.dtype)
+        if self.by_eigenvalues:
+            size = [max(1, min(n, self.limit)) for n in shape]
+            slots["E"] = np.zeros((len(blocks), *size), x.dtype)
         return slots
 
     def update(self, g, x, s, step, path):
@@ -90,7 +110,7 @@ class DistributedShampoo(Reference):
         direction = np.zeros(shape, x.dtype)
         for number, place in enumerate(blocks):
             block = average.reshape(shape)[place]
-            matrices = {name: value[number] for name, value in new.items() if "_" in name}
+            matrices = {name: value[number] for name, value in new.items() if name[0] in "LHQE"}
             p = self.preconditioned(g.reshape(shape)[place], block, matrices, step)
             if self.grafting is not None:
                 q = grafted[place]
@@ -114,7 +134,7 @@ class DistributedShampoo(Reference):
         """The direction of a block; changes its matrices."""
         due = step == self.first or (step > self.first and step % self.every == 0)
         for i in range(g.ndim):
-            total, root = matrices[f"L_{i}"], matrices[f"H_{i}"]
+            total = matrices[f"L_{i}"]
             d = g.shape[i]
             others = [k for k in range(g.ndim) if k != i]
             outer = np.tensordot(g, g, axes=(others, others))
@@ -122,9 +142,26 @@ class DistributedShampoo(Reference):
             padded[:d, :d] = outer
             kept, added = (1, 1) if self.beta_2 == 1 else (self.beta_2, 1 - self.beta_2)
             total[...] = kept * total + added * padded
+            if self.by_eigenvalues:
+                continue
+            root = matrices[f"H_{i}"]
             if due:
                 scale = 1 - self.beta_2**step if self.corrects and self.beta_2 < 1 else 1
                 exponent = self.exponent or 1 / (2 * g.ndim)
                 root[...] = power(total / scale, -exponent, self.epsilon)
-            direction = np.moveaxis(np.tensordot(root[:d, :d], direction, axes=(1, i)), 0, i)
-        return direction
+            direction = times(direction, i, root[:d, :d])
+        if not self.by_eigenvalues:
+            return direction
+        place = tuple(slice(n) for n in g.shape)
+        bases = [matrices[f"Q_{i}"] for i in range(g.ndim)]
+        direction, g = (filled_up(value, matrices["E"].shape) for value in (direction, g))
+        for i, basis in enumerate(bases):
+            if due:
+                basis[...] = eigenvectors(matrices[f"L_{i}"])
+            direction, g = times(direction, i, basis.T), times(g, i, basis.T)
+        matrices["E"][...] = kept * matrices["E"] + added * g * g
+        scale = 1 - self.beta_2**step if self.corrects and self.beta_2 < 1 else 1
+        direction = direction / (np.sqrt(matrices["E"] / scale) + self.epsilon)
+        for i, basis in enumerate(bases):
+            direction = times(direction, i, basis)
+        return direction[place]

@@ -58,6 +58,19 @@ def set_random_state(state: Any) -> None:
     pass
 
 
+def lerp(start: Any, end: Any, weight: Any) -> Any:
+    return start + weight * (end - start)
+
+
+def add_product(base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
+    product = left @ right
+    return beta * base + (product if alpha == 1 else alpha * product)
+
+
+def eigh(matrix: Any) -> tuple[Any, Any]:
+    return keras.ops.eigh(matrix)
+
+
 def eigh_is_slow() -> bool:
     return False
 

@@ -231,6 +231,15 @@ class Numbers(Protocol):
     def set_random_state(self, state: Any) -> None:
         """Draw again what was drawn after `random_state` returned this."""
 
+    def lerp(self, start: Any, end: Any, weight: Any) -> Any:
+        """Return `start + weight * (end - start)`, of tensors and a number."""
+
+    def add_product(self, base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
+        """Return `beta * base + alpha * left @ right`, of matrices `(n, ..., ...)`."""
+
+    def eigh(self, matrix: Any) -> tuple[Any, Any]:
+        """Return ascending eigenvalues and eigenvectors of symmetric matrices `(..., n, n)`."""
+
     def eigh_is_slow(self) -> bool:
         """Return whether to decompose a matrix takes much longer than some dozens of products."""
 

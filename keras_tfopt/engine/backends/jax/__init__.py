@@ -1,10 +1,13 @@
 """The functions of `engine/backends/protocol.py` on JAX."""
 
 from keras_tfopt.engine.backends.defaults import (
+    add_product,
     build_scope,
     combine_rows,
+    eigh,
     eigh_is_slow,
     is_variable,
+    lerp,
     number,
     once,
     random_state,

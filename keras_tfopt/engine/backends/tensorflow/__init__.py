@@ -2,8 +2,11 @@
 
 from keras_tfopt.engine.backends.defaults import (
     Steps,
+    add_product,
     combine_rows,
     concretely,
+    eigh,
+    lerp,
     random_state,
     run_in_pieces,
     set_random_state,

@@ -40,11 +40,14 @@ from keras_tfopt.engine.backends.torch.tracing import (
 from keras_tfopt.engine.backends.torch.updates import execute, is_ready, run_if, run_in_place
 from keras_tfopt.engine.backends.torch.values import (
     accumulate,
+    add_product,
     combine_rows,
     commit,
     conditional,
     copy_of,
+    eigh,
     is_finite,
+    lerp,
     limits,
     norm,
     random_state,

@@ -88,6 +88,27 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
     return true() if bool(condition) else false()
 
 
+def lerp(start: Any, end: Any, weight: Any) -> Any:
+    return torch.lerp(start, end, weight)  # one pass, where operations would make three
+
+
+def add_product(base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
+    if base.shape[0] == 1:  # a batch of one copies factors that are transposed
+        return torch.addmm(base[0], left[0], right[0], beta=beta, alpha=alpha)[None]
+    return torch.baddbmm(base, left, right, beta=beta, alpha=alpha)
+
+
+def eigh(matrix: Any) -> tuple[Any, Any]:
+    if torch.compiler.is_compiling() or matrix.dtype == torch.float64:
+        return torch.linalg.eigh(matrix)
+    try:
+        return torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:
+        # LAPACK of MKL fails in float32 where many rows are zero and others of very unlike sizes.
+        values, vectors = torch.linalg.eigh(matrix.double())
+        return values.to(matrix.dtype), vectors.to(matrix.dtype)
+
+
 def combine_rows(weights: Any, rows: Any) -> Any:
     if torch.compiler.is_compiling():
         # One loop, with whatever follows; a product would be a call with a result in memory.
