@@ -31,7 +31,7 @@ nitpick_ignore_regex = [
     ("py:class", r"GATE_\w+|collections\.abc\.\w+|keras_tfopt\.legacy\.checkpoints\..*"),
 ]
 
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 3
 html_math_renderer = "mathml"
 templates_path = ["templates"]
