@@ -52,6 +52,10 @@ html_show_search_summary = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+linkcheck_anchors = False  # many are made by scripts
+linkcheck_timeout = 20
+linkcheck_retries = 2
+
 # Pages of the site for files of the repository that its documents link to.
 PAGES = {
     "guides/README.md": "guides/index",

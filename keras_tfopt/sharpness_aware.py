@@ -161,7 +161,7 @@ class SharpnessAware(keras.Model):
     def _gradients(self, data: Any) -> list[Any]:
         """Return the gradients that the optimizer takes.
 
-        Variables are as before, but for those that a training call and metrics change.
+        Variables are as before, except for those that a training call and metrics change.
         """
         strategy = getattr(self, "distribute_strategy", None)
         if strategy is not None and strategy.num_replicas_in_sync > 1:

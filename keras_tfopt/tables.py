@@ -7,7 +7,7 @@ import configparser
 import inspect
 from importlib import resources
 
-# In the place of a default, where an argument has none.
+# Instead of a default, where an argument has none.
 REQUIRED = inspect.Parameter.empty
 
 

@@ -20,7 +20,7 @@ MODULES = (
     "keras_tfopt.legacy",
     "keras_tfopt.addons",
 )
-# keras_tfopt.engine is internal but for these.
+# keras_tfopt.engine is internal except for these.
 MORE = {"keras_tfopt.engine": ("plain",)}
 
 

@@ -32,9 +32,9 @@ class Embedding(keras.layers.Embedding):
     dense, except for products with numbers on PyTorch. On TensorFlow, put the step into a
     `tf.function`: eager code computes the dense gradient, too.
 
-    **Touched** are the rows in the batch, be their gradient zero or not; a row whose output the
-    loss does not depend on is not. With Keras's layer it is the rows with a gradient that is not
-    zero. The difference shows where ids are masked or weights of samples are zero.
+    **Touched** are the rows in the batch, also those whose gradient is zero, except for rows whose
+    output the loss does not depend on. With Keras's layer, touched rows are those whose gradient is
+    not zero. The two differ where ids are masked or weights of samples are zero.
 
     **Dense**, and still right, is the gradient where the table takes part in something else than
     lookups: tied weights, an `embeddings_regularizer`, on JAX and TensorFlow also a lookup inside

@@ -17,7 +17,7 @@ from keras_tfopt.engine.state import Entry, Like, Slot
 
 
 class ImperativeMover(Mover):
-    """Calls the functions in the place of a formula."""
+    """Calls the functions instead of a formula."""
 
     def move(self, incoming: gradients.Incoming) -> None:
         """Clip, then call the functions."""

@@ -298,8 +298,8 @@ class Optimizer(OptimizerBase):
     def variables(self) -> list[Any]:
         """Return the variables with the state, the count of steps and slots.
 
-        There are none before the first step. The originals keep powers of decay rates in the place
-        of the count.
+        There are none before the first step. The originals keep powers of decay rates instead of
+        the count.
         """
         return state_variables(self._optimizer)
 

@@ -271,7 +271,7 @@ def is_symbolic(value: Any) -> bool:
 
 
 class Later:
-    """A hyperparameter that is a variable or tensor, in the place of a number while one is checked.
+    """A hyperparameter that is a variable or tensor, instead of a number while one is checked.
 
     Args:
         value: The variable or tensor.
