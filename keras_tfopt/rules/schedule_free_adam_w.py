@@ -57,7 +57,7 @@ class ScheduleFreeAdamW(Rule):
     >>> rate = keras_tfopt.schedules.WarmUp(0.0025, steps=500)
     >>> adam_w = keras_tfopt.ScheduleFreeAdamW(rate, weight_decay=0.01)
     >>> model.compile(optimizer=adam_w, loss="mse")
-    >>> model.fit(inputs, targets, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
+    >>> model.fit(x, y, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 

@@ -50,7 +50,7 @@ class ScheduleFreeSGD(Rule):
 
     >>> rate = keras_tfopt.schedules.WarmUp(1.0, steps=500)
     >>> model.compile(optimizer=keras_tfopt.ScheduleFreeSGD(rate), loss="mse")
-    >>> model.fit(inputs, targets, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
+    >>> model.fit(x, y, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 

@@ -56,7 +56,7 @@ class ScheduleFree(Wrapper):
 
     >>> lazy_adam = keras_tfopt.LazyAdam(0.0025, beta_1=0)
     >>> model.compile(optimizer=keras_tfopt.ScheduleFree(lazy_adam), loss="mse")
-    >>> model.fit(inputs, targets, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
+    >>> model.fit(x, y, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 
