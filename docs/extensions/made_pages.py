@@ -246,7 +246,9 @@ def make(app):
         rows = pool.map(draw, cards)
         api()
         guides()
-        pictures.draw_page(DOCS / "user_guide" / "schedules.md")
+        pages = DOCS / "user_guide"
+        pictures.draw_page(pages / "schedules.md")
+        pictures.draw_growth(pages / "embeddings.md", pages / "pictures" / "embedding.svg")
         gallery(cards, list(rows))
 
 
