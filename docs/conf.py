@@ -80,6 +80,8 @@ def linked(text):
                 return f"[{words}](/{PAGES[place]}.md)"
             if re.fullmatch(r"guides/\w+\.py", place) and (ROOT / place).exists():
                 return f"[{words}](/{place.removesuffix('.py')}.md)"
+            if re.fullmatch(r"docs/[\w/]+\.md", place) and (ROOT / place).exists():
+                return f"[{words}](/{place.removeprefix('docs/')})"
         return words if file and (ROOT / file).is_file() else found[0]
 
     return re.sub(r"\[([^]]+)\]\(([^)\s]+)\)", page, text)

@@ -15,9 +15,9 @@ the scalars of the step, and returns the new variable and the new state. Everyth
 the base class, on TensorFlow, JAX and PyTorch: compilation, row gradients, clipping, weight decay,
 accumulation, half precision, saving.
 
-The example is AdaBelief (Zhuang et al., 2020), which neither Keras nor this package has. Adam
-divides by the size of the gradient; AdaBelief divides by how far the gradient is from what its
-average lets expect:
+The example is AdaBelief (Zhuang et al., 2020). This package has it; here it is written once more.
+Adam divides by the size of the gradient. AdaBelief divides by the distance between the gradient
+and its average:
 
 $$
 \\begin{aligned}
