@@ -39,7 +39,7 @@ class Embedding(keras.layers.Embedding):
     **Dense**, and still right, is the gradient of a table that is used for more than lookups, for
     example with tied weights or an `embeddings_regularizer`. On JAX and TensorFlow it is also dense
     if the lookup is inside of a loop (a cell of `keras.layers.RNN`) or of a larger part that is
-    rematerialized, and in eager code of TensorFlow if there are several lookups in one table.
+    rematerialized. In eager code of TensorFlow it is dense if a table has several lookups.
     `keras.optimizers.LossScaleOptimizer` makes it dense on JAX and TensorFlow; under
     `mixed_float16`, wrap the optimizer in `keras_tfopt.LossScaleOptimizer`. Torch's
     `DistributedDataParallel` makes it dense, too. Touched rows are then those that are not zero.
