@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart setup test test-all test-case test-fast test-oldest matrix bench bench-compare guides returnn defects catalogue docs lint format wheel dist check-wheel release-check clean distclean
+.PHONY: help quickstart setup test test-all test-case test-fast test-oldest matrix bench bench-compare guides returnn defects catalogue docs linkcheck lint format wheel dist check-wheel release-check clean distclean
 
 BACKENDS := tensorflow jax torch
 BACKEND ?= jax
@@ -96,10 +96,13 @@ defects: setup ## What stock Keras gets wrong on each backend, and what becomes 
 catalogue: setup ## Write the page of all optimizers, guides/optimizers.md
 	KERAS_BACKEND=torch $(PY) -m integration.catalogue guides/optimizers.md
 
-docs: setup ## Build the documentation into build/docs/, with pictures of every optimizer
+docs: setup ## Build the documentation into build/docs/, and open it in Chromium where there is one
 	@$(PY) .ci/check.py docs
 
-lint: $(STAMPS)/lint ## Check style, types, imports and spelling
+linkcheck: setup ## Follow the links of the documentation into the Internet
+	@KERAS_BACKEND=jax TF_CPP_MIN_LOG_LEVEL=2 $(PY) -m sphinx -q -b linkcheck docs build/linkcheck
+
+lint: $(STAMPS)/lint ## Check style, types, imports, spelling and English
 	@$(PY) .ci/check.py lint
 
 format: $(STAMPS)/lint ## Format the code and mend what ruff can mend

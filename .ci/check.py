@@ -37,6 +37,7 @@ COMMANDS = {
         ("mypy",),
         ("lint-imports", "--no-cache"),
         ("codespell_lib", "--dictionary=-", "--dictionary=.ci/words.txt"),
+        (".ci/prose.py",),
     ),
     "shell": (
         ("keras_tfopt", "list", "ada*", "--exclude", "keras.*", "--source", "tf.train"),
@@ -44,7 +45,10 @@ COMMANDS = {
         ("keras_tfopt", "info", "LARSOptimizer"),
     ),
     "dist": ((".ci/check_dist.py",),),
-    "docs": (("sphinx", "-q", "-W", "--keep-going", "docs", "build/docs"),),
+    "docs": (
+        ("sphinx", "-q", "-W", "--keep-going", "docs", "build/docs"),
+        ("pytest", "-q", "docs/test_site.py"),
+    ),
 }
 
 

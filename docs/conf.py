@@ -32,7 +32,7 @@ nitpick_ignore_regex = [
     ("py:class", r"GATE_\w+|collections\.abc\.\w+|keras_tfopt\.legacy\.checkpoints\..*"),
 ]
 
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 3
 html_math_renderer = "mathml"
 templates_path = ["templates"]
@@ -52,6 +52,10 @@ html_css_files = ["wide.css"]
 html_show_search_summary = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+linkcheck_anchors = False  # many are made by scripts
+linkcheck_timeout = 20
+linkcheck_retries = 2
 
 # Pages of the site for files of the repository that its documents link to.
 PAGES = {
@@ -76,6 +80,8 @@ def linked(text):
                 return f"[{words}](/{PAGES[place]}.md)"
             if re.fullmatch(r"guides/\w+\.py", place) and (ROOT / place).exists():
                 return f"[{words}](/{place.removesuffix('.py')}.md)"
+            if re.fullmatch(r"docs/[\w/]+\.md", place) and (ROOT / place).exists():
+                return f"[{words}](/{place.removeprefix('docs/')})"
         return words if file and (ROOT / file).is_file() else found[0]
 
     return re.sub(r"\[([^]]+)\]\(([^)\s]+)\)", page, text)

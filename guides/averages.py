@@ -1,20 +1,22 @@
 """
-Title: Averages of the weights: trained with one set, judged by another
+Title: Averages of the weights
 Author: keras_tfopt contributors
 Date created: 2026/11/20
 Last modified: 2026/11/20
-Description: MovingAverage beside the weights it averages, in validation and in files.
+Description: Train with the weights, validate and save with their moving average.
 Accelerator: None
 """
 
 """
 ## Where training has been
 
-With a large constant learning rate and small batches, training goes around the minimum rather than
-into it. The mean of where it has been is nearer. `MovingAverage` keeps such a mean beside the
-weights, and `EvaluateWithAverages` puts it in their place while `fit` validates; training does not
-notice. The same network is validated both ways after each epoch, on scanned digits that come with
-scikit-learn. The best averages are kept in a file, from which a model without any optimizer starts.
+With a large constant learning rate and small batches, training moves around the minimum instead of
+reaching it. The average of the last weights is nearer to the minimum. `MovingAverage` keeps such an
+average, and `EvaluateWithAverages` puts it into the model while `fit` validates. Training itself
+goes on with the weights.
+
+Here the same network is validated both ways after each epoch, on scanned digits that come with
+scikit-learn. The best averages are saved in a file. A model without an optimizer loads them.
 """
 
 import os
@@ -39,7 +41,7 @@ epochs = 20 if not args.fast else 8
 """
 ## Data
 
-1,797 scans, a third of them to validate. A tenth of the training labels is wrong, as labels are.
+There are 1,797 scans, a third of them to validate. A tenth of the training labels is made wrong.
 """
 
 images, labels = load_digits(return_X_y=True)
@@ -66,7 +68,7 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 """
 ## Training
 
-The averages follow with a decay of 0.99, faster in the first steps.
+The decay of the averages is 0.99, and smaller in the first steps.
 """
 
 model = network()
@@ -114,7 +116,7 @@ with tempfile.TemporaryDirectory() as folder:
     kept = np.mean(classes == labels[validation])
 
 """
-## What came of it
+## Results
 """
 
 print(f"keras_tfopt {keras_tfopt.__version__}, {keras.backend.backend()}, seed {args.seed}")

@@ -39,16 +39,17 @@ for question, answer in questions.items():
 """
 ## What each costs and assumes
 
-Three questions decide most cases before anything is trained.
+These questions decide most cases before anything is trained.
 
-- **Is most of the model an embedding table?** Take one for which rows stay (`lazy` below) and
-  `keras_tfopt.layers.Embedding`: see embeddings.py.
-- **Is the state too large?** Adam keeps 8 bytes beside each 4-byte weight, momentum 4.
-- **Must weights be zero exactly?** Only Ftrl, AdagradDA and the proximal methods do that: see
-  sparse.py. Very large batches: large_batch.py.
+- **Is most of the model an embedding table?** Take an optimizer that leaves other rows alone
+  (`lazy` below) and `keras_tfopt.layers.Embedding`. The guide embeddings.py shows both.
+- **Is memory short?** For each weight of 4 bytes, Adam keeps 8 bytes of state, and momentum 4.
+- **Must weights be exactly zero?** Only Ftrl, AdagradDA and the proximal methods do that: see
+  sparse.py.
+- **Are batches very large?** See large_batch.py.
 
-For the rest, try some. `keras_tfopt.info` has the formula, the defaults, the paper and the
-differences from TensorFlow 1 and from Keras; the table takes four facts from it.
+Otherwise try some optimizers. `keras_tfopt.info` has the formula, the defaults, the paper and the
+differences from TensorFlow 1 and from Keras. The table takes four facts from it.
 """
 
 names = ("momentum", "adagrad", "rmsprop", "adam", "lars", "power_sign", "ggt", "keras.adam")
@@ -63,13 +64,14 @@ print(f"\nThe whole of it for one of them:\n\n{keras_tfopt.info('lars')}\n")
 """
 ## Try a short list
 
-On the same task, with the same initial weights and batches, and with the same grid of learning
-rates, which has to be wide: a learning rate means something else to each optimizer.
-`keras_tfopt.get` makes an optimizer from its name and arguments. A wrapper around one is a name as
-well: `"moving_average(lars)"`. LARS multiplies the learning rate by its argument `eeta`, 0.001
-unless given; 0.1 brings it onto the grid of the others.
+All optimizers get the same task, initial weights, batches and learning rates. The grid of learning
+rates has to be wide, because a learning rate means something else to each optimizer.
 
-The task: 5,000 scans of digits; 3,000 to train on, 1,000 to choose by, 1,000 to test.
+`keras_tfopt.get` makes an optimizer from its name and arguments. A wrapper has a name as well:
+`"moving_average(lars)"`. LARS multiplies the learning rate by its argument `eeta`, which is 0.001
+by default; with 0.1, the same grid fits.
+
+The data are 5,000 scans of digits: 3,000 to train on, 1,000 to choose by, 1,000 to test.
 """
 
 images, labels = digits()
@@ -107,9 +109,9 @@ scores = np.array([[tried(name, rate) for rate in rates] for name in names])
 """
 ## Results
 
-The validation images choose the learning rate, the test images are looked at once. Near
-the best are learning rates with at most 0.03 less than the highest number in the table: an
-optimizer with many of them forgives. The time is the median of a whole training step.
+The learning rate is chosen by the validation images. The test images are used once. Rates near the
+best are those with an accuracy at most 0.03 below the highest in the table. An optimizer with many
+of them is easy to tune. The time is the median of a whole training step.
 """
 
 head = f"{'':12} {'best rate':>9} {'validation':>11} {'test':>6}"

@@ -10,18 +10,21 @@ Accelerator: None
 """
 ## Rows instead of tables
 
-A batch looks up some thousand rows of a table that may have millions. Keras's layer makes a
-gradient of the size of the whole table from that, and Adam reads and writes all of the table and of
-its moments. `keras_tfopt.layers.Embedding` hands over the rows that were looked up and nothing
-else, and `keras_tfopt.LazyAdam` changes these. The model, the call of `fit` and the files stay as
-they are.
+A batch looks up some thousand rows of a table that may have millions. Keras's layer turns them into
+a gradient of the size of the whole table, and Adam reads and writes the whole table and its
+moments. `keras_tfopt.layers.Embedding` passes on only the rows that were looked up, and
+`keras_tfopt.LazyAdam` changes only these. The model, the call of `fit` and the files stay the same.
 
 Here a language model reads the source of the Python standard library. Its table has a row for
 every distinct token and for every distinct pair of neighboring tokens, hundreds of thousands of
-rows. Three sides train it, with the same learning rates, batches and initial weights: Keras's layer
-with Keras's Adam; our layer with LazyAdam; and our layer with LazyAdam that catches up, where the
-moments of a row that comes back are what Adam's would be by then. What is printed is what was
-measured, whoever wins: validation loss, time and memory.
+rows. It is trained in three ways, with the same learning rates, batches and initial weights:
+
+- Keras's layer with Keras's Adam;
+- our layer with LazyAdam;
+- our layer with `LazyAdam(catch_up=True)`: when a row comes back, its moments first decay for the
+  steps that it missed, so that they are those of Adam.
+
+The guide prints validation loss, time and memory, whichever wins.
 """
 
 import gc
@@ -49,9 +52,9 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}, {os.cpu_count()
 """
 ## The data
 
-From eight tokens, and the seven pairs in them, the model tells the ninth: one of the 499 most
-frequent, or "a rarer one". Files are split, not windows, and only the training files make the
-vocabulary: row 0 is for what they do not have.
+From eight tokens and the seven pairs in them, the model predicts the ninth token: one of the 499
+most frequent ones, or "a rarer one". Training, validation and test have different files. The
+vocabulary is that of the training files. Row 0 is for all else.
 """
 
 width, classes, dimension = 8, 500, 32
@@ -93,9 +96,9 @@ print(f"of which a batch of {batch} windows touches {touched:,.0f} on average")
 """
 ## The model
 
-An ordinary model with Keras's layer. To train it by rows, the layer is exchanged: in place, and
-whether or not the model was trained before. A new model would have `keras_tfopt.layers.Embedding`
-from the start.
+This is an ordinary model with Keras's layer. To train it by rows, `swap_embeddings` replaces the
+layer in place. The model may be trained already. A new model would have
+`keras_tfopt.layers.Embedding` from the start.
 """
 
 
@@ -125,8 +128,8 @@ rates = (0.008, 0.016) if not args.fast else (0.004,)
 """
 ## Memory
 
-What a step needs beside weights and state shows in the largest size that the process had. Linux
-tells it, and starts anew when asked; elsewhere it is left out.
+The largest size of the process shows what a step needs in addition to weights and state. Linux
+reports it, and can reset it. On other systems it is left out.
 """
 
 
@@ -237,7 +240,7 @@ print(f"Total time: {time.perf_counter() - started:.0f} s")
 """
 ## A table of 10^9 rows
 
-What a step moves does not depend on the number of rows; what must be stored does.
+The cost of a step does not depend on the number of rows. The memory does.
 
 **Storage.** 10^9 rows of 64 float32 numbers are 256 GB. LazyAdam has two more numbers for each,
 768 GB together; Adagrad one, 512 GB. `catch_up` adds 4 GB. Sixteen hosts with 64 GB each hold

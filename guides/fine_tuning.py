@@ -8,17 +8,17 @@ Accelerator: None
 """
 
 """
-## What is trained already
+## Why several learning rates
 
-The first layers of a network that knows some images are good for others, too: edges are edges.
-The last layers have to learn anew. One learning rate for all of them is too large for the first
-layers, or too small for the last ones. With `groups`, an optimizer has settings by the path of a
-variable, and `keras_tfopt.layer_decay` gives each level of a model a learning rate that is smaller
-the further the level is from the head.
+The first layers of a trained network are useful for new images, too: they find edges, for example.
+The last layers have to learn anew. One learning rate for all layers is too large for the first ones
+or too small for the last ones. With `groups`, an optimizer has settings by the path of a variable.
+`keras_tfopt.layer_decay` makes groups with a learning rate for each level of a model: the further
+the level is from the head, the smaller its rate.
 
 Here the first blocks of a MobileNet of `keras.applications` learn the digits from 0 to 4. Then they
-get a new head, and ten images of each of the other digits. The later blocks are left out: of
-images as small as these, they would see single pixels.
+get a new head, and ten images of each of the other digits. The later blocks of the network are left
+out, because the images are too small for them.
 """
 
 import keras
@@ -56,7 +56,7 @@ print(
 )
 
 """
-## A network that knows something
+## A trained network
 """
 
 

@@ -109,8 +109,9 @@ losses = train(model)
 of_weights = accuracy(model)
 
 """
-Averages replace the weights by the call that did so there. `keras_tfopt.averaged(model)` does it
-for a while only, and `keras_tfopt.callbacks.EvaluateWithAverages` in `fit`.
+The same call as in TensorFlow Addons replaces the weights by their averages.
+`keras_tfopt.averaged(model)` does it for a while only, and
+`keras_tfopt.callbacks.EvaluateWithAverages` in `fit`.
 """
 
 model.optimizer.assign_average_vars(model.trainable_variables)
@@ -130,7 +131,7 @@ again = train(network(saved))
 print(f"Losses with the saved configuration: {np.max(np.abs(np.subtract(again, losses))):.2g} away")
 
 """
-## What came of it
+## Results
 """
 
 apart = np.abs(np.subtract(losses, program["loss"]))
@@ -144,7 +145,7 @@ print(f"Keras 3 {of_weights:.4f}; of the averages ", end="")
 print(f"{program['accuracy_of_averages']:.4f} and {of_averages:.4f}")
 
 """
-## What else there was
+## Other classes
 
 Weight decay for any optimizer, several optimizers for several layers, and a callback:
 """
@@ -161,8 +162,9 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"Averages of a checkpoint: {accuracy(model):.4f}")
 
 """
-What cannot be as it was says so. `keras_tfopt.addons.names()` lists for every name what it maps to
-and what differs; `decay` and `lr`, which Keras 3 has no longer, keep their meaning there.
+What cannot work as before raises an error. `keras_tfopt.addons.names()` lists for every name what
+it maps to and what differs; `decay` and `lr`, which Keras 3 has no longer, keep their meaning
+there.
 """
 
 for name, counterpart in tfa_optimizers.names().items():

@@ -16,8 +16,8 @@ saved a checkpoint after 150. Here the second half is trained by Keras 3, on whi
 from that checkpoint, and compared with what the program itself did then: its losses are in
 `guides/from_tf1/going_on.json`.
 
-Weights alone would not do. LARS has a momentum for each variable, and its learning rate falls with
-the number of steps; a training that goes on without them goes elsewhere.
+Weights alone are not enough. LARS has a momentum for each variable, and its learning rate falls
+with the number of steps. Without these, the training takes other steps.
 
     pip install 'keras_tfopt[guides]' tensorflow
     KERAS_BACKEND=jax python guides/from_tf1.py
@@ -137,8 +137,8 @@ def train(model, first):
 losses = train(model, report.iterations)
 
 """
-For comparison, the same weights with nothing of the optimizer: no momentum, and a learning rate
-that starts again at 10.
+For comparison, this starts with the same weights, but without the state of the optimizer: there is
+no momentum, and the learning rate starts again at 10.
 """
 
 weights_alone = network()
@@ -146,7 +146,7 @@ legacy.load_checkpoint(prefix, weights_alone, None)
 restarted = train(weights_alone, report.iterations)
 
 """
-## What came of it
+## Results
 """
 
 apart = np.max(np.abs(np.subtract(losses, program["loss"])))
@@ -160,9 +160,9 @@ print(f"{np.max(np.abs(np.subtract(restarted, program['loss']))):.2g}")
 print(f"Test accuracy: TF 1.15 {program['test_accuracy']:.4f}, Keras 3 {right:.4f}")
 
 """
-## And back
+## Back to TensorFlow 1
 
-What has been trained here can be handed to a program of TensorFlow 1, whose `Saver` restores it.
+`legacy.save_checkpoint` writes a file that the `Saver` of a TensorFlow 1 program restores.
 """
 
 with tempfile.TemporaryDirectory() as folder:

@@ -15,9 +15,9 @@ the scalars of the step, and returns the new variable and the new state. Everyth
 the base class, on TensorFlow, JAX and PyTorch: compilation, row gradients, clipping, weight decay,
 accumulation, half precision, saving.
 
-The example is AdaBelief (Zhuang et al., 2020), which neither Keras nor this package has. Adam
-divides by the size of the gradient; AdaBelief divides by how far the gradient is from what its
-average lets expect:
+The example is AdaBelief (Zhuang et al., 2020). This package has it; here it is written once more.
+Adam divides by the size of the gradient. AdaBelief divides by the distance between the gradient
+and its average:
 
 $$
 \\begin{aligned}
@@ -81,9 +81,9 @@ class AdaBelief(keras_tfopt.Rule):
 """
 ## Is it right?
 
-The same formula in NumPy, in float64, on the same gradients. The optimizer computes in float32,
-whose rounding adds up over the steps: weights of size 1 may differ by some units of 1e-6 after 100
-of them. More than 1e-5 is an error here.
+This compares it with the same formula in NumPy, in float64, on the same gradients. The optimizer
+computes in float32, and rounding adds up: after 100 steps, weights of size 1 may differ by some
+1e-6. A difference above 1e-5 is an error here.
 """
 
 
@@ -165,10 +165,10 @@ if changed.tolist() != [3, 7]:
     raise AssertionError("Rows without gradient changed.")
 
 """
-## In `fit`, beside Adam
+## In `fit`, compared with Adam
 
-Both with the same learning rates, initial weights and batches: 4,000 scans of digits, 1,000 to
-validate. Options of the base class, such as `global_clipnorm`, are there without a line of code.
+Both get the same learning rates, initial weights and batches: 4,000 scans of digits, and 1,000 to
+validate. Options of the base class, such as `global_clipnorm`, need no line of code.
 """
 
 images, labels = digits()
@@ -218,8 +218,8 @@ print(f"Best of each: AdaBelief {belief:.4f}, Adam {adam:.4f}; {belief - adam:+.
 """
 ## Saved, loaded, wrapped
 
-A file has the class by its name, and its state: the next step is the same. Wrappers take it as they
-take any optimizer.
+A file contains the name of the class and its state, so the next step is the same. Wrappers go
+around it as around any optimizer.
 """
 
 _, model, _ = best["AdaBelief"]

@@ -1,5 +1,5 @@
 """
-Title: Quickstart: two optimizers on real data, each beside its stock counterpart
+Title: Quickstart: two optimizers on real data, compared with those of Keras
 Author: keras_tfopt contributors
 Date created: 2026/11/20
 Last modified: 2026/11/22
@@ -17,11 +17,11 @@ Accelerator: None
 2. **LARS** trains a convolutional network on scanned digits with a third of the training set in
    each batch. Large batches leave few steps, so the steps must be large, and one layer that is
    moved too far spoils the others: LARS scales the step of each layer to the size of its weights.
-   Beside it: stock SGD with momentum.
+   It is compared with Keras's SGD with momentum.
 
-The two sides of a comparison get the same learning rates, data, batches, seed, initial weights and
-compilation. The validation data choose the learning rate of each side, the test data are looked at
-once, and what is printed is what was measured, whoever wins.
+Both sides of a comparison get the same learning rates, data, batches, seed, initial weights and
+compilation. The learning rate of each side is chosen by the validation data. The test data are used
+once. The guide prints what it measures, whichever side wins.
 """
 
 import logging
@@ -56,8 +56,8 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 ## 1. A table of a million rows
 
 From which package of Python's standard library are these eight tokens? The model is the mean of the
-embeddings of the tokens and of the pairs of neighbors, and a linear layer. Files are split, not
-runs of tokens.
+embeddings of the tokens and of the pairs of neighbors, and a linear layer. Training, validation and
+test have different files.
 """
 
 width, classes, dimension, batch = 8, 10, 64, 128
@@ -102,7 +102,7 @@ text = Comparison(
 )
 
 """
-Both sides make 3 x 8 steps. Then ours goes on, through the whole training set three times.
+Both sides take 3 x 8 steps. Then ours goes on for three passes through the whole training set.
 """
 
 """
@@ -146,11 +146,11 @@ def sgd(peak, model):
 
 
 """
-The rates of LARS multiply fractions of a layer's size, so they live on another scale than those
-of SGD. The paper has eeta=0.001 and rates around 10; eeta=0.1 and rates a hundredth of that are
-the same steps, and one grid, wide enough for both optimizers, can serve both. Biases and the
-parameters of normalization start at 0 or 1, which says nothing about their proper steps: by
-custom LARS skips them; `keras_tfopt.normalization_and_bias` finds them in a model.
+LARS multiplies its learning rate by the size of a layer, so its rates have another scale than those
+of SGD. The paper has eeta=0.001 and rates around 10. With eeta=0.1 and rates a hundred times as
+small the steps are the same, and one grid of rates fits both optimizers. Biases and the parameters
+of normalization layers start at 0 or 1. Their size does not tell how large their steps should be,
+so LARS usually skips them. `keras_tfopt.normalization_and_bias` finds them in a model.
 """
 
 
@@ -242,8 +242,8 @@ for task in tasks:
 """
 ## What was measured
 
-The last lines are the table. Accuracy: higher is better. Speed: steps in the time of one of stock
-Keras.
+The last lines are the table. Higher accuracy is better. Speed is the number of steps in the time of
+one step of Keras.
 """
 
 save_curves(tasks, args.out)

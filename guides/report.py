@@ -110,7 +110,7 @@ class Run(StepTimer):
         )
 
     def milliseconds(self):
-        """The median but for the first steps, which compile."""
+        """The median except for the first steps, which compile."""
         return 1000 * float(np.median(self.seconds[3:] or self.seconds))
 
     def values(self, name):

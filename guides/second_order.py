@@ -16,8 +16,8 @@ itself. **GGT** looks at all weights as one vector, and at the last ten gradient
 which it is steep. A step of either has more to compute. Do they need fewer of them?
 
 All four train the same autoencoder on scanned digits: the same initial weights, batches and
-learning rates. What is printed is what was measured, whoever wins: the steps and the seconds that
-each needed, with the best of its rates, to the validation loss that all of them came down to.
+learning rates. The guide prints the steps and the seconds that each needed, with the best of its
+rates, to reach the validation loss that all of them reach.
 """
 
 import math

@@ -45,7 +45,7 @@ steps = len(train[0]) // batch * epochs
 """
 ## The decays
 
-A line, half a cosine, and two half cosines one after the other.
+The decays are a line, half a cosine, and two half cosines one after the other.
 """
 
 decays = {
@@ -68,8 +68,8 @@ seeds = range(args.seed, args.seed + (3 if not args.fast else 1))
 """
 ## Training
 
-The same learning rates for all. The one with the lowest validation loss with the first seed is
-then trained with two more seeds, which says how much of a difference is chance.
+All get the same learning rates. The one with the lowest validation loss with the first seed is
+trained with two more seeds, to show how much of a difference is chance.
 """
 
 

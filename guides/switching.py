@@ -3,16 +3,16 @@ Title: Switching the backend in the middle of a training
 Author: keras_tfopt contributors
 Date created: 2026/11/20
 Last modified: 2026/11/20
-Description: Save on one backend, go on on the others, and compare the next steps.
+Description: Save on one backend, continue on the others, and compare the next steps.
 Accelerator: None
 """
 
 """
 ## State that travels
 
-A model that is saved in the middle of a training takes its optimizer along: moments, averages, the
-number of steps, the place in a learning rate schedule. Loaded on another backend, it goes on with
-the same next steps, up to the rounding of float32.
+A model that is saved in the middle of a training contains its optimizer: moments, averages, the
+number of steps, and so the place in a learning rate schedule. After loading it on another backend,
+the next steps are the same, except for the rounding of float32.
 
 Keras chooses its backend when it is imported, so the other backends need processes of their own:
 this file starts itself, with `--part`. Only the installed backends take part.
@@ -73,8 +73,8 @@ def network():
 """
 ## One part
 
-`before` trains and saves. `after` loads the file and goes on. `fresh` does too, but leaves the
-state of the optimizer behind: what is lost when only weights are saved.
+`before` trains and saves. `after` loads the file and goes on. `fresh` does the same without the
+state of the optimizer, to show what is lost when only weights are saved.
 
 A saved model knows whether its steps were compiled by XLA, and TensorFlow and PyTorch on a CPU say
 no. JAX should compile nonetheless, so that is set to "auto" after loading.
@@ -111,8 +111,7 @@ if args.part:
 """
 ## The whole
 
-The backend at hand trains first. Then each backend goes on from the same file, this one among
-them, as if nothing had happened.
+The present backend trains first. Then each backend, also this one, continues from the same file.
 """
 
 print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
@@ -137,8 +136,8 @@ with tempfile.TemporaryDirectory() as folder:
 """
 ## Results
 
-How far each lies from the training that stayed where it was: in the loss of each step, in the
-weights and in their averages at the end.
+The table compares each training with the one that stayed on the first backend: the loss of each
+step, and the weights and their averages at the end.
 """
 
 stayed = results["after", here]

@@ -3,21 +3,21 @@ Title: From local SGD to DiLoCo: fewer exchanges between workers
 Author: keras_tfopt contributors
 Date created: 2026/11/21
 Last modified: 2026/11/21
-Description: Five ways in which two workers train one model, by what each has to exchange.
+Description: Five ways in which two workers train one model, and what each has to exchange.
 Accelerator: None
 """
 
 """
-## What workers tell each other
+## What workers exchange
 
-Two workers have a half of the data each and train one model. In the plain way, they average their
-gradients in every step; where the way between them is slow, they mostly wait. Each of the methods
-below exchanges less often: a worker makes many steps of its own, and then
+Two workers train one model, each on half of the data. The plain way is to average their gradients
+in every step. If the connection is slow, they mostly wait. The methods below exchange less often: a
+worker takes many steps alone, and then
 
 - `ModelAverage` puts the mean of the models into both ("local SGD");
 - `ElasticAverage` pulls both to a common center, and the center to both;
 - `AGN` moves a center by the mean of all gradients since then, and starts both from there;
-- `DiLoCo` takes what the mean of the models has moved for a gradient, and makes a step of Nesterov
+- `DiLoCo` takes the change of the mean of the models as a gradient, and takes a step of Nesterov
   momentum with it.
 
 Beside them are `SyncReplicas`, which is the plain way, and two workers that never exchange
@@ -168,7 +168,7 @@ with tempfile.TemporaryDirectory() as folder:
     found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 """
-## What came of it
+## Results
 
 Workers that have just exchanged have one model, except under `ElasticAverage`, which keeps them
 apart: the loss is the mean over the workers. In one run of this guide, on JAX with seed 0, model

@@ -167,7 +167,7 @@ def _decayed(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
 
 
 def _chosen(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With the variables that decay in the place of those that do not, which count for less."""
+    """With the variables that decay instead of those that do not, which count for less."""
     given = dict(given)
     excluded = given.pop("exclude_from_weight_decay", None)
     if excluded:

@@ -1,4 +1,4 @@
-"""Recorded optimizers under their original names, and their verbs in the place of `apply`."""
+"""Recorded optimizers under their original names, and their verbs instead of `apply`."""
 
 import functools
 import re

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from keras_tfopt import registry
@@ -25,10 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
     about.add_argument("name")
     options = parser.parse_args(arguments)
     try:
-        return run(options)
+        status = run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # by `| head`; nothing is left to write to, also for the interpreter
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    return status
 
 
 def run(options: argparse.Namespace) -> int:

@@ -35,16 +35,17 @@ class Diagnosis:
         optimizer: Name of the optimizer's class, with those inside of it.
         backend: Name of Keras's backend.
         rows: A dictionary for each trainable variable, with the keys `variable` (path), `dtype`,
-            `shape`, `gradient` ("dense", "rows" or "none": its form when the optimizer gets it),
-            `why_dense` (the reason for a dense gradient of a table with lookups, else None),
-            `update` ("dense", "rows" or "none": its form in the step), `touched` (number of rows
-            with a gradient that is not zero, for `keras_tfopt.layers.Embedding` of rows in the
-            batch; or None), `repeated` and `masked` (number of ids in the batch that occur before,
-            and that the layer masks; None without a lookup), `lost` (share of elements that should
-            have moved and did not, because the update is below one unit in the last place), `decay`
-            (whether the step shrinks it, by the optimizer or by a wrapper around it), `rules` (the
-            arguments that chose it, each with the item that matched), `groups` and `settings` (the
-            parameter groups that chose it, and their settings), `state_bytes`.
+            `shape`, `gradient` ("dense", "rows" or "none": its form when the optimizer gets it) and
+            `why_dense` (the reason for a dense gradient of a table with lookups, else None).
+            `update` is "dense", "rows" or "none": its form in the step. `touched` is the number of
+            rows whose gradient is not zero, for `keras_tfopt.layers.Embedding` of rows in the
+            batch, else None. `repeated` is the number of ids in the batch that occur before,
+            `masked` of those that the layer masks; both are None without a lookup. `lost` is the
+            share of elements that should have moved and did not, because the update is below one
+            unit in the last place. `decay` says whether the step shrinks the variable, by the
+            optimizer or by a wrapper around it. `rules` has the arguments that chose it, and by
+            what. `groups` and `settings` are the parameter groups that chose it, and what they
+            say of it. `state_bytes` is the size of its state.
         compiled: Whether and how the step runs compiled.
         warnings: Remarks on what may be wrong.
     """

@@ -110,7 +110,7 @@ class Rule(Fielded, Describing, Engine):
     count of steps, one learning rate to assign and one global norm for all of them. Settings are
 
     - `learning_rate_factor`: number >= 0 or schedule, which multiplies the learning rate;
-    - `weight_decay`: number >= 0 or schedule, in the place of that of the optimizer or of the
+    - `weight_decay`: number >= 0 or schedule, instead of that of the optimizer or of the
       wrapper that decays weights;
     - `frozen`: True for variables that take no steps, count in no norm and have no slots;
     - `max_norm`: number > 0, the largest Euclidean norm of a variable after a step;

@@ -119,7 +119,7 @@ class SharpnessAware(Trainer):
     def _gradients(self, data: Any) -> tuple[list[Any], None]:
         """Return the gradients that the optimizer takes.
 
-        Variables are as before, but for those that a training call and metrics change.
+        Variables are as before, except for those that a training call and metrics change.
         """
         variables, others = self.trainable_variables, self.non_trainable_variables
         before, random = [ops.copy(v) for v in others], backend.random_state()

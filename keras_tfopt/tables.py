@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple, TypeVar
 
-# In the place of a default, where an argument has none.
+# Instead of a default, where an argument has none.
 REQUIRED = inspect.Parameter.empty
 
 

@@ -1,4 +1,4 @@
-"""Averages in the place of the weights: at evaluation, in a context, in a checkpoint."""
+"""Averages instead of the weights: at evaluation, in a context, in a checkpoint."""
 
 import keras
 import numpy as np

@@ -120,6 +120,7 @@ def lines_of(capsys):
     return [line for line in capsys.readouterr().out.splitlines() if line.count("|") > 3]
 
 
+@pytest.mark.spread
 def test_muon_and_its_peer_take_turns():
     from integration.benchmarks.shapes import large_transformer
 

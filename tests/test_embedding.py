@@ -154,7 +154,7 @@ def test_diagnosis_of_keras_layer():
         assert gradient == "dense" and "swap_embeddings" in reason
 
 
-# ---- In the place of Keras's layer ---------------------------------------------------------------
+# ---- Instead of Keras's layer ---------------------------------------------------------------
 
 
 LAYER = keras_tfopt.layers.Embedding

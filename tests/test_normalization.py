@@ -75,7 +75,7 @@ def test_normalization_and_bias_of_applications(name):
     optimizers["excluded"].exclude_from_weight_decay(chosen)
     skipped = {}
     for how, optimizer in optimizers.items():
-        optimizer = through_json(optimizer)  # which has paths in the place of variables
+        optimizer = through_json(optimizer)  # which has paths instead of variables
         assert not warned(lambda o=optimizer: o.build(model.trainable_variables)), how
         skipped[how] = {
             v.path

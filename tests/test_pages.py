@@ -1,4 +1,4 @@
-"""Code on pages of the documentation runs: each page from its first block to its last."""
+"""Code on pages of the documentation runs: some pages as programs, others block by block."""
 
 import re
 import shutil
@@ -8,8 +8,30 @@ import numpy as np
 import pytest
 
 import keras_tfopt
+from keras_tfopt.distributed.launch import free_ports
 from tests.programs import ROOT, run
 
+# Pages that are a program of their own.
+PROGRAMS = (
+    "README.md",
+    "docs/getting_started.md",
+    "docs/faq.md",
+    "docs/user_guide/schedules.md",
+)
+# Pages whose blocks follow on each other, and take a small model and its data as given.
+IN_ORDER = (
+    "docs/index.md",
+    "docs/user_guide/averages.md",
+    "docs/user_guide/mixed_precision.md",
+    "docs/user_guide/own_optimizers.md",
+    "docs/user_guide/state.md",
+)
+# Pages that other tests run.
+ELSEWHERE = {
+    "CONTRIBUTING.md": "test_contributing.py",
+    "guides/errors.md": "test_error_page.py",
+    "docs/migration/errors.md": "test_error_page.py",
+}
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 JAX = pytest.mark.skipif(keras.backend.backend() != "jax", reason="one backend is enough")
 CALL = re.compile(r"`(keras_tfopt\.\w+\([^`]*\))`")
@@ -17,11 +39,8 @@ CALL = re.compile(r"`(keras_tfopt\.\w+\([^`]*\))`")
 
 @JAX
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", "docs/getting_started.md", "docs/faq.md", "docs/user_guide/schedules.md"],
-)
-def test_code_of_a_page(page, tmp_path):
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_a_program(page, tmp_path):
     blocks = BLOCK.findall((ROOT / page).read_text("utf-8"))
     done = run("-c", "\n".join(blocks), cwd=tmp_path, JAX_ENABLE_X64="0")
     assert blocks and done.returncode == 0, done.stderr[-3000:]
@@ -72,6 +91,21 @@ def in_a_graph():
     return {"loss": tf.reduce_sum(variable**2), "rate": 0.1}
 
 
+def with_servers():
+    """A parameter server and a worker, in this process."""
+    import tensorflow.compat.v1 as tf
+
+    ports = free_ports(2)
+    cluster = {job: [f"localhost:{port}"] for job, port in zip(("ps", "worker"), ports)}
+    tf.train.Server(cluster, job_name="ps", task_index=0)
+
+    def network():
+        kernel = tf.get_variable("kernel", [3], initializer=tf.ones_initializer())
+        return tf.reduce_sum(kernel**2)
+
+    return {"cluster": cluster, "index": 0, "network": network}
+
+
 def of_keras2():
     shutil.copy(ROOT / "tests/golden/keras2/legacy_Adam.h5", "old.h5")
     layers = [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
@@ -100,9 +134,9 @@ def with_keras_hub():
 
 # What blocks take as given: {page: (a function that makes it for a block, ...)}
 GIVEN = {
-    "user_guide/embeddings.md": (dict,),
-    "user_guide/groups.md": (for_groups, for_groups, small_model),
-    "user_guide/own_loops.md": (
+    "docs/user_guide/embeddings.md": (dict,),
+    "docs/user_guide/groups.md": (for_groups, for_groups, small_model),
+    "docs/user_guide/own_loops.md": (
         small_model_on("jax"),
         with_averages,
         small_model_on("tensorflow"),
@@ -110,18 +144,19 @@ GIVEN = {
         small_model_on("torch"),
         small_model,
     ),
-    "user_guide/other_packages.md": (
+    "docs/user_guide/other_packages.md": (
         dict,
         small_model_on("torch"),
         with_keras_rs,
         with_keras_hub,
     ),
-    "user_guide/workers.md": (small_model,),
-    "migration/tensorflow1.md": (for_verbs, in_a_graph),
-    "migration/tensorflow_addons.md": (small_model,),
-    "migration/keras2.md": (small_model, of_keras2, with_optax),
+    "docs/user_guide/workers.md": (small_model,),
+    "docs/migration/tensorflow1.md": (for_verbs, in_a_graph),
+    "docs/migration/tensorflow_addons.md": (small_model,),
+    "docs/migration/keras2.md": (small_model, of_keras2, with_optax),
+    "guides/tf1_workers.md": (with_servers, for_verbs),
 }
-in_a_graph.backend = "tensorflow"
+in_a_graph.backend = with_servers.backend = "tensorflow"
 
 
 def marks_of(make):
@@ -139,11 +174,11 @@ BLOCKS = [
 @pytest.mark.spread
 @pytest.mark.parametrize(("page", "number"), BLOCKS)
 def test_block_of_a_page(page, number, tmp_path, monkeypatch):
-    blocks = BLOCK.findall((ROOT / "docs" / page).read_text("utf-8"))
+    blocks = BLOCK.findall((ROOT / page).read_text("utf-8"))
     assert len(blocks) == len(GIVEN[page])
     monkeypatch.chdir(tmp_path)
     make = GIVEN[page][number]
-    if make is not in_a_graph:
+    if make not in (in_a_graph, with_servers):
         exec(blocks[number], {"keras": keras, "keras_tfopt": keras_tfopt, **make()})
         return
     import tensorflow.compat.v1 as tf
@@ -152,16 +187,32 @@ def test_block_of_a_page(page, number, tmp_path, monkeypatch):
         exec(blocks[number], make())
 
 
+@pytest.mark.spread
+@pytest.mark.parametrize("page", IN_ORDER)
+def test_page_with_a_small_model(page, tmp_path, monkeypatch, policy):
+    blocks = BLOCK.findall((ROOT / page).read_text("utf-8"))
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks), {"keras": keras, "keras_tfopt": keras_tfopt, **small_model()})
+
+
+@pytest.fixture
+def policy():
+    """Pages may change Keras's policy of data types; it is put back."""
+    before = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(before)
+
+
 def test_every_block_is_run():
-    """Of the user guide and the migration pages."""
+    """Of all documents that a user reads; code that is no Python has no such mark."""
     pages = {
-        str(path.relative_to(ROOT / "docs"))
-        for folder in ("user_guide", "migration")
-        for path in (ROOT / "docs" / folder).glob("*.md")
-        if BLOCK.search(path.read_text("utf-8"))
+        path.relative_to(ROOT).as_posix()
+        for path in [*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("docs/**/*.md")]
+        if "```python\n" in path.read_text("utf-8")
     }
-    elsewhere = {"user_guide/schedules.md", "migration/errors.md"}  # test_error_page.py
-    assert pages == {*GIVEN, *elsewhere}
+    # Of docstrings and guides, whose code `test_examples.py` and `test_guides.py` run.
+    made = {p for p in pages if re.match(r"docs/(api|gallery|guides)/|guides/optimizers.md", p)}
+    assert pages - made == {*PROGRAMS, *IN_ORDER, *ELSEWHERE, *GIVEN}
 
 
 @JAX

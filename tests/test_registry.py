@@ -2,6 +2,9 @@
 
 import inspect
 import pathlib
+import shlex
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -223,3 +226,11 @@ def test_from_a_shell(capsys):
     assert main(["list", "larz"]) == 2 and "Similar names: ['lars'" in capsys.readouterr().err
     assert main(["info", "larz"]) == 2
     assert "Similar names: ['lars'" in capsys.readouterr().err
+
+
+@pytest.mark.spread
+def test_a_shell_may_stop_reading():
+    """`| head -1` closes the pipe while there is more to write."""
+    command = f"{shlex.quote(sys.executable)} -u -m keras_tfopt list | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1 and "Error" not in done.stderr, done.stderr

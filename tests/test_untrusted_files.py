@@ -111,7 +111,7 @@ def rewrite(source, target, config=None, without=(), weights=None):
             new.writestr(name, data)
 
 
-# Pickles in the place of arrays
+# Pickles instead of arrays
 
 
 def test_no_archive_of_arrays_is_unpickled(tmp_path, marker):

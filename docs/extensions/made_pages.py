@@ -4,7 +4,6 @@ They are written into `docs/gallery`, `docs/guides` and `docs/api` before Sphinx
 Pictures of schedules are drawn into `docs/user_guide/pictures`.
 """
 
-import ast
 import concurrent.futures
 import importlib
 import inspect
@@ -15,11 +14,12 @@ from pathlib import Path
 
 import keras
 import nbformat
+import notebooks
 
 import keras_tfopt
 from integration import catalogue
-from integration.documentation import names, pictures, runs
-from integration.guides import BACKENDS, TOOLS
+from integration.documentation import kept, names, pictures, runs
+from integration.guides import BACKENDS
 from keras_tfopt import addons
 
 DOCS = Path(__file__).parents[1]
@@ -48,7 +48,7 @@ def toctree(entries, *options):
 # ---- Gallery -------------------------------------------------------------------------------------
 
 
-def card(name):
+def card(name, found):
     """Return the page of an optimizer: what the registry knows, and its pictures."""
     info = keras_tfopt.info(name)
     cls = info.optimizer_class
@@ -56,6 +56,10 @@ def card(name):
         key if value is inspect.Parameter.empty else f"{key}={value!r}"
         for key, value in info.defaults.items()
     ]
+    call = f"keras_tfopt.{cls.__name__}({', '.join(given)})"
+    if len(call) > 80:
+        lines = textwrap.fill(", ".join(given), 76, break_long_words=False)
+        call = f"keras_tfopt.{cls.__name__}(\n{textwrap.indent(lines, '    ')}\n)"
     facts = {
         "Name": f'`keras_tfopt.get("{name}")`',
         "State": f"{info.bytes_per_parameter:.3g} bytes a parameter (float32, a large matrix)",
@@ -66,50 +70,61 @@ def card(name):
         "Stands for": ", ".join(f"`{original}`" for original in info.originals),
         "Differences": info.differences,
     }
-    found = runs.curve(name)
     other = keras_tfopt.info(runs.beside(name)).optimizer_class.__name__
-    averages = " with the averages" if found.of_averages else ""
-    dashed = f" Dashed: `{other}`, the same way." if runs.beside(name) != name else ""
+    averages = " with the averages" if found["of_averages"] else ""
+    dashed = f" The dashed line is `{other}`." if runs.beside(name) != name else ""
     return (
         f"# {cls.__name__}",
         info.description,
-        f"```python\nkeras_tfopt.{cls.__name__}({', '.join(given)})\n```",
+        f"```python\n{call}\n```",
         info.formula,
         table(["", ""], [[f"**{key}**", text] for key, text in facts.items() if text]),
         f"All arguments: {{py:obj}}`{names.path_of(cls)}`.",
         "## On digits",
         f"![Loss by epoch on scanned digits](pictures/{name}-digits.svg)",
-        f"`{runs.call(name, runs.ON_DIGITS.get(name, {}), found.rate)}`. Accuracy on images not "
-        f"trained on{averages}: {found.accuracy:.3f}. [How it was made](index.md).{dashed}",
+        f"`{runs.call(name, runs.ON_DIGITS.get(name, {}), found['rate'])}` reaches an accuracy of "
+        f"{found['accuracy']:.3f}{averages}, on images that it was not trained on.{dashed} "
+        "[How the picture was made](index.md).",
         "## On two functions",
         f"![Paths on the functions of Rosenbrock and Beale](pictures/{name}-paths.svg)",
     )
 
 
+def drawn(name, folder):
+    """Draw the pictures of an optimizer; return what its page says of them."""
+    pictures.draw_curve(name, folder)
+    pictures.draw_paths(name, folder)
+    found = runs.curve(name)
+    return {
+        "rate": float(found.rate),
+        "loss": float(found.losses[-1]),
+        "accuracy": found.accuracy,
+        "of_averages": bool(found.of_averages),
+    }
+
+
 def draw(name):
-    """Draw the pictures of an optimizer and write its page; return its row of the table."""
+    """Write the page of an optimizer with its pictures; return its row of the table."""
     folder = DOCS / "gallery"
-    (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    pictures.draw_curve(name, folder / "pictures")
-    pictures.draw_paths(name, folder / "pictures")
-    write(folder / f"{name}.md", *card(name))
-    info, found = keras_tfopt.info(name), runs.curve(name)
+    found = kept.pictures(name, drawn, folder / "pictures")
+    write(folder / f"{name}.md", *card(name, found))
+    info = keras_tfopt.info(name)
     is_rule = issubclass(info.optimizer_class, keras_tfopt.Rule)
     return is_rule, [
         f"[{info.optimizer_class.__name__}]({name}.md)",
         info.description,
         catalogue.rows_of(info.optimizer_class) if is_rule else "",
         f"{info.bytes_per_parameter:.3g}",
-        f"{found.losses[-1]:.4f}",
-        f"{found.accuracy:.3f}" + ("*" if found.of_averages else ""),
+        f"{found['loss']:.4f}",
+        f"{found['accuracy']:.3f}" + ("*" if found["of_averages"] else ""),
     ]
 
 
-def gallery(cards, drawn):
-    """Write the page of all optimizers; `drawn` has the rows of their table."""
+def gallery(cards, made):
+    """Write the page of all optimizers; `made` has the rows of their table."""
     folder = DOCS / "gallery"
-    rows = {kind: [row for is_rule, row in drawn if is_rule == kind] for kind in (True, False)}
-    header = ["optimizer", "what it does", "row gradients", "bytes a parameter", "loss", "accuracy"]
+    rows = {kind: [row for is_rule, row in made if is_rule == kind] for kind in (True, False)}
+    header = ["optimizer", "what it does", "row gradients", "bytes", "loss", "accuracy"]
     x, _, x_other, y_other = runs.digits()
     write(
         folder / "index.md",
@@ -123,11 +138,12 @@ def gallery(cards, drawn):
         "This shows how each behaves. It ranks nothing: the task is small, there is one seed, and "
         f"accuracies have a standard error of about {(0.97 * 0.03 / len(y_other)) ** 0.5:.3f}. "
         f"Paths on functions of two numbers take {runs.STEPS} steps without noise.",
+        "Bytes are those of the state for each parameter of a large matrix in float32. The loss is "
+        "that of the last epoch, on the images trained on. \\* marks an accuracy of averages.",
         "## Optimizers",
-        table(header, rows[True]),
+        "{.small}\n" + table(header, rows[True]),
         "## Wrappers",
-        table(header, rows[False]),
-        "\\* of the averages.",
+        "{.small}\n" + table(header, rows[False]),
         toctree(cards, "hidden"),
     )
 
@@ -135,25 +151,13 @@ def gallery(cards, drawn):
 # ---- Guides --------------------------------------------------------------------------------------
 
 
-def cells(path):
-    """Return the cells of a guide: its strings are Markdown, the rest is code."""
-    text = path.read_text("utf-8")
-    lines, found, start = text.splitlines(), [], 0
-    for node in ast.parse(text).body:
-        value = getattr(node, "value", None)
-        if isinstance(node, ast.Expr) and isinstance(value, ast.Constant):
-            found.append(("code", "\n".join(lines[start : node.lineno - 1]).strip("\n")))
-            found.append(("markdown", value.value.strip("\n")))
-            start = node.end_lineno
-    found.append(("code", "\n".join(lines[start:]).strip("\n")))
-    return [(kind, body) for kind, body in found if body]
-
-
 def guide(path):
     """Write a guide as a page, and as a notebook; return the entry of the list."""
-    (_, head), *others = cells(path)
-    facts = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
-    blocks = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in others]
+    facts = notebooks.facts(path)
+    blocks = [
+        text if kind == "markdown" else f"```python\n{text}\n```"
+        for kind, text in notebooks.cells(path)[1:]
+    ]
     files = {"Notebook": f"{path.stem}.ipynb", "Script": f"../../guides/{path.name}"}
     links = " ".join(f"{{download}}`{name} <{file}>`" for name, file in files.items())
     write(
@@ -163,18 +167,7 @@ def guide(path):
         links,
         *blocks,
     )
-    install = "%pip install keras_tfopt matplotlib scikit-learn mlxtend"
-    make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
-    notebook = nbformat.v4.new_notebook()
-    title = f"# {facts['Title']}\n\n{facts['Description']}"
-    notebook.cells = [make["markdown"](title), make["code"](install)]
-    for tool in sorted(TOOLS):  # modules that the guides import
-        code = (ROOT / "guides" / f"{tool}.py").read_text("utf-8")
-        notebook.cells.append(make["code"](f"%%writefile {tool}.py\n{code}"))
-    notebook.cells += [make[kind](text) for kind, text in others]
-    for number, cell in enumerate(notebook.cells):
-        cell["id"] = str(number)
-    nbformat.write(notebook, DOCS / "guides" / f"{path.stem}.ipynb")
+    nbformat.write(notebooks.notebook(path), DOCS / "guides" / f"{path.stem}.ipynb")
     return facts
 
 
@@ -184,7 +177,8 @@ def guides():
     write(
         DOCS / "guides" / "index.md",
         "# Guides",
-        "Each guide is a script that runs on real data, which comes with a package.",
+        "Each guide is a script that trains on real data, which comes with a package. Its notebook "
+        "does the same in Colab or Jupyter, and installs what it needs.",
         table(
             ["guide", "what it shows"],
             [
@@ -249,13 +243,15 @@ def make(app):
     cards = keras_tfopt.list_optimizers(exclude="keras.*")
     spawned = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), spawned) as pool:
-        drawn = pool.map(draw, cards)
+        rows = pool.map(draw, cards)
         api()
         guides()
-        pictures.draw_page(DOCS / "user_guide" / "schedules.md")
-        gallery(cards, list(drawn))
+        pages = DOCS / "user_guide"
+        pictures.draw_page(pages / "schedules.md")
+        pictures.draw_growth(pages / "embeddings.md", pages / "pictures" / "embedding.svg")
+        gallery(cards, list(rows))
 
 
 def setup(app):
     app.connect("builder-inited", make)
-    return {"parallel_read_safe": True}
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -52,7 +52,9 @@ def where(machine):
     """Return in words where something was measured."""
     backend = machine["backend"]
     versions = f"{NAMES[backend]} {machine[backend]}, Keras {machine['keras']}"
-    return f"{versions}, Python {machine['python']}, {machine['cores']} cores, {machine['processor']}"
+    return (
+        f"{versions}, Python {machine['python']}, {machine['cores']} cores, {machine['processor']}"
+    )
 
 
 def draw(found, name):

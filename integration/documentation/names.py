@@ -21,7 +21,7 @@ MODULES = (
     "keras_tfopt.addons",
     "keras_tfopt.migrate",
 )
-# keras_tfopt.engine is internal but for these.
+# keras_tfopt.engine is internal except for these.
 MORE = {"keras_tfopt.engine": ("plain",)}
 
 

@@ -113,6 +113,39 @@ def draw_page(page: FilePath) -> list[FilePath]:
     return drawn
 
 
+# A line of the table of `make bench BENCHMARKS=embedding`: rows, columns, and times by backend.
+ROWS = re.compile(
+    r"^\| ([\d*^ ]+) x \d+ \| (?:1,024 of a Zipf distribution|the same) \|(.+)\|$", re.M
+)
+BACKENDS = {"JAX": "o", "TensorFlow": "s", "PyTorch": "^"}
+
+
+def draw_growth(page: FilePath, path: FilePath) -> FilePath:
+    """The times in a table of a page, against the rows of embedding tables."""
+    found: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+    for size, cells in ROWS.findall(page.read_text("utf-8")):
+        rows = np.prod(
+            [float(f) if "^" not in f else 10.0 ** int(f[3:]) for f in size.split(" * ")]
+        )
+        jax, tensorflow, _, torch = cells.split("|")
+        for backend, cell in zip(BACKENDS, (jax, tensorflow, torch), strict=True):
+            ours, _, stock = cell.partition("/")
+            found.setdefault((backend, True), []).append((rows, float(ours.split()[0])))
+            if stock:
+                found.setdefault((backend, False), []).append((rows, float(stock)))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+        for (backend, is_ours), times in found.items():
+            x, y = zip(*sorted(times))
+            side = "keras_tfopt" if is_ours else "Keras"
+            style = {"color": "black", "linestyle": "-"} if is_ours else {**DASHED, "color": "0.5"}
+            axes.plot(x, y, marker=BACKENDS[backend], label=f"{side}, {backend}", **style)
+        axes.set(xscale="log", yscale="log", xlabel="rows of the table")
+        axes.set_ylabel("milliseconds a step")
+        figure.legend(loc="outside right center")
+        return _save(figure, path)
+
+
 def _save(figure: plt.Figure, path: FilePath) -> FilePath:
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

@@ -186,7 +186,8 @@ def path(name: str, function: Function) -> Path:
     best: tuple[float, float, Any] | None = None
     for rate in RATES:
         (points,), states = run(_state(optimizer, rate))
-        end = float(function.value(*np.array(points[-1], "float64")))
+        with np.errstate(invalid="ignore", over="ignore"):
+            end = float(function.value(*np.array(points[-1], "float64")))
         # Not a lucky end of a run that had left the picture.
         left, right, bottom, top = function.part
         x, y = points[:, 0], points[:, 1]

@@ -11,8 +11,8 @@ from keras_tfopt.distributed.exchanges.workers import restore_replicas
 def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exchange:
     """Connect this process to the other workers; optimizers then find the connection themselves.
 
-    Call it first of all, right after the imports: processes must be connected before a backend
-    computes anything. Without a launcher it has no effect, so that one worker can run the same
+    Call it right after the imports: processes must be connected before a backend computes
+    anything. Without a launcher it has no effect, so that one worker can run the same
     script.
 
     ```python

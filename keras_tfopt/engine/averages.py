@@ -1,4 +1,4 @@
-"""Averages of weights in the place of the weights: whose they are, getting them in and out."""
+"""Averages of weights instead of the weights: whose they are, getting them in and out."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _averages_now(optimizer: Any, current: Current) -> list[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Iterator[None]:
-    """Within this context, the model has averages in the place of its weights.
+    """Within this context, the model has averages instead of its weights.
 
     Afterwards it has its weights again, to the bit, whatever has happened.
 
@@ -155,7 +155,7 @@ def sync(model: Any) -> None:
 def _refuse_twice(variables: list[Any]) -> None:
     if any(id(variable) in _averaged for variable in variables):
         raise ValueError(
-            "The model has averages in the place of its weights already: `averaged` and "
+            "The model has averages instead of its weights already: `averaged` and "
             "EvaluateWithAverages cannot be used within one another. Received: the same model"
         )
 
@@ -168,7 +168,7 @@ def _put(values: list[tuple[Any, Any]]) -> None:
 class AveragedFunction:
     """A model's function for a batch, that runs with averages and leaves no trace of them.
 
-    It stands in the place of the model's own, which Keras makes once and keeps. `flag` is an
+    It stands instead of the model's own, which Keras makes once and keeps. `flag` is an
     attribute to which Keras assigns False when it starts: a mark there tells a call that belongs to
     the evaluation this was made for from those of a later one, should this one have been
     interrupted.

@@ -167,7 +167,7 @@ def check_variables(variables: Sequence[Any], owner: str) -> None:
 
 
 def instead_of(value: Any) -> str:
-    """Return what to write where this stands in the place of a variable."""
+    """Return what to write where this stands instead of a variable."""
     if type(value).__module__.startswith("torch.nn.") and keras.backend.backend() == "torch":
         return "make a variable of it once, which shares its memory: keras.Variable(p)"
     return "gradients come first: apply(gradients, variables), apply_gradients([(g, v)])"

@@ -64,7 +64,7 @@ class Rates:
 
 
 class Hyperparameters:
-    """The hyperparameters that some variables share; they are static, but for schedules.
+    """The hyperparameters that some variables share; they are static, except for schedules.
 
     Learning-rate factors and weight decays are data of a step: any number of variables that differ
     in nothing else share compiled code.

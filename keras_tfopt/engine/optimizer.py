@@ -164,7 +164,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     # ---- Averages -------------------------------------------------------------------------------
 
     def average(self, x: Any, s: Any) -> Any:
-        """Return what `keras_tfopt.averaged` puts in the place of a variable, to evaluate.
+        """Return what `keras_tfopt.averaged` puts instead of a variable, to evaluate.
 
         Called with the variable and its slots. Rules and wrappers that do not define it keep no
         averages of their own. With `use_ema`, it is that average which is put in.

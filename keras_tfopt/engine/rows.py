@@ -13,9 +13,9 @@ from keras_tfopt.engine.state import own_copy
 class RowGradient:
     """The gradient of a variable in which only some rows take part.
 
-    It touches exactly the rows that `indices` names, be the values zero or not. A row that is named
-    several times gets the sum of its values. Pass it to `optimizer.apply` in the place of a tensor.
-    On JAX it is a pytree, so it can cross `jax.jit` and `jax.grad` boundaries.
+    It touches exactly the rows that `indices` names, also where the values are zero. A row that is
+    named several times gets the sum of its values. Pass it to `optimizer.apply` instead of a
+    tensor. On JAX it is a pytree, so it can cross `jax.jit` and `jax.grad` boundaries.
 
     Args:
         values: Tensor of shape `(k, *shape[1:])`, the gradient of each named row.

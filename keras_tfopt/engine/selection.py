@@ -26,7 +26,7 @@ def pattern_of(variable: Any) -> str:
 
 
 def check_choice(name: str, choice: Any, literal: bool = False) -> Any:
-    """Return a choice of variables, with patterns in the place of variables, or raise an error.
+    """Return a choice of variables, with patterns instead of variables, or raise an error.
 
     With `literal`, strings are parts of paths, and always in a list.
     """

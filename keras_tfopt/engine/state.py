@@ -57,7 +57,7 @@ class Slot:
 class Rows(NamedTuple):
     """A new slot value that differs from the old one in one row: `slot[index] = value`.
 
-    Returned from a rule in the place of the whole slot, which would be copied.
+    Returned from a rule instead of the whole slot, which would be copied.
 
     Args:
         index: Which row: an integer, or a scalar tensor of integers.

@@ -87,7 +87,7 @@ def _located(rule: Any, method: str) -> Iterator[None]:
             raise TypeError(
                 f"{name} asks for the value of a tensor, as `if`, `while`, `bool`, `float` and "
                 "NumPy do. Compiled steps have no values yet: use operations of `keras.ops`, and "
-                f"`ops.where(condition, a, b)` in the place of `if`. {where}"
+                f"`ops.where(condition, a, b)` instead of `if`. {where}"
             ) from error
         if lines and type(error) in (AttributeError, KeyError, NameError, TypeError, ValueError):
             raise type(error)(f"{name}: {error.args[0] if error.args else ''} {where}") from error

@@ -222,7 +222,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     def apply_around(
         self, step: Step, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        """Apply with `step(grads, variables)` in the place of the step of the inner optimizer.
+        """Apply with `step(grads, variables)` instead of the step of the inner optimizer.
 
         It must take that step in the end. Gradients of rows come as `RowGradient`.
         """

@@ -22,27 +22,27 @@ from keras_tfopt.rule import register
 class Embedding(keras.layers.Embedding):
     """`keras.layers.Embedding` whose training step costs what the rows in the batch cost.
 
-    Its gradient consists of the rows that were looked up. With an optimizer of this package for
-    which a row gradient touches rows only, or a wrapper around one, a step of `fit` neither makes
-    a gradient of the table's size nor reads or writes another row. Any other optimizer, Keras's
-    own included, gets the dense gradient, in which repeated ids are summed. (On TensorFlow, with
+    Its gradient consists of the rows that were looked up. Optimizers of this package whose row
+    gradients touch rows only, and wrappers around them, use it as it is: a step of `fit` makes no
+    gradient of the table's size, and reads and writes no other row. Any other optimizer, such as
+    one of Keras, gets the dense gradient, in which repeated ids are summed. (On TensorFlow, with
     Keras's layer, its own optimizers do not sum them.)
 
-    In a training loop of one's own, pass gradients on as they are: what is computed from them is
-    dense, except for products with numbers on PyTorch. On TensorFlow, put the step into a
-    `tf.function`: eager code computes the dense gradient, too.
+    In your own training loop, pass gradients on as they are: what is computed from them is dense,
+    except for products with numbers on PyTorch. On TensorFlow, put the step into a `tf.function`:
+    eager code computes the dense gradient, too.
 
-    **Touched** are the rows in the batch, be their gradient zero or not; a row whose output the
-    loss does not depend on is not. With Keras's layer it is the rows with a gradient that is not
-    zero. The difference shows where ids are masked or weights of samples are zero.
+    **Touched** are the rows in the batch, also those whose gradient is zero, except for rows whose
+    output the loss does not depend on. With Keras's layer, touched rows are those whose gradient is
+    not zero. The two differ where ids are masked or weights of samples are zero.
 
-    **Dense**, and still right, is the gradient where the table takes part in something else than
-    lookups: tied weights, an `embeddings_regularizer`, on JAX and TensorFlow also a lookup inside
-    of a loop (a cell of `keras.layers.RNN`) or of a larger part that is rematerialized, in eager
-    code of TensorFlow also several lookups in one table. It is dense in
-    `keras.optimizers.LossScaleOptimizer` on JAX and TensorFlow (under `mixed_float16`, wrap the
-    optimizer in `keras_tfopt.LossScaleOptimizer`), and where torch's `DistributedDataParallel`
-    exchanges gradients. Touched are then the rows in which it is not zero.
+    **Dense**, and still right, is the gradient of a table that is used for more than lookups, for
+    example with tied weights or an `embeddings_regularizer`. On JAX and TensorFlow it is also dense
+    if the lookup is inside of a loop (a cell of `keras.layers.RNN`) or of a larger part that is
+    rematerialized. In eager code of TensorFlow it is dense if a table has several lookups.
+    `keras.optimizers.LossScaleOptimizer` makes it dense on JAX and TensorFlow; under
+    `mixed_float16`, wrap the optimizer in `keras_tfopt.LossScaleOptimizer`. Torch's
+    `DistributedDataParallel` makes it dense, too. Touched rows are then those that are not zero.
     `keras_tfopt.diagnose` says for each table which it is, and why.
 
     Args:

@@ -47,7 +47,7 @@ def checked_variables(
         var_list: A variable, or lists of variables, which may be nested.
         error: Class of the error.
         argument: Name of the argument, for the message.
-        more: Types that are allowed in the place of a variable.
+        more: Types that are allowed instead of a variable.
     """
 
     def fits(value: Any) -> bool:

@@ -57,9 +57,9 @@ class AdaBelief(RectifiedAdam):
     Reference: Zhuang et al., "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
     Gradients" (2020).
 
-    Differences: none from `tensorflow_addons.optimizers.AdaBelief`, but for the order of arguments;
-    its rectification is less accurate in the first steps. A threshold of 4 or less is refused.
-    Keras has no such optimizer.
+    Differences: none from `tensorflow_addons.optimizers.AdaBelief`, except for the order of
+    arguments; its rectification is less accurate in the first steps. A threshold of 4 or less is
+    refused. Keras has no such optimizer.
     """
 
     epsilon = 1e-14

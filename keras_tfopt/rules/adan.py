@@ -34,7 +34,7 @@ class Adan(Rule):
     \phi = \begin{cases} 1 & m g > 0 \\ 0 & \text{otherwise} \end{cases}
     $$
 
-    in the place of $m$, where $\overline{\phi}$ is the mean of $\phi$ over the variable.
+    instead of $m$, where $\overline{\phi}$ is the mean of $\phi$ over the variable.
 
     Args:
         learning_rate: Number >= 0, schedule or callable. Defaults to 0.001.

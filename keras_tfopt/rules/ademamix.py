@@ -24,7 +24,7 @@ class AdEMAMix(Moments):
     $$
 
     where $t$ counts the optimizer's steps from 1. With `warmup_steps` $= T$ and $u = \min(t/T, 1)$,
-    the steps take $u \alpha$ in the place of $\alpha$, and in that of $\beta_3$
+    the steps take $u \alpha$ instead of $\alpha$, and in that of $\beta_3$
 
     $$
     \exp \frac{\ln \beta_1 \ln \beta_3}{(1 - u) \ln \beta_3 + u \ln \beta_1}

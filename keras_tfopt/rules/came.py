@@ -54,7 +54,7 @@ class CAME(Rule):
 
     Reference: Luo et al., "CAME: Confidence-guided Adaptive Memory Efficient Optimization" (2023).
 
-    Differences: from the authors' implementation, decays are three arguments in the place of a
+    Differences: from the authors' implementation, decays are three arguments instead of a
     tuple, and there is no `ams_bound`. In pytorch_optimizer that keeps the largest root of the
     second moment, and takes the root of it again. Keras has no such optimizer.
     """

@@ -44,7 +44,7 @@ class COCOB(Rule):
     Reference: Orabona and Tommasi, "Training Deep Networks without Learning Rates Through Coin
     Betting" (2017).
 
-    Differences: `tensorflow_addons.optimizers.COCOB` has no learning rate, a slot `lr` in the place
+    Differences: `tensorflow_addons.optimizers.COCOB` has no learning rate, a slot `lr` instead
     of `largest`, and refuses row gradients. Keras has no such optimizer.
     """
 

@@ -67,7 +67,7 @@ class DistributedShampoo(Rule):
         grafting: "sgd", "adagrad", "rmsprop", "adam", or None, the default, for no grafting.
         grafting_beta_2: Decay of the grafted method's second moment, in [0, 1). Defaults to 0.999.
         grafting_epsilon: $\epsilon_g \geq 0$. Defaults to 1e-10.
-        exponent_override: Number > 0 in the place of $1 / (2n)$, for all axes; or None.
+        exponent_override: Number > 0 instead of $1 / (2n)$, for all axes; or None.
         target_parameter_dimensionality: Number of axes from which none are merged, integer >= 1.
             Otherwise neighbors are merged, from the left, while their product is at most
             `max_preconditioner_dim`. Defaults to 1: a small matrix is one vector, with one matrix
@@ -104,7 +104,7 @@ class DistributedShampoo(Rule):
 
     Differences: from `distributed_shampoo.DistributedShampoo`, grafting is one argument, and the
     first root may be due before `precondition_frequency`. `keras_tfopt.Shampoo`, that of
-    `tf.contrib.opt`, keeps diagonals of long axes in the place of blocks, divides sums by their
+    `tf.contrib.opt`, keeps diagonals of long axes instead of blocks, divides sums by their
     size, and has no grafting. Keras has no such optimizer.
     """
 

@@ -70,7 +70,7 @@ class Muon(MatrixRule):
             of the slots. The first is faster on accelerators that have it, and all that is needed.
         others: Rule for all other variables: an optimizer of this package, its name or
             configuration; None refuses models with other variables. Its only option may be
-            `weight_decay`, in the place of Muon's. Of wrappers, `keras_tfopt.AdamW` with
+            `weight_decay`, instead of Muon's. Of wrappers, `keras_tfopt.AdamW` with
             `scale_by_learning_rate=True` is taken. Defaults to "nadam_w".
         others_factor: Learning rate of `others` as a multiple >= 0 of Muon's. Defaults to None: the
             ratio of both at the start, if `others` is an optimizer with a number for its learning

@@ -26,7 +26,7 @@ def orthogonalized(
     Args:
         matrices: Tensor of shape (n, rows, columns).
         steps: Number of iterations.
-        coefficients: a, b, c of a X + (b A + c A A) X with A the product of X and its transpose,
+        coefficients: a, b, c of `a X + (b A + c A A) X` with A the product of X and its transpose,
             or a list of these for each iteration.
         norm: One of `NORMS`, by which a matrix is divided before.
         epsilon: Number > 0 that is added to the norm.

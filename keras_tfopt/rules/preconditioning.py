@@ -70,7 +70,7 @@ def is_due(step: Any, first: int, interval: int) -> Any:
 
 
 def whole_root(exponent: float) -> float:
-    """Return the p of a power -1/p, an integer if it is one but for rounding."""
+    """Return the p of a power -1/p, an integer if it is one except for rounding."""
     return round(1 / exponent, 9)
 
 

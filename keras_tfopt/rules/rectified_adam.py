@@ -59,7 +59,7 @@ class RectifiedAdam(Adam):
 
     Reference: Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond" (2020).
 
-    Differences: none from `tensorflow_addons.optimizers.RectifiedAdam`, but for the order of
+    Differences: none from `tensorflow_addons.optimizers.RectifiedAdam`, except for the order of
     arguments; its $\rho$ is less accurate in the first steps. A threshold of 4 or less, for which
     $r$ would be the root of a negative number, is refused. Keras has no such optimizer.
     """

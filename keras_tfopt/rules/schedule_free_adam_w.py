@@ -13,7 +13,7 @@ from keras_tfopt.rules.schedule_free_sgd import averages, moved
 
 @register
 class ScheduleFreeAdamW(Rule):
-    r"""AdamW with an average of weights in the place of a learning rate that falls to zero.
+    r"""AdamW with an average of weights instead of a learning rate that falls to zero.
 
     Gradients g are taken at y, which the variables hold in training:
 
@@ -30,14 +30,14 @@ class ScheduleFreeAdamW(Rule):
 
     where t counts the optimizer's steps from 1. x, y and z start at the variables. x is what to
     evaluate and to keep: `keras_tfopt.averaged`, `keras_tfopt.callbacks.EvaluateWithAverages` and
-    `keras_tfopt.callbacks.AveragesCheckpoint` put it in the place of y. Statistics of
+    `keras_tfopt.callbacks.AveragesCheckpoint` put it instead of y. Statistics of
     `BatchNormalization` are those at y; `keras_tfopt.callbacks.RefreshBatchNormalization` computes
     those at x.
 
     Args:
         learning_rate: $\eta \geq 0$: a number, `keras_tfopt.schedules.WarmUp` of one, or any other
             schedule or callable. It need not fall. Defaults to 0.0025.
-        beta_1: $\beta_1$ in [0, 1), in the place of the decay of Adam's momentum. Defaults to 0.9;
+        beta_1: $\beta_1$ in [0, 1), instead of the decay of Adam's momentum. Defaults to 0.9;
             for long trainings 0.95 or 0.98.
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999.
         epsilon: $\epsilon \geq 0$. Defaults to 1e-8.
@@ -57,7 +57,7 @@ class ScheduleFreeAdamW(Rule):
     >>> rate = keras_tfopt.schedules.WarmUp(0.0025, steps=500)
     >>> adam_w = keras_tfopt.ScheduleFreeAdamW(rate, weight_decay=0.01)
     >>> model.compile(optimizer=adam_w, loss="mse")
-    >>> model.fit(inputs, targets, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
+    >>> model.fit(x, y, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 

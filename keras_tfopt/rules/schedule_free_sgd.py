@@ -12,7 +12,7 @@ from keras_tfopt.rules.moments import quotient
 
 @register
 class ScheduleFreeSGD(Rule):
-    r"""SGD with an average of weights in the place of a learning rate that falls to zero.
+    r"""SGD with an average of weights instead of a learning rate that falls to zero.
 
     Gradients g are taken at y, which the variables hold in training:
 
@@ -27,7 +27,7 @@ class ScheduleFreeSGD(Rule):
 
     where t counts the optimizer's steps from 1. All three start at the variables. x is what to
     evaluate and to keep: `keras_tfopt.averaged`, `keras_tfopt.callbacks.EvaluateWithAverages` and
-    `keras_tfopt.callbacks.AveragesCheckpoint` put it in the place of y. Statistics of
+    `keras_tfopt.callbacks.AveragesCheckpoint` put it instead of y. Statistics of
     `BatchNormalization` are those at y; `keras_tfopt.callbacks.RefreshBatchNormalization` computes
     those at x.
 
@@ -50,7 +50,7 @@ class ScheduleFreeSGD(Rule):
 
     >>> rate = keras_tfopt.schedules.WarmUp(1.0, steps=500)
     >>> model.compile(optimizer=keras_tfopt.ScheduleFreeSGD(rate), loss="mse")
-    >>> model.fit(inputs, targets, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
+    >>> model.fit(x, y, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 

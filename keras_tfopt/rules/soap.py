@@ -30,9 +30,9 @@ class SOAP(Rule):
     \end{aligned}
     $$
 
-    at step t, where $g_i$ is the gradient as a matrix with the i-th axis as rows and all others as
-    columns, $R(a) = a \times_1 Q_1^\top \dots \times_n Q_n^\top$ rotates an array into the bases
-    $Q_i$ of the n axes, $R^{-1}$ rotates it back, and $\operatorname{qr}$ is the orthogonal factor.
+    at step t. Here $g_i$ is the gradient as a matrix with the i-th axis as rows and all others as
+    columns. $R(a) = a \times_1 Q_1^\top \dots \times_n Q_n^\top$ rotates an array into the bases
+    $Q_i$ of the n axes, and $R^{-1}$ rotates it back. $\operatorname{qr}$ is the orthogonal factor.
     Columns of $Q_i$ are sorted first, by descending $\operatorname{diag}(Q_i^\top G_i Q_i)$, and v
     with them. The first step starts $G_i$, and $Q_i$ as its eigenvectors, and moves nothing.
 

@@ -43,7 +43,7 @@ class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019).
 
     Differences: none in the numbers from `tf.contrib.opt.AdamWOptimizer` and from
-    `tensorflow_addons.optimizers.AdamW`, but for their defaults (the latter has `epsilon=1e-7`).
+    `tensorflow_addons.optimizers.AdamW`, except for their defaults (the latter has `epsilon=1e-7`).
     `keras.optimizers.AdamW` multiplies the decay by the learning rate, as
     `scale_by_learning_rate=True` does here.
     """

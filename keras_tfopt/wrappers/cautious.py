@@ -55,7 +55,7 @@ class Cautious(Wrapper):
 
     Differences: none in the numbers from `caution=True` of AdamW in timm, which is as above with
     epsilon beside the corrected root. The authors' first version has $\overline{\phi} + 1/n$ for
-    $n$ elements in the place of the maximum. `keras.optimizers` has nothing like it.
+    $n$ elements instead of the maximum. `keras.optimizers` has nothing like it.
     """
 
     sparse = "rows"

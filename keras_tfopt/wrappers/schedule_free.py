@@ -13,7 +13,7 @@ from keras_tfopt.wrapper import Wrapper
 
 @register
 class ScheduleFree(Wrapper):
-    r"""Takes an average of weights in the place of a learning rate that falls to zero.
+    r"""Takes an average of weights instead of a learning rate that falls to zero.
 
     Gradients are taken at y, which the variables hold in training. The inner optimizer moves z, and
     x is an average of z, to evaluate and to keep:
@@ -48,7 +48,7 @@ class ScheduleFree(Wrapper):
     Row gradients: passed on; x and y move in all rows in which they differ from z.
 
     `keras_tfopt.averaged`, `keras_tfopt.callbacks.EvaluateWithAverages` and
-    `keras_tfopt.callbacks.AveragesCheckpoint` put x in the place of y. Statistics of
+    `keras_tfopt.callbacks.AveragesCheckpoint` put x instead of y. Statistics of
     `BatchNormalization` are those at y; `keras_tfopt.callbacks.RefreshBatchNormalization` computes
     those at x.
 
@@ -56,7 +56,7 @@ class ScheduleFree(Wrapper):
 
     >>> lazy_adam = keras_tfopt.LazyAdam(0.0025, beta_1=0)
     >>> model.compile(optimizer=keras_tfopt.ScheduleFree(lazy_adam), loss="mse")
-    >>> model.fit(inputs, targets, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
+    >>> model.fit(x, y, callbacks=[keras_tfopt.callbacks.EvaluateWithAverages()])
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 

@@ -1,4 +1,4 @@
-"""Adan (Xie et al. 2022), with decay rates in the place of the paper's weights."""
+"""Adan (Xie et al. 2022), with decay rates instead of the paper's weights."""
 
 import numpy as np
 

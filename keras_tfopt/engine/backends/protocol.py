@@ -282,7 +282,7 @@ class Updates(Protocol):
 
         Args:
             engine: The optimizer, which keeps what is compiled.
-            key: Hashable; equal for functions that are equal but for values and inputs.
+            key: Hashable; equal for functions that are equal except for values and inputs.
             function: Pure function that returns a result and a list of writes, with positions in
                 `variables` for variables.
             variables: Those that it reads and writes.

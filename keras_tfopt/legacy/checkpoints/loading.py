@@ -40,10 +40,10 @@ def load_checkpoint(
     model.fit(x, y)
     ```
 
-    Variables are found by their paths. `dense/kernel` is looked for as it is, without the name of
-    the model, with layers numbered as if the model were the only one of the process, and in a scope
-    that the checkpoint has around all variables. The spelling that finds most variables holds for
-    all. State is found with its variable, by the names that the originals give it
+    Variables are found by their paths, in several spellings: `dense/kernel` as it is, without the
+    name of the model, with layers numbered as if the model were the only one of the process, and in
+    a scope that is around all variables of the checkpoint. The spelling that finds most variables
+    holds for all. State is found with its variable, by the names that the originals give it
     (`dense/kernel/Adam_1`). Shapes must agree. Layouts are not changed, though some differ: the
     gates of a recurrent layer have another order in `tf.nn.rnn_cell` than in Keras.
 

@@ -150,7 +150,7 @@ class Verbs(Optimizer):
 
         Raises:
             TypeError: if these are no pairs of a gradient and a variable.
-            NotImplementedError: if there is a tensor in the place of a variable.
+            NotImplementedError: if there is a tensor instead of a variable.
             ValueError: if there are none, all gradients are None, one does not fit its variable,
                 or a variable belongs to another graph.
         """

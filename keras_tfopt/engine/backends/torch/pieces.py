@@ -90,7 +90,7 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
         return rule.sums(g, x, slots, scalars)
 
     def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict) -> Any:
-        """In place, but for rows of slots, which are returned."""
+        """In place, except for rows of slots, which are returned."""
         y, changed = rule.update(g, x, slots, scalars, known)
         x.copy_(y)
         rows = {}

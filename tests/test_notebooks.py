@@ -1,0 +1,65 @@
+"""Notebooks of guides run by themselves in an empty folder, as in Colab."""
+
+import ast
+import re
+
+import keras
+import pytest
+
+from integration.guides import names
+from tests.cells import exhaustive
+from tests.programs import AS_USERS, ROOT, output_of
+from tests.test_site import extension
+
+pytest.importorskip("nbformat")
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="one backend is enough")
+
+GUIDES = ROOT / "guides"
+
+
+def notebook(guide, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "extensions")
+    return extension("notebooks").notebook(GUIDES / f"{guide}.py")
+
+
+def program(made):
+    """Return a program that does what Jupyter would do with the code cells of a notebook."""
+    lines = ["import pathlib, sys"]
+    for cell in made.cells:
+        first, _, rest = cell.source.partition("\n")
+        if cell.cell_type != "code" or first.startswith("%pip"):
+            continue
+        if first.startswith("%%writefile "):
+            lines.append(f"pathlib.Path({first.split()[1]!r}).write_text({rest!r}, 'utf-8')")
+        elif "IPython" not in cell.source:
+            lines.append(cell.source)
+        if "sys.argv = " in cell.source:
+            lines.append("sys.argv.append('--fast')")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("guide", names())
+def test_a_notebook_has_the_code_of_its_guide_and_all_its_files(guide, monkeypatch):
+    made, script = notebook(guide, monkeypatch), (GUIDES / f"{guide}.py").read_text("utf-8")
+    code = "\n\n".join(cell.source for cell in made.cells if cell.cell_type == "code")
+    # Statements but for strings, which are the text of a guide.
+    statements = [
+        ast.unparse(node)
+        for node in ast.parse(script).body
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    in_notebook = [ast.unparse(node) for node in ast.parse(program(made)).body]
+    start = in_notebook.index(statements[0], in_notebook.index("sys.path.insert(0, os.getcwd())"))
+    brought = [line for line in in_notebook[start:] if line in statements]
+    assert brought == statements
+    written = set(re.findall(r"^%%writefile (\w+)\.py", code, re.M))
+    assert {"data", "report"} <= written
+    assert ("extractall()" in code) == (GUIDES / guide).is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", ["from_addons", exhaustive("switching")])
+def test_a_notebook_runs_in_an_empty_folder(guide, monkeypatch, tmp_path):
+    """One that brings files, and one that starts itself again."""
+    text = output_of("-c", program(notebook(guide, monkeypatch)), cwd=tmp_path, **AS_USERS)
+    assert "Traceback" not in text and list((tmp_path / "output").glob(f"{guide}-*.png"))
