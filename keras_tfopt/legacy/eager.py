@@ -60,7 +60,7 @@ def log(text: str) -> None:
 def make_variable(
     getter: Callable, worker_device: str, copies: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return the variable of a getter. Eager workers have slots in the place of copies."""
+    """Return the variable of a getter. Eager workers have slots instead of copies."""
     return getter(*args, **kwargs)
 
 

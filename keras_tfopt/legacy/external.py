@@ -159,7 +159,7 @@ class ScipyOptimizerInterface(ExternalOptimizerInterface):
             `ExternalOptimizerInterface`.
         **optimizer_kwargs: `method`, the name of a method of SciPy, which defaults to "L-BFGS-B";
             `options`, a dictionary of the method's options; and other arguments of
-            `scipy.optimize.minimize`, but for those that the interface sets: `jac`, `callback`,
+            `scipy.optimize.minimize`, except those that the interface sets: `jac`, `callback`,
             `constraints`, `bounds`.
 
     Example:

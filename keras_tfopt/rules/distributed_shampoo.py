@@ -76,7 +76,7 @@ class DistributedShampoo(Rule):
             or 1 over `exponent_override` has to be an integer; False by eigenvalues; None, the
             default, as `keras_tfopt.matrix_inverse_pth_root` chooses.
         eigenvalue_corrected: Whether to divide by $\sqrt E$ in a basis of eigenvectors, as above,
-            in the place of roots. Then there is neither `exponent_override` nor
+            instead of roots. Then there is neither `exponent_override` nor
             `use_iterative_root`. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 

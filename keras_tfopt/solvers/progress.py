@@ -15,7 +15,7 @@ from keras_tfopt.solvers.objective import Objective
 
 
 class Stopped(Exception):
-    """The run ends, for the reason that the message says."""
+    """Ends the run; the message says why."""
 
 
 @contextlib.contextmanager
