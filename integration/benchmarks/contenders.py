@@ -122,6 +122,25 @@ def _torch(name: str, **options: Any) -> Callable:
     return make
 
 
+def apply_adam(x: list[Any], m: list[Any], v: list[Any], given: list[Any], t: Any) -> None:
+    """Make a step of TensorFlow's fused Adam, the t-th; t is a float32 tensor."""
+    import tensorflow as tf
+
+    for one, first, second, g in zip(x, m, v, given, strict=True):
+        tf.raw_ops.ResourceApplyAdam(
+            var=one.handle,
+            m=first.handle,
+            v=second.handle,
+            beta1_power=0.9**t,
+            beta2_power=0.999**t,
+            lr=LEARNING_RATE,
+            beta1=0.9,
+            beta2=0.999,
+            epsilon=1e-7,
+            grad=g,
+        )
+
+
 def _tensorflow_adam(shapes: Shapes) -> tuple[str, Callable[[], None]]:
     import tensorflow as tf
 
@@ -131,20 +150,7 @@ def _tensorflow_adam(shapes: Shapes) -> tuple[str, Callable[[], None]]:
 
     @tf.function(autograph=False)
     def run() -> None:
-        t = tf.cast(step.assign_add(1), "float32")
-        for one, first, second, g in zip(x, m, v, given):
-            tf.raw_ops.ResourceApplyAdam(
-                var=one.handle,
-                m=first.handle,
-                v=second.handle,
-                beta1_power=0.9**t,
-                beta2_power=0.999**t,
-                lr=LEARNING_RATE,
-                beta1=0.9,
-                beta2=0.999,
-                epsilon=1e-7,
-                grad=g,
-            )
+        apply_adam(x, m, v, given, tf.cast(step.assign_add(1), "float32"))
 
     return "tf.raw_ops.ResourceApplyAdam", lambda: (run(), step.numpy()) and None
 

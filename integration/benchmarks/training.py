@@ -24,7 +24,7 @@ from integration.benchmarks import contenders
 from integration.benchmarks.embedding import Intervals
 from integration.benchmarks.results import BACKEND, markdown, shown, write
 
-RATE = 1e-3
+RATE = contenders.LEARNING_RATE
 STEPS = 24  # in a turn
 SKIPPED = 4  # of these, until a training has settled
 WORDS, LENGTH = 5000, 64
@@ -188,20 +188,7 @@ def _tensorflow(training: Loop) -> Callable:
         with tf.GradientTape() as tape:
             found = of(y, model(x, training=True))
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(found, variables)]
-        t = count.assign_add(1.0)
-        for variable, m, v, g in zip(variables, *slots, gradients, strict=True):
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=m.handle,
-                v=v.handle,
-                beta1_power=0.9**t,
-                beta2_power=0.999**t,
-                lr=RATE,
-                beta1=0.9,
-                beta2=0.999,
-                epsilon=1e-7,
-                grad=g,
-            )
+        contenders.apply_adam(variables, *slots, gradients, count.assign_add(1.0))
         return found
 
     return lambda x, y: float(update(tf.constant(x), tf.constant(y)))
