@@ -43,6 +43,7 @@ COMMANDS = {
         ("keras_tfopt", "list", "ada*", "--exclude", "keras.*", "--source", "tf.train"),
         ("keras_tfopt", "list", "--second-order"),
         ("keras_tfopt", "info", "LARSOptimizer"),
+        ("keras_tfopt.migrate", "tests/scripts/after/classifier.py", "--diff"),
     ),
     "dist": ((".ci/check_dist.py",),),
     "docs": (

@@ -30,6 +30,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"keras_tfopt\.rule\.Rule"),  # `Algorithm` is another name of it.
     ("py:class", r"GATE_\w+|collections\.abc\.\w+|keras_tfopt\.legacy\.checkpoints\..*"),
+    ("py:class", r"keras_tfopt\.migrate\.report\.Row"),
 ]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block", "attrs_inline"]

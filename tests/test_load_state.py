@@ -86,6 +86,7 @@ def test_a_training_goes_on(name, file):
     np.testing.assert_allclose(losses, TRAININGS[name]["losses"], rtol=1e-5)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", ("new_Nadam", "addons_LAMB"))
 def test_a_training_goes_on_in_fit(name):
     model = network()

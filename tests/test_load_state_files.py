@@ -107,7 +107,7 @@ OPTAX = {
 }
 
 
-@pytest.mark.spread
+@pytest.mark.backends("jax", reason="optax is of JAX")
 @pytest.mark.parametrize("name", OPTAX)
 def test_a_training_of_optax_goes_on(name, tmp_path):
     optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")

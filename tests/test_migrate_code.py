@@ -26,6 +26,7 @@ LEFT = {
     "tf1_session": [(17, "sessions stay as they are")],
 }
 every_script = pytest.mark.parametrize("name", NAMES)
+JAX = pytest.mark.backends("jax", reason="one backend is enough")
 TENSORFLOW = pytest.mark.backends("tensorflow", reason="about graphs of TensorFlow")
 
 
@@ -51,7 +52,7 @@ def test_there_are_ten():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[TENSORFLOW] * (n == "tf1_session")) for n in NAMES]
+    "name", [pytest.param(n, marks=TENSORFLOW if n == "tf1_session" else JAX) for n in NAMES]
 )
 def test_what_comes_out_runs(name):
     pytest.importorskip("tensorflow")
@@ -61,6 +62,7 @@ def test_what_comes_out_runs(name):
     assert not any(m.startswith("tensorflow_addons") for m in set(sys.modules) - loaded)
 
 
+@JAX
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("addons_names", "tf1_session")])
 def test_what_goes_in_does_not_run(name):
     """In Keras 3; a fixture that runs as it is would show nothing."""
