@@ -83,6 +83,7 @@ GIVEN = {
         small_model_on("torch"),
         small_model,
     ),
+    "user_guide/solvers.md": (small_model, small_model, small_model),
     "user_guide/workers.md": (small_model,),
     "migration/tensorflow1.md": (for_verbs, in_a_graph),
     "migration/tensorflow_addons.md": (small_model,),

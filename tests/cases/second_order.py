@@ -140,5 +140,8 @@ CASES = (
         refused={"memory": COUNT},
         quadratic=Training(60, learning_rate=0.5),
         rosenbrock=Training(1000, learning_rate=0.1),
+        wider_tolerance={
+            "float32": (30, "`steps` are differences of variables that are much larger"),
+        },
     ),
 )
