@@ -60,11 +60,12 @@ START = np.tile([-1.2, 1.0], 3)
 
 
 def test_quadratic():
-    losses, w = trained(quadratic, np.zeros(12), 60)
+    losses, w = trained(quadratic, np.zeros(12), 30)
     np.testing.assert_allclose(w, np.linalg.solve(MATRIX, RIGHT), rtol=1e-4, atol=1e-4)
     assert all(b <= a + 1e-6 for a, b in zip(losses, losses[1:]))  # Wolfe conditions: no step up
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("function", [valley, wells])
 def test_minima_are_those_of_scipy_and_optax(function):
     """To what float32 has: Keras computes mean losses in it."""
