@@ -43,6 +43,7 @@ BACKENDS = {
     "switching": "torch",
     "workers": "jax",
     "fine_tuning": "torch",
+    "physics_informed": "jax",
 }
 
 

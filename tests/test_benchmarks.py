@@ -15,6 +15,7 @@ from integration.benchmarks import (
     groups,
     modern,
     results,
+    solvers,
     training,
     verbs,
 )
@@ -157,6 +158,14 @@ def test_groups_benchmark():
     assert len(set(factors)) == 12 and max(factors) == 1.0
     result = groups.measure("Adam", shapes, budget=0.1)
     assert result["rounds"] >= 9 and "| Adam |" in groups.table([result])
+
+
+def test_solvers_benchmark():
+    """Both sides make as many evaluations, so they do the same work."""
+    ours, alone = solvers.Ours(5, 20), solvers.Alone(5, 20)
+    assert abs(ours.run(4) - alone.run(4)) <= 1
+    result = solvers.measure({"ours": solvers.Ours, "scipy": solvers.Alone}, 1, 5, 20, 3)
+    assert result["ratio"]["median"] > 0 and "| scipy |" in solvers.table([result])
 
 
 @pytest.mark.spread

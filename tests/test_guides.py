@@ -211,6 +211,13 @@ def fine_tuning(text):
     assert "Best of layer decay" in text
 
 
+def physics_informed(text):
+    """What was measured, whoever wins in a few seconds."""
+    rows = lines(text, ("Adam", "Adam, L-BFGS"), 3)  # seconds, iterations, error
+    assert all(count > 10 and 0 < error < 2 for _, count, error in rows.values())
+    assert re.search(r"^SciPy: \S+", text, re.MULTILINE)
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -230,6 +237,7 @@ CHECKS = {
         switching,
         workers,
         fine_tuning,
+        physics_informed,
     )
 }
 

@@ -150,6 +150,7 @@ GIVEN = {
         with_keras_rs,
         with_keras_hub,
     ),
+    "docs/user_guide/solvers.md": (small_model, small_model, small_model),
     "docs/user_guide/workers.md": (small_model,),
     "docs/migration/tensorflow1.md": (for_verbs, in_a_graph),
     "docs/migration/tensorflow_addons.md": (small_model,),

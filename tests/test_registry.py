@@ -83,7 +83,7 @@ def test_filters():
     assert set(names(["lars", "ggt"])) == {"lars", "ggt"}
     assert set(names("*adam*", exclude="keras.*")) >= {"adam", "lazy_adam", "adam_gs", "adam_w"}
     assert not [n for n in names("*", exclude=["keras.*", "a*"]) if n.startswith(("keras", "a"))]
-    assert names(second_order=True) == ["distributed_shampoo", "ggt", "shampoo", "soap"]
+    assert names(second_order=True) == ["distributed_shampoo", "ggt", "lbfgs", "shampoo", "soap"]
     rows, others = names(row_gradients=True), names(row_gradients=False)
     assert {"lazy_adam", "ftrl", "lars"} <= set(rows)
     assert {"ggt", "keras.adam"} <= set(others) and not set(rows) & set(others)

@@ -14,6 +14,7 @@ MODULES = (
     "keras_tfopt.layers",
     "keras_tfopt.callbacks",
     "keras_tfopt.schedules",
+    "keras_tfopt.solvers",
     "keras_tfopt.rules",
     "keras_tfopt.wrappers",
     "keras_tfopt.distributed",

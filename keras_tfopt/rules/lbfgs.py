@@ -109,12 +109,9 @@ class LBFGS(Rule):
         pairs = s.pairs + ops.cast(kept, s.pairs.dtype)
         age = ops.cast(pairs, "int32") - self.memory + ops.arange(self.memory, dtype="int32")
         order, there = age % rows, age >= 0  # the oldest first; those before the first are not
-        weights, gamma = self._weights(
-            *(ops.take(ops.take(m, order, axis=0), order, axis=1) for m in (sy, yy)),
-            *(ops.take(v, order) for v in (sg, yg)),
-            there,
-            t.squared,
-        )
+        sy_now, yy_now = (ops.take(ops.take(m, order, axis=0), order, axis=1) for m in (sy, yy))
+        sg, yg = ops.take(sg, order), ops.take(yg, order)
+        weights, gamma = self._weights(sy_now, yy_now, sg, yg, there, t.squared)
         # Back to the places in the buffers; the new pair is not in them yet.
         at = ops.equal(ops.arange(rows, dtype="int32")[:, None], order[None, :])
         placed = [ops.sum(ops.where(at, w[None, :], 0 * w[None, :]), axis=1) for w in weights]
