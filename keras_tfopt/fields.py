@@ -100,8 +100,8 @@ class Fielded:
         elif declares:
             raise TypeError(
                 f"{cls.__name__} declares {declares} as arguments, and its __init__ is written by "
-                "hand. Either write `__post_init__(self)`, which runs once they are set, in the "
-                "place of `__init__`; or let `__init__` take and keep them"
+                "hand. Either replace `__init__` by `__post_init__(self)`, which runs after the "
+                "arguments are set, or let `__init__` take and keep them"
             )
         super().__init_subclass__(**kwargs)
 

@@ -129,3 +129,35 @@ class TestRuns:
         ):
             colors = set(re.findall(r"#([0-9a-f]{6})\b", path.read_text()))
             assert colors and all(c[:2] == c[2:4] == c[4:] for c in colors), "shades of gray only"
+
+    def test_pictures_are_kept_until_their_code_changes(self, tmp_path, monkeypatch):
+        from integration.documentation import kept
+
+        names = {path.name for path in kept.sources("lars")}
+        assert {"lars.py", "gradient_descent.py", "step.py", "runs.py", "rule.py"} <= names
+        assert not {"shampoo.py", "test_site.py"} & names
+        drawn = []
+
+        def draw(name, folder):
+            drawn.append(name)
+            (folder / "lars-digits.svg").write_text(f"picture {len(drawn)}")
+            return {"rate": len(drawn)}
+
+        monkeypatch.setattr(kept, "FOLDER", tmp_path / "kept")
+        for _ in range(2):
+            assert kept.pictures("lars", draw, tmp_path / "site") == {"rate": 1}
+        monkeypatch.setattr(kept, "LIBRARIES", ("jax",))  # as if another version were there
+        assert kept.pictures("lars", draw, tmp_path / "site") == {"rate": 2}
+        assert (tmp_path / "site" / "lars-digits.svg").read_text() == "picture 2"
+        assert drawn == ["lars", "lars"] and len(list((tmp_path / "kept").iterdir())) == 1
+
+    def test_growth_is_drawn_from_the_table(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        from integration.documentation import pictures
+
+        page = ROOT / "docs" / "user_guide" / "embeddings.md"
+        times = pictures.growth(page)
+        assert times["JAX", True][:2] == [(1e5, 0.39), (1e6, 0.47)]
+        assert times["PyTorch", False][-1] == (1e7, 3214.0)
+        assert [rows for rows, _ in times["TensorFlow", False]] == [1e5, 1e6, 1e7]  # no memory
+        assert pictures.draw_growth(page, tmp_path / "growth.svg").stat().st_size > 1000

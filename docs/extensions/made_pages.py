@@ -25,6 +25,7 @@ from keras_tfopt import addons
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 ABSTRACT = (keras_tfopt.Rule, keras_tfopt.Wrapper, keras_tfopt.distributed.OverWorkers)
+WRITTEN = set()  # by this process
 SCOPES = {"element": "any elements", "variable": "a variable", "model": "all variables"}
 
 
@@ -32,8 +33,16 @@ def write(path, *blocks):
     """Write blocks of Markdown with empty lines between them; leave a file that is so already."""
     text = "\n\n".join(block.strip("\n") for block in blocks if block) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
+    WRITTEN.add(path)
     if not path.exists() or path.read_text("utf-8") != text:
         path.write_text(text, "utf-8")
+
+
+def remove_others(folder, kept=()):
+    """Remove pages of an earlier build that this one does not have."""
+    for path in folder.rglob("*.md"):
+        if path not in WRITTEN and path.stem not in kept:
+            path.unlink()
 
 
 def table(header, rows):
@@ -250,6 +259,9 @@ def make(app):
         pictures.draw_page(pages / "schedules.md")
         pictures.draw_growth(pages / "embeddings.md", pages / "pictures" / "embedding.svg")
         gallery(cards, list(rows))
+    remove_others(DOCS / "api")
+    remove_others(DOCS / "guides")
+    remove_others(DOCS / "gallery", cards)
 
 
 def setup(app):

@@ -48,11 +48,17 @@ def public() -> list[Entry]:
     found: dict[int, Entry] = {}
     for module in (*MODULES, *MORE):
         loaded = importlib.import_module(module)
-        for name in MORE.get(module, getattr(loaded, "__all__", ())):
-            item = getattr(loaded, name)
+        names = MORE.get(module, getattr(loaded, "__all__", ()))
+        items = [(name, getattr(loaded, name)) for name in names]
+        # Of two names of one class, that of the class comes first.
+        for name, item in sorted(items, key=lambda pair: pair[0] != _name_of(*pair)):
             if not inspect.ismodule(item) and name != "__version__":
                 found.setdefault(id(item), Entry(f"{module}.{name}", item))
     return list(found.values())
+
+
+def _name_of(name: str, item: Any) -> str:
+    return getattr(item, "__name__", name)
 
 
 def path_of(item: Any) -> str | None:

@@ -120,22 +120,26 @@ ROWS = re.compile(
 BACKENDS = {"JAX": "o", "TensorFlow": "s", "PyTorch": "^"}
 
 
-def draw_growth(page: FilePath, path: FilePath) -> FilePath:
-    """The times in a table of a page, against the rows of embedding tables."""
+def growth(page: FilePath) -> dict[tuple[str, bool], list[tuple[float, float]]]:
+    """{(backend, whether it is ours): [(rows, milliseconds)]} from the table of a page."""
     found: dict[tuple[str, bool], list[tuple[float, float]]] = {}
     for size, cells in ROWS.findall(page.read_text("utf-8")):
-        rows = np.prod(
-            [float(f) if "^" not in f else 10.0 ** int(f[3:]) for f in size.split(" * ")]
-        )
+        factors = [10.0 ** int(f[3:]) if "^" in f else float(f) for f in size.split(" * ")]
+        rows = float(np.prod(factors))
         jax, tensorflow, _, torch = cells.split("|")
         for backend, cell in zip(BACKENDS, (jax, tensorflow, torch), strict=True):
             ours, _, stock = cell.partition("/")
             found.setdefault((backend, True), []).append((rows, float(ours.split()[0])))
             if stock:
                 found.setdefault((backend, False), []).append((rows, float(stock)))
+    return found
+
+
+def draw_growth(page: FilePath, path: FilePath) -> FilePath:
+    """The times in the table of a page, against the rows of embedding tables."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-        for (backend, is_ours), times in found.items():
+        for (backend, is_ours), times in growth(page).items():
             x, y = zip(*sorted(times))
             side = "keras_tfopt" if is_ours else "Keras"
             style = {"color": "black", "linestyle": "-"} if is_ours else {**DASHED, "color": "0.5"}

@@ -23,8 +23,8 @@ class AveragedOptimizerWrapper(abc.ABC):  # noqa: B024
 
     def __init__(self, optimizer: Any, name: str = "AverageOptimizer", **kwargs: Any):
         raise TypeError(
-            "AveragedOptimizerWrapper is not made or derived from. Take MovingAverage or SWA, or "
-            "write a keras_tfopt.Wrapper with `slots`, `after` and `average`. Received: "
+            "AveragedOptimizerWrapper cannot be called or subclassed. Take MovingAverage or SWA, "
+            "or write a keras_tfopt.Wrapper with `slots`, `after` and `average`. Received: "
             f"{optimizer!r}"
         )
 
@@ -51,7 +51,7 @@ class DecoupledWeightDecayExtension(abc.ABC):  # noqa: B024
         **kwargs: Any,
     ):
         raise TypeError(
-            "DecoupledWeightDecayExtension is not made or derived from. Write "
+            "DecoupledWeightDecayExtension cannot be called or subclassed. Write "
             "`extend_with_decoupled_weight_decay(Optimizer)` for a class that is `Optimizer` with "
             f"weight decay. Received: weight_decay={weight_decay!r}"
         )

@@ -77,7 +77,7 @@ class ElasticAverage(OverWorkers):
     def check(self, likes: Sequence[Any]) -> None:
         if self.rho is None and not hasattr(self.inner_optimizer, "learning_rate"):
             raise ValueError(
-                "Argument `rho` must be given where the inner optimizer has not one learning rate. "
+                "Argument `rho` must be given, because the inner optimizer has no learning rate. "
                 "Received: rho=None"
             )
 

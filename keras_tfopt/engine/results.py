@@ -26,8 +26,8 @@ def check_result(
             continue
         if len(shape) != len(old[name].shape):
             raise ValueError(
-                f"{rule}.update must return {name} with {len(old[name].shape)} dimensions, as it "
-                f"is. Received: {len(shape)}"
+                f"{rule}.update must return {name} with {len(old[name].shape)} dimensions. "
+                f"Received: {len(shape)}"
             )
     return new_x, new
 

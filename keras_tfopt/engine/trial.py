@@ -105,6 +105,6 @@ def _check_like(rule: str, name: str, value: Any, old: Any) -> None:
     dtype, kept = map(keras.backend.standardize_dtype, (value.dtype, old.dtype))
     if dtype != kept:
         raise TypeError(
-            f"{rule}.update must return {name} as {kept}, which it is: convert it by "
+            f"{rule}.update must return {name} in its data type, {kept}: convert it by "
             f'`keras.ops.cast(value, "{kept}")`. Received: {dtype}'
         )
