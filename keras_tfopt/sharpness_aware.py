@@ -58,7 +58,7 @@ class SharpnessAware(keras.Model):
     tables train faster without this class.
 
     Raises:
-        TypeError: if `model` is no `keras.Model`.
+        TypeError: if `model` is no `keras.Model`, or `compile` is given no Keras optimizer.
         ValueError: if a number is out of its range.
         NotImplementedError: in `fit` under a `tf.distribute` strategy of several replicas, whose
             variables cannot have values of their own.
@@ -104,6 +104,30 @@ class SharpnessAware(keras.Model):
         if not self.model.built:
             self.model.build(input_shape)
         super().build(input_shape)
+
+    def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
+        """Configure the training as `keras.Model.compile` does.
+
+        Args:
+            optimizer: A Keras optimizer, ours or stock, its name or its configuration.
+            *args: Those of `keras.Model.compile`: loss, metrics and so on.
+            **kwargs: The same.
+        """
+        if not isinstance(optimizer, (str, dict, keras.optimizers.Optimizer)):
+            raise TypeError(
+                "Argument `optimizer` must be a Keras optimizer, its name or its configuration. "
+                "SharpnessAware computes two gradients in a step and gives the optimizer one, so "
+                "it cannot be one that computes gradients itself, as those of keras_tfopt.legacy "
+                f"and of PyTorch do. Received: {optimizer!r}"
+            )
+        super().compile(optimizer, *args, **kwargs)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Configure the training as it was when the model was saved."""
+        # That of Keras does nothing where `compile` is a method of the class.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return what the model returns."""
