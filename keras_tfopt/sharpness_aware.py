@@ -59,7 +59,7 @@ class SharpnessAware(Trainer):
     tables train faster without this class.
 
     Raises:
-        TypeError: if `model` is no `keras.Model`.
+        TypeError: if `model` is no `keras.Model`, or `compile` is given no Keras optimizer.
         ValueError: if a number is out of its range.
         NotImplementedError: in `fit` under a `tf.distribute` strategy of several replicas, whose
             variables cannot have values of their own.

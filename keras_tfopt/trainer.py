@@ -34,6 +34,30 @@ class Trainer(keras.Model):
             self.model.build(input_shape)
         super().build(input_shape)
 
+    def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
+        """Configure the training as `keras.Model.compile` does.
+
+        Args:
+            optimizer: A Keras optimizer, ours or stock, its name or its configuration.
+            *args: Those of `keras.Model.compile`: loss, metrics and so on.
+            **kwargs: The same.
+        """
+        if not isinstance(optimizer, (str, dict, keras.optimizers.Optimizer)):
+            raise TypeError(
+                "Argument `optimizer` must be a Keras optimizer, its name or its configuration. "
+                f"{type(self).__name__} computes gradients itself, so the optimizer cannot be one "
+                "that does, as those of keras_tfopt.legacy and of PyTorch do. Received: "
+                f"{optimizer!r}"
+            )
+        super().compile(optimizer, *args, **kwargs)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Configure the training as it was when the model was saved."""
+        # That of Keras does nothing where `compile` is a method of the class.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return what the model returns."""
         return self.model(inputs, training=training)

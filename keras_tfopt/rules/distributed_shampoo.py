@@ -5,14 +5,13 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_bool, one_of
-from keras_tfopt.engine import Slot, conditional
+from keras_tfopt.engine import Slot
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.blocks import Blocks, along, merged_shape, norms, products
-from keras_tfopt.rules.eigenbases import eigenbasis
-from keras_tfopt.rules.matrix_roots import inverse_roots, use_iteration
+from keras_tfopt.rules.block_matrices import preconditioned
+from keras_tfopt.rules.blocks import Blocks, merged_shape, norms
 from keras_tfopt.rules.moments import quotient
-from keras_tfopt.rules.preconditioning import decayed, is_always, is_due, whole_root
+from keras_tfopt.rules.preconditioning import decayed, is_always, whole_root
 
 
 @register
@@ -162,9 +161,9 @@ class DistributedShampoo(Rule):
         for i, d in enumerate(blocks.size):
             shape = (blocks.number, d, d)
             matrix = Slot(shape, "identity", by_row=False)
-            slots |= {f"L_{i}": Slot(shape, by_row=False), f"{self._matrix}_{i}": matrix}
+            slots |= {f"L_{i}": Slot(shape, by_row=False), f"{self.matrix_name}_{i}": matrix}
         if self.eigenvalue_corrected:
-            slots["E"] = Slot((blocks.number, *blocks.size), by_row=False)
+            slots |= {"E": Slot((blocks.number, *blocks.size), by_row=False)}
         return slots
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
@@ -185,7 +184,7 @@ class DistributedShampoo(Rule):
         if hasattr(s, "m"):
             average = (self._beta_3 * s.m + (1 - self._beta_3) * g) / t.of_m
             new = {"m": self.beta_1 * s.m + (1 - self.beta_1) * g}
-        direction, new_matrices = self._preconditioned(blocks, blocks.cut(average), g, s, t)
+        direction, new_matrices = preconditioned(self, blocks, blocks.cut(average), g, s, t)
         new |= new_matrices
         if self.grafting is not None:
             grafted = average
@@ -201,7 +200,8 @@ class DistributedShampoo(Rule):
         return x - t.lr * blocks.joined(direction, x.shape), new
 
     @property
-    def _matrix(self) -> str:
+    def matrix_name(self) -> str:
+        """The name of the matrices that a direction is multiplied by: bases or roots."""
         return "Q" if self.eigenvalue_corrected else "H"
 
     @property
@@ -211,43 +211,3 @@ class DistributedShampoo(Rule):
     def _blocks(self, shape: Any) -> Blocks:
         limit = self.max_preconditioner_dim
         return Blocks(merged_shape(shape, limit, self.target_parameter_dimensionality), limit)
-
-    def _preconditioned(
-        self, blocks: Blocks, direction: Any, g: Any, s: Any, t: Any
-    ) -> tuple[Any, dict[str, Any]]:
-        """Return a direction times the matrices of all axes, and the new slots of blocks."""
-        axes, batch = range(len(blocks.size)), blocks.cut(g)
-        totals = [
-            decayed(getattr(s, f"L_{i}"), self.beta_2, products(batch, i, batch_axes=1))
-            for i in axes
-        ]
-        exponent = self.exponent_override or 1 / (2 * len(axes))
-        iterative = use_iteration(self.use_iterative_root, whole_root(exponent))
-
-        def updated() -> list[Any]:
-            if self.eigenvalue_corrected:
-                return [ops.flip(eigenbasis(total), axis=-1) for total in totals]
-            corrected = [total / t.of_products for total in totals]
-            return inverse_roots(corrected, exponent, self.epsilon, iterative)
-
-        matrices = [getattr(s, f"{self._matrix}_{i}") for i in axes]
-        if self.precondition_frequency == self.first_root == 1:
-            matrices = updated()
-        else:
-            due, kept = is_due(t.step, self.first_root, self.precondition_frequency), matrices
-            matrices = conditional(due, updated, lambda: kept)
-        names = [*(f"L_{i}" for i in axes), *(f"{self._matrix}_{i}" for i in axes)]
-        new = dict(zip(names, [*totals, *matrices], strict=True))
-        if self.eigenvalue_corrected:
-            turned = [ops.swapaxes(basis, -1, -2) for basis in matrices]
-            new["E"] = decayed(s.E, self.beta_2, ops.square(_along_all(batch, turned)))
-            size = ops.sqrt(new["E"] / t.of_products) + self.epsilon
-            direction = quotient(_along_all(direction, turned), size)
-        return _along_all(direction, matrices), new
-
-
-def _along_all(batch: Any, matrices: list[Any]) -> Any:
-    """Return blocks, each axis of which is multiplied by its matrix."""
-    for axis, matrix in enumerate(matrices):
-        batch = along(batch, axis, matrix)
-    return batch

@@ -129,10 +129,10 @@ class Muon(MatrixRule):
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         known = {"lr": lr, **self._inner_scalars(lr, step)}
         if self.bias_correction and self.nesterov:
-            known["ahead"] = self.momentum / (1 - self.momentum ** (step + 1))
-            known["present"] = (1 - self.momentum) / (1 - self.momentum**step)
+            ahead = self.momentum / (1 - self.momentum ** (step + 1))
+            known |= {"ahead": ahead, "present": (1 - self.momentum) / (1 - self.momentum**step)}
         elif self.bias_correction:
-            known["ahead"] = 1 / (1 - self.momentum**step)
+            known |= {"ahead": 1 / (1 - self.momentum**step)}
         return known
 
     def _update_matrix(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
