@@ -181,27 +181,34 @@ def _tensorflow_state(shapes: Shapes, count: int) -> list[list[Any]]:
     return [first, *([tf.Variable(np.zeros_like(x)) for x in values] for _ in range(count - 1))]
 
 
+def optax_step(rule: Any, shapes: Shapes) -> Callable[[], None]:
+    """A step of an optimizer of optax, jitted, in place of its variables."""
+    import jax
+    import optax
+
+    x = [jax.numpy.asarray(value) for value in start(shapes)]
+    given = [jax.numpy.asarray(g) for g in gradients(shapes)]
+
+    def one(x: Any, state: Any, g: Any) -> tuple:
+        updates, state = rule.update(g, state, x)
+        return optax.apply_updates(x, updates), state
+
+    step = jax.jit(one, donate_argnums=(0, 1))
+    state = [x, rule.init(x)]
+
+    def run() -> None:
+        state[:] = step(*state, given)
+        jax.block_until_ready(state)
+
+    return run
+
+
 def _optax(name: str, **options: Any) -> Callable:
     def make(shapes: Shapes) -> tuple[str, Callable[[], None]]:
-        import jax
         import optax
 
         rule = getattr(optax, name)(LEARNING_RATE, **options)
-        x = [jax.numpy.asarray(value) for value in start(shapes)]
-        given = [jax.numpy.asarray(g) for g in gradients(shapes)]
-
-        def one(x: Any, state: Any, g: Any) -> tuple:
-            updates, state = rule.update(g, state, x)
-            return optax.apply_updates(x, updates), state
-
-        step = jax.jit(one, donate_argnums=(0, 1))
-        state = [x, rule.init(x)]
-
-        def run() -> None:
-            state[:] = step(*state, given)
-            jax.block_until_ready(state)
-
-        return f"optax.{name}, jitted and donated", run
+        return f"optax.{name}, jitted and donated", optax_step(rule, shapes)
 
     return make
 

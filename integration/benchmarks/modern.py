@@ -23,7 +23,8 @@ from keras import ops
 import keras_tfopt
 from integration.benchmarks import contenders
 from integration.benchmarks.dense import rounds_of
-from integration.benchmarks.second_order import compiled, write_table
+from integration.benchmarks.results import write_table
+from integration.benchmarks.second_order import compiled
 from integration.benchmarks.shapes import Shapes, large_transformer, many_small, one_large
 
 BACKEND = contenders.BACKEND
@@ -142,7 +143,6 @@ def muon_of_torch(shapes: Shapes) -> tuple[str, Callable[[], None]]:
 
 
 def muon_of_optax(shapes: Shapes) -> tuple[str, Callable[[], None]]:
-    import jax
     import optax
 
     matrix = optax.contrib.MuonDimensionNumbers()
@@ -153,21 +153,7 @@ def muon_of_optax(shapes: Shapes) -> tuple[str, Callable[[], None]]:
         adam_weight_decay=0.01,
         muon_weight_dimension_numbers=numbers,
     )
-    x = [jax.numpy.asarray(one) for one in contenders.start(shapes)]
-    given = [jax.numpy.asarray(g) for g in contenders.gradients(shapes)]
-
-    def one(x: list, state: tuple, g: list) -> tuple:
-        updates, state = rule.update(g, state, x)
-        return optax.apply_updates(x, updates), state
-
-    step = jax.jit(one, donate_argnums=(0, 1))
-    state = [x, rule.init(x)]
-
-    def run() -> None:
-        state[:] = step(*state, given)
-        jax.block_until_ready(state)
-
-    return "optax.contrib.muon", run
+    return "optax.contrib.muon", contenders.optax_step(rule, shapes)
 
 
 def muon_of_keras(shapes: Shapes) -> tuple[str, Callable[[], None]]:

@@ -2,23 +2,25 @@
 
 `keras_tfopt.solvers.minimize` beside `scipy.optimize.minimize` with a loss and gradient that the
 backend compiles and no Keras in between: the same network, data and method. On JAX, an iteration of
-`keras_tfopt.LBFGS` in `LineSearch`, by its evaluations, beside one of `optax.lbfgs` by its own.
-Runs take turns. Time is divided by evaluations, which differ by rounding.
+`keras_tfopt.LBFGS` in `LineSearch` beside one of `optax.lbfgs`. Runs take turns. Time is divided by
+evaluations. Of ours in `LineSearch` two are counted for each step, the fewest that there can be, so
+its ratio is an upper bound.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
 from keras import ops
 
 import keras_tfopt
+from integration.benchmarks.results import markdown, shown, write
 
 BACKEND = keras.backend.backend()
 WIDTH, INPUTS, SAMPLES, ITERATIONS = 950, 64, 512, 10
@@ -132,7 +134,7 @@ class Alone:
 
 
 class Trained:
-    """Steps of `LBFGS` in `LineSearch`, whose evaluations are counted where the loss is."""
+    """Steps of `LBFGS` in `LineSearch`."""
 
     def __init__(self, width: int, samples: int):
         self.trainer = keras_tfopt.solvers.LineSearch(network(width))
@@ -140,7 +142,7 @@ class Trained:
         self.x, self.y = data(samples)
 
     def run(self, iterations: int) -> int:
-        """Return a lower bound of the number of evaluations: two for each step."""
+        """Return the fewest evaluations that there can have been: two for each step."""
         for _ in range(iterations):
             self.trainer.train_on_batch(self.x, self.y)
         return 2 * iterations
@@ -212,28 +214,25 @@ def measure(sides: dict[str, type], rounds: int, width: int, samples: int, itera
     }
 
 
-def table(results: list[dict]) -> str:
-    lines = ["| backend | ours | ms | peer | ms | ratio (min, max) |", "|---" * 6 + "|"]
-    for r in results:
+def table(found: list[dict]) -> str:
+    rows = []
+    for r in found:
         (ours, a), (peer, b) = r["milliseconds"].items()
-        found = r["ratio"]
-        spread = f"**{found['median']:.2f}** ({found['min']:.2f}, {found['max']:.2f})"
-        lines.append(f"| {r['backend']} | {ours} | {a:.2f} | {peer} | {b:.2f} | {spread} |")
-    return "\n".join(lines)
+        rows.append([r["backend"], ours, f"{a:.2f}", peer, f"{b:.2f}", shown(r["ratio"])])
+    return markdown(["backend", "ours", "ms", "peer", "ms", "ours / peer (min, max)"], rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     pairs = [{"minimize": Ours, "scipy": Alone}]
     if BACKEND == "jax":
         pairs.append({"LBFGS, LineSearch": Trained, "optax.lbfgs": Optax})
-    results = []
-    for sides in pairs:
-        results.append(measure(sides, options.rounds, WIDTH, SAMPLES, ITERATIONS))
-        print(json.dumps(results[-1]), flush=True)
-    print("\n" + table(results))
+    found = [measure(sides, options.rounds, WIDTH, SAMPLES, ITERATIONS) for sides in pairs]
+    measured = {" / ".join(r["milliseconds"]): r["ratio"]["median"] for r in found}
+    write(options.out / f"solvers_{BACKEND}.json", table(found), found, measured)
 
 
 if __name__ == "__main__":
