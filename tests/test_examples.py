@@ -11,7 +11,7 @@ import pytest
 
 import keras_tfopt
 from integration.documentation import names
-from tests.test_pages import for_verbs
+from tests.test_pages import for_verbs, of_keras2
 
 CHECKER = doctest.OutputChecker()
 WITH_AVERAGES = (
@@ -49,6 +49,8 @@ def given(path):
         model.compile(keras_tfopt.Adam(0.01, use_ema=True), "mse")
         model.train_on_batch(x, y)
     model.save("model.keras")  # in an empty folder
+    if path == "keras_tfopt.migrate.load_state":
+        model = of_keras2()["model"]
     gradients = [np.ones(variable.shape, "f") for variable in model.trainable_variables]
     return {
         **found,

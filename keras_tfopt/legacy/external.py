@@ -164,11 +164,13 @@ class ScipyOptimizerInterface(ExternalOptimizerInterface):
 
     Example:
 
+    >>> w = keras.Variable([4.0, -2.0])
     >>> interface = keras_tfopt.legacy.ScipyOptimizerInterface(
-    ...     loss, inequalities=[x[0] - 1.0], method="SLSQP", options={"maxiter": 100}
+    ...     lambda: ops.sum(w**2), [w], inequalities=[lambda: w[0] - 1.0], method="SLSQP"
     ... )
-    >>> with tf.compat.v1.Session() as session:
-    ...     interface.minimize(session)
+    >>> interface.minimize()
+
+    In a graph, tensors take the place of the functions: `interface.minimize(session)`.
 
     Differences: none but those of `ExternalOptimizerInterface`, and SciPy's own between versions.
     """
