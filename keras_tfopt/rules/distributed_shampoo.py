@@ -201,7 +201,7 @@ class DistributedShampoo(Rule):
 
     @property
     def matrix_name(self) -> str:
-        """The name of the matrices that a direction is multiplied by: bases or roots."""
+        """What slots call the matrices that a direction is multiplied by, bases or roots."""
         return "Q" if self.eigenvalue_corrected else "H"
 
     @property
