@@ -201,7 +201,7 @@ class DistributedShampoo(Rule):
 
     @property
     def matrix_name(self) -> str:
-        """What slots call the matrices that a direction is multiplied by, bases or roots."""
+        """Return the letter of the slots with bases (Q) or roots (H)."""
         return "Q" if self.eigenvalue_corrected else "H"
 
     @property
