@@ -151,6 +151,7 @@ def table(found: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of variables")
     parser.add_argument("--first", help=argparse.SUPPRESS)  # what the processes are given
     options = parser.parse_args()
     if options.first:
@@ -159,7 +160,7 @@ def main() -> None:
         return
     seconds, last = first_steps(), growth()
     grown = memory_of_steps()
-    many = [row for count in SIZES for row in many_variables(count)]
+    many = [row for count in options.sizes for row in many_variables(count)]
     head = ["optimizer", "first step on a new machine, s", "first step later, s"]
     cells = [[n, *(f"{value:.2f}" for value in found.values())] for n, found in seconds.items()]
     text = (
