@@ -265,6 +265,24 @@ class TestTorch:
         """
         subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
+    def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing(self):
+        code = """
+            import keras
+            from keras_tfopt import LARS, engine
+            from keras_tfopt.engine.backends.torch import compile as torch_compile
+            from tests.test_fast_paths import train, variables
+
+            engine.compile_in_background(True)
+            values, optimizer = variables(), LARS(0.1, eeta=0.1)
+            train(optimizer, values, steps=1)
+            compiling = torch_compile._worker().submit(print)  # done after the rule
+            while not compiling.done():
+                keras.utils.clear_session(free_memory=False)
+            train(optimizer, values, steps=2)
+            assert torch_compile.report(optimizer).startswith("compiled")
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
     def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so(self):
         code = """
             import os, warnings

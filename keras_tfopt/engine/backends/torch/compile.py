@@ -21,6 +21,7 @@ from keras_tfopt.engine import settings
 from keras_tfopt.engine.backends.torch.private import (
     compilations,
     compiler_options,
+    compiling_alone,
     constant_hyperparameters,
     known_processor,
     look_for_no_symbolic_tensors,
@@ -70,14 +71,20 @@ class Compiled:
         self._function, self._name = function, name
         self._otherwise, self._examples, self._checks = otherwise, examples, checks
         self._compiling: concurrent.futures.Future | None = None
+        self._is_from_background = False
 
     def __call__(self, *args: Any) -> Any:
         if not _compiler_works:
             return self._otherwise(*args)
         if self._compiling is None:
-            self._compiling = self._begin(args)
+            beside = not torch.are_deterministic_algorithms_enabled()
+            self._compiling = self._begin(args, beside and settings.compiles_in_background())
         if not self._compiling.done() or _is_compiling.is_set():
             return self._otherwise(*args)
+        if self._compiling.exception() is not None and self._is_from_background:
+            # What the program did meanwhile may be the reason, as keras.utils.clear_session() is,
+            # which takes away what Dynamo has seen a moment before. Now the program waits.
+            self._compiling = self._begin(args, in_background=False)
         try:
             compiled = self._compiling.result()
             with _one_at_a_time:
@@ -89,10 +96,11 @@ class Compiled:
             _give_up_compiling(error)
             return self._otherwise(*args)
 
-    def _begin(self, args: tuple) -> concurrent.futures.Future:
-        """Start compiling for these arguments, or do it now where steps must be repeatable."""
+    def _begin(self, args: tuple, in_background: bool) -> concurrent.futures.Future:
+        """Start compiling for these arguments, or do it now."""
         examples = self._examples(*args)
-        if settings.compiles_in_background() and not torch.are_deterministic_algorithms_enabled():
+        self._is_from_background = in_background
+        if in_background:
             return _worker().submit(self._compile, examples)
         done: concurrent.futures.Future = concurrent.futures.Future()
         try:
@@ -111,7 +119,7 @@ class Compiled:
         options = compiler_options()
         if not self._checks:
             options["guard_filter_fn"] = lambda guards: [False] * len(guards)
-        with _one_at_a_time:
+        with _one_at_a_time, compiling_alone():
             _is_compiling.set()
             try:
                 look_for_no_symbolic_tensors()

@@ -98,6 +98,17 @@ def known_processor() -> Iterator[None]:
         cpu_vec_isa.valid_vec_isa_list = find
 
 
+def compiling_alone() -> contextlib.AbstractContextManager:
+    """Keep other threads from compiling, and from clearing what is compiled, in this context.
+
+    `keras.utils.clear_session` clears it. Dynamo locks it while it compiles, and not afterwards,
+    when the code runs for the first time: what is cleared then ends the process.
+    """
+    from torch._dynamo.convert_frame import compile_lock
+
+    return compile_lock
+
+
 def compilations() -> int:
     """Return how many graphs Dynamo has compiled in this process."""
     from torch._dynamo.utils import counters
