@@ -28,6 +28,7 @@ from keras_tfopt.engine import RowGradient as RowGradient
 from keras_tfopt.engine import Rows as Rows
 from keras_tfopt.engine import Slot as Slot
 from keras_tfopt.engine import averaged as averaged
+from keras_tfopt.engine import describe_state as describe_state
 from keras_tfopt.engine import no_vectors as no_vectors
 from keras_tfopt.engine import normalization_and_bias as normalization_and_bias
 from keras_tfopt.fields import field as field
@@ -68,6 +69,7 @@ if not TYPE_CHECKING:  # to type checkers, `as` and `*` say the same
         "check_hyperparameter",
         "check_integer",
         "check_number",
+        "describe_state",
         "diagnose",
         "Diagnosis",
         "DiLoCo",

@@ -97,6 +97,11 @@ class Rule(Fielded, Describing, Engine):
         clip_unitwise: Number > 0: gradients of units (all that makes one output of a layer) are
             scaled down to at most this part of the norm of the unit's weights, as in adaptive
             gradient clipping (Brock et al. 2021). It comes before other clipping.
+        shard_state: Whether slots, averages, accumulators and master weights are split over the
+            devices of a JAX mesh (ZeRO-1), also those of wrappers around. It needs a
+            `keras.distribution`. State of fewer than 4,096 values, and state of which no axis can
+            be divided by the number of devices, stays whole: `keras_tfopt.describe_state` says
+            which. On PyTorch, see `keras_tfopt.distributed.ShardedState`.
         groups: Settings for some of the variables, see below.
         **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before
             the update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
@@ -151,6 +156,7 @@ class Rule(Fielded, Describing, Engine):
         master_weights: bool = False
         maximize: bool = False
         clip_unitwise: float | None = None
+        shard_state: bool = False
         groups: Any = None
 
     _options = OPTIONS
@@ -255,6 +261,8 @@ class Rule(Fielded, Describing, Engine):
         config["master_weights"] = self.master_weights
         if self.maximize:
             config["maximize"] = True
+        if self.shard_state:
+            config["shard_state"] = True
         if self.clip_unitwise is not None:
             config["clip_unitwise"] = self.clip_unitwise
         if self.groups is not None:
@@ -288,6 +296,7 @@ class Rule(Fielded, Describing, Engine):
             )
         excluded = config.pop("no_weight_decay", None)
         optimizer = super().from_config(config, custom_objects=custom_objects)
+        optimizer.is_loaded = True
         if excluded:
             optimizer.exclude_from_weight_decay(var_names=excluded)
         return optimizer

@@ -64,6 +64,7 @@ from keras_tfopt.engine.selection import (
 )
 from keras_tfopt.engine.settings import compile_in_background, plain
 from keras_tfopt.engine.state import NO_SETTINGS, Like, Rows, Settings, Slot
+from keras_tfopt.engine.state_table import StateTable, describe_state
 from keras_tfopt.engine.suggestions import check_arguments, did_you_mean, nearest, nested, short
 from keras_tfopt.engine.wrapping import WrappingEngine
 

@@ -25,9 +25,11 @@ from keras_tfopt.engine.options import (
     check_base,
     check_learning_rate,
     check_savable,
+    check_switches,
     current,
 )
 from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
+from keras_tfopt.engine.sharding import check_shard_state
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     MASTER,
@@ -84,6 +86,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
 
     is_engine = True
     mover_class: type[Mover] = Mover
+    is_loaded = False  # whether it was made from a configuration
     takes_options = True  # those that all optimizers have, of which wrappers have none
     _own_weight_decay = False
     _own_scalars = False
@@ -108,6 +111,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         master_weights: bool = False,
         maximize: bool = False,
         clip_unitwise: float | None = None,
+        shard_state: bool = False,
         groups: Any = None,
         **base: Any,
     ):
@@ -119,10 +123,9 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         super().__init__(learning_rate, **base)
         self._start()
         self.row_variables = check_choice("row_variables", row_variables)
-        for name, value in (("master_weights", master_weights), ("maximize", maximize)):
-            if not isinstance(value, bool):
-                raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
+        check_switches(master_weights=master_weights, maximize=maximize, shard_state=shard_state)
         self.master_weights, self.maximize = master_weights, maximize
+        self.shard_state = shard_state
         self.clip_unitwise = clip_unitwise
         self.groups = check_form(groups)
         self._initial_learning_rate = learning_rate
@@ -170,6 +173,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
 
     def check(self, likes: Sequence[Like]) -> None:
         # A variable among them is part of the state: Keras has tracked it as an attribute.
+        check_shard_state(self)
         self._changing = self.changing_hyperparameters()
         self.groups = settled_groups(self.groups, likes)
         self.check_groups(likes)

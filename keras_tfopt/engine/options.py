@@ -26,6 +26,7 @@ DEFAULTS = {
     "master_weights": False,
     "maximize": False,
     "clip_unitwise": None,
+    "shard_state": False,
     "groups": None,
 }
 # Options that a wrapper has none of: they are read from the optimizer inside.
@@ -198,6 +199,13 @@ def check_base(cls: type, base: dict[str, Any]) -> None:
     momentum = base.get("ema_momentum")
     if momentum is not None and not (is_number(momentum) and 0 <= momentum <= 1):
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
+
+
+def check_switches(**values: Any) -> None:
+    """Raise an error for options that must be true or false, and are not."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
 
 
 def named_parameters(constructor: Callable) -> list[str]:

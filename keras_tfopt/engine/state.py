@@ -159,6 +159,11 @@ class Entry:
     rests: bool = dataclasses.field(init=False)
     """Whether the variable takes no steps."""
 
+    def state(self) -> list[Any]:
+        """Return all state of this variable."""
+        kept = [self.average, self.accumulator, self.touched_rows]
+        return [*self.slots.values(), *(state for state in kept if state is not None)]
+
     def __post_init__(self) -> None:
         self.rests = self.overwritten or self.settings.frozen
 

@@ -148,6 +148,7 @@ class Pipeline:
                 wrapper._iterations.assign_add(as_count(condition))
             if writes:
                 backend.commit(writes)
+            backend.keep_layouts(owner, variables)
 
     def _update(self, incoming: Incoming, known: list[Known], inside: int) -> None:
         """Move the variables by the gradients of a whole step, with the hooks around.

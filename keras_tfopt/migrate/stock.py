@@ -34,7 +34,10 @@ from keras_tfopt.migrate import rules
 from keras_tfopt.migrate.kinds import DIFFERENT, KINDS
 
 # Options that Keras has, too.
-_OURS_ALONE = ("row_variables", "master_weights", "maximize", "clip_unitwise", "groups")
+_OURS_ALONE = (
+    *("row_variables", "master_weights", "maximize"),
+    *("clip_unitwise", "shard_state", "groups"),
+)
 _OPTIONS = [name for name in DEFAULTS if name not in (*_OURS_ALONE, "weight_decay")]
 _SCALING = ("initial_scale", "dynamic_growth_steps")
 

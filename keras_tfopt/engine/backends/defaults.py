@@ -29,6 +29,22 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
     return engine.add_variable(**options)
 
 
+def sharding_problem() -> str | None:
+    return (
+        f"{keras.backend.backend()} has no mesh of JAX. On PyTorch, wrap the optimizer in "
+        "keras_tfopt.distributed.ShardedState; on TensorFlow, state is not sharded: set "
+        "KERAS_BACKEND to jax or torch"
+    )
+
+
+def keep_layouts(owner: Any, variables: Sequence[Any]) -> None:
+    pass
+
+
+def part_of(variable: Any) -> tuple[str, float]:
+    return "whole", 1.0
+
+
 def once(function: Callable[[], None]) -> None:
     function()
 

@@ -111,6 +111,19 @@ class Variables(Protocol):
         """
 
 
+class Sharding(Protocol):
+    """State in shards over devices, where an optimizer has `shard_state`."""
+
+    def sharding_problem(self) -> str | None:
+        """Return why there can be no shards here, and what to do; None if there can."""
+
+    def keep_layouts(self, owner: Any, variables: Sequence[Any]) -> None:
+        """Bring variables and the state of their optimizer into their layouts, after a step."""
+
+    def part_of(self, variable: Any) -> tuple[str, float]:
+        """Return along which axes a variable is split, and which part a device has of it."""
+
+
 class Replicas(Protocol):
     """Replicas of `tf.distribute`; elsewhere there is one."""
 
@@ -405,6 +418,6 @@ class Diagnosis(Protocol):
 
 
 class Backend(
-    Variables, Replicas, Rows, Numbers, Updates, Tracing, LossGradients, Diagnosis, Protocol
+    Variables, Sharding, Replicas, Rows, Numbers, Updates, Tracing, LossGradients, Diagnosis, Protocol
 ):
     """A backend; see the description of this module."""

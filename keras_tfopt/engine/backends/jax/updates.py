@@ -12,7 +12,14 @@ import keras
 
 from keras_tfopt.engine.backends.jax.lookup import NOTES
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
+from keras_tfopt.engine.backends.jax.sharding import (
+    placed,
+    rows_placed,
+    shards,
+    split_like_slots,
+)
 from keras_tfopt.engine.backends.jax.values import commit
+from keras_tfopt.engine.state import Rows
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -38,6 +45,7 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 
 
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
+    in_shards = shards(engine)
     for update in updates:
         if 0 in update.variable.shape and update.kind.mode in ("rows", "touched"):
             continue
@@ -54,8 +62,17 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
         elif update.kind.mode == "touched":
             new = _update_touched(engine, update, values, known)
         else:
-            x, slots = update.call(update.gradient, values[0], values[1:], known, update.mask)
+            g = update.gradient
+            if in_shards and engine.scope == "element":
+                g, values = split_like_slots(update, values)
+            x, slots = update.call(g, values[0], values[1:], known, update.mask)
             new = [x, *slots]
+        if in_shards:
+            owners = [update.variable, *update.slots]
+            new = [
+                value if value is None or isinstance(value, Rows) else placed(owner, value)
+                for owner, value in zip(owners, new, strict=True)
+            ]
         commit(update.writes(new))
 
 
@@ -136,6 +153,9 @@ def _update_rows(
         indices = pad(jnp.where(nonzero(g), indices, rows), rows)
         sorted_rows = {"unique_indices": True}
     new = []
+    if shards(engine):
+        # Else the whole of it might be gathered, after an update in parts.
+        x = rows_placed(update.variable, x) if cut[0] else x
     for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
         if part is not None and by_row:
             part = value.at[indices].set(part.astype(value.dtype), mode="drop", **sorted_rows)

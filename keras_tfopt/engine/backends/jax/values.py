@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tfopt.engine.backends.jax.sharding import layout_of_shards, shards
 from keras_tfopt.engine.rows import RowGradient
 
 
@@ -20,6 +21,8 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
         layout = variable._layout
     elif distribution is not None:
         layout = keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
+    if shards(engine):
+        layout = layout_of_shards(variable, layout, shape)
     return engine.add_variable(layout=layout, **options)
 
 

@@ -6,10 +6,13 @@ from keras_tfopt.engine.backends.defaults import (
     combine_rows,
     concretely,
     eigh,
+    keep_layouts,
     lerp,
+    part_of,
     random_state,
     run_in_pieces,
     set_random_state,
+    sharding_problem,
     with_averages,
     without_gradients,
 )

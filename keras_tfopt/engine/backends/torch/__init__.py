@@ -7,11 +7,14 @@ from keras_tfopt.engine.backends.defaults import (
     concretely,
     eigh_is_slow,
     is_variable,
+    keep_layouts,
     number,
     once,
+    part_of,
     read,
     reduce_replicas,
     replicas,
+    sharding_problem,
     with_averages,
 )
 from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
