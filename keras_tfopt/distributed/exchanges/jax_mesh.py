@@ -50,6 +50,13 @@ class JaxMesh(OneProcess):
         self.one_process = processes is None
         self._apart: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
+    def prepare(self, optimizer: Any) -> None:
+        if getattr(optimizer, "shard_state", False):
+            raise ValueError(
+                "Workers on the devices of a mesh each keep state of their own, which cannot be "
+                f"split over them. Received: shard_state=True of {type(optimizer).__name__}"
+            )
+
     def rank_now(self) -> Any:
         self._check_apart()
         return jax.lax.axis_index(self.axis)

@@ -1,0 +1,118 @@
+"""State in shards over four devices of a JAX mesh gives what whole state gives.
+
+tests/sharding_worker.py trains, in a process of its own; here its results are judged.
+"""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests import worker_processes
+from tests.stepping import BACKEND
+
+on_jax = [
+    pytest.mark.backends("jax", reason="shards are laid out over a mesh of JAX"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("sharding"),
+]
+RUNS = {
+    "fit": [
+        *("Adam", "options", "accumulation", "groups", "stacked", "model"),
+        *("MovingAverage", "DecoupledWeightDecay"),
+    ],
+    "loop": ["Adam", "MovingAverage"],
+    "mesh": ["Adam", "stacked"],
+}
+TOLERANCE = 2e-6
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharding")
+    ended = worker_processes.run_alone("tests.sharding_worker", folder / "out.json", folder)
+    assert ended.status == 0, ended.text[-4000:]
+    return json.loads((folder / "out.json").read_text())
+
+
+def found(results, name):
+    result = results[name]
+    assert not (isinstance(result, dict) and "error" in result), result["error"]
+    return result
+
+
+@pytest.mark.parametrize(("way", "run"), [(way, run) for way in RUNS for run in RUNS[way]])
+class TestTrained:
+    pytestmark = on_jax
+
+    def test_same_as_whole_state(self, way, run, results):
+        one = found(results, f"{way}/{run}")
+        assert one["moved"] > 1e-3
+        assert one["difference"] <= TOLERANCE
+
+    def test_memory_of_a_device(self, way, run, results):
+        one = found(results, f"{way}/{run}")
+        assert one["part"] <= 0.3
+        assert one["weights_in_layout"]
+
+
+class TestOnAMesh:
+    pytestmark = on_jax
+
+    def test_weights_are_gathered_and_no_state(self, results):
+        """The devices gather each weight once. Of a table that moves in rows, they gather rows."""
+        weights = [[16, 8], [16, 16], [64, 16], [16], [16]]
+        dense = sorted([*weights, [40, 8]])
+        assert sorted(s for n, s in found(results, "exchanged/Adam") if n == "all-gather") == dense
+        rows = sorted([*weights, [128, 8]])
+        gathered = [s for n, s in found(results, "exchanged/LazyAdam") if n == "all-gather"]
+        assert sorted(gathered) == rows
+
+    @pytest.mark.parametrize(("devices", "part"), [("none", 1.0), ("two", 0.55), ("four", 0.3)])
+    def test_saved_state_goes_on_elsewhere(self, devices, part, results):
+        difference, here, warned = found(results, "saved")[devices]
+        assert difference <= TOLERANCE
+        assert part - 0.1 < here <= part
+        assert bool(warned) == (devices == "none")
+
+    def test_small_state_stays_whole(self, results):
+        assert found(results, "table") == [
+            ["momentum", "axis 0", 16384, 4096],
+            ["momentum", "whole", 256, 256],
+        ]
+
+    @pytest.mark.parametrize(
+        ("what", "error"),
+        [
+            ("no distribution", "ValueError: Adam has `shard_state=True`, but there is no keras.d"),
+            ("no axis", "the mesh has no axis 'data' for data, only ['batch', 'model']"),
+            ("workers", "ValueError: Workers on the devices of a mesh each keep state of their"),
+        ],
+    )
+    def test_refused(self, what, error, results):
+        assert error in found(results, "refused")[what]
+        assert not found(results, "refused")["built"]
+
+
+@pytest.mark.backends("torch", "tensorflow", reason="JAX has meshes")
+def test_other_backends_refuse():
+    optimizer = keras_tfopt.Adam(shard_state=True)
+    with pytest.raises(ValueError, match=f"{BACKEND} has no mesh .*ShardedState; on TensorFlow"):
+        optimizer.build([keras.Variable(np.zeros(3, "float32"))])
+    assert not optimizer.built
+
+
+@pytest.mark.backends("torch", "tensorflow", reason="JAX has meshes")
+def test_other_backends_load_what_jax_has_saved():
+    again = keras_tfopt.Adam.from_config(keras_tfopt.Adam(shard_state=True).get_config())
+    variable = keras.Variable(np.ones(3, "float32"))
+    with pytest.warns(UserWarning, match="It was loaded so, and keeps its state whole"):
+        again.apply([keras.ops.ones(3)], [variable])
+    assert again.shard_state and variable.numpy()[0] < 1
+
+
+def test_not_a_bool():
+    with pytest.raises(TypeError, match="`shard_state` must be a bool. Received: 4"):
+        keras_tfopt.Adam(shard_state=4)
