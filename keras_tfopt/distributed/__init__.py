@@ -8,6 +8,7 @@ from keras_tfopt.distributed.elastic_average import ElasticAverage
 from keras_tfopt.distributed.exchanges import Alone, Exchange, current
 from keras_tfopt.distributed.model_average import ModelAverage
 from keras_tfopt.distributed.over_workers import OverWorkers
+from keras_tfopt.distributed.sharded_state import ShardedState
 from keras_tfopt.distributed.sync_replicas import SyncReplicas
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Exchange",
     "ModelAverage",
     "OverWorkers",
+    "ShardedState",
     "SyncReplicas",
     "connect",
     "current",

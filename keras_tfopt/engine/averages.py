@@ -85,7 +85,8 @@ def _averages_now(optimizer: Any, current: Current) -> list[tuple[Any, Any]]:
     kept = zip(
         optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
     )
-    return [(variable, backend.read(average)) for variable, average in kept]
+    read = getattr(optimizer, "read_state", backend.read)
+    return [(variable, read(average)) for variable, average in kept]
 
 
 @contextlib.contextmanager

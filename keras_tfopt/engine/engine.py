@@ -372,4 +372,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         """Put the averages into the variables when training ends, if `use_ema` asks for it."""
         for variable in var_list if self.use_ema else ():
             average = self.entry_of(variable).average
-            variable.assign(backend.copy_of(average, variable.dtype))
+            if self.shards is None:
+                variable.assign(backend.copy_of(average, variable.dtype))
+            else:
+                variable.assign(self.shards.read(average))

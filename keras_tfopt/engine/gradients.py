@@ -92,6 +92,13 @@ def norm(grads: list[Any]) -> Any:
     return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
 
 
+def _norm_of_all(shards: Any, grads: list[Any]) -> Any:
+    """Return the norm over the gradients of all workers, of which each has some."""
+    values = [values_of(g) for g in grads]
+    dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
+    return shards.norm([ops.sum(ops.square(v)) for v in values], dtype)
+
+
 def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
     """Gradients as they come, None among them, scaled to a norm of at most `most`; and the norm."""
     summed = []
@@ -200,6 +207,7 @@ def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
     elif optimizer.clipnorm is not None:
         grads = [scaled(g, _shrinking(norm([g]), optimizer.clipnorm)) for g in grads]
     elif optimizer.global_clipnorm is not None:
-        scale = _shrinking_all(norm(grads), optimizer.global_clipnorm)
+        total = norm(grads) if optimizer.shards is None else _norm_of_all(optimizer.shards, grads)
+        scale = _shrinking_all(total, optimizer.global_clipnorm)
         grads = [scaled(g, scale) for g in grads]
     return [_map(ops.negative, g) for g in grads] if optimizer.maximize else grads

@@ -259,7 +259,7 @@ class Mover:
 
     def forget(self) -> None:
         """Begin sums anew."""
-        entries = self.optimizer._state.entries
+        entries = self.optimizer.entries_here()
         sums = [s for e in entries for s in (e.accumulator, e.touched_rows) if s is not None]
         zeros = [(s, None, ops.zeros(s.shape, s.dtype)) for s in sums]
         backend.commit(zeros)
@@ -367,7 +367,7 @@ class Mover:
         done = backend.read(own._iterations)
         count = done // (own.gradient_accumulation_steps or 1) + 1
         every = own.ema_overwrite_frequency
-        for entry in own._state.entries:
+        for entry in own.entries_here():
             dtype = keras.backend.standardize_dtype(entry.average.dtype)
             x, a = backend.read(entry.variable), backend.read(entry.average)
             value = ops.cast(x, dtype)

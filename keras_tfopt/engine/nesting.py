@@ -149,6 +149,12 @@ def check_inner(inner: Any, owner: str) -> Any:
 
 def check_around(cls: type, given: dict[str, Any], inner: Any) -> None:
     """Raise an error for arguments that a wrapper does not have; they may belong inside."""
+    if getattr(inner, "must_be_outermost", False):
+        name = type(inner).__name__
+        raise ValueError(
+            f"{name} must be around all wrappers: write {name}({cls.__name__}(...)) instead of "
+            f"{cls.__name__}({name}(...))"
+        )
     inside = set(given) & set(all_arguments(type(inner)))
     for name in inside - set(own_parameters(cls)):
         raise TypeError(

@@ -139,6 +139,15 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             f"{type(self).__name__} has no slot {name!r} for {owner}. Slots there are: {names}"
         )
 
+    def read_state(self, state: Any) -> Any:
+        """Return the value of a piece of state, also where another worker keeps it."""
+        return backend.read(state) if self.shards is None else self.shards.read(state)
+
+    def entries_here(self) -> list[Entry]:
+        """Return the entries of variables whose state is on this worker."""
+        entries, shards = self._state.entries, self.shards
+        return entries if shards is None else [e for e in entries if shards.is_here(e.variable)]
+
     @property
     def slot_names(self) -> tuple[str, ...]:
         """The names of the slots."""
@@ -182,7 +191,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             overwritten = self._overwrite_variable_with_gradient(entry.variable)
             if overwritten or entry.settings.frozen and not entry.slots:
                 continue
-            slots = {name: backend.read(slot) for name, slot in entry.slots.items()}
+            slots = {name: self.read_state(slot) for name, slot in entry.slots.items()}
             s = collections.namedtuple("Slots", slots)(**slots)  # type: ignore[misc]
             x = keras.ops.cast(current(entry.variable), entry.like.dtype)
             found.append((entry.variable, self.average(x, s)))

@@ -44,6 +44,8 @@ class Persistent:
     name: Any
     _variables: list[Any]
     _trainable_variables: list[Any]
+    shards: Any = None
+    """Which worker keeps the state of which variable, where workers share it out."""
     _waiting: Saved | None = None
     """State that was loaded before the optimizer was built."""
 
@@ -64,7 +66,7 @@ class Persistent:
 
         State that was loaded and still waits for the optimizer to be built is written as it came.
         """
-        roles, arrays = self._roles(), [variable.numpy() for variable in self._variables]
+        roles, arrays = self._roles(), [self._array(variable) for variable in self._variables]
         if self._waiting is not None:
             roles, arrays = self._waiting.roles, self._waiting.arrays
         for position, array in enumerate(arrays):
@@ -72,6 +74,11 @@ class Persistent:
         if roles:
             text = json.dumps(list(roles)).encode()
             store[LAYOUT] = np.frombuffer(text, dtype="uint8")
+
+    def _array(self, variable: Any) -> np.ndarray:
+        if self.shards is None:
+            return variable.numpy()
+        return np.array(ops.convert_to_numpy(self.shards.read(variable)))
 
     def load_own_variables(self, store: Any) -> None:
         """Read the state, after checking that it is of this optimizer and of these shapes.
@@ -174,6 +181,8 @@ class Persistent:
                     f"there and {tuple(variable.shape)} here"
                 )
         for variable, array, role in zip(variables, saved.arrays, roles, strict=True):
+            if self.shards is not None and not self.shards.is_here(variable):
+                continue
             if unless_changed and _is_early(role):
                 if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
                     continue

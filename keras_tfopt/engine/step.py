@@ -96,6 +96,13 @@ class Pipeline:
                 writes += _counted(wrapper, counts, reached[-1]) if counts else []
                 reached.append(reached[-1] if goes_on is None else both(reached[-1], goes_on))
 
+            # Where workers share the state out, each goes on with its own variables.
+            shards = owner.shards
+            if shards is not None:
+                kept = [n for n, variable in enumerate(variables) if shards.is_here(variable)]
+                grads, variables = [grads[n] for n in kept], [variables[n] for n in kept]
+                places = [places[n] for n in kept]
+
             micro_steps, last = core.gradient_accumulation_steps, None
             scalars: list[Known] = []
             unnamed = [None] * len(grads)
@@ -114,7 +121,7 @@ class Pipeline:
                     mover.overwrite(*overwritten)
                 factor = core.loss_scale_factor
                 unscaled = grads if factor is None else [g / factor for g in grads]
-                if not unscaled:
+                if not unscaled and shards is None:
                     pass
                 elif last is None:
                     self._update(Incoming(unscaled, variables, places, unnamed), scalars, inside)

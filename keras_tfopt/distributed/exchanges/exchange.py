@@ -80,6 +80,18 @@ class Exchange:
     def train_apart(self, model: Any) -> None:
         """Make the workers of one program train apart. Workers of several programs do so anyway."""
 
+    def shards(self) -> Any:
+        """Return an object that says which worker keeps the state of which variable.
+
+        Raises:
+            ValueError: if workers of this engine all keep all state.
+        """
+        raise ValueError(
+            "keras_tfopt.distributed.ShardedState needs workers on PyTorch. On a JAX mesh, give "
+            "the optimizer `shard_state=True`; on TensorFlow, each worker keeps all state. "
+            f"Received: {type(self).__name__} of {self.size} workers"
+        )
+
     def close(self) -> None:
         """End the connection."""
 

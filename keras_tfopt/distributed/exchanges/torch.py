@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import distributed
 
 from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.processes import Processes
+from keras_tfopt.distributed.exchanges.torch_shards import TorchShards
 
 
 class TorchDistributed(Processes):
@@ -33,6 +35,17 @@ class TorchDistributed(Processes):
         what = self._count()
         try:
             return flat.summed([tensors], _sum)
+        except RuntimeError as error:
+            raise self._fault(what, error) from error
+
+    def shards(self) -> TorchShards:
+        return TorchShards(self)
+
+    def watch(self, exchange: Callable[[], Any]) -> None:
+        """Run an exchange between the workers; an error names the one that is missing."""
+        what = self._count()
+        try:
+            exchange()
         except RuntimeError as error:
             raise self._fault(what, error) from error
 

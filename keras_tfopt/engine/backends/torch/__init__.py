@@ -2,7 +2,6 @@
 
 from keras_tfopt.engine.backends.defaults import (
     Steps,
-    add_variable,
     build_scope,
     concretely,
     eigh_is_slow,
@@ -10,7 +9,6 @@ from keras_tfopt.engine.backends.defaults import (
     keep_layouts,
     number,
     once,
-    part_of,
     read,
     reduce_replicas,
     replicas,
@@ -44,6 +42,7 @@ from keras_tfopt.engine.backends.torch.updates import execute, is_ready, run_if,
 from keras_tfopt.engine.backends.torch.values import (
     accumulate,
     add_product,
+    add_variable,
     combine_rows,
     commit,
     conditional,
@@ -53,6 +52,7 @@ from keras_tfopt.engine.backends.torch.values import (
     lerp,
     limits,
     norm,
+    part_of,
     random_state,
     row_products,
     set_random_state,

@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import torch
 
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.scopes import in_scope
+
+
+def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
+    shards = engine.shards
+    if shards is None or variable is None:
+        return engine.add_variable(**options)
+    if shards.is_here(variable):
+        state = engine.add_variable(**options)
+    else:
+        with keras.device("meta"):  # a shape without memory
+            state = engine.add_variable(**{**options, "initializer": "zeros"})
+    shards.register(state, variable)
+    return state
+
+
+def part_of(variable: Any) -> tuple[str, float]:
+    elsewhere = variable.value.device.type == "meta"
+    return ("on another worker", 0.0) if elsewhere else ("whole", 1.0)
 
 
 def copy_of(variable: Any, dtype: str) -> Any:

@@ -1,0 +1,177 @@
+"""State on the worker that owns a variable, by torch.distributed (ZeRO-1)."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+
+from keras_tfopt.engine import RowGradient
+from keras_tfopt.engine.gradients import sum_repeated
+
+
+class TorchShards:
+    """Which worker owns which variable, and the exchanges between them.
+
+    gloo has no reduce-scatter of unequal parts. One reduction to each owner carries the same.
+
+    Args:
+        exchange: The connection of the workers.
+    """
+
+    def __init__(self, exchange: Any):
+        self.exchange, self.rank, self.size = exchange, exchange.rank, exchange.size
+        self._owners: dict[int, int] = {}  # by identity, of variables and of their state
+        self._loads = [0] * self.size
+        self._kept: list[Any] = []  # whose identities are keys: no other object may get them
+
+    # ---- Who owns what --------------------------------------------------------------------------
+
+    def assign(self, variables: Sequence[Any]) -> None:
+        """Give each variable to the worker that has least, the largest variables first."""
+        sizes = [math.prod(variable.shape) for variable in variables]
+        for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+            owner = self._loads.index(min(self._loads))
+            self._loads[owner] += sizes[number]
+            self._own(variables[number], owner)
+
+    def register(self, state: Any, variable: Any) -> None:
+        """Note that a piece of state belongs to a variable."""
+        self._own(state, self.owner_of(variable))
+
+    def owner_of(self, variable: Any) -> int:
+        """Return the worker of a variable or of its state; this one, of what all workers have."""
+        return self._owners.get(id(variable), self.rank)
+
+    def is_here(self, variable: Any) -> bool:
+        """Return whether a variable or its state is of this worker, or all workers have it."""
+        return self.owner_of(variable) == self.rank
+
+    def is_split(self, variable: Any) -> bool:
+        """Return whether a variable or its state has an owner."""
+        return id(variable) in self._owners
+
+    def _own(self, variable: Any, owner: int) -> None:
+        self._owners[id(variable)] = owner
+        self._kept.append(variable)
+
+    # ---- Exchanges ------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def mean_gradients(
+        self, grads: Sequence[Any], variables: Sequence[Any], everywhere: bool
+    ) -> list[Any]:
+        """Return mean gradients over the workers, of own variables or, if asked, of all.
+
+        Gradients of rows stay rows: those of all workers, which may repeat.
+        """
+        found = list(grads)
+        dense = [n for n, g in enumerate(grads) if not isinstance(g, RowGradient)]
+        owners = [self.owner_of(variable) for variable in variables]
+
+        def exchange() -> None:
+            for owner, members in _groups([(owners[n], grads[n].dtype, n) for n in dense]):
+                flat = torch.cat([grads[n].reshape(-1) for n in members])
+                if everywhere:
+                    distributed.all_reduce(flat)
+                else:
+                    distributed.reduce(flat, owner)
+                if everywhere or owner == self.rank:
+                    flat /= self.size
+                    for n, part in zip(members, _parts(flat, [grads[n] for n in members])):
+                        found[n] = part
+            for n, g in enumerate(grads):
+                if isinstance(g, RowGradient):
+                    values = torch.cat(self._gathered(g.values)) / self.size
+                    indices = torch.cat(self._gathered(g.indices))
+                    if everywhere or owners[n] == self.rank:
+                        rows = RowGradient.unchecked(values, indices, g.shape, named=g.named)
+                        found[n] = sum_repeated(rows, None)
+
+        self._run(exchange)
+        return found
+
+    @torch.no_grad()
+    def send_variables(self, variables: Sequence[Any]) -> None:
+        """Give all workers the values of variables that their owners have."""
+
+        def exchange() -> None:
+            values = [variable.value for variable in variables]
+            keys = [
+                (self.owner_of(variable), value.dtype, n)
+                for n, (variable, value) in enumerate(zip(variables, values, strict=True))
+            ]
+            for owner, members in _groups(keys):
+                large = len(members) == 1 and values[members[0]].is_contiguous()
+                if large:  # where it is
+                    distributed.broadcast(values[members[0]].detach(), owner)
+                    continue
+                flat = torch.cat([values[n].reshape(-1) for n in members])
+                distributed.broadcast(flat, owner)
+                if owner != self.rank:
+                    for n, part in zip(members, _parts(flat, [values[n] for n in members])):
+                        values[n].copy_(part)
+
+        self._run(exchange)
+
+    @torch.no_grad()
+    def read(self, state: Any) -> Any:
+        """Return the value of a piece of state, wherever it is; all workers call this alike."""
+        if not self.is_split(state):
+            return state.value
+        if self.is_here(state):
+            value = state.value.detach().contiguous()
+        else:
+            value = torch.empty(tuple(state.shape), dtype=state.value.dtype, device=_device())
+        self._run(lambda: distributed.broadcast(value, self.owner_of(state)))
+        return value
+
+    @torch.no_grad()
+    def norm(self, squares: Sequence[Any], dtype: str) -> Any:
+        """Return the square root of the sum of some scalars of all workers."""
+        total = torch.zeros((), dtype=torch.float64, device=_device())
+        for square in squares:
+            total += square
+        self._run(lambda: distributed.all_reduce(total))
+        return torch.sqrt(total).to(getattr(torch, dtype))
+
+    def _gathered(self, tensor: Any) -> list[Any]:
+        """Return the tensors of all workers, which may have different numbers of rows."""
+        counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(self.size)]
+        own = torch.tensor([tensor.shape[0]], device=tensor.device)
+        distributed.all_gather(counts, own)
+        most = max(int(count) for count in counts)
+        padded = tensor.new_zeros((most, *tensor.shape[1:]))
+        padded[: tensor.shape[0]] = tensor
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        distributed.all_gather(parts, padded)
+        return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+
+    def _run(self, exchange: Callable[[], Any]) -> None:
+        """Run an exchange; an error says which worker is missing."""
+        self.exchange.watch(exchange)
+
+
+def _groups(keys: Sequence[tuple[int, Any, int]]) -> Iterator[tuple[int, list[int]]]:
+    """Yield owners with the numbers of their tensors of one dtype."""
+    found: dict[tuple, list[int]] = collections.defaultdict(list)
+    for owner, dtype, number in keys:
+        found[owner, str(dtype)].append(number)
+    for (owner, _), members in sorted(found.items()):
+        yield owner, members
+
+
+def _parts(flat: Any, likes: Sequence[Any]) -> Iterator[Any]:
+    start = 0
+    for like in likes:
+        end = start + like.numel()
+        yield flat[start:end].reshape(like.shape)
+        start = end
+
+
+def _device() -> str:
+    return "cuda" if distributed.get_backend() == "nccl" else "cpu"

@@ -1,0 +1,227 @@
+"""A worker of test_sharded_state.py: trains with state that the workers share out.
+
+    python -m tests.sharded_state_worker FOLDER
+
+Each of several processes writes FOLDER/RANK.npz: weights and whole state of each run, as
+`RUN/NUMBER`, and the bytes of its own state. Without a launcher, one process does the same with the
+mean of the gradients.
+"""
+
+import json
+import pathlib
+import sys
+import traceback
+
+import keras
+import numpy as np
+import torch
+
+import keras_tfopt as opt
+from keras_tfopt.distributed import ShardedState
+
+PARTS, BATCH, STEPS, ROWS, WIDTH, LENGTH = 2, 4, 4, 12, 4, 3
+RUNS = {
+    "Adam": lambda: opt.Adam(0.05, epsilon=1e-3, weight_decay=0.1),
+    "clipped": lambda: opt.Momentum(0.5, global_clipnorm=0.05),
+    "accumulation": lambda: opt.LazyAdam(0.05, epsilon=1e-3, gradient_accumulation_steps=2),
+    "ema": lambda: opt.Adam(0.05, epsilon=1e-3, use_ema=True, ema_momentum=0.7),
+    "ema_overwrite": lambda: opt.Momentum(
+        0.02, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=3
+    ),
+    "groups": lambda: opt.Adagrad(
+        0.1, groups={"bias": {"learning_rate_factor": 0.5}, "last": {"frozen": True}}
+    ),
+    "LAMB": lambda: opt.LAMB(0.05),
+    "Muon": lambda: opt.Muon(0.05),
+    "MovingAverage": lambda: opt.MovingAverage(opt.LazyAdam(0.05, epsilon=1e-3), 0.7),
+    "SkipNonFinite": lambda: opt.SkipNonFinite(
+        opt.DecoupledWeightDecay(opt.Adam(0.05, epsilon=1e-3), 0.02)
+    ),
+}
+
+
+def make_model():
+    model = keras.Sequential(
+        [
+            keras.Input((LENGTH,), dtype="int32"),
+            opt.layers.Embedding(ROWS, WIDTH, name="table"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(8, name="first"),
+            keras.layers.Dense(8, name="second"),
+            keras.layers.Dense(2, name="last"),
+        ]
+    )
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0, 0.5, w.shape).astype("float32") for w in model.get_weights()])
+    return model
+
+
+def data():
+    """Ids that repeat in and between the parts of a batch, and targets; a batch for each step."""
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, ROWS - 2, (STEPS, PARTS * BATCH, LENGTH)).astype("int32")
+    return ids, rng.normal(size=(STEPS, PARTS * BATCH, 2)).astype("float32")
+
+
+def mine(array, rank, size):
+    """The rows of a batch that a worker has."""
+    return np.concatenate([np.split(batch, size)[rank] for batch in array])
+
+
+def fit(model, rank, size):
+    x, y = (mine(array, rank, size) for array in data())
+    batch = PARTS * BATCH // size
+    model.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
+    return model
+
+
+def compiled(optimizer):
+    model = make_model()
+    model.compile(optimizer, "mse")
+    return model
+
+
+def state_of(optimizer):
+    """The whole state, as it is saved: all workers ask for it."""
+    found = []
+    for part in opt.engine.parts(optimizer):
+        store = {}
+        part.save_own_variables(store)
+        if part is optimizer and isinstance(part, ShardedState):
+            continue  # counts its own calls
+        found += [np.asarray(store[key]) for key in sorted(store) if key.isdigit()]
+    return found
+
+
+def bytes_here(optimizer):
+    values = [v.value for v in optimizer.variables]
+    return sum(v.numel() * v.element_size() for v in values if v.device.type != "meta")
+
+
+def loop(rank, size, make, nan=None):
+    """A loop of one's own, in which a gradient of one worker may be NaN."""
+    model, optimizer = make_model(), make()
+    variables = model.trainable_variables
+    optimizer.build(variables)
+    for number, batch in enumerate(zip(*data())):
+        x, y = (torch.tensor(np.split(part, size)[rank]) for part in batch)
+        model.zero_grad()
+        loss = optimizer.scale_loss(torch.mean((model(x) - y) ** 2))
+        loss.backward()
+        grads = [v.value.grad for v in variables]
+        if nan == (number, rank) or nan and size == 1 and nan[0] == number:
+            grads[-1] = grads[-1] * float("nan")
+        optimizer.apply(grads, variables)
+    model.optimizer = optimizer
+    return model
+
+
+def zero(rank, size):
+    """The same by PyTorch's own ZeroRedundancyOptimizer."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = make_model()
+    values = [v.value for v in model.trainable_variables]
+    theirs = ZeroRedundancyOptimizer(values, torch.optim.AdamW, lr=0.05, eps=1e-3, weight_decay=0.1)
+    for batch in zip(*data()):
+        x, y = (torch.tensor(np.split(part, size)[rank]) for part in batch)
+        torch.mean((model(x) - y) ** 2).backward()
+        for value in values:
+            torch.distributed.all_reduce(value.grad)
+            value.grad /= size
+        theirs.step()
+        theirs.zero_grad()
+    return model.get_weights()
+
+
+def refused(size):
+    found = {}
+
+    def attempt(name, action):
+        try:
+            action()
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+
+    variables = make_model().trainable_variables
+    inner = {
+        "model": lambda: opt.GGT(0.1, window=2),
+        "keras": lambda: keras.optimizers.Adam(0.1),
+        "workers": lambda: opt.SyncReplicas(opt.Adam(0.1), None),
+    }
+    for name, make in inner.items():
+        attempt(name, lambda make=make: ShardedState(make()).build(variables))
+    attempt("inside", lambda: opt.MovingAverage(ShardedState(opt.Adam(0.1))))
+    return found
+
+
+def main(folder):
+    workers = opt.distributed.connect()
+    rank, size = workers.rank, workers.size
+    torch.set_num_threads(1)
+    found, facts = {}, {"bytes": {}, "rank": rank, "size": size}
+
+    def keep(name, model, averages=False):
+        arrays = [*model.get_weights(), *state_of(model.optimizer)]
+        if averages:
+            with opt.averaged(model):
+                arrays += model.get_weights()
+        found.update({f"{name}/{n}": np.asarray(a) for n, a in enumerate(arrays)})
+        facts["bytes"][name] = bytes_here(model.optimizer)
+
+    def attempt(name, action):
+        try:
+            action()
+        except Exception:
+            facts[name] = traceback.format_exc()
+
+    for name, make in RUNS.items():
+        averages = name in ("ema", "MovingAverage")
+
+        def run(name=name, make=make, averages=averages):
+            keep(name, fit(compiled(ShardedState(make())), rank, size), averages)
+
+        attempt(name, run)
+
+    def skipping():
+        make = lambda: ShardedState(opt.SkipNonFinite(opt.Adam(0.05, epsilon=1e-3)))
+        keep("nan", loop(rank, size, make, nan=(1, size - 1)))
+
+    def scaling():
+        def make():
+            inner = ShardedState(opt.Adam(0.05, epsilon=1e-3))
+            return opt.LossScaleOptimizer(inner, initial_scale=1024.0)
+
+        keep("scaled", loop(rank, size, make, nan=(2, size - 1)))
+
+    def saving():
+        """Saves in the middle; goes on from what other workers have saved, if it is there."""
+        path = pathlib.Path(folder) / f"model_{size}_{rank}.keras"
+        model = fit(compiled(ShardedState(RUNS["MovingAverage"]())), rank, size)
+        model.save(path)
+        for other in (1, 2, 4):
+            saved = pathlib.Path(folder) / f"model_{other}_0.keras"
+            if other == size or other < size and saved.exists():
+                keep(f"from_{other}", fit(keras.saving.load_model(saved), rank, size))
+        if size == 1:
+            for saved in pathlib.Path(folder).glob("model_[24]_1.keras"):
+                again = fit(keras.saving.load_model(saved), rank, size)
+                keep(f"from_{saved.stem.split('_')[1]}", again)
+
+    for name, action in {"nan": skipping, "scaled": scaling, "saving": saving}.items():
+        attempt(name, action)
+    if size > 1:
+        found.update({f"zero/{n}": a for n, a in enumerate(zero(rank, size))})
+        facts["refused"] = refused(size)
+    facts["table"] = opt.describe_state(*described()).here
+    np.savez(f"{folder}/{size}_{rank}.npz", facts=json.dumps(facts), **found)
+
+
+def described():
+    model, optimizer = make_model(), ShardedState(opt.Adam(0.1))
+    optimizer.build(model.trainable_variables)
+    return optimizer, model
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
