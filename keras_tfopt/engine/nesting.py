@@ -147,14 +147,18 @@ def check_inner(inner: Any, owner: str) -> Any:
     return inner
 
 
-def check_around(cls: type, given: dict[str, Any], inner: Any) -> None:
-    """Raise an error for arguments that a wrapper does not have; they may belong inside."""
+def check_not_outermost(inner: Any, owner: str) -> None:
+    """Raise an error for an optimizer inside of a wrapper that has to be around it."""
     if getattr(inner, "must_be_outermost", False):
         name = type(inner).__name__
         raise ValueError(
-            f"{name} must be around all wrappers: write {name}({cls.__name__}(...)) instead of "
-            f"{cls.__name__}({name}(...))"
+            f"{name} must be around all wrappers: write {name}({owner}(...)) instead of "
+            f"{owner}({name}(...))"
         )
+
+
+def check_around(cls: type, given: dict[str, Any], inner: Any) -> None:
+    """Raise an error for arguments that a wrapper does not have; they may belong inside."""
     inside = set(given) & set(all_arguments(type(inner)))
     for name in inside - set(own_parameters(cls)):
         raise TypeError(

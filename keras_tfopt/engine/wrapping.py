@@ -23,6 +23,7 @@ from keras_tfopt.engine.nesting import (
     check_alike,
     check_around,
     check_inner,
+    check_not_outermost,
     innermost,
     pass_groups,
 )
@@ -126,6 +127,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         inner = check_inner(inner_optimizer, type(self).__name__)
         groups = base.pop("groups", None)
         check_around(type(self), base, inner)
+        check_not_outermost(inner, type(self).__name__)
         # A learning rate of its own would be a variable that nobody reads.
         super().__init__(learning_rate=lambda: inner.learning_rate, name=name)
         self.leave_to_inner(*CLIPPING_AND_DECAY, *AVERAGING)

@@ -1,0 +1,142 @@
+"""Workers that share the state out come to the numbers of one worker with the mean gradient.
+
+tests/sharded_state_worker.py trains, in processes of its own; here its results are compared.
+"""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt.distributed import Exchange, ShardedState
+from tests import worker_processes
+
+on_torch = [
+    pytest.mark.backends("torch", reason="workers on PyTorch share state out"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("sharded_state"),
+]
+RUNS = [
+    *("Adam", "clipped", "accumulation", "ema", "ema_overwrite", "groups", "LAMB", "Muon"),
+    *("MovingAverage", "SkipNonFinite", "nan", "scaled"),
+]
+TOLERANCE = 2e-6
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """{(size, rank): {run: arrays}}; the run "facts" has numbers and texts."""
+    folder, found = tmp_path_factory.mktemp("sharded_state"), {}
+    for size in (2, 4, 1):
+        names = ["Adam"] if size == 4 else []
+        module = "tests.sharded_state_worker", folder, *names
+        run = worker_processes.run
+        ended = run(*module, workers=size) if size > 1 else [worker_processes.run_alone(*module)]
+        for rank, process in enumerate(ended):
+            assert process.status == 0, process.text[-4000:]
+            arrays = found[size, rank] = {}
+            with np.load(folder / f"{size}_{rank}.npz") as file:
+                for key, array in file.items():
+                    if key == "facts":
+                        arrays["facts"] = json.loads(str(array))
+                        continue
+                    run_name, number = key.split("/")
+                    arrays.setdefault(run_name, {})[int(number)] = array
+    return found
+
+
+def difference(one, other):
+    assert one.keys() == other.keys()
+    return max(np.max(np.abs(one[n] - other[n].astype(float)), initial=0) for n in one)
+
+
+def arrays_of(results, size, rank, run):
+    found = results[size, rank]
+    assert run in found, found["facts"].get(run)
+    return found[run]
+
+
+class TestTrained:
+    pytestmark = on_torch
+
+    @pytest.mark.parametrize("run", RUNS)
+    def test_same_as_one_worker(self, run, results):
+        """Weights, state and averages, on both workers."""
+        one = arrays_of(results, 1, 0, run)
+        for rank in range(2):
+            assert difference(arrays_of(results, 2, rank, run), one) <= TOLERANCE
+
+    def test_on_four_workers(self, results):
+        one = arrays_of(results, 1, 0, "Adam")
+        for rank in range(4):
+            assert difference(arrays_of(results, 4, rank, "Adam"), one) <= TOLERANCE
+
+    def test_same_as_that_of_pytorch(self, results):
+        for size, rank in ((2, 0), (2, 1), (4, 3)):
+            theirs = arrays_of(results, size, rank, "zero")
+            ours = {n: arrays_of(results, size, rank, "Adam")[n] for n in theirs}
+            assert difference(ours, theirs) <= 1e-6
+
+    @pytest.mark.parametrize(
+        ("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4), (1, 1)]
+    )
+    def test_saved_state_goes_on_with_other_workers(self, size, saved_by, results):
+        if (size, saved_by) == (1, 1):  # the run can fail: a step moves it
+            before, after = (arrays_of(results, 1, 0, run) for run in ("Adam", "from_1"))
+            assert max(np.max(np.abs(before[n] - after[n])) for n in range(7)) > 0.01
+            return
+        expected = arrays_of(results, 1, 0, "from_1")
+        for rank in range(size):
+            found = arrays_of(results, size, rank, f"from_{saved_by}")
+            assert difference(found, expected) <= TOLERANCE
+
+    def test_memory_of_a_worker(self, results):
+        for size, most in ((1, 1), (2, 0.52), (4, 0.28)):
+            parts = [results[size, rank]["facts"]["part"] for rank in range(size)]
+            assert max(parts) <= most and sum(parts) <= 1.02
+        whole, half = (results[size, 0]["facts"]["bytes"] for size in (1, 2))
+        assert all(half[run] <= 0.6 * whole[run] for run in half)
+        assert "on another worker" in results[2, 0]["facts"]["splits"]
+
+    @pytest.mark.parametrize(
+        ("what", "error"),
+        [
+            ("model", "Received: GGT, which sees all variables at once"),
+            ("keras", "needs an optimizer of keras_tfopt inside"),
+            ("workers", "Received: SyncReplicas, which exchanges between workers itself"),
+            ("inside", "write ShardedState(MovingAverage(...)) instead of MovingAverage(Shar"),
+        ],
+    )
+    def test_refused(self, what, error, results):
+        assert error in results[2, 0]["facts"]["refused"][what]
+
+
+class Two(Exchange):
+    size = 2
+
+    def broadcast(self, arrays):
+        return arrays
+
+    def gather(self, text):
+        return [text] * 2
+
+
+def test_other_exchanges_are_refused():
+    optimizer = ShardedState(keras_tfopt.Adam(), exchange=Two())
+    with pytest.raises(ValueError, match="needs workers on PyTorch. On a JAX mesh, give the"):
+        optimizer.build([keras.Variable(np.zeros(3, "float32"))])
+
+
+@pytest.mark.spread
+def test_one_worker_alone():
+    """Without others, steps are those of the optimizer inside, to the bit."""
+    grads = [np.array([0.3, -2.0], "float32")] * 3
+    found = []
+    for make in (lambda: keras_tfopt.Adam(0.1), lambda: ShardedState(keras_tfopt.Adam(0.1))):
+        variable, optimizer = keras.Variable(np.ones(2, "float32")), make()
+        for g in grads:
+            optimizer.apply([keras.ops.convert_to_tensor(g)], [variable])
+        found.append(variable.numpy())
+    assert np.array_equal(*found)
