@@ -138,9 +138,7 @@ def difference(one, other):
         [*other.get_weights(), *(v.numpy() for v in other.optimizer.variables)],
         strict=True,
     )
-    return max(
-        float(np.max(np.abs(np.subtract(a, b, dtype=float)), initial=0)) for a, b in pairs
-    )
+    return max(float(np.max(np.abs(np.subtract(a, b, dtype=float)), initial=0)) for a, b in pairs)
 
 
 def on(distribution, train, make, **options):
@@ -247,9 +245,7 @@ def main(out, folder):
     tasks = {name: lambda job=job: compared(*job) for name, job in jobs.items()}
     tasks["saved"] = lambda: saved(folder, devices)
     for name, make in DENSE_OR_ROWS.items():
-        tasks[f"exchanged/{name}"] = lambda make=make: on(
-            data_parallel, exchanged, lambda: make
-        )
+        tasks[f"exchanged/{name}"] = lambda make=make: on(data_parallel, exchanged, lambda: make)
     tasks["table"] = lambda: on(data_parallel, lambda _: table(), dict)
     tasks["refused"] = refused
     results = {}

@@ -19,7 +19,17 @@ on_torch = [
     pytest.mark.xdist_group("sharded_state"),
 ]
 RUNS = [
-    *("Adam", "clipped", "accumulation", "ema", "ema_overwrite", "groups", "LAMB", "Muon"),
+    *(
+        "Momentum",
+        "Adam",
+        "clipped",
+        "accumulation",
+        "ema",
+        "ema_overwrite",
+        "groups",
+        "LAMB",
+        "Muon",
+    ),
     *("MovingAverage", "SkipNonFinite", "nan", "scaled"),
 ]
 TOLERANCE = 2e-6
@@ -30,7 +40,7 @@ def results(tmp_path_factory):
     """{(size, rank): {run: arrays}}; the run "facts" has numbers and texts."""
     folder, found = tmp_path_factory.mktemp("sharded_state"), {}
     for size in (2, 4, 1):
-        names = ["Adam"] if size == 4 else []
+        names = ["Momentum"] if size == 4 else []
         module = "tests.sharded_state_worker", folder, *names
         run = worker_processes.run
         ended = run(*module, workers=size) if size > 1 else [worker_processes.run_alone(*module)]
@@ -48,8 +58,10 @@ def results(tmp_path_factory):
 
 
 def difference(one, other):
+    """The largest, relative to numbers above 1."""
     assert one.keys() == other.keys()
-    return max(np.max(np.abs(one[n] - other[n].astype(float)), initial=0) for n in one)
+    pairs = [(one[n].astype(float), other[n].astype(float)) for n in one]
+    return max(np.max(np.abs(a - b) / np.maximum(1, np.abs(b)), initial=0) for a, b in pairs)
 
 
 def arrays_of(results, size, rank, run):
@@ -69,25 +81,21 @@ class TestTrained:
             assert difference(arrays_of(results, 2, rank, run), one) <= TOLERANCE
 
     def test_on_four_workers(self, results):
-        one = arrays_of(results, 1, 0, "Adam")
+        one = arrays_of(results, 1, 0, "Momentum")
         for rank in range(4):
-            assert difference(arrays_of(results, 4, rank, "Adam"), one) <= TOLERANCE
+            assert difference(arrays_of(results, 4, rank, "Momentum"), one) <= TOLERANCE
 
     def test_same_as_that_of_pytorch(self, results):
         for size, rank in ((2, 0), (2, 1), (4, 3)):
             theirs = arrays_of(results, size, rank, "zero")
-            ours = {n: arrays_of(results, size, rank, "Adam")[n] for n in theirs}
+            ours = {n: arrays_of(results, size, rank, "Momentum")[n] for n in theirs}
             assert difference(ours, theirs) <= 1e-6
 
-    @pytest.mark.parametrize(
-        ("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4), (1, 1)]
-    )
+    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4)])
     def test_saved_state_goes_on_with_other_workers(self, size, saved_by, results):
-        if (size, saved_by) == (1, 1):  # the run can fail: a step moves it
-            before, after = (arrays_of(results, 1, 0, run) for run in ("Adam", "from_1"))
-            assert max(np.max(np.abs(before[n] - after[n])) for n in range(7)) > 0.01
-            return
         expected = arrays_of(results, 1, 0, "from_1")
+        before = arrays_of(results, 1, 0, "MovingAverage")
+        assert max(np.max(np.abs(before[n] - expected[n])) for n in range(7)) > 0.01
         for rank in range(size):
             found = arrays_of(results, size, rank, f"from_{saved_by}")
             assert difference(found, expected) <= TOLERANCE
@@ -104,6 +112,7 @@ class TestTrained:
         ("what", "error"),
         [
             ("model", "Received: GGT, which sees all variables at once"),
+            ("built", "Received: Adam, which is built"),
             ("keras", "needs an optimizer of keras_tfopt inside"),
             ("workers", "Received: SyncReplicas, which exchanges between workers itself"),
             ("inside", "write ShardedState(MovingAverage(...)) instead of MovingAverage(Shar"),

@@ -78,6 +78,7 @@ class ShardedState(OverWorkers):
         if not self.built:
             self._check_inner()
             if self.exchange.size > 1:
+                self._check_unbuilt()
                 shards = self.exchange.shards()
                 shards.assign(variables)
                 for part in parts(self):
@@ -115,6 +116,14 @@ class ShardedState(OverWorkers):
                     f"{type(self).__name__} needs wrappers inside that see one variable at a time. "
                     f"Received: {type(part).__name__}, which {why}"
                 )
+
+    def _check_unbuilt(self) -> None:
+        built = [type(part).__name__ for part in parts(self.inner_optimizer) if part.built]
+        if built:
+            raise ValueError(
+                f"{type(self).__name__} must be built before the optimizer inside, which would "
+                f"have all of its state here. Received: {built[0]}, which is built"
+            )
 
     def decide(
         self, grads: list[Any], variables: list[Any]

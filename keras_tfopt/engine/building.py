@@ -217,7 +217,7 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
     """
     variables = distinct(variables)
     inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None:
+    if inner is not None and not getattr(optimizer, "must_be_outermost", False):
         prepare(inner, variables)
         variables = inner._trainable_variables  # wrappers count variables as those inside do
     if not optimizer.built:

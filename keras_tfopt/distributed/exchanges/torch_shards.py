@@ -82,7 +82,9 @@ class TorchShards:
                     distributed.reduce(flat, owner)
                 if everywhere or owner == self.rank:
                     flat /= self.size
-                    for n, part in zip(members, _parts(flat, [grads[n] for n in members])):
+                    for n, part in zip(
+                        members, _parts(flat, [grads[n] for n in members]), strict=False
+                    ):
                         found[n] = part
             for n, g in enumerate(grads):
                 if isinstance(g, RowGradient):
@@ -113,7 +115,9 @@ class TorchShards:
                 flat = torch.cat([values[n].reshape(-1) for n in members])
                 distributed.broadcast(flat, owner)
                 if owner != self.rank:
-                    for n, part in zip(members, _parts(flat, [values[n] for n in members])):
+                    for n, part in zip(
+                        members, _parts(flat, [values[n] for n in members]), strict=False
+                    ):
                         values[n].copy_(part)
 
         self._run(exchange)

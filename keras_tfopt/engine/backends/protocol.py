@@ -418,6 +418,15 @@ class Diagnosis(Protocol):
 
 
 class Backend(
-    Variables, Sharding, Replicas, Rows, Numbers, Updates, Tracing, LossGradients, Diagnosis, Protocol
+    Variables,
+    Sharding,
+    Replicas,
+    Rows,
+    Numbers,
+    Updates,
+    Tracing,
+    LossGradients,
+    Diagnosis,
+    Protocol,
 ):
     """A backend; see the description of this module."""

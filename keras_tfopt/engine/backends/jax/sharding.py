@@ -103,14 +103,11 @@ def split_like_slots(update: Update, values: list[Any]) -> tuple[Any, list[Any]]
 
 def part_of(variable: Any) -> tuple[str, float]:
     value = variable.value
-    own = math.prod(value.sharding.shard_shape(value.shape))
-    part = own / math.prod(value.shape) if own else 1.0
-    where = [f"axis {n}" for n, (a, b) in enumerate(zip(value.shape, _shard(value))) if a != b]
-    return ", ".join(where) or "whole", part
-
-
-def _shard(value: Any) -> tuple[int, ...]:
-    return value.sharding.shard_shape(value.shape)
+    pairs = list(zip(value.sharding.shard_shape(value.shape), value.shape, strict=True))
+    split = [n for n, (part, whole) in enumerate(pairs) if part != whole]
+    if not split:
+        return "whole", 1.0
+    return ", ".join(f"axis {n}" for n in split), math.prod(part / whole for part, whole in pairs)
 
 
 def _is_table(variable: Any) -> bool:
