@@ -190,7 +190,8 @@ def _settled(
     step: ModelStep, piece: list[Part], new: Any, scalars: dict[str, Any], known: dict[str, Any]
 ) -> Any:
     """Return a piece of the new variables, with learning rate factors and weight decay."""
-    each = zip(piece, _values(step, piece), new.split([p.end - p.start for p in piece]), strict=True)
+    parts = new.split([part.end - part.start for part in piece])
+    each = zip(piece, _values(step, piece), parts, strict=True)
     return _joined(
         [step.rule.settled(step.variables[p.number], x, y, scalars, known) for p, x, y in each]
     )
