@@ -128,6 +128,6 @@ def _of_model(function: Any, model: Any) -> Any:
 
 def _with_gradient(function: FlatFunction) -> dict[str, Any]:
     return {
-        "fun": lambda x: function(x, None)[0],
+        "fun": lambda x: function.value(x, None),
         "jac": lambda x: function(x, None)[1].astype(float),
     }
