@@ -485,6 +485,15 @@ def test_progress_is_printed(capsys):
         (ValueError, "`dtype` must be", dict(dtype="float16")),
         (ValueError, "`verbose` must be", dict(verbose=3)),
         (ValueError, "`initial_epoch` must be", dict(initial_epoch=-1)),
+        (TypeError, "maxiter.* must be an integer", dict(options={"maxiter": "ten"})),
+        (TypeError, "maxiter.* must be an integer", dict(options={"maxiter": 2.5})),
+        (ValueError, "`tol` must be", dict(tol=-1.0)),
+        (TypeError, "`callbacks` must be", dict(callbacks=[keras.callbacks.EarlyStopping])),
+        (
+            ValueError,
+            "`fun`, a function of the model",
+            dict(method="SLSQP", constraints=[{"type": "eq", "fun": lambda: 0.0}]),
+        ),
     ],
 )
 def test_bad_input_changes_nothing(error, text, changed):
