@@ -74,7 +74,7 @@ class Trainer(keras.Model):
             grads, known = self._checked_gradients(data)
             before = [ops.copy(v) for v in self.trainable_variables]
             self.optimizer.apply(grads, self.trainable_variables)
-            after = [ops.copy(v) for v in self.trainable_variables]
+            after = [v.value for v in self.trainable_variables]
             settled = self._settle(before, after, data, known)
             if settled is not None:
                 assign(self.trainable_variables, settled)
@@ -139,7 +139,7 @@ class Trainer(keras.Model):
         value, grads, _ = backend.loss_and_gradients(
             lambda: self._loss(data, measure), variables, None, []
         )
-        return value, [_dense(g, v) for g, v in zip(grads, variables, strict=True)]
+        return value, [dense(g, v) for g, v in zip(grads, variables, strict=True)]
 
     def _loss(self, data: Any, measure: bool) -> Any:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -159,7 +159,7 @@ def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
         variable.assign(value)
 
 
-def _dense(gradient: Any, variable: Any) -> Any:
+def dense(gradient: Any, variable: Any) -> Any:
     """Return a gradient as a tensor of the variable's shape."""
     if gradient is None:
         return ops.zeros_like(variable)

@@ -29,6 +29,7 @@ class Grouped(Reference):
     def __init__(self, case, groups):
         self._case, self._groups, self._references = case, groups, {}
         self._alone = case.scope != "model"
+        self.divides_by_curvature = case.reference.divides_by_curvature
 
     def _settings(self, path):
         chosen = [s for pattern, s in self._groups.items() if re.search(pattern, path)]

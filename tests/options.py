@@ -9,7 +9,7 @@ import pytest
 
 import keras_tfopt
 from tests.cases import CASES
-from tests.compare import assert_close
+from tests.compare import assert_close, suited
 from tests.stepping import Rows, Runner, to_numpy
 
 CASE = {case.name: case for case in CASES}
@@ -161,6 +161,7 @@ def follow(runner, expected, plan, tolerance, left_out=()):
     Slots that are `left_out` do not know of options.
     """
     for count, grads in enumerate(plan, start=1):
+        grads = suited(grads, runner.values, expected.reference)
         runner.step(grads)
         expected.step(grads)
         for path, value in runner.values.items():

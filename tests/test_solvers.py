@@ -157,6 +157,30 @@ def test_second_derivatives_are_those_of_differences(method):
     np.testing.assert_allclose(vector(model), result.x, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["Nelder-Mead", "COBYLA"])
+def test_a_method_without_gradients_computes_none(method):
+    """The loss and a constraint have none: there is no gradient on the way that raises."""
+    constraints = {"type": "ineq", "fun": lambda model: without(model.layers[0].kernel[0, 0]) - 1.5}
+    given = {"constraints": constraints} if method == "COBYLA" else {}
+
+    def loss(y_true, y_pred):
+        return ops.sum(without(y_true - y_pred) ** 2, axis=-1)
+
+    model = linear()
+    minimize(model, X, Y, method=method, loss=loss, **given, verbose=0)
+    assert (vector(model)[0] > 1.4) == bool(given)
+    with pytest.raises(ZeroDivisionError):
+        minimize(model, X, Y, loss=loss, verbose=0)
+
+
+@ops.custom_gradient
+def without(x):
+    def gradient(*args, upstream=None):
+        raise ZeroDivisionError
+
+    return x, gradient
+
+
 def test_the_loss_is_that_of_evaluate():
     """With weights of samples and penalties of layers, however it is given."""
     weight = RANDOM.uniform(size=60)
@@ -461,6 +485,15 @@ def test_progress_is_printed(capsys):
         (ValueError, "`dtype` must be", dict(dtype="float16")),
         (ValueError, "`verbose` must be", dict(verbose=3)),
         (ValueError, "`initial_epoch` must be", dict(initial_epoch=-1)),
+        (TypeError, "maxiter.* must be an integer", dict(options={"maxiter": "ten"})),
+        (TypeError, "maxiter.* must be an integer", dict(options={"maxiter": 2.5})),
+        (ValueError, "`tol` must be", dict(tol=-1.0)),
+        (TypeError, "`callbacks` must be", dict(callbacks=[keras.callbacks.EarlyStopping])),
+        (
+            ValueError,
+            "`fun`, a function of the model",
+            dict(method="SLSQP", constraints=[{"type": "eq", "fun": lambda: 0.0}]),
+        ),
     ],
 )
 def test_bad_input_changes_nothing(error, text, changed):

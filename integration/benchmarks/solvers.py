@@ -1,10 +1,10 @@
 """Time per evaluation of a loss of 1M parameters: `python -m integration.benchmarks.solvers`.
 
 `keras_tfopt.solvers.minimize` beside `scipy.optimize.minimize` with a loss and gradient that the
-backend compiles and no Keras in between: the same network, data and method. On JAX, an iteration of
-`keras_tfopt.LBFGS` in `LineSearch` beside one of `optax.lbfgs`. Runs take turns. Time is divided by
-evaluations. Of ours in `LineSearch` two are counted for each step, the fewest that there can be, so
-its ratio is an upper bound.
+backend compiles and no Keras in between: the same network, data and method. `keras_tfopt.LBFGS` in
+`LineSearch` beside `optax.lbfgs` on JAX and `torch.optim.LBFGS` on PyTorch. Runs take turns. Time
+is divided by evaluations of loss and gradient. Those of `LineSearch` are counted on PyTorch; on JAX
+they are two for each step, the fewest that there can be, so its ratio is an upper bound.
 """
 
 from __future__ import annotations
@@ -133,19 +133,30 @@ class Alone:
         return function
 
 
+class Counting(keras_tfopt.solvers.LineSearch):
+    """Count evaluations of the loss, where they are not compiled."""
+
+    evaluations = 0
+
+    def _loss(self, data, measure):
+        self.evaluations += 1
+        return super()._loss(data, measure)
+
+
 class Trained:
     """Steps of `LBFGS` in `LineSearch`."""
 
     def __init__(self, width: int, samples: int):
-        self.trainer = keras_tfopt.solvers.LineSearch(network(width))
+        self.trainer = Counting(network(width))
         self.trainer.compile(keras_tfopt.LBFGS(memory=10), loss="mse")
         self.x, self.y = data(samples)
 
     def run(self, iterations: int) -> int:
-        """Return the fewest evaluations that there can have been: two for each step."""
+        """Return the number of evaluations, or the fewest there can be: two for each step."""
+        before = self.trainer.evaluations
         for _ in range(iterations):
             self.trainer.train_on_batch(self.x, self.y)
-        return 2 * iterations
+        return max(self.trainer.evaluations - before, 2 * iterations)
 
 
 class Optax:
@@ -191,6 +202,38 @@ class Optax:
         return count
 
 
+class Torch:
+    """Steps of `torch.optim.LBFGS`, which counts evaluations."""
+
+    def __init__(self, width: int, samples: int):
+        import torch
+
+        model, (x, y) = network(width), data(samples)
+        self.x, self.y = torch.tensor(x), torch.tensor(y)
+        self.weights = [torch.tensor(w, requires_grad=True) for w in model.get_weights()]
+        self.solver = torch.optim.LBFGS(
+            self.weights, max_iter=1, history_size=10, line_search_fn="strong_wolfe"
+        )
+
+    def loss(self):
+        import torch
+
+        w1, b1, w2, b2, w3, b3 = self.weights
+        self.solver.zero_grad()
+        hidden = torch.tanh(torch.tanh(self.x @ w1 + b1) @ w2 + b2)
+        value = torch.mean((hidden @ w3 + b3 - self.y) ** 2)
+        value.backward()
+        return value
+
+    def run(self, iterations: int) -> int:
+        """Return the number of evaluations."""
+        for _ in range(iterations):
+            self.solver.step(self.loss)
+        state = self.solver.state[self.weights[0]]
+        count, state["func_evals"] = state["func_evals"], 0
+        return count
+
+
 def measure(sides: dict[str, type], rounds: int, width: int, samples: int, iterations: int) -> dict:
     """Return milliseconds per evaluation of two sides, and their ratio."""
     runs = {name: side(width, samples) for name, side in sides.items()}
@@ -230,6 +273,8 @@ def main() -> None:
     pairs = [{"minimize": Ours, "scipy": Alone}]
     if BACKEND == "jax":
         pairs.append({"LBFGS, LineSearch": Trained, "optax.lbfgs": Optax})
+    if BACKEND == "torch":
+        pairs.append({"LBFGS, LineSearch": Trained, "torch.optim.LBFGS": Torch})
     found = [measure(sides, options.rounds, WIDTH, SAMPLES, ITERATIONS) for sides in pairs]
     measured = {" / ".join(r["milliseconds"]): r["ratio"]["median"] for r in found}
     write(options.out / f"solvers_{BACKEND}.json", table(found), found, measured)

@@ -67,14 +67,18 @@ class ModelRule:
         """Return a variable to compute with, flat."""
         return ops.reshape(current_value(x, master, self.dtype), (-1,))
 
-    def decayed(
-        self, one: ModelVariable, x: Any, scalars: dict[str, Any], known: dict[str, Any]
+    def settled(
+        self, one: ModelVariable, x: Any, new: Any, scalars: dict[str, Any], known: dict[str, Any]
     ) -> Any:
-        """Return values of a variable after weight decay."""
+        """Return where a step from x to `new` leads, with learning rate factor and weight decay.
+
+        Weights decay after the update, so that all parts of a rule see the x of the gradient.
+        """
+        if FACTOR in scalars:
+            new = x + one.scalar(scalars, FACTOR) * (new - x)
         if not one.decays:
-            return x
-        rate = one.scalar(scalars, "weight_decay_rate")
-        return x - rate * known.get(DECAY_FACTOR, 1) * x
+            return new
+        return new - one.scalar(scalars, "weight_decay_rate") * known.get(DECAY_FACTOR, 1) * x
 
     def gradient(self, g: Any) -> Any:
         """Return a gradient to compute with, flat."""
@@ -108,12 +112,6 @@ class ModelVariable:
         value = scalars[name]
         return value[self.rate] if len(value.shape) else value
 
-    def scaled(self, x: Any, new: Any, scalars: dict[str, Any]) -> Any:
-        """Return where a step from x to `new` leads with the factor of the learning rate."""
-        if FACTOR not in scalars:
-            return new
-        return x + self.scalar(scalars, FACTOR) * (new - x)
-
 
 @dataclasses.dataclass
 class ModelStep:
@@ -133,14 +131,14 @@ class ModelStep:
         flat_g = _joined([rule.gradient(g) for g in grads])
         sums = rule.sums(flat_g, _joined(each_x), slots, scalars)
         known, new = rule.solve(sums, slots, scalars)
-        each_x = [
-            rule.decayed(one, value, scalars, known)
-            for one, value in zip(self.variables, each_x, strict=True)
-        ]
         flat_x, more = rule.update(flat_g, _joined(each_x), slots, scalars, known)
         parts = [
-            ops.reshape(one.scaled(old, flat_x[one.start : one.end], scalars), one.like.shape)
+            rule.settled(one, old, flat_x[one.start : one.end], scalars, known)
             for one, old in zip(self.variables, each_x, strict=True)
+        ]
+        parts = [
+            ops.reshape(part, one.like.shape)
+            for one, part in zip(self.variables, parts, strict=True)
         ]
         masters = [None if m is None else v for m, v in zip(masters, parts, strict=True)]
         x = [ops.cast(v, old.dtype) for v, old in zip(parts, x, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,6 +68,10 @@ class Flattening:
         parts = np.split(vector, self.ends[:-1])
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
+    def value(self, function: Callable[[], Any], vector: Any) -> Any:
+        """Return what a function gives when the variables are a vector. Nothing is assigned."""
+        return self._at(function, self.split(vector))
+
     def value_and_gradient(
         self, function: Callable[[], Any], vector: Any, differentiable: bool = False
     ) -> tuple[Any, Any]:
@@ -79,15 +84,16 @@ class Flattening:
             vector: Tensor of shape `(size,)`.
             differentiable: Whether the result will be differentiated again.
         """
-
-        def of_parts(parts: list[Any]) -> Any:
-            with Given(self.variables, parts):
-                return ops.cast(function(), self.dtype)
-
         value, gradients = backend.value_and_gradients(
-            of_parts, self.split(vector), differentiable=differentiable
+            functools.partial(self._at, function),
+            self.split(vector),
+            differentiable=differentiable,
         )
         return value, self.join(gradients)
+
+    def _at(self, function: Callable[[], Any], parts: list[Any]) -> Any:
+        with Given(self.variables, parts):
+            return ops.cast(function(), self.dtype)
 
 
 class FlatFunction:
@@ -103,6 +109,7 @@ class FlatFunction:
         self, function: Callable[[Any], Any], flattening: Flattening, others: Sequence[Any]
     ):
         self._function, self._flattening, self._others = function, flattening, list(others)
+        self._value = backend.compiled(self._value_alone)
         self._evaluate = backend.compiled(self._value_and_gradient)
         self._multiply = backend.compiled(self._product)
 
@@ -110,6 +117,11 @@ class FlatFunction:
         """Return the value and the gradient at a point."""
         value, gradient = self._evaluate(self._tensor(vector), self._values(), data)
         return float(ops.convert_to_numpy(value)), ops.convert_to_numpy(gradient)
+
+    def value(self, vector: np.ndarray, data: Any) -> float:
+        """Return the value at a point, for which no gradient is computed."""
+        value = self._value(self._tensor(vector), self._values(), data)
+        return float(ops.convert_to_numpy(value))
 
     def hessian_product(self, vector: np.ndarray, direction: np.ndarray, data: Any) -> np.ndarray:
         """Return the product of the matrix of second derivatives at a point with a vector."""
@@ -121,6 +133,10 @@ class FlatFunction:
 
     def _values(self) -> list[Any]:
         return [variable.value for variable in self._others]
+
+    def _value_alone(self, vector: Any, values: list[Any], data: Any) -> Any:
+        with Given(self._others, values):
+            return self._flattening.value(lambda: self._function(data), vector)
 
     def _value_and_gradient(self, vector: Any, values: list[Any], data: Any) -> tuple[Any, Any]:
         with Given(self._others, values):

@@ -8,9 +8,11 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
+from keras_tfopt.engine import backend
+from keras_tfopt.engine.scopes import Given
 from keras_tfopt.rule import register
-from keras_tfopt.solvers.flat import Flattening
-from keras_tfopt.trainer import Trainer
+from keras_tfopt.solvers.flat import widest
+from keras_tfopt.trainer import Trainer, dense
 
 
 @register
@@ -97,21 +99,31 @@ class LineSearch(Trainer):
         return grads, (loss, grads)
 
     def _settle(self, before: Any, after: Any, data: Any, known: Any) -> list[Any]:
-        flattening = Flattening(self.trainable_variables)
-        start = flattening.join(before)
-        direction = flattening.join(after) - start
+        variables = self.trainable_variables
+        dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in variables])
+        start = [ops.cast(x, dtype) for x in before]
+        directions = [ops.cast(y, dtype) - x for x, y in zip(start, after, strict=True)]
         loss, grads = known
-        first = ops.cast(loss, start.dtype)
-        slope = ops.sum(flattening.join(grads) * direction)
 
-        def along(a: Any) -> tuple[Any, Any]:
-            value, gradient = flattening.value_and_gradient(
-                lambda: self._loss(data, measure=False), start + a * direction
-            )
-            return value, ops.sum(gradient * direction)
+        def at(length: Any) -> list[Any]:
+            places = zip(start, directions, variables, strict=True)
+            return [ops.cast(x + length * p, v.dtype) for x, p, v in places]
 
-        length = search(along, first, slope, self.max_evaluations, self.decrease, self.curvature)
-        return flattening.split(start + length * direction)
+        def slope(grads: list[Any]) -> Any:
+            pairs = zip(grads, directions, strict=True)
+            return sum(ops.sum(ops.cast(g, dtype) * p) for g, p in pairs)
+
+        def along(length: Any) -> tuple[Any, Any]:
+            def of(values: list[Any]) -> Any:
+                with Given(variables, values):
+                    return ops.cast(self._loss(data, measure=False), dtype)
+
+            value, found = backend.value_and_gradients(of, at(length))
+            return value, slope([dense(g, v) for g, v in zip(found, variables, strict=True)])
+
+        first = ops.cast(loss, dtype)
+        given = self.max_evaluations, self.decrease, self.curvature
+        return at(search(along, first, slope(grads), *given))
 
 
 def search(

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tfopt.checks import check_integer
 from keras_tfopt.engine import did_you_mean
 
 WITHOUT_GRADIENTS = 1_000
@@ -142,7 +143,6 @@ def check_options(method: Method, options: Any) -> dict[str, Any]:
                 f"Argument `options` must have options of the method {method.name!r}, see "
                 f"scipy.optimize.show_options('minimize', {method.name!r}). Received: {unknown}"
             )
-    maxiter = options.get("maxiter")
-    if maxiter is not None and (isinstance(maxiter, bool) or not maxiter >= 0):
-        raise ValueError(f"Option `maxiter` must be an integer >= 0. Received: {maxiter!r}")
+    if options.get("maxiter") is not None:
+        check_integer("options['maxiter']", options["maxiter"], 0)
     return options

@@ -28,6 +28,14 @@ class Objective:
         function = _loss_of(model, loss, flattening.dtype)
         self._function = FlatFunction(function, flattening, model.non_trainable_variables)
 
+    def value(self, x: np.ndarray) -> float:
+        """Return the loss at a point, for which no gradient is computed."""
+        total, samples = 0.0, 0
+        for size, data in self._batches:
+            total += size * self._function.value(x, data)
+            samples += size
+        return total / samples
+
     def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the loss and its gradient at a point."""
         if not self._batches.several:

@@ -68,7 +68,7 @@ class Run:
         self._progress: Any = None
         self._logs: dict[str, float] = {}
         self._is_open = False  # whether callbacks know that an iteration has begun
-        self._last: tuple[np.ndarray, float, np.ndarray] | None = None
+        self._last: tuple[np.ndarray, float, np.ndarray | None] | None = None
         self.evaluations = 0
         self.best: np.ndarray | None = None
         self.best_loss = np.inf
@@ -103,23 +103,33 @@ class Run:
             self.callbacks.on_train_end(dict(self._logs))
 
     def value(self, x: np.ndarray) -> float:
-        """Return the loss."""
-        return self.value_and_gradient(x)[0]
+        """Return the loss, for solvers without gradients, or stop where it is NaN."""
+        return self._evaluated(x)[0]
 
     def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the loss and its gradient, or stop where one is not finite."""
+        loss, gradient = self._evaluated(x)
+        assert gradient is not None
+        return loss, gradient
+
+    def _evaluated(self, x: np.ndarray) -> tuple[float, np.ndarray | None]:
+        """Return the loss, and its gradient where the solver takes gradients."""
         if not self._is_open:
             self.callbacks.on_epoch_begin(self.epoch)
             self.callbacks.on_train_batch_begin(0)
             self._is_open = True
-        loss, gradient = self._objective.value_and_gradient(x)
+        gradient = None
+        if self._gradient:
+            loss, gradient = self._objective.value_and_gradient(x)
+        else:
+            loss = self._objective.value(x)
         self.evaluations += 1
         self._last = x.copy(), loss, gradient
         if self.best is None:
             self.best, self.best_loss = x.copy(), loss
-        if np.isnan(loss) or (self._gradient and not np.isfinite(loss)):
+        if np.isnan(loss) or (gradient is not None and not np.isfinite(loss)):
             raise Stopped(f"The loss is {loss} in evaluation {self.evaluations}")
-        if self._gradient and not np.all(np.isfinite(gradient)):
+        if gradient is not None and not np.all(np.isfinite(gradient)):
             raise Stopped(f"The gradient is not finite in evaluation {self.evaluations}")
         return loss, gradient
 
@@ -129,7 +139,7 @@ class Run:
         self.consider(x, loss)
         self._flattening.assign(x)
         self._logs = {"loss": loss}
-        if self._gradient:
+        if gradient is not None:
             self._logs["gradient_norm"] = float(np.max(np.abs(gradient)))
         self.callbacks.on_train_batch_end(0, dict(self._logs))
         self.callbacks.on_epoch_end(self.epoch, dict(self._logs))
@@ -147,9 +157,9 @@ class Run:
         if self._keep_last or self.best is None or not self.best_loss <= loss:
             self.best, self.best_loss = x.copy(), loss
 
-    def _at(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+    def _at(self, x: np.ndarray) -> tuple[float, np.ndarray | None]:
         """Return the loss and its gradient at an iterate, which mostly is the last evaluation."""
         if self._last is None or not np.array_equal(self._last[0], x):
-            self.value_and_gradient(x)
+            self._evaluated(x)
         assert self._last is not None
         return self._last[1:]

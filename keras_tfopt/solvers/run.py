@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tfopt.checks import check_integer
+from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.solvers.data import Batches
 from keras_tfopt.solvers.flat import Flattening, widest
 from keras_tfopt.solvers.methods import (
@@ -116,6 +116,9 @@ def minimize(
     if verbose not in ("auto", 0, 1, 2):
         raise ValueError(f"Argument `verbose` must be 'auto', 0, 1 or 2. Received: {verbose!r}")
     initial_epoch = check_integer("initial_epoch", initial_epoch, 0)
+    if tol is not None:
+        tol = check_number("tol", tol, 0)
+    _check_callbacks(callbacks)
     optimize = scipy_optimize()
     known = method_of(method)
     options = check_options(known, options)
@@ -154,6 +157,15 @@ def minimize(
         result = _solve(run, optimize, known, flattening.read(dtype), left, arguments)
     run.history.result = result
     return run.history
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    for one in keras.tree.flatten(callbacks):
+        if one is not None and not isinstance(one, keras.callbacks.Callback):
+            raise TypeError(
+                "Argument `callbacks` must be None or a list of keras.callbacks.Callback. "
+                f"Received: {one!r}"
+            )
 
 
 def _widest(model: Any) -> str:

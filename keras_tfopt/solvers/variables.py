@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_tfopt.engine import Like, check_choice, is_chosen, path_of
+from keras_tfopt.engine.options import takes
 from keras_tfopt.engine.selection import near_paths, shown
 from keras_tfopt.solvers.flat import FlatFunction, Flattening
 
@@ -105,7 +106,8 @@ class Constraints:
 
 def _check_constraint(one: Any) -> None:
     known = isinstance(one, Mapping) and set(one) == {"type", "fun"}
-    if not known or one["type"] not in ("eq", "ineq") or not callable(one["fun"]):
+    known = known and one["type"] in ("eq", "ineq") and callable(one["fun"])
+    if not known or not takes(one["fun"], None):
         raise ValueError(
             "Argument `constraints` must have dictionaries with `type`, 'eq' (the function is 0) "
             "or 'ineq' (it is >= 0), and `fun`, a function of the model that returns a scalar "
@@ -128,6 +130,6 @@ def _of_model(function: Any, model: Any) -> Any:
 
 def _with_gradient(function: FlatFunction) -> dict[str, Any]:
     return {
-        "fun": lambda x: function(x, None)[0],
+        "fun": lambda x: function.value(x, None),
         "jac": lambda x: function(x, None)[1].astype(float),
     }

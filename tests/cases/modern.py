@@ -169,6 +169,7 @@ CASES = (
         quadratic=Training(300, learning_rate=1.0, falling=True, d0=0.01),
         rosenbrock=Training(2000, learning_rate=1.0, falling=True, d0=0.01),
         wider_tolerance={
+            "float32": (2, "a sum of products over all parameters, of both signs"),
             "float32 defaults": (
                 100,
                 "sums of corrected gradients have the error of the bias correction 1 - 0.999**t, "

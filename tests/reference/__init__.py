@@ -20,6 +20,10 @@ class Reference:
 
     undecayed = {}  # variables before weight decay, where a test has that
 
+    # The rule divides by <step, change of gradient>. Of random gradients that is nearly zero, and
+    # float32 has none of its digits: there, tests take gradients of a quadratic function.
+    divides_by_curvature = False
+
     learning_rate = None
     global_step = None  # what a counter from outside holds, before it is counted up
 

@@ -9,6 +9,8 @@ from tests.reference import Reference, dense
 
 
 class LBFGS(Reference):
+    divides_by_curvature = True
+
     def __init__(self, learning_rate=1.0, memory=10):
         self.learning_rate, self.memory = learning_rate, memory
 

@@ -57,15 +57,12 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
     known, new = step.rule.solve(sums, slots, common)
     for piece in pieces:
         cut = _cut(step, slots, piece)
-        x, is_copy = _decayed(step, piece, grads, scalars, known)
+        x, is_copy = _in_place_or_copied(step, piece, grads, scalars)
         rows = update(_gradient(step, piece, grads), x, cut, common, known)
         for name, (index, value) in rows.items():
             cut[name][int(index)].copy_(value)
-        if FACTOR in scalars:
-            old = _decayed(step, piece, grads, scalars, known)[0]
-            x = _scaled(step, piece, old, x, scalars)
         if is_copy:
-            _write(step, piece, grads, x)
+            _write(step, piece, grads, _settled(step, piece, x, scalars, known))
     for name, value in new.items():
         slots[name].copy_(value)
     return True
@@ -174,25 +171,30 @@ def _values(step: ModelStep, piece: list[Part]) -> list[Any]:
     return values
 
 
-def _decayed(
-    step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any], known: dict
+def _in_place_or_copied(
+    step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any]
 ) -> tuple[Any, bool]:
-    """Return the values of a piece after weight decay, and whether they are a copy."""
-    values, is_own = [], len(piece) == 1
-    for part, value in zip(piece, _values(step, piece), strict=True):
+    """Return the values of a piece to update in place, and whether they are a copy."""
+    values = _values(step, piece)
+    if len(piece) == 1:
+        (part,), (value,) = piece, values
         one = step.variables[part.number]
-        values.append(step.rule.decayed(one, value, scalars, known))
-        is_own &= values[-1].data_ptr() == _flat(one.variable, part).data_ptr()
-        is_own &= grads[part.number] is not None
-        is_own &= FACTOR not in scalars  # a part of the step is taken from the old values
-    return (values[0], False) if is_own else (torch.cat(values), True)
+        # A part of the step, or decay, is taken from the old values.
+        is_own = not one.decays and FACTOR not in scalars and grads[part.number] is not None
+        if is_own and value.data_ptr() == _flat(one.variable, part).data_ptr():
+            return value, False
+    return torch.cat(values), True
 
 
-def _scaled(step: ModelStep, piece: list[Part], old: Any, new: Any, scalars: dict) -> Any:
-    """Return a piece of the new variables, with the factors of their learning rates."""
-    sizes = [part.end - part.start for part in piece]
-    each = zip(piece, old.split(sizes), new.split(sizes), strict=True)
-    return _joined([step.variables[p.number].scaled(a, b, scalars) for p, a, b in each])
+def _settled(
+    step: ModelStep, piece: list[Part], new: Any, scalars: dict[str, Any], known: dict[str, Any]
+) -> Any:
+    """Return a piece of the new variables, with learning rate factors and weight decay."""
+    parts = new.split([part.end - part.start for part in piece])
+    each = zip(piece, _values(step, piece), parts, strict=True)
+    return _joined(
+        [step.rule.settled(step.variables[p.number], x, y, scalars, known) for p, x, y in each]
+    )
 
 
 def _write(step: ModelStep, piece: list[Part], grads: list[Any], x: Any) -> None:
