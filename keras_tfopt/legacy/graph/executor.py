@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
 from keras_tfopt.engine.backends.tensorflow import execute, norm
-from keras_tfopt.engine.hyperparameters import Powers, Rates
+from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.moving import Kind, Update, bind_rule, rounds
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
@@ -36,6 +36,7 @@ from keras_tfopt.legacy.graph.backend import (
 )
 from keras_tfopt.legacy.graph.verbs import Verbs, check_graph
 from keras_tfopt.legacy.optimizer import Pairs
+from keras_tfopt.legacy.products import Powers
 
 # The count of steps that schedules of Keras follow.
 STEPS = "iterations"
