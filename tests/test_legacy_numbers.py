@@ -10,6 +10,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
+from keras_tfopt.legacy.products import keep_powers
 from tests.stepping import make_variable, to_numpy
 from tests.verbs import variable
 
@@ -199,7 +200,7 @@ def test_products_of_betas_are_saved(micro_steps, tmp_path):
     def made(**options):
         rate = keras.Variable(0.9, trainable=False, name="rate")
         optimizer = keras_tfopt.Adam(0.5, beta_1=rate, gradient_accumulation_steps=micro_steps)
-        optimizer.keep_powers(["beta_1", "beta_2"])
+        keep_powers(optimizer, ["beta_1", "beta_2"])
         x = variable()
         optimizer.build([x])
         return optimizer, rate, x
@@ -209,7 +210,7 @@ def test_products_of_betas_are_saved(micro_steps, tmp_path):
         rate.assign(value)
         optimizer.apply([np.array([0.1, -0.2], "f")], [x])
     product = 0.9 * 0.9 * 0.5 if micro_steps else 0.9 * 0.9 * 0.9 * 0.5 * 0.5
-    np.testing.assert_allclose(to_numpy(optimizer.powers["beta_1"]), product, rtol=1e-6)
+    np.testing.assert_allclose(to_numpy(optimizer.powers.variables["beta_1"]), product, rtol=1e-6)
     again, rate_again, y = made()
     again.set_weights([to_numpy(v) for v in optimizer.variables])
     y.assign(to_numpy(x))

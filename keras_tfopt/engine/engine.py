@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -97,7 +97,6 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     decay_is_around = False
     """Whether the weight decay of groups belongs to a wrapper."""
     _no_decay_patterns: Any = ()  # of `exclude_from_weight_decay`
-    _kept_powers: tuple[str, ...] = ()
     global_step = None  # what the number of a step is taken from in its place
     _learning_rate: Any
     _model_variables_moving_average: list[Any]
@@ -133,8 +132,8 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._statics = Cache()
         self._changing: dict[str, Any] = {}
         self._hyperparameters = ()
-        # By hyperparameter, the variable with the product that the next step uses.
-        self.powers: dict[str, Any] = {}
+        # What keeps products of hyperparameters for `beta**step`, as `legacy` wants them, or None.
+        self.powers: Any = None
         mover = AllVariablesMover if self.scope == "model" else self.mover_class
         self._pipeline = Pipeline((), mover(self))
         self._engine_attributes = frozenset([*vars(self), "_engine_attributes", "_follows"])
@@ -185,11 +184,8 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         if dtype == "float64":
             self._widen_learning_rate()
         other["refused_rows"] = self.add_variable((), "zeros", "int32", name="refused_rows")
-        for name in self._kept_powers:
-            if name in self._changing:
-                role = f"{name}_power"
-                other[role] = self.add_variable((), constant(math.nan), dtype, name=role)
-                self.powers[name] = other[role]
+        if self.powers is not None:
+            self.powers.create(self, dtype)
         if self.use_ema:  # else Keras's callback would take them for averages
             self._model_variables_moving_average = []
         self._accumulated_gradients = []
@@ -329,13 +325,6 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         return tuple(self.slots([like] if self.scope == "model" else like))
 
     # ---- Steps ----------------------------------------------------------------------------------
-
-    def keep_powers(self, names: Iterable[str]) -> None:
-        """Raise hyperparameters that change as TensorFlow 1 does, by the product of all steps.
-
-        To be called before `build`. Otherwise `beta**step` is of the value in that step alone.
-        """
-        self._kept_powers = tuple(names)
 
     def rule_to_share(self, number: int = 0) -> tuple[Any, tuple[str, ...]]:
         """Return the rule without the state, which a function that is shared would keep alive.

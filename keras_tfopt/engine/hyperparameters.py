@@ -9,27 +9,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.options import changes, current, is_number
 from keras_tfopt.engine.state import HYPERPARAMETER, Settings
 
 PACKAGE = "keras_tfopt."
 PLAIN: list[tuple[Any, Any]] = [(1.0, None)]
-
-
-class Powers:
-    """Stands for the number of the step in `beta**step`: gives the running product of that beta.
-
-    Args:
-        known: The products, by the identity of the tensor that is raised to them.
-        step: The number of the step, for all other bases.
-    """
-
-    def __init__(self, known: Mapping[int, Any], step: Any = None):
-        self._known, self._step = known, step
-
-    def __rpow__(self, base: Any) -> Any:
-        return self._known[id(base)] if id(base) in self._known else base**self._step
 
 
 def scalar(value: Any, dtype: str) -> Any:
@@ -164,12 +148,9 @@ class Hyperparameters:
         rule, power = self.at({}) if self.own else own, step
         if self.changing:
             values = {n: scalar(current(v, iterations), dtype) for n, v in self.changing.items()}
-            powers = {n: v for n, v in own.powers.items() if n in values}
-            # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
-            values |= {name: values[name] + 0 for name in powers}
+            if own.powers is not None:
+                power = own.powers.number_of(step, values)
             rule = self.at(values)
-            kept = {id(values[n]): product(v, values[n]) for n, v in powers.items()}
-            power = Powers(kept, step) if kept else step
         scalars = rule.scalars(lr, power) if own._own_scalars else {"lr": lr}
         scalars = {**scalars, "step": step}
         for name in self.names:
@@ -185,9 +166,3 @@ def _tensor(values: Sequence[Any], iterations: Any, dtype: str) -> Any:
         return ops.convert_to_tensor(values if len(values) > 1 else values[0], dtype)
     now = [ops.cast(current(v, iterations) if changes(v) else v, dtype) for v in values]
     return ops.stack(now) if len(now) > 1 else now[0]
-
-
-def product(kept: Any, now: Any) -> Any:
-    """Return the product of a hyperparameter over all steps, this one included."""
-    power = ops.cast(backend.read(kept), now.dtype)
-    return ops.where(ops.isnan(power), now, power)  # not a number before the first step

@@ -15,8 +15,7 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Rates, product, scalar
-from keras_tfopt.engine.options import current
+from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.results import check_result, refuse_norm
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
@@ -292,9 +291,8 @@ class Mover:
         repeats = len(set(incoming.places)) < len(updates)
         for one in rounds(updates) if repeats else [updates]:
             backend.execute(own, run_stacked(own, one, scalars) if own.stacked else one, scalars)
-        for name, variable in own.powers.items():
-            now = scalar(current(own._changing[name], own._iterations), variable.dtype)
-            backend.commit([(variable, None, product(variable, now) * now)])
+        if own.powers is not None:
+            own.powers.advance(own)
 
     def _update(self, gradient: Any, variable: Any, place: int, named: Any) -> Update:
         """Decide how the rule meets a gradient: as a whole or in rows.

@@ -14,6 +14,7 @@ from keras import ops
 from keras_tfopt import distributed, rules, wrappers
 from keras_tfopt.checks import check_bool
 from keras_tfopt.engine import is_function_of_step, is_variable, pattern_of, tolerating
+from keras_tfopt.legacy.products import keep_powers
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
 
 # Attributes in which the originals keep their arguments, as given or as tensors.
@@ -119,7 +120,7 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError) as error:
         raise type(error)(in_words_of(row, str(error))) from error
     if row.powers:
-        optimizer.keep_powers(row.renamed[argument] for argument in row.powers)
+        keep_powers(optimizer, [row.renamed[argument] for argument in row.powers])
     return optimizer
 
 

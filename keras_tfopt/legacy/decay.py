@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tfopt.checks import check_bool
+from keras_tfopt.engine import Like
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_variables
+from keras_tfopt.rule import register
 from keras_tfopt.wrappers import DecoupledWeightDecay
-from keras_tfopt.wrappers.decay import DenseDecay
+from keras_tfopt.wrappers.decay import Decay
 
 # Classes that decay differently in the original when they are extended, and how.
 _QUIRKS = {
@@ -23,6 +25,24 @@ _QUIRKS = {
     ),
     "ShampooOptimizer": "variables decay once a step; in the original twice",
 }
+
+
+@register
+class DenseDecay(Decay):
+    """Decay in steps with a gradient of all of a variable; rows never decay.
+
+    That of `tf.contrib.opt` before `GradientDescentOptimizer`.
+    """
+
+    def decays(self, like: Like, by_rows: bool) -> bool:
+        """Return whether it shrinks a variable in the step to come."""
+        return not by_rows and super().decays(like, by_rows)
+
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        """Shrink the variable, unless the gradient is one of rows."""
+        if t.rows or t.touched is not None:
+            return g, x
+        return super().before(g, x, s, t)
 
 
 class DecoupledWeightDecayExtension(running.DecayVerbs):

@@ -18,7 +18,6 @@ from keras_tfopt.engine import (
     Like,
     check_traceable,
     creating,
-    outside_compiler,
     path_of,
     pattern_of,
     prepare,
@@ -26,6 +25,7 @@ from keras_tfopt.engine import (
     variables_of,
 )
 from keras_tfopt.engine import is_variable as is_variable
+from keras_tfopt.engine import outside_compiler as outside_compiler
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.options import check_learning_rate
 from keras_tfopt.legacy.arguments import OfTable, as_in_the_original, build_optimizer, rate_of
@@ -113,13 +113,6 @@ class RuleVerbs(Optimizer, OfTable):
         return rule, ops.cast(self.keras.learning_rate, x.dtype), x
 
 
-class AllVariablesVerbs(RuleVerbs):
-    """A rule with one state for all variables, in the order of their names."""
-
-    def _covered(self, pairs: Pairs) -> list[Any]:
-        return sorted((variable for _, variable in pairs), key=path_of)
-
-
 class WrapperVerbs(Optimizer, OfTable):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls.
 
@@ -175,7 +168,9 @@ class WrapperVerbs(Optimizer, OfTable):
         return SwappingSaver(var_list, moved, average_of, name, self)
 
 
-MultitaskVerbs = WrapperVerbs
+def rest_while_zero(optimizer: Any) -> bool:
+    """Return that variables are left alone while their gradient is zero: the Keras wrapper does."""
+    return True
 
 
 def step_around(

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.legacy.arguments import OriginalAttributes, build_optimizer, check_name
+from keras_tfopt.legacy.optimizer import Pairs
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.table import Row
 from keras_tfopt.legacy.verb_arguments import checked_variables
@@ -52,8 +53,14 @@ class Named(Rule):
         return arguments
 
 
-class AllVariables(running.AllVariablesVerbs, Rule):
+class AllVariables(Rule):
     """`GGTOptimizer`: one state for all variables, in the order of their names."""
+
+    def _covered(self, pairs: Pairs) -> list[Any]:
+        return sorted((variable for _, variable in pairs), key=running.name_of)
+
+    def _get_flat_grad(self) -> Any:
+        return self._state("flat_grad")
 
     def _get_moment1(self) -> Any:
         return self._state("moment1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -14,10 +15,27 @@ from keras_tfopt.legacy.arguments import OriginalAttributes, chosen_dims
 from keras_tfopt.legacy.optimizer import Pairs
 from keras_tfopt.legacy.saver import check_moved, check_saver_arguments
 from keras_tfopt.legacy.select import running
+from keras_tfopt.legacy.table import Row
+from keras_tfopt.legacy.verb_arguments import count_up
 
 
-class Multitasking(running.MultitaskVerbs):
+class Multitasking(running.WrapperVerbs):
     """`MultitaskOptimizerWrapper`, which has the name of the optimizer inside."""
+
+    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
+        super().__init__(kind, row, arguments)
+        self._rests = running.rest_while_zero(self._opt)
+
+    @running.outside_compiler
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        """Call that of `opt`, which does not move variables whose gradient is zero."""
+        if not self._rests:
+            grads_and_vars = running.without_zeros(self, grads_and_vars)
+            if all(gradient is None for gradient, _ in grads_and_vars):
+                return count_up(global_step)
+        return super().apply_gradients(grads_and_vars, global_step, name)
 
     def get_name(self) -> str:
         """Return the name of the optimizer inside."""

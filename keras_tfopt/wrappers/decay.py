@@ -20,7 +20,6 @@ from keras_tfopt.engine import (
     settled,
 )
 from keras_tfopt.fields import field, flag, within
-from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
 
 
@@ -122,19 +121,3 @@ class Decay(Wrapper):
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
         return g, x - t.decay * x
-
-
-@register
-class DenseDecay(Decay):
-    """Decay in steps with a gradient of all of a variable; rows never decay.
-
-    That of `tf.contrib.opt` beside `GradientDescentOptimizer`; see `keras_tfopt.legacy`.
-    """
-
-    def decays(self, like: Like, by_rows: bool) -> bool:
-        return not by_rows and super().decays(like, by_rows)
-
-    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
-        if t.rows or t.touched is not None:
-            return g, x
-        return super().before(g, x, s, t)

@@ -9,16 +9,19 @@ from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.graph.backend import apart, in_a_graph, is_variable, name_of, native, read
 from keras_tfopt.legacy.graph.custom import CustomVerbs
 from keras_tfopt.legacy.graph.problem import log, problem_of
-from keras_tfopt.legacy.graph.rules import AllVariablesVerbs, RuleVerbs
+from keras_tfopt.legacy.graph.rules import RuleVerbs
 from keras_tfopt.legacy.graph.servers import make_variable
-from keras_tfopt.legacy.graph.wrapping import DecayVerbs, MultitaskVerbs, WrapperVerbs
+from keras_tfopt.legacy.graph.wrapping import (
+    DecayVerbs,
+    WrapperVerbs,
+    rest_while_zero,
+    without_zeros,
+)
 
 __all__ = [
     "MODULES",
-    "AllVariablesVerbs",
     "CustomVerbs",
     "DecayVerbs",
-    "MultitaskVerbs",
     "OptimizerBase",
     "RuleVerbs",
     "WrapperVerbs",
@@ -32,6 +35,8 @@ __all__ = [
     "outside_compiler",
     "problem_of",
     "read",
+    "rest_while_zero",
+    "without_zeros",
 ]
 
 MODULES = "keras_tfopt.legacy or of tf.compat.v1.train"

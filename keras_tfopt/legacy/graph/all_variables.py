@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -13,36 +12,43 @@ from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
 from keras_tfopt.engine.backends.tensorflow import norm
 from keras_tfopt.engine.state import Rows
 from keras_tfopt.legacy.graph.backend import dtype_of, group, like_of, read, to_dense, write
-from keras_tfopt.legacy.graph.executor import Executor
 
 
-class AllVariablesExecutor(Executor):
-    """A rule with scope "model": a variable keeps the gradients until the last one has come.
+class Together:
+    """Steps of a rule with scope "model": a variable keeps the gradients until the last has come.
 
     State is laid out by the names of the variables, as the original does.
+
+    Args:
+        optimizer: The rule as an optimizer of TensorFlow 1, which has the state.
     """
 
     _members: dict[Any, Any]  # in order
     _starts: dict[Any, int]  # where the gradient of each begins in the one of all
 
-    def _create_slots(self, var_list: Iterable[Any]) -> None:
-        variables = sorted(var_list, key=lambda variable: variable.name)
-        self._assert_valid_dtypes(variables)
-        self._with_state.update({id(variable): variable for variable in variables})
+    def __init__(self, optimizer: Any):
+        self._optimizer = optimizer
+
+    def create(self, variables: list[Any]) -> None:
+        """Create the state of these variables."""
+        own = self._optimizer
+        variables = sorted(variables, key=lambda variable: variable.name)
+        own._with_state.update({id(variable): variable for variable in variables})
         first, dtype = variables[0], dtype_of(variables[0])
         self._members, self._starts, entries = {}, {}, 0
         for variable in variables:
             self._members[_var_key(variable)], self._starts[_var_key(variable)] = variable, entries
             entries += math.prod(like_of(variable).shape)
-        name, own = self._facts.counter  # type: ignore[misc]
-        self._create_non_slot_variable(tf.zeros([], own or dtype), name, first)
-        described = self._rule.slots([like_of(variable) for variable in variables])
-        for slot in self._facts.shared:
+        name, dtype_of_count = own._facts.counter
+        own._create_non_slot_variable(tf.zeros([], dtype_of_count or dtype), name, first)
+        described = own._rule.slots([like_of(variable) for variable in variables])
+        for slot in own._facts.shared:
             shape = [size or entries for size in described[slot].shape]
-            self._create_non_slot_variable(tf.zeros(shape, dtype), slot, first)
-        self._create_non_slot_variable(tf.zeros([entries], dtype), self._facts.scratch[0], first)
+            own._create_non_slot_variable(tf.zeros(shape, dtype), slot, first)
+        own._create_non_slot_variable(tf.zeros([entries], dtype), own._facts.scratch[0], first)
 
-    def _move(self, variable: Any, g: Any, indices: Any) -> Any:
+    def move(self, variable: Any, g: Any, indices: Any) -> Any:
+        """Return the operation that keeps the gradient of a variable."""
         if indices is not None:
             g = to_dense(g, indices, variable)
         self._members[_var_key(variable)] = variable
@@ -52,43 +58,44 @@ class AllVariablesExecutor(Executor):
 
     def _gradients(self) -> Any:
         """Return the variable with the gradients of all; a wrapper may leave out some updates."""
-        return self._state(self._facts.scratch[0])
+        return self._optimizer._state(self._optimizer._facts.scratch[0])
 
-    def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
-        variables = list(self._members.values())
+    def finish(self, update_ops: list[Any], name_scope: str) -> Any:
+        """Return the operation of the whole step, after those of `move`."""
+        own, variables = self._optimizer, list(self._members.values())
         step, kept = self._step_of(variables)
-        scalars = self._scalars(step.rule.dtype)
+        scalars = own._scalars(step.rule.dtype)
         with tf.control_dependencies([one for one in update_ops if one is not None]):
             gradient = read(self._gradients())
             old = {name: read(variable) for name, variable in kept.items()}
-            slots = old | self._rule.derived(old)
+            slots = old | own._rule.derived(old)
             x = [read(variable) for variable in variables]
             x, _, new = step.new_values(x, [None] * len(x), slots, [gradient], scalars)
-            count = self._count()
+            count = own._count()
             following = read(count) + 1
         values = [*x, following]
         for name in kept:
             values += [*new[name]] if isinstance(new[name], tuple) else [new[name]]
         with tf.control_dependencies(values):
-            writes = [_written(v, n, self._use_locking) for v, n in zip(variables, x, strict=True)]
-            writes += [_written(v, new[n], self._use_locking) for n, v in kept.items()]
-            writes.append(_written(count, following, self._use_locking))
+            writes = [_written(v, n, own._use_locking) for v, n in zip(variables, x, strict=True)]
+            writes += [_written(v, new[n], own._use_locking) for n, v in kept.items()]
+            writes.append(_written(count, following, own._use_locking))
         return group(*writes, name=name_scope)
 
     def _step_of(self, variables: list[Any]) -> tuple[ModelStep, dict[str, Any]]:
         """Return the step over these variables, and the variables with the slots."""
-        likes = [like_of(variable) for variable in variables]
-        described = self._rule.slots(likes)
+        own, likes = self._optimizer, [like_of(variable) for variable in variables]
+        described = own._rule.slots(likes)
         along = [name for name, slot in described.items() if None in slot.shape]
         dtype = likes[0].dtype
-        changing = tuple(self._facts.changing)
-        rule = ModelRule(self._rule, changing, tuple(described), along, dtype, norm)
+        changing = tuple(own._facts.changing)
+        rule = ModelRule(own._rule, changing, tuple(described), along, dtype, norm)
         members, start = [], 0
         for variable, like in zip(variables, likes, strict=True):
             end = start + math.prod(like.shape)
             members.append(ModelVariable(variable, like, start, end, False, None))
             start = end
-        kept = {name: self._state(name) for name in self._facts.shared}
+        kept = {name: own._state(name) for name in own._facts.shared}
         return ModelStep(rule, members, dict.fromkeys(described)), kept
 
 

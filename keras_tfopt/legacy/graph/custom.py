@@ -13,9 +13,10 @@ from keras_tfopt.legacy.arguments import as_in_the_original, rate_of
 from keras_tfopt.legacy.graph import backend
 from keras_tfopt.legacy.graph.conversion import check_outside_graphs
 from keras_tfopt.legacy.graph.executor import STEPS
-from keras_tfopt.legacy.graph.verbs import Verbs, counted
+from keras_tfopt.legacy.graph.verbs import Verbs
 from keras_tfopt.legacy.imperative import Imperative
 from keras_tfopt.legacy.optimizer import Pairs
+from keras_tfopt.legacy.verb_arguments import count_up
 
 
 class CustomVerbs(Verbs):
@@ -76,7 +77,7 @@ class CustomVerbs(Verbs):
             given = [(g, self._given[id(v)]) for g, v in pairs if g is not None]
             prepare(self._optimizer, [variable for _, variable in given])
             apply_rows(self._optimizer, [g for g, _ in given], [v for _, v in given])
-            return counted(global_step)
+            return count_up(global_step)
         if self._follows_schedule():
             first = min((v for g, v in pairs if g is not None), key=lambda variable: variable.name)
             with backend.lifted():

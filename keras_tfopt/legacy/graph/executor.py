@@ -10,10 +10,11 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
 from keras_tfopt.engine.backends.tensorflow import execute, norm
-from keras_tfopt.engine.hyperparameters import Powers, Rates
+from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.moving import Kind, Update, bind_rule, rounds
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
+from keras_tfopt.legacy.graph.all_variables import Together
 from keras_tfopt.legacy.graph.backend import (
     dtype_of,
     group,
@@ -36,6 +37,7 @@ from keras_tfopt.legacy.graph.backend import (
 )
 from keras_tfopt.legacy.graph.verbs import Verbs, check_graph
 from keras_tfopt.legacy.optimizer import Pairs
+from keras_tfopt.legacy.products import Powers
 
 # The count of steps that schedules of Keras follow.
 STEPS = "iterations"
@@ -84,6 +86,7 @@ class Executor(Verbs):
     def __init__(self, rule: Any, facts: Facts, name: str, use_locking: bool = False):
         super().__init__(name, use_locking)
         self._rule, self._facts = rule, facts
+        self._together = Together(self) if rule.scope == "model" else None
         self._calls = Cache()
         self._now: dict[str, Any] = {}
         self._made: dict[Any, dict[str, Any]] = {}
@@ -99,6 +102,9 @@ class Executor(Verbs):
     def _create_slots(self, var_list: Iterable[Any]) -> None:
         variables = list(var_list)
         self._assert_valid_dtypes(variables)
+        if self._together is not None:
+            self._together.create(variables)
+            return
         for variable in variables:
             if id(variable) in self._with_state:
                 continue
@@ -236,6 +242,8 @@ class Executor(Verbs):
         return None
 
     def _move(self, variable: Any, g: Any, indices: Any) -> Any:
+        if self._together is not None:
+            return self._together.move(variable, g, indices)
         like = like_of(variable)
         described = self._rule.slots(like)
         names = tuple(described)
@@ -310,6 +318,8 @@ class Executor(Verbs):
         return self._calls[kind, names]
 
     def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
+        if self._together is not None:
+            return self._together.finish(update_ops, name_scope)
         advanced = []
         with tf.control_dependencies([one for one in update_ops if one is not None]):
             for hyperparameter, power in self._powers().items():

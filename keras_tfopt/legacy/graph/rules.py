@@ -13,7 +13,6 @@ from keras import ops
 from keras_tfopt.engine import Like, Slot, changes, is_function_of_step
 from keras_tfopt.legacy.arguments import OfTable, build_optimizer
 from keras_tfopt.legacy.graph import backend
-from keras_tfopt.legacy.graph.all_variables import AllVariablesExecutor
 from keras_tfopt.legacy.graph.backend import Later, is_symbolic, is_variable, native
 from keras_tfopt.legacy.graph.conversion import ConvertingRule
 from keras_tfopt.legacy.graph.executor import STEPS, Facts
@@ -145,13 +144,6 @@ class RuleVerbs(ConvertingRule, OfTable):
             return tuple(ops.cast(native(beta), "float32") ** number for beta in betas)
         powers = tuple(self._powers().values())
         return powers[0] if len(powers) == 1 else powers
-
-
-class AllVariablesVerbs(AllVariablesExecutor, RuleVerbs):
-    """A rule with one state for all variables."""
-
-    def _get_flat_grad(self) -> Any:
-        return self._state("flat_grad")
 
 
 def _at(function: Any, step: Any) -> Any:

@@ -287,14 +287,6 @@ def _check_rows(gradient: tf.IndexedSlices, variable: Any) -> None:
             )
 
 
-def counted(global_step: Any) -> Any:
-    """Count one more step, eagerly, and return the new number."""
-    if global_step is None:
-        return None
-    native(global_step).assign_add(1)
-    return native(global_step).read_value()
-
-
 def check_graph(values: Iterable[Any], optimizer: Any) -> None:
     """Raise an error for variables or tensors of another graph than the one being built."""
     here = outermost_graph()

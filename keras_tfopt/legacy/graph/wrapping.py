@@ -25,7 +25,7 @@ from keras_tfopt.legacy.graph import backend, savers
 from keras_tfopt.legacy.graph.backend import is_symbolic, native, value_now
 from keras_tfopt.legacy.graph.conversion import Converting, keras_of
 from keras_tfopt.legacy.graph.hooks import run_hook
-from keras_tfopt.legacy.graph.verbs import Verbs, checked_pairs, counted
+from keras_tfopt.legacy.graph.verbs import Verbs, checked_pairs
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
 from keras_tfopt.legacy.saver import SwappingSaver
 from keras_tfopt.legacy.table import Row
@@ -181,55 +181,49 @@ class WrapperVerbs(Converting, OfTable):
         return savers.swapping_saver(pairs, var_list, name, more)
 
 
-class MultitaskVerbs(WrapperVerbs):
-    """A wrapper whose variables rest while their gradient is zero.
-
-    It changes the methods of `opt` that add the step of a variable, as the original does.
-    """
-
-    _has_hooks = False
-    _METHODS = (
-        "_apply_dense",
-        "_apply_sparse",
-        "_resource_apply_dense",
-        "_resource_apply_sparse",
-        "_decay_weights",  # of those with weight decay
-    )
-
-    def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
-        super().__init__(kind, row, arguments)
-        inside = [self._opt]
-        while hasattr(inside[-1], "_opt"):
-            inside.append(inside[-1]._opt)
-        # An optimizer of Keras has no such methods.
-        self._filters = not isinstance(inside[-1], Verbs) and isinstance(inside[-1], Optimizer)
-        for method in () if self._filters else self._METHODS:
-            for optimizer in inside:
-                if hasattr(optimizer, method):
-                    setattr(optimizer, method, _unless_zero(getattr(optimizer, method)))
-
-    def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
-    ) -> Any:
-        """Call that of `opt`, which does not move variables whose gradient is zero."""
-        if not self._filters:
-            return super().apply_gradients(grads_and_vars, global_step, name)
-        given, pairs = self._checked(grads_and_vars)
-        if not backend.is_eager():
-            raise RuntimeError(
-                "MultitaskOptimizerWrapper around an optimizer of Keras works eagerly only. Use "
-                "keras_tfopt.Multitask there"
-            )
-        kept = [g is not None and bool(_any_nonzero(g)) for g, _ in pairs]
-        if not any(kept):
-            return counted(global_step)
-        given = [(g if k else None, v) for (g, v), k in zip(given, kept, strict=True)]
-        return super().apply_gradients(given, global_step, name)
-
-
 def stand_in(value: Any) -> Any:
     """Return a hyperparameter, or a variable for one that may have no value yet."""
     return keras.Variable(0.5, trainable=False) if is_symbolic(value) else value
+
+
+# The methods that add the step of a variable; the last one is of those with weight decay.
+_STEPS = (
+    "_apply_dense",
+    "_apply_sparse",
+    "_resource_apply_dense",
+    "_resource_apply_sparse",
+    "_decay_weights",
+)
+
+
+def rest_while_zero(optimizer: Any) -> bool:
+    """Have an optimizer leave a variable alone while its gradient is zero; return whether it does.
+
+    It changes methods of the optimizer and of those inside, as the original does. An optimizer of
+    Keras has no such methods.
+    """
+    inside = [optimizer]
+    while hasattr(inside[-1], "_opt"):
+        inside.append(inside[-1]._opt)
+    if isinstance(inside[-1], Optimizer) and not isinstance(inside[-1], Verbs):
+        return False
+    for one in inside:
+        for method in _STEPS:
+            if hasattr(one, method):
+                setattr(one, method, _unless_zero(getattr(one, method)))
+    return True
+
+
+def without_zeros(optimizer: Any, grads_and_vars: Any) -> Pairs:
+    """Return pairs as they were given, with None in the place of gradients that are zero."""
+    given, pairs = optimizer._checked(grads_and_vars)
+    if not backend.is_eager():
+        raise RuntimeError(
+            "MultitaskOptimizerWrapper around an optimizer of Keras works eagerly only. Use "
+            "keras_tfopt.Multitask there"
+        )
+    moves = [g is not None and bool(_any_nonzero(g)) for g, _ in pairs]
+    return [(g if one else None, v) for (g, v), one in zip(given, moves, strict=True)]
 
 
 def _unless_zero(apply: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,81 @@
+"""Products of decay rates over all steps: what TensorFlow 1 takes for `beta**step`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import constant
+from keras_tfopt.engine.hyperparameters import scalar
+from keras_tfopt.engine.options import current
+
+
+class Powers:
+    """Stands for the number of the step in `beta**step`: gives the running product of that beta.
+
+    Args:
+        known: The products, by the identity of the tensor that is raised to them.
+        step: The number of the step, for all other bases.
+    """
+
+    def __init__(self, known: Mapping[int, Any], step: Any = None):
+        self._known, self._step = known, step
+
+    def __rpow__(self, base: Any) -> Any:
+        return self._known[id(base)] if id(base) in self._known else base**self._step
+
+
+class Products:
+    """Keeps, for hyperparameters that change, the product of their values in all steps.
+
+    Args:
+        names: The hyperparameters. Those that are numbers need no product.
+
+    Attributes:
+        variables: The products that the next step uses, by hyperparameter; NaN before the first.
+    """
+
+    def __init__(self, names: Iterable[str]):
+        self._names = tuple(names)
+        self.variables: dict[str, Any] = {}
+
+    def create(self, optimizer: Any, dtype: str) -> None:
+        """Create the variables while an optimizer is being built."""
+        for name in self._names:
+            if name in optimizer._changing:
+                role = f"{name}_power"
+                made = optimizer.add_variable((), constant(math.nan), dtype, name=role)
+                self.variables[name] = optimizer._state.other[role] = made
+
+    def number_of(self, step: Any, values: dict[str, Any]) -> Any:
+        """Return what rules find as the number of a step, given the hyperparameters that change."""
+        names = [name for name in self.variables if name in values]
+        for name in names:
+            # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
+            values[name] = values[name] + 0
+        known = {id(values[n]): _product(self.variables[n], values[n]) for n in names}
+        return Powers(known, step) if known else step
+
+    def advance(self, optimizer: Any) -> None:
+        """Multiply the products by the values of the step that is being made."""
+        for name, variable in self.variables.items():
+            now = scalar(current(optimizer._changing[name], optimizer._iterations), variable.dtype)
+            backend.commit([(variable, None, _product(variable, now) * now)])
+
+
+def _product(kept: Any, now: Any) -> Any:
+    """Return the product of a hyperparameter over all steps, this one included."""
+    power = ops.cast(backend.read(kept), now.dtype)
+    return ops.where(ops.isnan(power), now, power)  # not a number before the first step
+
+
+def keep_powers(optimizer: Any, names: Iterable[str]) -> None:
+    """Have an optimizer raise hyperparameters that change as TensorFlow 1 does.
+
+    To be called before it is built. Otherwise `beta**step` is of the value in that step alone.
+    """
+    optimizer.powers = Products(names)
