@@ -307,20 +307,22 @@ def register(cls: Registered) -> Registered:
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
 
 
-def zeros(like: Like) -> Slot:
+def zeros(like: Like, signed: bool = True) -> Slot:
     """Describe a slot of the variable's shape that starts at zero.
 
     Args:
         like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.
+        signed: Whether it may be negative; see `Slot`.
     """
-    return Slot(like.shape)
+    return Slot(like.shape, signed=signed)
 
 
-def full(like: Like, value: float) -> Slot:
+def full(like: Like, value: float, signed: bool = True) -> Slot:
     """Describe a slot of the variable's shape that starts at `value`.
 
     Args:
         like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.
         value: Number.
+        signed: Whether it may be negative; see `Slot`.
     """
-    return Slot(like.shape, value)
+    return Slot(like.shape, value, signed=signed)

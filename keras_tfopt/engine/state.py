@@ -46,12 +46,15 @@ class Slot:
         dtype: Data type; None takes the one in which the variable's arithmetic runs.
         by_row: Whether a row update sees the touched rows of it only, or all of it. None is the
             former if it has as many rows as the variable.
+        signed: Whether it may be negative. A slot that never is, as a second moment, says False:
+            `slot_dtype="int8"` then has twice as many steps between 0 and the largest value.
     """
 
     shape: tuple[int | None, ...]
     initial: float | str = 0.0
     dtype: str | None = None
     by_row: bool | None = None
+    signed: bool = True
 
 
 class Rows(NamedTuple):
@@ -142,6 +145,9 @@ class Entry:
     """Of a rule: which rows were named in these gradients."""
     average: Any = None
     """Of a rule: the average, with `use_ema`."""
+
+    stored: tuple[Any, ...] = ()
+    """Of a rule: how slots are kept that `slot_dtype` has chosen (`stored.Stored`)."""
 
     settings: Settings = NO_SETTINGS
     """What groups say of the variable."""
