@@ -98,6 +98,14 @@ class Rule(Fielded, Describing, Engine):
             scaled down to at most this part of the norm of the unit's weights, as in adaptive
             gradient clipping (Brock et al. 2021). It comes before other clipping.
         groups: Settings for some of the variables, see below.
+        slot_dtype: How slots are kept between steps: "float32", "bfloat16" (2 bytes a value,
+            rounded up or down at random) or "int8" (1 byte a value, and 4 bytes for every 256
+            values, in blocks that have a scale each); or a dictionary from names of slots to
+            these. The arithmetic is float32 in any case. Slots stay float32 of variables with
+            fewer than 4,096 values, of tables (`row_variables`) that no group has chosen, and of
+            float64 variables; so do slots that hold copies of weights, and scalars. Rules with
+            slots of other shapes than the variable's want names of slots, and rules of scope
+            "model" take "float32" only.
         **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before
             the update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
@@ -115,6 +123,7 @@ class Rule(Fielded, Describing, Engine):
     - `frozen`: True for variables that take no steps, count in no norm and have no slots;
     - `max_norm`: number > 0, the largest Euclidean norm of a variable after a step;
     - `clip_unitwise`: as above; None switches it off;
+    - `slot_dtype`: as above, for tables, too;
     - hyperparameters of the rule, with the values that the constructor takes.
 
     With scope "model", rules have no settings for their own hyperparameters, and factors scale the
@@ -152,6 +161,7 @@ class Rule(Fielded, Describing, Engine):
         maximize: bool = False
         clip_unitwise: float | None = None
         groups: Any = None
+        slot_dtype: Any = "float32"
 
     _options = OPTIONS
 
@@ -257,6 +267,8 @@ class Rule(Fielded, Describing, Engine):
             config["maximize"] = True
         if self.clip_unitwise is not None:
             config["clip_unitwise"] = self.clip_unitwise
+        if self.slot_dtype != "float32":
+            config["slot_dtype"] = self.slot_dtype
         if self.groups is not None:
             check_savable("groups", self.groups)
             config["groups"] = encoded(self.groups_to_save())

@@ -20,9 +20,8 @@ from keras_tfopt.engine.options import current
 from keras_tfopt.engine.results import check_result, refuse_norm
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
-from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, write
+from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, Stored, write
 from keras_tfopt.engine.stored import (
-    Stored,
     in_row_blocks,
     names_without_scales,
     read_slots,

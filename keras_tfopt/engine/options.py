@@ -27,6 +27,7 @@ DEFAULTS = {
     "maximize": False,
     "clip_unitwise": None,
     "groups": None,
+    "slot_dtype": "float32",
 }
 # Options that a wrapper has none of: they are read from the optimizer inside.
 CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")

@@ -19,20 +19,17 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.state import BLOCK, SCALES, Stored
 
-BLOCK = 256
-"""Values that have one scale. The last block of a variable or of a row may have fewer."""
 LEAST = 4096
 """A variable of fewer values keeps its slots in float32."""
 LEAST_ROW = 16
 """So does a table whose rows have fewer values: each row has a scale of its own."""
-SCALES = "_scales"
-"""After the name of a slot that is kept in codes: the name of the slot with their scales."""
 DTYPES = ("float32", "bfloat16", "int8")
 
 _DECADES = range(7)
@@ -41,14 +38,6 @@ _DECADES = range(7)
 _SLOPES = [10.0 ** (6 - i) * 2**i / 0.9 for i in _DECADES]
 _STARTS = [2**i * (1 - 0.1 / 0.9) for i in _DECADES]
 _ZERO = 127  # the code of 0 in the signed table
-
-
-class Stored(NamedTuple):
-    """How one slot is kept, where not in the dtype of the arithmetic."""
-
-    slot: str
-    dtype: str
-    signed: bool
 
 
 # ---- Shapes ------------------------------------------------------------------------------------
@@ -168,8 +157,9 @@ def rounded(x: Any, step: Any, slot: str) -> Any:
     """Return float32 values as bfloat16, rounded up or down at random, right in the mean.
 
     A change below half of the last place, as that of a second moment with beta_2=0.999, would be
-    lost in each step if values were rounded to the nearest. Which way a value goes depends on its
-    bits, the step and the slot alone: on no generator, no layout and no backend.
+    lost in each step if values were rounded to the nearest. The chance decides by the 16 bits that
+    are kept, the step and the slot: by no generator, no layout and no backend. The bits that are
+    rounded off have no part in it, or the last of them, in which compilers differ, would decide.
 
     Args:
         x: Values in float32.
@@ -179,7 +169,7 @@ def rounded(x: Any, step: Any, slot: str) -> Any:
     bits = backend.bits_of(x)
     number = ops.cast(step, "int32") & 0x7FFFFFFF
     start = _mixed(_mixed(number ^ (zlib.crc32(slot.encode()) & 0x7FFFFFFF)) ^ 0x2545F491)
-    mixed = _mixed((bits & 0x7FFFFFFF) ^ start)
+    mixed = _mixed((ops.right_shift(bits, 16) & 0xFFFF) ^ start)
     dither = ops.right_shift(mixed, 8) & 0xFFFF
     up_or_down = backend.from_bits((bits + dither) & -0x10000)
     return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")

@@ -62,7 +62,7 @@ def rounded(x, step, slot):
     x = np.asarray(x, "float32")
     bits = x.view("int32").astype("int64")
     start = _mixed(_mixed(int(step) ^ (zlib.crc32(slot.encode()) & 0x7FFFFFFF)) ^ 0x2545F491)
-    dither = (_mixed((bits & 0x7FFFFFFF) ^ start) >> 8) & 0xFFFF
+    dither = (_mixed(((bits >> 16) & 0xFFFF) ^ start) >> 8) & 0xFFFF
     moved = (((bits + dither) & 0xFFFF0000) & 0xFFFFFFFF).astype("uint32").view("float32")
     return np.where(np.isnan(x), x, moved)
 
