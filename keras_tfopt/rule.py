@@ -103,6 +103,14 @@ class Rule(Fielded, Describing, Engine):
             be divided by the number of devices, stays whole: `keras_tfopt.describe_state` says
             which. On PyTorch, see `keras_tfopt.distributed.ShardedState`.
         groups: Settings for some of the variables, see below.
+        slot_dtype: How slots are kept between steps: "float32", "bfloat16" (2 bytes a value,
+            rounded up or down at random) or "int8" (1 byte a value, and 4 bytes for every 256
+            values, in blocks that have a scale each); or a dictionary from names of slots to
+            these. The arithmetic is float32 in any case. Slots stay float32 of variables with
+            fewer than 4,096 values, of tables (`row_variables`) that no group has chosen, and of
+            float64 variables; so do slots that hold copies of weights, and scalars. Rules with
+            slots of other shapes than the variable's want names of slots, and rules of scope
+            "model" take "float32" only.
         **base: `name`, `weight_decay` (decoupled: `x -= learning_rate * weight_decay * x` before
             the update; in touched rows only, if the update is), `clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `ema_momentum`, `ema_overwrite_frequency`,
@@ -120,6 +128,7 @@ class Rule(Fielded, Describing, Engine):
     - `frozen`: True for variables that take no steps, count in no norm and have no slots;
     - `max_norm`: number > 0, the largest Euclidean norm of a variable after a step;
     - `clip_unitwise`: as above; None switches it off;
+    - `slot_dtype`: as above, for tables, too;
     - hyperparameters of the rule, with the values that the constructor takes.
 
     With scope "model", rules have no settings for their own hyperparameters, and factors scale the
@@ -158,6 +167,7 @@ class Rule(Fielded, Describing, Engine):
         clip_unitwise: float | None = None
         shard_state: bool = False
         groups: Any = None
+        slot_dtype: Any = "float32"
 
     _options = OPTIONS
 
@@ -265,6 +275,8 @@ class Rule(Fielded, Describing, Engine):
             config["shard_state"] = True
         if self.clip_unitwise is not None:
             config["clip_unitwise"] = self.clip_unitwise
+        if self.slot_dtype != "float32":
+            config["slot_dtype"] = self.slot_dtype
         if self.groups is not None:
             check_savable("groups", self.groups)
             config["groups"] = encoded(self.groups_to_save())
@@ -316,20 +328,22 @@ def register(cls: Registered) -> Registered:
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
 
 
-def zeros(like: Like) -> Slot:
+def zeros(like: Like, signed: bool = True) -> Slot:
     """Describe a slot of the variable's shape that starts at zero.
 
     Args:
         like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.
+        signed: Whether it may be negative; see `Slot`.
     """
-    return Slot(like.shape)
+    return Slot(like.shape, signed=signed)
 
 
-def full(like: Like, value: float) -> Slot:
+def full(like: Like, value: float, signed: bool = True) -> Slot:
     """Describe a slot of the variable's shape that starts at `value`.
 
     Args:
         like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.
         value: Number.
+        signed: Whether it may be negative; see `Slot`.
     """
-    return Slot(like.shape, value)
+    return Slot(like.shape, value, signed=signed)

@@ -14,6 +14,7 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot, path_of
+from keras_tfopt.engine.decoded_slot import DecodedSlot, seen
 from keras_tfopt.engine.engine import Engine
 from keras_tfopt.engine.foreign import in_form_for, state_of
 from keras_tfopt.engine.optimizer import Optimizer
@@ -49,7 +50,7 @@ def slots_of(optimizer: Any, variable: Any) -> dict[str, Any]:
     if place is None:
         return {}
     if isinstance(optimizer, Optimizer):
-        own = optimizer._state.entries[place].slots
+        own = seen(optimizer._state.entries[place])
         inner = getattr(optimizer, "inner_optimizer", None)
         return {**own, **(slots_of(inner, variable) if inner is not None else {})}
     prefix = len(path_of(variable)) + 1
@@ -168,7 +169,8 @@ def dtype_of(variable: Any) -> str:
 
 def array_of(variable: Any) -> np.ndarray:
     """Return a copy of the value of a variable; bfloat16, which NumPy lacks, in float32."""
-    value = ops.convert_to_tensor(variable)
+    is_decoded = isinstance(variable, DecodedSlot)
+    value = variable.value if is_decoded else ops.convert_to_tensor(variable)
     if dtype_of(value) == "bfloat16":
         value = ops.cast(value, "float32")
     return np.array(ops.convert_to_numpy(value))

@@ -30,6 +30,7 @@ from keras_tfopt.engine.options import (
 )
 from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
+from keras_tfopt.engine.slot_dtype import as_kept, check_slot_dtype, check_slots, storage
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     MASTER,
@@ -112,6 +113,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         clip_unitwise: float | None = None,
         shard_state: bool = False,
         groups: Any = None,
+        slot_dtype: Any = "float32",
         **base: Any,
     ):
         if self.is_formula():
@@ -127,6 +129,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self.shard_state = shard_state
         self.clip_unitwise = clip_unitwise
         self.groups = check_form(groups)
+        self.slot_dtype = check_slot_dtype(slot_dtype)
         self._initial_learning_rate = learning_rate
         self._no_decay_patterns = []
         self._statics = Cache()
@@ -176,6 +179,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._changing = self.changing_hyperparameters()
         self.groups = settled_groups(self.groups, likes)
         self.check_groups(likes)
+        check_slots(self, likes)
         if not type(self).__module__.startswith("keras_tfopt."):  # those are known to be right
             trial.check_rule(self, likes)
 
@@ -236,7 +240,10 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         number = self.hyperparameters_of(settings)
         hyperparameters = self._hyperparameters[number]
         rule = hyperparameters.at({}) if settings.own else self
+        has_rows = bool(like.shape) and is_chosen(like, self.row_variables)
         described = self._described_slots(variable, like, rule, settings)
+        stored = storage(self, rule, like, described, settings, has_rows)
+        described = as_kept(described, stored, like, has_rows)
         slots = {name: add_slot(self, variable, like, name, s) for name, s in described.items()}
         cut = [bool(like.shape)]
         for slot in described.values():
@@ -250,8 +257,9 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
             cut=tuple(cut),
             facts=rule.facts_of(like) if self.scope == "variable" else {},
             sparse=self.sparse if rule.takes_rows(like) else "dense",
-            has_rows=bool(like.shape) and is_chosen(like, self.row_variables),
+            has_rows=has_rows,
             decays=hyperparameters.shrinks(settings) and not self.is_excluded(like),
+            stored=stored,
             settings=settings,
             unit_limit=settings.given.get("clip_unitwise", self.clip_unitwise),
             rule=number,

@@ -13,6 +13,7 @@ from keras_tfopt.engine.groups import (
     settings_of,
 )
 from keras_tfopt.engine.hyperparameters import Hyperparameters
+from keras_tfopt.engine.slot_dtype import check_scope
 from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
 
 
@@ -20,6 +21,7 @@ class Grouped:
     """Has the argument `groups`, and the hyperparameters that follow from it."""
 
     groups: Any
+    slot_dtype: Any
     built: bool
     _hyperparameters: tuple[Hyperparameters, ...]
     _state: Any
@@ -29,6 +31,7 @@ class Grouped:
         self.groups = check_all(self, check_form(groups))
 
     def _finish(self) -> None:
+        check_scope(self, self.slot_dtype)
         if self.groups is not None:
             self.set_groups(self.groups)
 

@@ -18,10 +18,11 @@ from keras_tfopt.engine.options import (
     takes,
 )
 from keras_tfopt.engine.selection import is_chosen, near_paths, pattern_of, settled, shown
+from keras_tfopt.engine.slot_dtype import OPTION, check_scope, check_slot_dtype
 from keras_tfopt.engine.state import Like, Settings
 from keras_tfopt.engine.suggestions import did_you_mean
 
-BASE = ("learning_rate_factor", "weight_decay", "frozen", "max_norm", "clip_unitwise")
+BASE = ("learning_rate_factor", "weight_decay", "frozen", "max_norm", "clip_unitwise", OPTION)
 """Settings that every rule has. The others are its own hyperparameters."""
 _NOT_BY_GROUP = ("learning_rate", "global_step", "name")
 _SEVERAL_PATHS = re.compile(r"\^\((\?:)?(.*)\)\$")
@@ -133,6 +134,9 @@ def _checked(optimizer: Any, name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise TypeError(f"`frozen` must be True or False. Received: {value!r}")
         return value
+    if name == OPTION:
+        check_scope(optimizer, check_slot_dtype(value))
+        return check_slot_dtype(value)
     if name in ("max_norm", "clip_unitwise"):
         return None if value is None else _number(name, value, "> 0")
     value = as_schedule(value)

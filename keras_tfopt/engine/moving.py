@@ -19,7 +19,13 @@ from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.results import check_result, refuse_norm
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
-from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, write
+from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, Stored, write
+from keras_tfopt.engine.stored import (
+    in_row_blocks,
+    names_without_scales,
+    read_slots,
+    written_slots,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Kind:
     rule: int = 0  # the number of the hyperparameters, of those that groups make
     named: bool = False  # whether rows were named, and are touched also where the gradient is zero
     facts: tuple[tuple[str, Any], ...] = ()  # what the rule knows of the variable
+    stored: tuple[Stored, ...] = ()  # how slots are kept in fewer bytes
 
 
 @dataclasses.dataclass(slots=True)
@@ -94,11 +101,14 @@ def bind_rule(
 ) -> Callable[..., tuple[Any, list[Any]]]:
     """Put around a rule what belongs to every rule: casts, decay, master weights, the row mask.
 
+    Slots that are kept in fewer bytes are decoded before it and encoded after it.
+
     The function is pure and everything static is bound to it, so that it can be compiled. It
     returns the new variable and the new slots in the order of `names`, None for slots that stay.
     Hyperparameters that are `changing` are among the scalars.
     """
-    own_names = [name for name in names if name != MASTER]
+    kept_names = [name for name in names if name != MASTER]
+    own_names = names_without_scales(kept_names, kind.stored)
     slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
     of_elements = getattr(rule, "scope", None) == "element"
@@ -115,7 +125,8 @@ def bind_rule(
         norm: Callable[[Any], Any] = norm,
     ) -> tuple:
         old = x
-        *kept, master = slots if has_master else (*slots, None)
+        *as_stored, master = slots if has_master else (*slots, None)
+        kept = read_slots(kept_names, as_stored, kind.stored, kind.dtype)
         x = start = current_value(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
@@ -126,6 +137,9 @@ def bind_rule(
         x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
         if mask is not None:
             x = ops.where(mask, x, start)
+        if kind.stored:
+            before = dict(zip(kept_names, as_stored, strict=True))
+            new = written_slots(new, before, kind.stored, t.step)
         changed = [x if name == MASTER else new.get(name) for name in names]
         return ops.cast(x, old.dtype), changed
 
@@ -325,7 +339,14 @@ class Mover:
         own = self.optimizer
         entry = own._state.entries[place]
         facts = tuple(entry.facts.items())
-        kind = Kind(mode, entry.like.dtype, entry.decays, entry.rule, by_name, facts)
+        if mode in ("rows", "touched") and not in_row_blocks(entry.stored, entry.slots):
+            raise ValueError(
+                f"Slots of {entry.like.path!r} are kept as int8 in blocks that do not end with "
+                "rows, so that rows cannot be updated alone. Choose the variable by "
+                "`row_variables`, and keep its slots as int8 by a group: "
+                'groups={"<path>": {"slot_dtype": "int8"}}'
+            )
+        kind = Kind(mode, entry.like.dtype, entry.decays, entry.rule, by_name, facts, entry.stored)
         names = tuple(entry.slots)
         call = own._fast.get(("rule", kind, names))
         if call is None:

@@ -17,6 +17,7 @@ from keras_tfopt.engine.building import (
     listed,
     path_of,
 )
+from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
@@ -113,7 +114,8 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """Return the state called `name` that belongs to `variable`.
 
-        Where state belongs to all variables together, `variable` is None.
+        Where state belongs to all variables together, `variable` is None. A slot that is kept as
+        int8 comes as a `DecodedSlot`, which reads and takes numbers as a variable does.
 
         Raises:
             KeyError: if there is no such state; the message names what there is.
@@ -128,7 +130,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             slots, owner = self._state.shared, "all variables together"
         else:
             check_known(self, [variable])
-            slots, owner = self.entry_of(variable).slots, repr(path_of(variable))
+            slots, owner = seen(self.entry_of(variable)), repr(path_of(variable))
         if name in slots:
             return slots[name]
         inner = getattr(self, "inner_optimizer", None)
@@ -191,7 +193,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             overwritten = self._overwrite_variable_with_gradient(entry.variable)
             if overwritten or entry.settings.frozen and not entry.slots:
                 continue
-            slots = {name: self.read_state(slot) for name, slot in entry.slots.items()}
+            slots = tensors(entry, self.read_state)
             s = collections.namedtuple("Slots", slots)(**slots)  # type: ignore[misc]
             x = keras.ops.cast(current(entry.variable), entry.like.dtype)
             found.append((entry.variable, self.average(x, s)))

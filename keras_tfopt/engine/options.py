@@ -28,6 +28,7 @@ DEFAULTS = {
     "clip_unitwise": None,
     "shard_state": False,
     "groups": None,
+    "slot_dtype": "float32",
 }
 # Options that a wrapper has none of: they are read from the optimizer inside.
 CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")

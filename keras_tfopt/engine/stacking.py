@@ -28,7 +28,9 @@ def run_stacked(
     found: dict[tuple, list[Update]] = collections.defaultdict(list)
     left = []
     for update in updates:
-        if update.kind.mode == "dense" and engine.stacks(update.like):
+        # Blocks of codes are of one variable, and are not stacked.
+        is_alone = update.kind.mode != "dense" or update.kind.stored
+        if not is_alone and engine.stacks(update.like):
             dtype = keras.backend.standardize_dtype(update.variable.dtype)
             found[update.kind, update.names, update.like.shape, dtype, update.rate].append(update)
         else:

@@ -14,6 +14,11 @@ HYPERPARAMETER = "hyperparameter "
 """In the scalars of a step and in saved files, before the name of one that changes."""
 
 
+SCALES = "_scales"
+"""After the name of a slot that is kept in codes: the name of the slot with their scales."""
+BLOCK = 256
+"""Codes that have one scale. The last block of a variable or of a row may have fewer."""
+
 FACTOR = "learning_rate_factor"
 """In the scalars of a rule over all variables, and among the settings of groups."""
 DECAY_FACTOR = "decay_factor"
@@ -46,12 +51,28 @@ class Slot:
         dtype: Data type; None takes the one in which the variable's arithmetic runs.
         by_row: Whether a row update sees the touched rows of it only, or all of it. None is the
             former if it has as many rows as the variable.
+        signed: Whether it may be negative. A slot that never is, as a second moment, says False:
+            `slot_dtype="int8"` then has twice as many steps between 0 and the largest value.
     """
 
     shape: tuple[int | None, ...]
     initial: float | str = 0.0
     dtype: str | None = None
     by_row: bool | None = None
+    signed: bool = True
+
+
+class Stored(NamedTuple):
+    """How one slot is kept, where not in the dtype of the arithmetic."""
+
+    slot: str
+    dtype: str
+    signed: bool
+
+
+def has_codes(stored: Sequence[Stored]) -> bool:
+    """Return whether a slot is kept as int8."""
+    return any(one.dtype == "int8" for one in stored)
 
 
 class Rows(NamedTuple):
@@ -142,6 +163,9 @@ class Entry:
     """Of a rule: which rows were named in these gradients."""
     average: Any = None
     """Of a rule: the average, with `use_ema`."""
+
+    stored: tuple[Stored, ...] = ()
+    """Of a rule: how slots are kept that `slot_dtype` has chosen."""
 
     settings: Settings = NO_SETTINGS
     """What groups say of the variable."""

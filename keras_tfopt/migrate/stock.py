@@ -34,11 +34,10 @@ from keras_tfopt.migrate import rules
 from keras_tfopt.migrate.kinds import DIFFERENT, KINDS
 
 # Options that Keras has, too.
-_OURS_ALONE = (
-    *("row_variables", "master_weights", "maximize"),
-    *("clip_unitwise", "shard_state", "groups"),
-)
-_OPTIONS = [name for name in DEFAULTS if name not in (*_OURS_ALONE, "weight_decay")]
+# Without which numbers are the same, or nearly.
+_OF_STATE = ("row_variables", "slot_dtype", "shard_state")
+_OURS_ALONE = ("master_weights", "maximize", "clip_unitwise", "groups")
+_OPTIONS = [name for name in DEFAULTS if name not in (*_OF_STATE, *_OURS_ALONE, "weight_decay")]
 _SCALING = ("initial_scale", "dynamic_growth_steps")
 
 
@@ -244,7 +243,7 @@ def _check_options(optimizer: Any) -> None:
 def _check_ours(optimizer: Any) -> None:
     """Raise an error for what Keras's optimizer of that name does not do."""
     cls = type(optimizer)
-    for option in _OURS_ALONE[1:]:
+    for option in _OURS_ALONE:
         if getattr(optimizer, option) not in (None, False):
             raise _refusal(optimizer, f"Keras has no `{option}`")
     for argument, value, what in (

@@ -51,7 +51,7 @@ class Adadelta(Rule):
     epsilon: float = within(0, default=1e-8, left_open=True)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"accum": zeros(like), "accum_update": zeros(like)}
+        return {name: zeros(like, signed=False) for name in ("accum", "accum_update")}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         a = self.rho * s.accum + (1 - self.rho) * ops.square(g)

@@ -81,7 +81,7 @@ class Adafactor(Rule):
         return {}
 
     def slots(self, like: Any) -> dict[str, Any]:
-        slots = {"v": zeros(like)}
+        slots = {"v": zeros(like, signed=False)}
         if len(like.shape) > 1 and min(like.shape[-2:]) >= self.min_dim_size_to_factor:
             slots = dict(zip(("row", "col"), factor_slots(like.shape), strict=True))
         return slots if self.momentum is None else {**slots, "m": zeros(like)}

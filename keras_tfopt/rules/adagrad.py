@@ -48,7 +48,7 @@ class Adagrad(Rule):
     initial_accumulator_value: float = within(0, default=0.1, left_open=True, fixed=True)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"accumulator": full(like, self.initial_accumulator_value)}
+        return {"accumulator": full(like, self.initial_accumulator_value, signed=False)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         a = s.accumulator + ops.square(g)

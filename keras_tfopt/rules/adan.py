@@ -78,7 +78,7 @@ class Adan(Rule):
     cautious: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {name: zeros(like) for name in ("m", "d", "n", "last")}
+        return {n: zeros(like, signed=n != "n") for n in ("m", "d", "n", "last")}
 
     def facts_of(self, like: Any) -> dict[str, Any]:
         # Variables of different facts share no compiled code, so the size is named if it is read.

@@ -60,7 +60,7 @@ class ADOPT(Rule):
     nesterov: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like)}
+        return {"m": zeros(like), "v": zeros(like, signed=False)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr, "limit": (step - 1) ** self.clip_exponent}

@@ -75,7 +75,7 @@ class CAME(Rule):
     def slots(self, like: Any) -> dict[str, Any]:
         shape = like.shape
         if len(shape) < 2:
-            return {"m": zeros(like), "v": zeros(like)}
+            return {"m": zeros(like), "v": zeros(like, signed=False)}
         row, col = factor_slots(shape)
         factored = {"row": row, "col": col, "residual_row": row, "residual_col": col}
         return {"m": zeros(like), **factored}

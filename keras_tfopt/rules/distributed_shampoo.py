@@ -157,7 +157,7 @@ class DistributedShampoo(Rule):
         if not is_always(self.beta_1, 0) or self.beta_3 is not None:
             slots |= {"m": zeros(like)}
         if self.grafting not in (None, "sgd"):
-            slots |= {"v": zeros(like)}
+            slots |= {"v": zeros(like, signed=False)}
         for i, d in enumerate(blocks.size):
             shape = (blocks.number, d, d)
             matrix = Slot(shape, "identity", by_row=False)

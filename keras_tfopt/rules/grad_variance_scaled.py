@@ -54,7 +54,7 @@ class GradVarianceScaled(Rule):
     epsilon: float = within(0, default=1e-8)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like)}
+        return {"m": zeros(like), "v": zeros(like, signed=False)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m = self.beta_1 * s.m + (1 - self.beta_1) * g

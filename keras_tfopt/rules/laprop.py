@@ -61,7 +61,7 @@ class LaProp(Rule):
         return {}
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like), "rate": Slot((), by_row=False)}
+        return {"m": zeros(like), "v": zeros(like, signed=False), "rate": Slot((), by_row=False)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr, "correction": ops.sqrt(1 - self.beta_2**step)}

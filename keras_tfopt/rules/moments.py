@@ -19,7 +19,7 @@ class Moments(Rule):
     epsilon: float = within(0, default=1e-8)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like)}
+        return {"m": zeros(like), "v": zeros(like, signed=False)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"rate": corrected_rate(self, lr, step)}

@@ -55,7 +55,7 @@ class ProximalAdagrad(Rule):
     l2_regularization_strength: float = within(0, default=0.0)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"accumulator": full(like, self.initial_accumulator_value)}
+        return {"accumulator": full(like, self.initial_accumulator_value, signed=False)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         a = s.accumulator + ops.square(g)

@@ -81,7 +81,7 @@ class RegAdagrad(Rule):
         self.avoiding.assign(float(self._avoided > 0))  # the context decides, not the file
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"accumulator": full(like, self.initial_accumulator_value)}
+        return {"accumulator": full(like, self.initial_accumulator_value, signed=False)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         a = ops.where(self.avoiding > 0, s.accumulator, s.accumulator + ops.square(g))

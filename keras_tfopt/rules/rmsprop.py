@@ -59,7 +59,7 @@ class RMSProp(Rule):
 
     def slots(self, like: Any) -> dict[str, Any]:
         centered = {"mg": zeros(like)} if self.centered else {}
-        return {"rms": full(like, 1.0), **centered, "momentum": zeros(like)}
+        return {"rms": full(like, 1.0, signed=False), **centered, "momentum": zeros(like)}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         rms = self.rho * s.rms + (1 - self.rho) * ops.square(g)

@@ -84,7 +84,7 @@ class ScheduleFreeAdamW(Rule):
         return s.x
 
     def slots(self, like: Any) -> dict[str, Slot]:
-        return {"v": zeros(like), **averages(like)}
+        return {"v": zeros(like, signed=False), **averages(like)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr, "growth": step**self.r, "correction": 1 - self.beta_2**step}

@@ -104,7 +104,7 @@ class SOAP(Rule):
         return {}
 
     def slots(self, like: Any) -> dict[str, Slot]:
-        slots = {"m": zeros(like), "v": zeros(like)}
+        slots = {"m": zeros(like), "v": zeros(like, signed=False)}
         for i, d in enumerate(self.axes(like.shape)):
             if self.has_basis(like.shape, d):
                 basis = Slot((d, d), "identity", by_row=False)

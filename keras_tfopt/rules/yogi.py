@@ -72,7 +72,7 @@ class Yogi(Moments):
 
     def slots(self, like: Any) -> dict[str, Any]:
         is_zero = isinstance(self.beta_1, float) and self.beta_1 == 0
-        v = {"v": full(like, self.initial_accumulator_value)}
+        v = {"v": full(like, self.initial_accumulator_value, signed=False)}
         return v if is_zero else {"m": zeros(like), **v}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:

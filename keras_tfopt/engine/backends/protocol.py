@@ -223,6 +223,12 @@ class Numbers(Protocol):
     def norm(self, x: Any) -> Any:
         """Return the Euclidean norm of all of `x`, a scalar."""
 
+    def bits_of(self, x: Any) -> Any:
+        """Return the bits of float32 numbers as int32."""
+
+    def from_bits(self, bits: Any) -> Any:
+        """Return the float32 numbers with these bits."""
+
     def limits(self, tensor: Any) -> tuple[int, int] | None:
         """Return the least and the largest of some integers; None if empty or not known yet."""
 

@@ -46,9 +46,11 @@ from keras_tfopt.engine.backends.jax.updates import execute, is_ready, run_if, r
 from keras_tfopt.engine.backends.jax.values import (
     accumulate,
     add_variable,
+    bits_of,
     commit,
     conditional,
     copy_of,
+    from_bits,
     is_finite,
     limits,
     norm,

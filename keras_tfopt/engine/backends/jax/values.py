@@ -59,6 +59,14 @@ def norm(x: Any) -> Any:
     return jnp.sqrt(jnp.sum(jnp.square(x)))
 
 
+def bits_of(x: Any) -> Any:
+    return jax.lax.bitcast_convert_type(x, "int32")
+
+
+def from_bits(bits: Any) -> Any:
+    return jax.lax.bitcast_convert_type(bits, "float32")
+
+
 def limits(tensor: Any) -> tuple[int, int] | None:
     if isinstance(tensor, jax.core.Tracer) or tensor.size == 0:
         return None

@@ -41,11 +41,13 @@ from keras_tfopt.engine.backends.tensorflow.updates import execute, is_ready, ru
 from keras_tfopt.engine.backends.tensorflow.values import (
     accumulate,
     add_variable,
+    bits_of,
     build_scope,
     commit,
     conditional,
     copy_of,
     eigh_is_slow,
+    from_bits,
     is_finite,
     is_variable,
     limits,

@@ -147,6 +147,14 @@ def norm(x: Any) -> Any:
     return tf.sqrt(2 * tf.nn.l2_loss(x))
 
 
+def bits_of(x: Any) -> Any:
+    return tf.bitcast(x, tf.int32)
+
+
+def from_bits(bits: Any) -> Any:
+    return tf.bitcast(bits, tf.float32)
+
+
 def limits(tensor: Any) -> tuple[int, int] | None:
     if not tf.executing_eagerly() or tensor.shape.num_elements() == 0:
         return None

@@ -8,6 +8,7 @@ One function, compiled for flat tensors of any length, then runs the rule in a s
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
 from keras_tfopt.engine.construction import sharing_key
-from keras_tfopt.engine.state import MASTER
+from keras_tfopt.engine.state import BLOCK, MASTER, SCALES, has_codes
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 16  # elements from which a variable is used where it is
 BUCKET = 1 << 19  # elements of a bucket: bounds the memory for copies of gradients
-# Elements of one variable that are summed together where a rule takes norms, in one pass and
-# exactly, and that have one learning rate where groups give variables several.
-BLOCK = 256
+# `BLOCK` is elements of one variable that are summed together where a rule takes norms, in one pass and
+# exactly, that have one learning rate where groups give variables several, and one scale as codes.
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
 OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and who counts
 
@@ -58,6 +58,11 @@ class Bucket:
     # of one variable: the number of each block's variable, a zero for each variable, and the number
     # of each block's learning rate, if there are several.
     blocks: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+    # Whether memory is a matrix of blocks; so it is for slots in codes, which have a scale a block.
+    in_blocks: bool
+    # Views of what blocks are filled up with, and of what that is a copy of, where slots are codes:
+    # the last value of each variable, which is as any other and so changes no scale.
+    filling: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None
     # Gradients and variables laid out as the slots are; None where there is one, used as it is.
     g: Laid | None = None
     x: Laid | None = None
@@ -67,12 +72,16 @@ class Bucket:
         """Flat gradient, variable and slots, and the blocks: what the compiled step takes."""
         if self.x is None or self.g is None:
             # An expanded gradient, as that of a sum, has strides that compiled code does not take.
-            return g[0].contiguous().view(-1), x[0].detach().view(-1), self.flat, None
-        if self.g.gaps:
+            shape = (-1, BLOCK) if self.in_blocks else (-1,)
+            flat = g[0].contiguous().view(shape), x[0].detach().view(shape)
+            return *flat, self.flat, self.blocks
+        if self.g.gaps and self.filling is None:
             zero_all([*self.g.gaps, *self.x.gaps])  # which must not count in norms
         copy_all(self.g.parts, g)
         if self.x_is_copy:
             copy_all(self.x.parts, x)
+        if self.filling is not None:
+            copy_all(*self.filling)
         return self.g.whole, self.x.whole, self.flat, self.blocks
 
     def scatter(self, x: list[torch.Tensor]) -> None:
@@ -92,7 +101,7 @@ def run_fused(
     engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> list[Update]:
     """Run what can be run over flat memory; return the other updates."""
-    fused = [u for u in updates if _is_plain_update(u)]
+    fused = [u for u in updates if _is_plain_update(u, engine.scope)]
     if not fused:
         return updates
     key = ("plan", tuple([u.index for u in fused]))
@@ -114,16 +123,28 @@ def run_fused(
     return [update for update in updates if id(update) not in done]
 
 
-def _is_plain_update(update: Update) -> bool:
+def _is_plain_update(update: Update, scope: str) -> bool:
     """Return whether a whole variable is updated by a gradient that is a plain tensor."""
     # Compiled code does not look again: subclasses may do anything.
     return (
         update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor
         and 0 not in update.like.shape
+        and (not update.kind.stored or _can_be_blocks(update, scope))
         # What a variable in half precision is compared with has to be rounded like it.
         and (MASTER not in update.names or keeps_casts())
     )
+
+
+def _can_be_blocks(update: Update, scope: str) -> bool:
+    """Return whether memory of whole blocks has the blocks of the slots that are codes."""
+    size, shape = math.prod(update.like.shape), update.like.shape
+    for name, dtype, _ in update.kind.stored:
+        by_row = dtype == "int8" and update.slots[update.names.index(name + SCALES)].ndim == 2
+        if by_row and size // shape[0] % BLOCK:
+            return False
+    # What fills blocks up would count in norms.
+    return scope == "element" or size % BLOCK == 0 or not has_codes(update.kind.stored)
 
 
 def _rates_of(update: Update, scalars: dict[tuple[str, int], Rates]) -> dict[str, Any]:
@@ -143,7 +164,8 @@ def _plan(
         value = update.variable._value
         size = value.numel()
         small = size < LARGE
-        in_blocks = small and (engine.scope != "element" or update.kind in with_rates)
+        in_blocks = has_codes(update.kind.stored)
+        in_blocks |= small and (engine.scope != "element" or update.kind in with_rates)
         key = (in_blocks, update.kind, update.names, value.dtype, value.device)
         lists = alike.setdefault(key, [[]])
         if small and filled.get(key, 0) + size <= BUCKET:
@@ -159,7 +181,7 @@ def _plan(
         for positions in filter(None, lists):
             members = [updates[position] for position in positions]
             # One variable is a whole by itself; PyTorch 2.8 gets sums over a single block wrong.
-            several = in_blocks and len(positions) > 1
+            several = in_blocks and (len(positions) > 1 or has_codes(members[0].kind.stored))
             rates = _rates_of(members[0], scalars)
             buckets.append(_bucket(engine, members, positions, several, rates))
     return buckets
@@ -176,14 +198,14 @@ def _bucket(
     values = [u.variable._value for u in members]
     sizes = [value.numel() for value in values]
     rooms = [size + (-size % BLOCK if in_blocks else 0) for size in sizes]
-    blocks = None
-    if in_blocks:
+    blocks, stored = None, members[0].kind.stored
+    has_rates = len({u.rate for u in members}) > 1
+    if in_blocks and (engine.scope != "element" or has_rates):
         counts = torch.tensor([room // BLOCK for room in rooms])
         owner = torch.repeat_interleave(torch.arange(len(sizes)), counts).to(values[0].device)
         rates = torch.tensor([u.rate for u in members]).to(owner.device)
-        several = len({u.rate for u in members}) > 1
         zeros = members[0].gradient.new_zeros(len(sizes))
-        blocks = owner, zeros, rates[owner] if several else None
+        blocks = owner, zeros, rates[owner] if has_rates else None
     # Compiled code that reads a number for each block does not look which scalars are vectors.
     dimensions = None
     if blocks is not None and blocks[2] is not None:
@@ -191,7 +213,8 @@ def _bucket(
     compiled, uncompiled = _step(engine, members[0], in_blocks, dimensions)
     # Sizes 0 and 1 would be compiled apart, which is not worth it.
     step = compiled if sum(rooms) > 1 else uncompiled
-    bucket = Bucket(positions, step, [], [], [], blocks)
+    bucket = Bucket(positions, step, [], [], [], blocks, in_blocks)
+    fillings: list[Laid] = []
 
     def laid(whole: torch.Tensor) -> Laid:
         pieces = list(zip(whole.split(rooms), sizes, values, strict=True))
@@ -201,14 +224,25 @@ def _bucket(
             [piece[size:] for piece, size, _ in pieces if size < piece.numel()],
         )
 
-    for slots in zip(*(u.slots for u in members), strict=True):
-        flat = laid(slots[0]._value.new_zeros(sum(rooms)))
+    def laid_scales(slots: tuple) -> Laid:
+        counts = [room // BLOCK for room in rooms]
+        whole = slots[0]._value.new_zeros(sum(counts))
+        parts = zip(whole.split(counts), slots, strict=True)
+        return Laid(whole.view(-1, 1), [part.view(slot.shape) for part, slot in parts], [])
+
+    scales = {one.slot + SCALES for one in stored if one.dtype == "int8"}
+    for name, *slots in zip(members[0].names, *(u.slots for u in members), strict=True):
+        is_scales = name in scales
+        flat = laid_scales(slots) if is_scales else laid(slots[0]._value.new_zeros(sum(rooms)))
+        if not is_scales:
+            fillings.append(flat)
         for slot, view in zip(slots, flat.parts, strict=True):
             view.copy_(slot._value.detach())
             slot._value = torch.nn.Parameter(view, requires_grad=False)
         bucket.flat.append(flat.whole)
         bucket.moved += slots
-    if len(members) > 1 or in_blocks or not values[0].is_contiguous():
+    is_padded = rooms != sizes
+    if len(members) > 1 or is_padded or not values[0].is_contiguous():
         room = sum(rooms)
         bucket.g = laid(_scratch(scratches, "g", members[0].gradient, room))
         whole = _laid_end_to_end(values, rooms)
@@ -218,8 +252,23 @@ def _bucket(
         else:
             bucket.moved += [u.variable for u in members]
         bucket.x = laid(whole)
+        fillings += [bucket.g, bucket.x]
+    if scales and is_padded:
+        bucket.filling = _filling(fillings)
     bucket.addresses += [variable._value.data_ptr() for variable in bucket.moved]
     return bucket
+
+
+def _filling(laid: list[Laid]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the gaps between tensors, and as many copies of the last number before each."""
+    gaps, lasts = [], []
+    for one in laid:
+        flat = one.whole.view(-1)
+        for gap in one.gaps:
+            gaps.append(gap)
+            place = gap.storage_offset() - flat.storage_offset() - 1
+            lasts.append(flat[place : place + 1].expand(gap.shape))
+    return gaps, lasts
 
 
 def _laid_end_to_end(values: list[torch.Tensor], rooms: list[int]) -> torch.Tensor | None:
@@ -320,18 +369,21 @@ def _compile(
         if scope != "element" or blocks is not None:
             step(g, x, slots, blocks, scalars)
             return
-        parts = [tensor.split(CHUNK) for tensor in (g, x, *slots)]
+        length = CHUNK // BLOCK if g.ndim == 2 else CHUNK
+        parts = [tensor.split(length) for tensor in (g, x, *slots)]
         for g_part, x_part, *slot_parts in zip(*parts, strict=True):
             step(g_part, x_part, slot_parts, None, scalars)
 
     def like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
-        like = [tensor.new_ones(5000) for tensor in (g, x, *slots)]
+        like = [tensor.new_ones(5000, *tensor.shape[1:]) for tensor in (g, x, *slots)]
+        for tensor in like if g.ndim == 2 else ():
+            torch._dynamo.mark_static(tensor, 1)
         return like[0], like[1], like[2:], None, scalars
 
     def like_many_blocks(
         g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]
     ) -> tuple:
-        like = [tensor.new_ones(20, BLOCK) for tensor in (g, x, *slots)]
+        like = [tensor.new_ones(20, *tensor.shape[1:]) for tensor in (g, x, *slots)]
         owner, zeros, rates = blocks
         blocks = owner.new_zeros(20), zeros, None if rates is None else rates.new_zeros(20)
         return like[0], like[1], like[2:], blocks, scalars
@@ -340,6 +392,7 @@ def _compile(
         return g.clone(), x.clone(), [slot.clone() for slot in slots], blocks, scalars
 
     sums_blocks = in_blocks and scope != "element"  # which depends on their number
-    examples = alike if sums_blocks else like_many_blocks if in_blocks else like_many
+    with_owners = in_blocks and has_rates
+    examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
     compiled = torch_compile.Compiled(step, name, uncompiled, examples, checks=sums_blocks)
     return compiled, uncompiled

@@ -91,6 +91,14 @@ def norm(x: Any) -> Any:
     return torch.linalg.vector_norm(x)
 
 
+def bits_of(x: Any) -> Any:
+    return x.view(torch.int32)
+
+
+def from_bits(bits: Any) -> Any:
+    return bits.view(torch.float32)
+
+
 def limits(tensor: Any) -> tuple[int, int] | None:
     if tensor.numel() == 0 or tensor.device.type == "meta" or torch.compiler.is_compiling():
         return None

@@ -1,0 +1,236 @@
+"""Slots in fewer bytes: what a rule computes in float32, kept as bfloat16 or as codes of 8 bits.
+
+`bind_rule` decodes what is stored before the rule runs and encodes what the rule returns, so rules
+know nothing of it. All functions are pure and compile on every backend.
+
+int8: the values of a block are divided by the largest magnitude among them, its scale, and each
+becomes the number of the nearest value in a table of 256 (Dettmers et al., "8-bit Optimizers via
+Block-wise Quantization", 2022). In each decade from 1e-6 to 1, the signed table has 2**i values of
+either sign, i = 0 to 6, evenly spaced; the unsigned one has twice as many. Beside them are 0 and 1.
+So a value of magnitude r, of the scale s, comes back within (see `bound`) a part of its decade.
+
+The table is never looked up. Between decades, the number of a code is a continuous, concave
+function of the value, so it is the least of seven straight lines; decoding is the largest of their
+inverses. Both are a few operations that compilers turn into vector instructions.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.state import BLOCK, SCALES, Stored
+
+LEAST = 4096
+"""A variable of fewer values keeps its slots in float32."""
+LEAST_ROW = 16
+"""So does a table whose rows have fewer values: each row has a scale of its own."""
+DTYPES = ("float32", "bfloat16", "int8")
+
+_DECADES = range(7)
+# Of each decade, the line from values to numbers of codes, counted from zero as in the signed
+# table: in the decade they run from 2**i to 2**(i + 1).
+_SLOPES = [10.0 ** (6 - i) * 2**i / 0.9 for i in _DECADES]
+_STARTS = [2**i * (1 - 0.1 / 0.9) for i in _DECADES]
+_ZERO = 127  # the code of 0 in the signed table
+
+
+# ---- Shapes ------------------------------------------------------------------------------------
+
+
+def scales_shape(shape: Sequence[int], by_row: bool) -> tuple[int, ...]:
+    """Return the shape of the scales: of blocks of all values, or of blocks in each row."""
+    if by_row:
+        return shape[0], -(-math.prod(shape[1:]) // BLOCK)
+    return (-(-math.prod(shape) // BLOCK),)
+
+
+def _in_blocks(x: Any, scales: tuple) -> Any:
+    """Return the values with the blocks in the last place, filled up with zeros."""
+    if len(scales) == 1:
+        x = ops.reshape(x, (-1,))
+        padding = -x.shape[0] % BLOCK
+        x = ops.pad(x, [(0, padding)]) if padding else x
+        return ops.reshape(x, (-1, BLOCK))
+    if scales[1] == 1:
+        return x if len(x.shape) == 2 else ops.reshape(x, (-1, math.prod(x.shape[1:])))
+    x = ops.reshape(x, (-1, math.prod(x.shape[1:])))
+    padding = -x.shape[1] % BLOCK
+    x = ops.pad(x, [(0, 0), (0, padding)]) if padding else x
+    return ops.reshape(x, (-1, scales[1], BLOCK))
+
+
+def _from_blocks(blocks: Any, like: Any, scales: tuple) -> Any:
+    """Return the values in the shape of `like`, without what blocks were filled up with."""
+    if len(blocks.shape) == len(like.shape) == 2 and scales[-1] == 1:
+        return blocks
+    shape = tuple(like.shape)
+    if len(scales) == 1:
+        size = math.prod(shape)
+        flat = ops.reshape(blocks, (-1,))
+        return ops.reshape(flat[:size] if size % BLOCK else flat, shape)
+    size = math.prod(shape[1:])
+    if scales[1] > 1 and size % BLOCK:
+        blocks = ops.reshape(blocks, (-1, scales[1] * BLOCK))[:, :size]
+    return ops.reshape(blocks, (-1, *shape[1:]))
+
+
+# ---- 8 bits ------------------------------------------------------------------------------------
+
+
+def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
+    """Return codes in the shape of `x`, as uint8, and scales.
+
+    Of a block with NaN or infinity, the scale is NaN. In the unsigned table, no value above 0
+    becomes 0: a second moment of 0 beside a first moment that is not would make giant steps.
+
+    Args:
+        x: Values in float32.
+        scales: Shape of the scales, of which the first number may be any.
+        signed: Whether the table has negative values; where not, negative values become 0.
+    """
+    blocks = _in_blocks(x, scales)
+    size = ops.abs(blocks)
+    # Where XLA computes maxima fast, they do not see NaN.
+    seen = ops.where(size < math.inf, size, ops.full_like(size, math.inf))
+    scale = ops.max(seen, axis=-1, keepdims=True)
+    scale = ops.where(scale < math.inf, scale, ops.full_like(scale, math.nan))
+    part = size / ops.where(scale > 0, scale, ops.ones_like(scale))
+    number = part * _SLOPES[0] + _STARTS[0]
+    for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
+        number = ops.minimum(number, part * slope + start)
+    top = 128 if signed else 256
+    number = number if signed else 2 * number
+    code = ops.cast(number, "int32")
+    # Midway between two decades, where spacing changes, is at a fifth of the first space.
+    fraction = number - ops.cast(code, number.dtype)
+    is_first = ops.equal(code & (code - 1), 0) & (fraction < 0.2)
+    code = ops.where(is_first, code - 1, code)
+    code = ops.where(number < top - 0.25, code, ops.full_like(code, top))
+    none = ops.zeros_like(code)
+    if signed:
+        code = ops.where(part < 0.275e-6, none, ops.maximum(code, none + 1))
+        code = ops.where(blocks < 0, _ZERO - code, _ZERO + code)
+        code = ops.maximum(code, none)
+    else:
+        code = ops.where(blocks > 0, ops.maximum(code - 1, none + 1), none)
+    code = ops.minimum(code, none + 255)
+    codes = _from_blocks(ops.cast(code, "uint8"), x, scales)
+    shape = (-1,) if len(scales) == 1 else (-1, scales[1])
+    return codes, ops.reshape(scale, shape)
+
+
+def decode(codes: Any, scales: Any, signed: bool) -> Any:
+    """Return the values of codes, in float32."""
+    blocks = ops.cast(_in_blocks(codes, tuple(scales.shape)), "float32")
+    number = ops.abs(blocks - _ZERO) if signed else blocks * 0.5 + 0.5
+    middle = number + (0.5 if signed else 0.25)
+    value = (middle - _STARTS[0]) * (1 / _SLOPES[0])
+    for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
+        value = ops.maximum(value, (middle - start) * (1 / slope))
+    none, one = ops.zeros_like(value), ops.ones_like(value)
+    value = ops.where(blocks > 254, one, value)
+    if signed:
+        value = ops.where(blocks < _ZERO, -value, ops.where(blocks > _ZERO, value, none))
+    else:
+        value = ops.where(blocks > 0, value, none)
+    scale = scales if len(value.shape) == len(scales.shape) else ops.expand_dims(scales, -1)
+    return _from_blocks(value * scale, codes, tuple(scales.shape))
+
+
+# ---- bfloat16 ----------------------------------------------------------------------------------
+
+
+def _mixed(x: Any) -> Any:
+    """Return other integers from 0 to 2**31 - 1, mixed; no product is larger than that."""
+    for factor in (28657, 31981, 25717):
+        x = ((x & 0xFFFF) * factor) ^ ops.right_shift(x, 16)
+    return x
+
+
+def rounded(x: Any, step: Any, slot: str) -> Any:
+    """Return float32 values as bfloat16, rounded up or down at random, right in the mean.
+
+    A change below half of the last place, as that of a second moment with beta_2=0.999, would be
+    lost in each step if values were rounded to the nearest. The chance decides by the 16 bits that
+    are kept, the step and the slot: by no generator, no layout and no backend. The bits that are
+    rounded off have no part in it, or the last of them, in which compilers differ, would decide.
+
+    Args:
+        x: Values in float32.
+        step: Number of the step, a scalar tensor.
+        slot: Name of the slot.
+    """
+    bits = backend.bits_of(x)
+    number = ops.cast(step, "int32") & 0x7FFFFFFF
+    start = _mixed(_mixed(number ^ (zlib.crc32(slot.encode()) & 0x7FFFFFFF)) ^ 0x2545F491)
+    mixed = _mixed((ops.right_shift(bits, 16) & 0xFFFF) ^ start)
+    dither = ops.right_shift(mixed, 8) & 0xFFFF
+    up_or_down = backend.from_bits((bits + dither) & -0x10000)
+    return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")
+
+
+# ---- All slots of a variable -------------------------------------------------------------------
+
+
+def names_without_scales(names: Sequence[str], stored: Sequence[Stored]) -> list[str]:
+    """Return the names of the slots that a rule knows."""
+    scales = {one.slot + SCALES for one in stored if one.dtype == "int8"}
+    return [name for name in names if name not in scales]
+
+
+def in_row_blocks(stored: Sequence[Stored], slots: Mapping[str, Any]) -> bool:
+    """Return whether no slot has blocks of values from several rows."""
+    return all(len(slots[s.slot + SCALES].shape) == 2 for s in stored if s.dtype == "int8")
+
+
+def read_slots(
+    names: Sequence[str], slots: Sequence[Any], stored: Sequence[Stored], dtype: str
+) -> list[Any]:
+    """Return the slots that a rule knows, in the dtype of its arithmetic."""
+    if not stored:
+        return list(slots)
+    ways = {one.slot: one for one in stored}
+    found, read = dict(zip(names, slots, strict=True)), []
+    for name in names_without_scales(names, stored):
+        value, way = found[name], ways.get(name)
+        if way is not None and way.dtype == "int8":
+            value = decode(value, found[name + SCALES], way.signed)
+        elif way is not None:
+            value = ops.cast(value, dtype)
+        read.append(value)
+    return read
+
+
+def written_slots(
+    new: Mapping[str, Any],
+    old: Mapping[str, Any],
+    stored: Sequence[Stored],
+    step: Any,
+) -> dict[str, Any]:
+    """Return slots as they are stored, with their scales, from those that a rule has returned.
+
+    Args:
+        new: New values by name. Slots that are missing stay as they are.
+        old: What is stored now, by name.
+        stored: How.
+        step: Number of the step.
+    """
+    if not stored:
+        return dict(new)
+    written = dict(new)
+    for name, dtype, signed in stored:
+        value = written.get(name)
+        if value is None:
+            continue
+        if dtype == "int8":
+            scales = tuple(old[name + SCALES].shape)
+            written[name], written[name + SCALES] = encode(value, scales, signed)
+        else:
+            written[name] = rounded(value, step, name)
+    return written
