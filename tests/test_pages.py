@@ -152,6 +152,7 @@ GIVEN = {
     ),
     "docs/user_guide/solvers.md": (small_model, small_model, small_model),
     "docs/user_guide/workers.md": (small_model,),
+    "docs/user_guide/sharding.md": (small_model_on("jax"), small_model_on("torch")),
     "docs/migration/tensorflow1.md": (for_verbs, in_a_graph),
     "docs/migration/tensorflow_addons.md": (small_model,),
     "docs/migration/keras2.md": (small_model, of_keras2, with_optax),

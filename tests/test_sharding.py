@@ -108,7 +108,8 @@ def test_other_backends_refuse():
 def test_other_backends_load_what_jax_has_saved():
     again = keras_tfopt.Adam.from_config(keras_tfopt.Adam(shard_state=True).get_config())
     variable = keras.Variable(np.ones(3, "float32"))
-    with pytest.warns(UserWarning, match="It was loaded so, and keeps its state whole"):
+    warned = pytest.warns(UserWarning, match="It was loaded so, and keeps its state whole")
+    with warned, keras_tfopt.engine.plain():
         again.apply([keras.ops.ones(3)], [variable])
     assert again.shard_state and variable.numpy()[0] < 1
 
@@ -116,3 +117,30 @@ def test_other_backends_load_what_jax_has_saved():
 def test_not_a_bool():
     with pytest.raises(TypeError, match="`shard_state` must be a bool. Received: 4"):
         keras_tfopt.Adam(shard_state=4)
+
+
+@pytest.mark.backends("jax", reason="meshes are JAX's")
+def test_meshes_of_several_processes_are_refused(monkeypatch):
+    import jax
+
+    with keras.distribution.DataParallel(devices=keras.distribution.list_devices()[:1]).scope():
+        variable = keras.Variable(np.zeros(3, "float32"))
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(ValueError, match="devices of 2 processes, which could not save"):
+            keras_tfopt.Adam(shard_state=True).build([variable])
+
+
+def test_describe_state(capsys):
+    """On one device everything is whole; wrappers come before what is inside."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
+    optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1, master_weights=True))
+    table = keras_tfopt.describe_state(optimizer, model)
+    rows = [r for r in table.rows if r["variable"] == model.trainable_variables[0].path]
+    assert [(r["state"], r["shape"], r["split"], r["bytes"]) for r in rows] == [
+        ("average", (3, 2), "whole", 24),
+        ("momentum", (3, 2), "whole", 24),
+    ]
+    assert table.here == table.total == sum(r["bytes"] for r in table.rows)
+    assert str(table) in capsys.readouterr().out
+    with pytest.raises(TypeError, match="`optimizer` must be an optimizer of keras_tfopt"):
+        keras_tfopt.describe_state(keras.optimizers.Adam(), model)

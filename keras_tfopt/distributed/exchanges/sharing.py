@@ -1,0 +1,88 @@
+"""Steps in which each worker updates the variables that it owns, and keeps their state alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tfopt.distributed.exchanges.workers import WorkersEngine
+from keras_tfopt.engine import Engine, WrappingEngine, innermost, parts, path_of
+
+
+class SharingEngine(WorkersEngine):
+    """Runs `keras_tfopt.distributed.ShardedState` between workers."""
+
+    is_engine = True
+    must_be_outermost = True
+
+    def meets_workers(self) -> bool:
+        """Return whether the workers exchange weights after a step."""
+        return self.shards is not None
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Share the variables out, then create the state of those that are this worker's."""
+        if not self.built:
+            self._check_inner()
+            if self.exchange.size > 1:
+                self._check_unbuilt()
+                shards = self.exchange.shards()
+                shards.assign(variables)
+                for part in parts(self):
+                    part.shards = shards
+        super().build(variables)
+
+    def extend(self, variables: Sequence[Any]) -> None:
+        """Share out further variables, which the optimizer inside must not know yet."""
+        raise ValueError(
+            f"{type(self).__name__} must be built for all variables that it is going to update. "
+            f"Received, beyond those: {[path_of(variable) for variable in variables]}"
+        )
+
+    def _check_inner(self) -> None:
+        inner = innermost(self)
+        if not isinstance(inner, Engine):
+            raise ValueError(
+                f"{type(self).__name__} needs an optimizer of keras_tfopt inside, see "
+                f"keras_tfopt.from_keras. Received: {inner!r}"
+            )
+        if inner.scope == "model":
+            raise ValueError(
+                f"{type(self).__name__} needs a rule that moves one variable at a time. Received: "
+                f"{type(inner).__name__}, which sees all variables at once"
+            )
+        for part in parts(self.inner_optimizer):
+            hooks = [
+                hook
+                for hook in ("before_step", "after_step")
+                if isinstance(part, WrappingEngine) and part.has(hook)
+            ]
+            if hooks or isinstance(part, WorkersEngine):
+                why = f"has the hook {hooks[0]!r}" if hooks else "exchanges between workers itself"
+                raise ValueError(
+                    f"{type(self).__name__} needs wrappers inside that see one variable at a time. "
+                    f"Received: {type(part).__name__}, which {why}"
+                )
+
+    def _check_unbuilt(self) -> None:
+        built = [type(part).__name__ for part in parts(self.inner_optimizer) if part.built]
+        if built:
+            raise ValueError(
+                f"{type(self).__name__} must be built before the optimizer inside, which would "
+                f"have all of its state here. Received: {built[0]}, which is built"
+            )
+
+    def decide(
+        self, grads: list[Any], variables: list[Any]
+    ) -> tuple[list[Any], Any, dict[str, Any]]:
+        if self.shards is None:
+            return grads, None, {}
+        inside = [p for p in parts(self.inner_optimizer) if isinstance(p, WrappingEngine)]
+        everywhere = any(part.has("accept_step") for part in inside)
+        return self.shards.mean_gradients(grads, variables, everywhere), None, {}
+
+    def meet(self, grads: list[Any], places: list[int], moved: Any) -> None:
+        """Send the variables that have moved to the other workers."""
+        _, last = self._update_number()
+        if last is None or bool(last):
+            entries = [entry for entry in self._state.entries if not entry.rests]
+            self.shards.send_variables([entry.variable for entry in entries])
