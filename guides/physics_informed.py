@@ -39,7 +39,7 @@ from report import STYLES, backend_name, logarithmic, options, save
 import keras_tfopt
 
 args = options(__file__, fast="a few seconds")
-seconds = (10.0, 60.0) if not args.fast else (1.0, 3.0)  # Adam on both sides; what follows
+seconds = (10.0, 30.0) if not args.fast else (1.0, 3.0)  # Adam on both sides; what follows
 steps_per_epoch = 20
 
 """
