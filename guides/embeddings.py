@@ -54,7 +54,7 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}, {os.cpu_count()
 
 From eight tokens and the seven pairs in them, the model predicts the ninth token: one of the 499
 most frequent ones, or "a rarer one". Training, validation and test have different files. The
-vocabulary is that of the training files. Row 0 is for all else.
+vocabulary is that of the training files. Row 0 stands for all other tokens.
 """
 
 width, classes, dimension = 8, 500, 32
@@ -128,8 +128,8 @@ rates = (0.008, 0.016) if not args.fast else (0.004,)
 """
 ## Memory
 
-The largest size of the process shows what a step needs in addition to weights and state. Linux
-reports it, and can reset it. On other systems it is left out.
+The peak memory of the process shows what a step needs in addition to weights and state. Linux
+reports this peak and can reset it. On other systems the guide leaves it out.
 """
 
 
@@ -242,9 +242,9 @@ print(f"Total time: {time.perf_counter() - started:.0f} s")
 
 The cost of a step does not depend on the number of rows. The memory does.
 
-**Storage.** 10^9 rows of 64 float32 numbers are 256 GB. LazyAdam has two more numbers for each,
-768 GB together; Adagrad one, 512 GB. `catch_up` adds 4 GB. Sixteen hosts with 64 GB each hold
-LazyAdam's with 48 GB on each. On JAX:
+**Storage.** 10^9 rows of 64 float32 numbers take 256 GB. LazyAdam keeps two more numbers for each
+of them, which makes 768 GB. Adagrad keeps one, which makes 512 GB. `catch_up` adds 4 GB. On sixteen
+hosts, LazyAdam takes 48 GB on each. On JAX:
 
     mesh = keras.distribution.DeviceMesh((1, 16), ("batch", "model"), devices)
     layout = keras.distribution.LayoutMap(mesh)
@@ -252,23 +252,26 @@ LazyAdam's with 48 GB on each. On JAX:
     keras.distribution.set_distribution(
         keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
 
-puts rows 0 to 62.5 * 10^6 - 1 on the first host, and so on. State of the shape of the table is
-laid out as the table is. Row numbers fit into int32 up to 2.1 * 10^9.
+puts the first 62.5 million rows on the first host, and so on. State of the table's shape is laid
+out in the same way. Row numbers fit into int32 up to 2.1 * 10^9.
 
-**A step** of 65,536 ids, all different, reads and writes 65,536 rows of 3 * 64 numbers: 50 MB are
-read and 50 MB written, on all hosts together; 6 MB on each of 16. Between hosts go the ids
-(0.26 MB), the rows that are looked up (16.8 MB) and their gradients (16.8 MB). With ids known on
-all hosts, each host fills in the rows it has, and a sum over the hosts completes them: a ring
-moves 2 * 15/16 of 16.8 MB through each link, 31 MB, which take 2.5 ms at 100 Gbit/s; the
-gradients are known everywhere then, and each host takes those of its rows. Dense training would
-move no more between hosts, but read and write 7 * 16 GB on each in every step: seconds.
+**A step** of 65,536 different ids reads and writes 65,536 rows of 3 * 64 numbers. All hosts
+together read 50 MB and write 50 MB, which is 6 MB on each of 16. The hosts exchange the ids
+(0.26 MB), the rows that are looked up (16.8 MB) and their gradients (16.8 MB). All hosts know the
+ids. Each host fills in the rows it has, and a sum over the hosts completes them. In a ring, this
+moves 2 * 15/16 of 16.8 MB through each link. That is 31 MB, or 2.5 ms at 100 Gbit/s. Then all hosts
+know the gradients, and each takes those of its rows. Dense training would exchange no more, but
+each host would read and write 7 * 16 GB in every step, which takes seconds.
 
-**What is missing.** The compiler decides how rows travel: for a table divided by rows it sends,
-as here, sums of the length of all ids, where an exchange of each id with the host that has it
-(all-to-all) would send a sixteenth. Columns divided instead (`(None, "model")`) need no exchange
-of rows but of activations. The initial values are made on the hosts that keep them only if the
-initializer is traced, and a checkpoint of 768 GB has to be written by all hosts, each its part:
-Keras's files are written by one. On torch and TensorFlow, Keras divides no tables; there
-`DistributedDataParallel` and `MirroredStrategy` copy them to every device. Rows that are never
-looked up again keep their memory: nothing is evicted, and ids are not hashed.
+**What is missing.**
+
+- The compiler decides how rows travel. For a table divided by rows it sums over all ids, as above.
+  An exchange of each id with the host that has its row (all-to-all) would send a sixteenth of that.
+  A table divided by columns (`(None, "model")`) exchanges activations instead of rows.
+- Each host makes its own initial values only if the initializer is traced.
+- One host writes Keras's files. A checkpoint of 768 GB would have to be written by all hosts.
+- On PyTorch and TensorFlow, Keras divides no tables. `DistributedDataParallel` and
+  `MirroredStrategy` copy them to every device.
+- Rows that are never looked up again keep their memory. Nothing is evicted, and ids are not
+  hashed.
 """

@@ -36,7 +36,7 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 """
 ## The data
 
-Scans of 28x28 pixels, with a margin, in the three colors that the network wants.
+The images are scans of 28x28 pixels, with a margin, in the three colors that the network takes.
 """
 
 images, labels = digits()
@@ -89,8 +89,9 @@ learned = backbone.get_weights()
 """
 ## Groups
 
-`layer_decay` spreads the layers over six levels here; the factor of the head is 1. `no_decay` names
-what weight decay leaves alone: biases and normalizations. All groups that match a variable apply.
+Here `layer_decay` spreads the layers over six levels. The factor of the head is 1. `no_decay` names
+the variables without weight decay: biases and those of normalization layers. All groups that match
+a variable apply.
 """
 
 model = with_head(backbone)

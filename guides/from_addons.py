@@ -12,9 +12,9 @@ Accelerator: None
 
 `guides/from_addons/train.py` is a program of Keras 2.15 and TensorFlow Addons 0.23: scanned digits,
 LAMB with a cyclical learning rate and weight decay, and a moving average around it. TensorFlow
-Addons is no longer developed, and does not run with Keras 3. Here the same program runs with
-Keras 3, on whichever backend, from the same weights on the same batches, and is compared with what
-the original computed: its losses are in `guides/from_addons/training.json`.
+Addons is no longer developed, and does not run with Keras 3. This guide runs the same program with
+Keras 3 on any backend, from the same weights and on the same batches. It compares the losses with
+those of the original, which are in `guides/from_addons/training.json`.
 
     pip install 'keras_tfopt[guides]'
     KERAS_BACKEND=jax python guides/from_addons.py
@@ -52,8 +52,8 @@ program = json.loads((HERE / "training.json").read_text())
 """
 ## The data
 
-As the program had them: 1,797 scans that come with scikit-learn, in batches of 256, drawn by the
-same generator.
+The data are those of the program: 1,797 scans that come with scikit-learn, in batches of 256. The
+same generator draws the batches.
 """
 
 images, labels = load_digits(return_X_y=True)
@@ -65,8 +65,8 @@ batches = np.random.RandomState(1).randint(0, len(training), (300, 256))
 """
 ## The program
 
-`tf.keras` becomes `keras`; the optimizers stay as they are. The weights at the start are those of
-the original, which another Keras would draw differently.
+`tf.keras` becomes `keras`. The optimizers stay as they are. The initial weights are read from the
+original, because Keras 3 would draw others.
 """
 
 
@@ -162,8 +162,8 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"Averages of a checkpoint: {accuracy(model):.4f}")
 
 """
-What cannot work as before raises an error. `keras_tfopt.addons.names()` lists for every name what
-it maps to and what differs; `decay` and `lr`, which Keras 3 has no longer, keep their meaning
+What cannot work as before raises an error. `keras_tfopt.addons.names()` lists what each name maps
+to and what differs. The arguments `decay` and `lr`, which Keras 3 no longer has, keep their meaning
 there.
 """
 

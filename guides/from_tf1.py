@@ -12,8 +12,8 @@ Accelerator: None
 
 `guides/from_tf1/train.py` is a program of TensorFlow 1.15: placeholders, a session, a `Saver`, and
 `tf.contrib.opt.LARSOptimizer` with large batches of scanned digits. It trained for 300 steps and
-saved a checkpoint after 150. Here the second half is trained by Keras 3, on whichever backend,
-from that checkpoint, and compared with what the program itself did then: its losses are in
+saved a checkpoint after 150. Here Keras 3 trains the second half from that checkpoint, on any
+backend. The guide compares the losses with those of the program, which are in
 `guides/from_tf1/going_on.json`.
 
 Weights alone are not enough. LARS has a momentum for each variable, and its learning rate falls
@@ -52,8 +52,8 @@ program = json.loads((HERE / "from_tf1" / "going_on.json").read_text())
 """
 ## The data
 
-As the program had them: 1,797 scans that come with scikit-learn, in batches of 512, drawn by the
-same generator.
+The data are those of the program: 1,797 scans that come with scikit-learn, in batches of 512. The
+same generator draws the batches.
 """
 
 images, labels = load_digits(return_X_y=True)
@@ -65,7 +65,7 @@ batches = np.random.RandomState(1).randint(0, len(training), (300, 512))
 """
 ## What is in the checkpoint
 
-Every tensor, with what its name means.
+This prints every tensor and what its name means.
 """
 
 legacy.inspect_checkpoint(prefix)
@@ -81,8 +81,8 @@ A path in `skip_list` was a part of a name then, and is a part of a path now.
     logits = tf.layers.dense(hidden, 10)                        keras.layers.Dense(10)
     LARSOptimizer(rate, skip_list=["bias"], ...)                keras_tfopt.LARS(rate, ...)
 
-Code that has to keep its `minimize` and `apply_gradients` would take `legacy.LARSOptimizer`, with
-the arguments as they are. A program that has to stay as a whole runs on TensorFlow 2 with
+Code that keeps `minimize` and `apply_gradients` takes `legacy.LARSOptimizer`, with the same
+arguments. A program that has to stay as a whole runs on TensorFlow 2 with
 `import tensorflow.compat.v1 as tf` and `import keras_tfopt.legacy as opt`. For `tf.layers` and
 `tf.nn.rnn_cell` it needs `pip install tf_keras` and `TF_USE_LEGACY_KERAS=1`; `tf.estimator` is
 gone.
@@ -106,10 +106,10 @@ model = network()
 """
 ## Step 2: the state
 
-Variables are found by their names, `dense/kernel` and `dense_1/kernel`, the momentum of each by
-the name that LARS gave it, `dense/kernel/LARSOptimizer`, and the number of steps in `global_step`.
-If anything were missing, left over or of another shape, this would raise an error with the same
-report, and change nothing.
+Variables are found by their names, `dense/kernel` and `dense_1/kernel`. The momentum of each has
+the name that LARS gave it, `dense/kernel/LARSOptimizer`. The number of steps is `global_step`. If
+anything is missing, left over or of another shape, this raises an error with the same report and
+changes nothing.
 """
 
 report = legacy.load_checkpoint(prefix, model, model.optimizer)
@@ -118,8 +118,8 @@ print(report)
 """
 ## Step 3: the training
 
-`session.run(train, feed)` in a loop becomes `fit`; here `train_on_batch`, to have each batch as
-the program had it.
+`session.run(train, feed)` in a loop becomes `fit`. This guide calls `train_on_batch`, so that each
+batch is the one that the program had.
 """
 
 

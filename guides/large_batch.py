@@ -11,9 +11,9 @@ Accelerator: None
 ## Why large batches are hard
 
 With batches that are 24 times as large, an epoch has 24 times fewer steps. The usual recipe makes
-each step larger in the same proportion (linear scaling), climbs to that learning rate while the
-weights are still random (warm-up), and lets it fall by a polynomial. Above some size it breaks: a
-learning rate that is right for one layer is too much for another. LARS gives each layer a step in
+each step larger in the same proportion (linear scaling). The learning rate climbs while the weights
+are still random (warm-up), and then falls by a polynomial. With very large batches this fails: a
+learning rate that is right for one layer is too large for another. LARS gives each layer a step in
 proportion to the size of its weights.
 
 Here both train the same network for the same number of epochs with batches of 125 to 3,000
@@ -35,7 +35,8 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 """
 ## The data
 
-5,000 scans of digits: 3,000 to train on, 1,000 to choose the learning rate by, 1,000 to test.
+There are 5,000 scans of digits: 3,000 to train on, 1,000 to choose the learning rate by, and 1,000
+to test.
 """
 
 images, labels = digits()
@@ -45,7 +46,7 @@ train, validation, test = ((images[part], labels[part]) for part in np.split(ord
 """
 ## The network
 
-Normalization keeps the signals in a usual range, whatever a first large step did.
+Normalization keeps the signals in a usual range, also after a first step that was too large.
 """
 
 
@@ -62,14 +63,14 @@ def network():
 """
 ## The schedule, and both sides
 
-The learning rate is given for the smallest batch, and multiplied by how much larger the batch is.
-A fifth of the steps is warm-up, the rest a decay of power 2: both are in
-`keras_tfopt.schedules.WarmUpPolynomialDecay`.
+The learning rate is given for the smallest batch. For a batch that is k times as large, it is
+multiplied by k. The first fifth of the steps is warm-up. After that, the rate decays with power 2.
+`keras_tfopt.schedules.WarmUpPolynomialDecay` does both.
 
 LARS multiplies the learning rate by `eeta` and by the ratio of two norms. The paper has
-`eeta=0.001` and learning rates from 1 to 30; `eeta=0.1` and a hundredth of those are the same
-steps, and one grid of learning rates can serve both sides. By custom LARS skips biases and the
-parameters of normalization layers: `keras_tfopt.normalization_and_bias` finds them in a model.
+`eeta=0.001` and learning rates from 1 to 30. With `eeta=0.1` and a hundredth of those rates, the
+steps are the same, and one grid of learning rates fits both sides. LARS usually skips biases and
+the parameters of normalization layers: `keras_tfopt.normalization_and_bias` finds them in a model.
 """
 
 smallest = 125
@@ -120,9 +121,9 @@ results = {
 """
 ## Results
 
-Two answers for each side. **Scaled**: the learning rate is chosen once, with the smallest batch,
-and scaled from there on. **Tuned**: it is chosen anew for each batch size, from the same grid.
-The test images are used for neither choice.
+There are two answers for each side. **Scaled**: the learning rate is chosen once, with the smallest
+batch, and then scaled. **Tuned**: it is chosen anew for each batch size, from the same grid. No
+choice uses the test images.
 """
 
 tested = {}

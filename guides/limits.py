@@ -3,7 +3,7 @@ Title: Clipping and decoupled decay
 Author: keras_tfopt contributors
 Date created: 2026/11/20
 Last modified: 2026/11/20
-Description: Three ways to keep weights small with Adam, and how each hangs on the learning rate.
+Description: Three ways to keep weights small with Adam, and how each depends on the learning rate.
 Accelerator: None
 """
 
@@ -12,14 +12,15 @@ Accelerator: None
 
 - **L2 in the loss** adds the weight to the gradient. Adam divides gradients by their usual size, so
   a weight with large gradients is held back less than one with small gradients.
-- **Decoupled decay** takes a part of each weight away before the step; Adam's moments never see it.
-- **Clipping of variables** lets weights be until a norm reaches a limit: here the norm of all
-  weights into a unit.
+- **Decoupled decay** takes a part of each weight away before the step. Adam's moments do not see
+  it.
+- **Clipping of variables** changes weights only where a norm exceeds a limit. Here it is the norm
+  of all weights into a unit.
 
 The last two are wrappers and go around any optimizer, of this package or of Keras:
-`keras_tfopt.DecoupledWeightDecay` and `keras_tfopt.VariableClipping`. Gradients are clipped by the
-arguments `clipnorm`, `clipvalue` and `global_clipnorm` of every optimizer; all sides here have the
-last.
+`keras_tfopt.DecoupledWeightDecay` and `keras_tfopt.VariableClipping`. The arguments `clipnorm`,
+`clipvalue` and `global_clipnorm` of every optimizer clip gradients. All sides here have
+`global_clipnorm`.
 """
 
 import keras
@@ -37,8 +38,8 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 """
 ## The task
 
-Something that a network must not learn by heart: 1,000 scans of digits, of which a quarter has a
-random label. 1,000 to choose by and 3,000 to test have right ones.
+The network must not learn its data by heart: of 1,000 scans of digits, a quarter has a random
+label. The 1,000 scans to choose by and the 3,000 to test have the right ones.
 """
 
 images, labels = digits()
@@ -57,7 +58,8 @@ rates = (0.001, 0.004, 0.016) if not args.fast else (0.004,)
 does. The default does not, as in the paper and in TensorFlow 1. Biases do not decay:
 `keras_tfopt.no_vectors`.
 
-Both kinds of decay get the same strengths, which have to span far: they are not in the same units.
+Both kinds of decay get the same strengths. These span a wide range, because the two kinds do not
+have the same units.
 """
 
 
@@ -111,7 +113,7 @@ runs = {
 """
 ## Results
 
-The validation images choose learning rate and strength, the test images are looked at once.
+Learning rate and strength are chosen by the validation images. The test images are used once.
 """
 
 

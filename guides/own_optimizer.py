@@ -15,7 +15,7 @@ the scalars of the step, and returns the new variable and the new state. Everyth
 the base class, on TensorFlow, JAX and PyTorch: compilation, row gradients, clipping, weight decay,
 accumulation, half precision, saving.
 
-The example is AdaBelief (Zhuang et al., 2020). This package has it; here it is written once more.
+The example is AdaBelief (Zhuang et al., 2020). This package has it. Here it is written once more.
 Adam divides by the size of the gradient. AdaBelief divides by the distance between the gradient
 and its average:
 
@@ -116,8 +116,8 @@ if max(differences) > 1e-5:
 ## A rule from a rule
 
 A rule is an ordinary class. It may have properties and methods of its own, and derive from another
-rule. Gradient centralization (Yong et al., 2020) takes from the gradient of a kernel its mean over
-the inputs; what then happens to it is AdaBelief, by `super()`. It must see a kernel in its shape,
+rule. Gradient centralization (Yong et al., 2020) subtracts from the gradient of a kernel its mean
+over the inputs. Then `super()` does what AdaBelief does. The rule must see the shape of a kernel,
 so it says `scope = "variable"`.
 """
 
@@ -153,7 +153,7 @@ if apart > 1e-5:
 ## Rows that stay
 
 A `RowGradient` names the rows that it touches, as a lookup in `keras_tfopt.layers.Embedding` does.
-Nothing had to be written for that.
+The rule has no code for that.
 """
 
 table = keras.Variable(start)
@@ -168,7 +168,7 @@ if changed.tolist() != [3, 7]:
 ## In `fit`, compared with Adam
 
 Both get the same learning rates, initial weights and batches: 4,000 scans of digits, and 1,000 to
-validate. Options of the base class, such as `global_clipnorm`, need no line of code.
+validate. Options of the base class, such as `global_clipnorm`, work without any code in the rule.
 """
 
 images, labels = digits()

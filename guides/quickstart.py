@@ -108,7 +108,7 @@ Both sides take 3 x 8 steps. Then ours goes on for three passes through the whol
 """
 ## 2. Digits at a large batch
 
-5,000 scans from MNIST: three batches to train on, one to choose by, one to test.
+There are 5,000 scans from MNIST: three batches to train on, one to choose by, and one to test.
 """
 
 batch, epochs = (1000, 12) if not args.fast else (100, 1)
@@ -129,8 +129,8 @@ def convolutional_network():
 
 
 """
-Usual for large batches, and here for both sides: the learning rate climbs to its peak while the
-weights are still random, then falls.
+As usual for large batches, the learning rate climbs to its peak while the weights are still random,
+and then falls. It does so on both sides.
 """
 
 
@@ -180,9 +180,9 @@ large_batch = Comparison(
 """
 ## Training
 
-PyTorch compiles a rule in the background, while training goes on. Here steps are timed, so it is
-asked to do that first, and keeps what it has made in `build/torch_compile`. The other backends
-compile whole training steps, a second or two each.
+On PyTorch, rules are compiled in the background while training goes on. Here steps are timed, so
+rules are compiled first, and kept in `build/torch_compile`. The other backends compile whole
+training steps, which takes a second or two for each.
 """
 
 
@@ -204,9 +204,8 @@ if keras.backend.backend() == "torch":
     print(f"... {time.perf_counter() - began:.0f} s. It is kept in {folder}")
 
 """
-The sides take turns at each learning rate, so that a slow minute of the machine hits both.
-Whether XLA compiles the training step is Keras's own choice for the backend and the device: asked
-once, then passed to everyone.
+The sides take turns at each learning rate, so that a slow minute of the machine affects both. Keras
+chooses by backend and device whether XLA compiles the training step. All sides get the same choice.
 """
 
 

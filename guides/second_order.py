@@ -13,7 +13,7 @@ Accelerator: None
 **Shampoo** keeps a matrix for each dimension of a weight and multiplies the gradient by its inverse
 root, so that it sees how the entries of a row or a column move together; Adam sees each entry by
 itself. **GGT** looks at all weights as one vector, and at the last ten gradients as directions in
-which it is steep. A step of either has more to compute. Do they need fewer of them?
+which it is steep. A step of either takes more computation. Do they need fewer steps?
 
 All four train the same autoencoder on scanned digits: the same initial weights, batches and
 learning rates. The guide prints the steps and the seconds that each needed, with the best of its
@@ -77,8 +77,8 @@ epochs = 15 if not args.fast else 2
 """
 ## The task
 
-4,000 scans to train on, 1,000 to choose by: an autoencoder has to press 784 pixels into 32
-numbers and find them again.
+There are 4,000 scans to train on and 1,000 to choose by. An autoencoder turns 784 pixels into 32
+numbers, and these into the pixels again.
 """
 
 images, _ = digits()
@@ -100,8 +100,8 @@ def autoencoder():
 """
 ## Training
 
-The time of a step is taken around the step alone: not validation, and not the compilation in the
-first steps, for which the median of the others stands.
+The time of a step is that of the step alone, without validation. The first steps compile. Their
+time is replaced by the median of the others.
 """
 
 

@@ -33,7 +33,7 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 """
 ## The task
 
-A small network on 4,000 scans of digits; 1,000 to validate.
+A small network learns 4,000 scans of digits. 1,000 more validate it.
 """
 
 images, labels = digits()

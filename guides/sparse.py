@@ -14,10 +14,10 @@ A linear model of text has a weight for each word and class, and most of them sa
 $\\lambda |x|$ in the loss makes such weights small, but a step of gradient descent nearly never
 ends at zero exactly. Ftrl, AdagradDA and the proximal methods do not put the penalty into the
 gradient: they solve for the new weight with the penalty as it is, and where the gradients are
-weaker than the penalty, the solution is zero. Such weights need not be stored or computed with.
+weaker than the penalty, the solution is zero. A program need not store such weights.
 
-The text: the source of Python's standard library. From a snippet of 100 tokens, the model tells
-which of eight packages it is from.
+The text is the source of Python's standard library. From 100 tokens, the model tells which of eight
+packages they are from.
 """
 
 import keras
@@ -116,8 +116,8 @@ for side in sides:
 """
 ## Results
 
-For each contender: the sparsest model that is, on the validation snippets, at most 0.03 below the
-best of all models, and how many of its weights are left.
+The table shows for each contender the sparsest model whose accuracy on the validation snippets is
+at most 0.03 below that of the best model, and how many of its weights are left.
 """
 
 goal = max(chosen for runs in results.values() for chosen, _, _ in runs) - 0.03

@@ -39,9 +39,9 @@ args = options(__file__, fast="fewer steps, one other backend", part="after; for
 """
 ## The model and the data
 
-Averages of the weights around Nadam: two moments, the averages, the number of steps, and a
-learning rate that depends on it. Batches are taken in the order of the data, so that each process
-sees the same.
+The optimizer is Nadam with averages of the weights around it. Its state is two moments, the
+averages and the number of steps, on which the learning rate depends. Batches are taken in the order
+of the data, so that each process sees the same.
 """
 
 before, after = (60, 40) if not args.fast else (6, 4)
@@ -76,8 +76,8 @@ def network():
 `before` trains and saves. `after` loads the file and goes on. `fresh` does the same without the
 state of the optimizer, to show what is lost when only weights are saved.
 
-A saved model knows whether its steps were compiled by XLA, and TensorFlow and PyTorch on a CPU say
-no. JAX should compile nonetheless, so that is set to "auto" after loading.
+A saved model knows whether XLA compiled its steps. On a CPU, TensorFlow and PyTorch do not use XLA.
+JAX should, so the setting becomes "auto" after loading.
 """
 
 

@@ -42,13 +42,12 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 ## The optimizers
 
 Each begins with a learning rate as its authors or [Recipes](../docs/recipes.md) give it for large
-networks, and Prodigy with a tenth of its estimate. The five trials multiply that by 1/4, 1, 4, 16
-and 64: small networks want larger rates. All other arguments stay. Weight decay is 0.01, for Lion
-0.1. Adam with weight decay is AdamW, which sets the targets. Muon leaves embeddings to Adam. SOAP
-and Distributed Shampoo raise an error for gradients that are not finite; `SkipNonFinite` leaves
-such steps out, so that a trial with too large a rate just fails. Learning rates warm up for a
-twentieth of the steps, and go to zero by a cosine. Only Schedule-Free does without the cosine, and
-is validated with its averages.
+networks. The five trials multiply that by 1/4, 1, 4, 16 and 64: small networks want larger rates.
+All other arguments stay. Weight decay is 0.01, for Lion 0.1. Adam with weight decay is AdamW, which
+sets the targets. Muon leaves embeddings to Adam. SOAP and Distributed Shampoo raise an error for
+gradients that are not finite; `SkipNonFinite` leaves such steps out, so that a trial with too large
+a rate just fails. Learning rates warm up for a twentieth of the steps, and go to zero by a cosine.
+Only Schedule-Free does without the cosine, and is validated with its averages.
 """
 
 decay = {"weight_decay": 0.01}
@@ -60,7 +59,7 @@ sides = {
     "AdEMAMix": (1e-3, lambda rate: keras_tfopt.AdEMAMix(rate, warmup_steps=steps, **decay)),
     "MARS": (3e-3, lambda rate: keras_tfopt.MARS(rate, **decay)),
     "Lion": (1e-4, lambda rate: keras_tfopt.Lion(rate, weight_decay=0.1)),
-    "Prodigy": (0.1, lambda rate: keras_tfopt.Prodigy(rate, safeguard_warmup=True, **decay)),
+    "Prodigy": (1.0, lambda rate: keras_tfopt.Prodigy(rate, safeguard_warmup=True, **decay)),
     "Schedule-Free AdamW": (2.5e-3, lambda rate: keras_tfopt.ScheduleFreeAdamW(rate, **decay)),
     "Muon": (
         0.02,

@@ -60,11 +60,11 @@ epochs, batch, often = (12 if not args.fast else 4), 20, 20
 ## Methods
 
 The period says how many updates there are between two exchanges. Inside is momentum, where the
-method allows it. The center of `AGN` makes but one step in a period, so there it is Adam, whose
-steps do not depend on the size of gradients. `DiLoCo` has AdamW inside, as in its paper, and
-exchanges least of all. `rho=0` leaves out what else `ElasticAverage` does in each update, a pull
-that momentum would multiply. Without an exchange, any of these classes is the optimizer inside,
-which is what never exchanging means here.
+method allows it. The center of `AGN` makes only one step in a period, so it has Adam, whose steps
+do not depend on the size of gradients. `DiLoCo` has AdamW inside, as in its paper, and exchanges
+least of all. `rho=0` turns off the pull of `ElasticAverage` in each update, which momentum would
+multiply. The workers that never exchange use one of these classes without a connection: it then
+does what the optimizer inside does.
 """
 
 
@@ -156,8 +156,8 @@ if args.results:
 """
 ## Two workers
 
-If one of them fails, the other ends with an error that says who is missing, and the launcher gives
-back the status of the first.
+If one of them fails, the other ends with an error that names the missing one. The launcher returns
+the status of the one that failed first.
 """
 
 with tempfile.TemporaryDirectory() as folder:
@@ -173,8 +173,8 @@ with tempfile.TemporaryDirectory() as folder:
 Workers that have just exchanged have one model, except under `ElasticAverage`, which keeps them
 apart: the loss is the mean over the workers. In one run of this guide, on JAX with seed 0, model
 averaging came to the loss of the plain way, 0.14, with a tenth of its exchanges, and DiLoCo with a
-twentieth. Optimizers inside and their rates differ, so this does not say which method is best; and
-the half of the data alone, which needs no exchange, is not far behind on digits.
+twentieth. Optimizers inside and their rates differ, so this does not say which method is best. On
+digits, workers that never exchange are not far behind.
 """
 
 losses = {name: np.mean([one[name] for one in found], axis=0) for name in methods}

@@ -6,6 +6,7 @@ import re
 import keras
 import pytest
 
+from integration import guides
 from integration.guides import names
 from tests.cells import exhaustive
 from tests.programs import AS_USERS, ROOT, output_of
@@ -63,3 +64,19 @@ def test_a_notebook_runs_in_an_empty_folder(guide, monkeypatch, tmp_path):
     """One that brings files, and one that starts itself again."""
     text = output_of("-c", program(notebook(guide, monkeypatch)), cwd=tmp_path, **AS_USERS)
     assert "Traceback" not in text and list((tmp_path / "output").glob(f"{guide}-*.png"))
+
+
+def test_kept_results_say_where_they_are_from(tmp_path, monkeypatch):
+    """Without paths of this machine."""
+    results, kept = tmp_path / "results", tmp_path / "kept"
+    monkeypatch.setattr(guides, "RESULTS", results)
+    monkeypatch.setattr(guides, "KEPT", kept)
+    results.mkdir()
+    lines = ["loss 0.5", f"read {guides.ROOT}/data.txt", "", f"Curves: {results}/some.png"]
+    (results / "some.txt").write_text("\n".join(lines))
+    (results / "some.png").write_bytes(b"picture")
+    guides.keep("some", "keras")
+    head, *rest = (kept / "some.txt").read_text().splitlines()
+    assert rest == ["", "loss 0.5", "read data.txt"]
+    assert f"keras {keras.__version__}" in head and "cores" in head
+    assert (kept / "some.png").read_bytes() == b"picture"

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests import stepping
-from tests.compare import assert_close
+from tests import small_model, stepping
+from tests.cases import every_rule
+from tests.compare import assert_close, suited
 from tests.options import (
     CASE,
     INITIAL,
@@ -15,6 +16,18 @@ from tests.options import (
     gradients,
 )
 from tests.stepping import Rows, Runner, make_variable, to_numpy
+
+
+def rounded(grads, dtype):
+    """Return gradients with the digits of a type."""
+
+    def of(array):
+        return to_numpy(keras.ops.convert_to_tensor(array, dtype=dtype))
+
+    return {
+        path: Rows(of(g.values), g.indices) if isinstance(g, Rows) else of(g)
+        for path, g in grads.items()
+    }
 
 
 @pytest.mark.parametrize("master_weights", (False, True))
@@ -68,14 +81,30 @@ def test_options_on_half_precision_variables(dtype, name, mode):
     expected = Expected(case, start, **options)
     unit = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
     for grads in gradients(6, scale=options.get("loss_scale_factor", 1.0)):
-        rounded = {}
-        for path, g in grads.items():
-            array = keras.ops.convert_to_tensor(g.values if isinstance(g, Rows) else g, dtype=dtype)
-            array = to_numpy(array)
-            rounded[path] = Rows(array, g.indices) if isinstance(g, Rows) else array
-        runner.step(rounded)
-        expected.step(rounded)
+        grads = rounded(grads, dtype)
+        runner.step(grads)
+        expected.step(grads)
     for path, value in runner.values.items():
         assert_close(value, expected.x[path], 2 * unit, path)
     kept = [v.dtype for v in runner.optimizer.variables]
     assert set(kept) <= {"float32", "int32", "int64", "bool"}
+
+
+@every_rule
+def test_master_weights_take_the_steps_of_float32(case):
+    """Variables in bfloat16 are their copies, rounded."""
+    start = rounded(small_model.initial(paths=small_model.FEW), "bfloat16")
+    runner = Runner(case.make(master_weights=True), start, "compiled", "bfloat16")
+    reference = case.make_reference()
+    x = {path: value.astype("float64") for path, value in start.items()}
+    s = reference.start(x)
+    steps = ("normal", "masked", "normal")
+    for step, grads in enumerate(small_model.gradients(steps=steps, paths=small_model.FEW), 1):
+        grads = rounded(suited(grads, runner.values, reference), "bfloat16")
+        runner.step(grads)
+        x, s = reference.advance(grads, x, s, step)
+        for variable in runner.variables:
+            copy = to_numpy(runner.optimizer.slot(variable, "master_weight"))
+            what = f"{variable.path} after step {step}"
+            assert_close(copy, x[variable.path], 4 * case.tolerance(), what)
+            assert np.array_equal(to_numpy(variable), rounded({"": copy}, "bfloat16")[""])

@@ -164,7 +164,15 @@ def fitted(trainer, model, optimizer, **options):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 2},
+        {"groups": {"bias$": {"learning_rate_factor": 0.5}}, "use_ema": True, "ema_momentum": 0.5},
+    ],
+    ids=["plain", "accumulation", "groups and averages"],
+)
 def test_no_distance_is_plain_training(options):
     """Losses, metrics, statistics and random numbers are those of training without it."""
     plain = network()

@@ -19,7 +19,7 @@ import notebooks
 import keras_tfopt
 from integration import catalogue
 from integration.documentation import kept, names, pictures, runs
-from integration.guides import BACKENDS
+from integration.guides import BACKENDS, KEPT
 from keras_tfopt import addons
 
 DOCS = Path(__file__).parents[1]
@@ -175,9 +175,20 @@ def guide(path):
         facts["Description"],
         links,
         *blocks,
+        *printed(path.stem),
     )
     nbformat.write(notebooks.notebook(path), DOCS / "guides" / f"{path.stem}.ipynb")
     return facts
+
+
+def printed(name):
+    """Return what a guide printed and drew when it last ran in full, if that is kept."""
+    text = KEPT / f"{name}.txt"
+    if not text.exists():
+        return []
+    where, _, output = text.read_text("utf-8").partition("\n")
+    picture = f"![What the guide drew](../measured/guides/{name}.png)"
+    return ["## What it printed", f"{where}:", f"```text\n{output.strip()}\n```", picture]
 
 
 def guides():

@@ -30,8 +30,9 @@ class SimplifiedAdEMAMix(Moments):
         beta_1: Decay of the sum, in [0, 1). Defaults to 0.99.
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.95.
         epsilon: Number >= 0 that keeps the denominator from zero. Defaults to 1e-8.
-        alpha: Weight of the present gradient, number >= 0. Defaults to 0. Small batches want
-            little, large ones more.
+        alpha: Weight of the present gradient, number >= 0. Defaults to 0. Its best value falls as
+            the batch grows: the authors found about 100 at 32,000 tokens, and nearly 0 at a
+            million.
         epsilon_root: $\epsilon_r \geq 0$, added inside of the root. Defaults to 0.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
