@@ -216,7 +216,7 @@ def rest_while_zero(optimizer: Any) -> Callable[[Any, Any], Pairs] | None:
 
 
 def _without_zeros(wrapper: Any, grads_and_vars: Any) -> Pairs:
-    """Return pairs as they were given, with None in the place of gradients that are zero."""
+    """Return pairs as they were given, with None for gradients that are zero."""
     given, pairs = wrapper._checked(grads_and_vars)
     if not backend.is_eager():
         raise RuntimeError(
