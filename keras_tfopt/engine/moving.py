@@ -156,12 +156,13 @@ class Scalars:
         norm: Callable[[Any], Any],
         touched: Any = None,
     ):
-        # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.
-        self._names = ["rows", "touched", "norm"]
+        names = ["rows", "touched", "norm"]
         for name, value in {**scalars, **facts}.items():
             if not name.startswith(HYPERPARAMETER):
                 setattr(self, name, value)
-                self._names.append(name)
+                names.append(name)
+        # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.
+        self._names = names
         self.rows = rows
         self.touched = touched
         self.norm = norm
