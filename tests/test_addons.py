@@ -129,11 +129,13 @@ def test_a_class_is_ours_with_the_defaults_of_the_original(name):
 
 
 def test_arguments_by_position():
+    """Positional arguments come in the order that TensorFlow Addons has."""
     same(addons.Yogi(0.02, 0.8, 0.9), keras_tfopt.Yogi(0.02, beta_1=0.8, beta_2=0.9, epsilon=1e-3))
     same(addons.AdamW(0.1, 0.02), keras_tfopt.AdamW(0.02, weight_decay=0.1, epsilon=1e-7))
 
 
 def test_options_of_keras_2():
+    """`lr`, `decay`, `use_locking` and `clipnorm` do what they did in Keras 2."""
     falling = keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5)
     same(addons.LazyAdam(lr=0.1, decay=0.5), addons.LazyAdam(falling))
     same(addons.COCOB(use_locking=True), addons.COCOB())
@@ -157,6 +159,7 @@ def test_options_of_keras_2():
     ],
 )
 def test_what_is_refused(make_one, error, message):
+    """Arguments without a counterpart raise an error that names them."""
     with pytest.raises(error, match=message):
         make_one()
 
@@ -233,6 +236,7 @@ def test_saved_arguments_have_the_meaning_that_they_had():
 
 
 def test_names_in_keras():
+    """`keras.optimizers.get` finds the classes by the names "Addons>..."."""
     assert type(keras.optimizers.get("Addons>LAMB")) is addons.LAMB
     assert isinstance(keras.optimizers.get("Addons>Yogi"), keras_tfopt.Yogi)
 
@@ -241,6 +245,7 @@ def test_names_in_keras():
 
 
 def test_exclusions_by_name():
+    """Variables that `exclude_from_weight_decay` matches do not decay; the config keeps it."""
     kernel, bias = after_steps(addons.AdamW(0.1, 0.01))
     kernel_too, still = after_steps(addons.AdamW(0.1, 0.01, exclude_from_weight_decay=["bias"]))
     np.testing.assert_array_equal(kernel, kernel_too)
@@ -251,6 +256,7 @@ def test_exclusions_by_name():
 
 
 def test_variables_that_decay_by_step():
+    """`decay_var_list` acts as an exclusion does, and must not change between steps."""
     optimizer = addons.AdamW(0.1, 0.01)
 
     def apply(grads, variables):
@@ -267,6 +273,7 @@ def test_variables_that_decay_by_step():
 
 @pytest.mark.parametrize("base", [addons.LazyAdam, keras.optimizers.SGD])
 def test_extended_classes(base):
+    """The class made by the function is made once, decays, and is saved with its arguments."""
     cls = addons.extend_with_decoupled_weight_decay(base)
     assert cls is addons.extend_with_decoupled_weight_decay(base)
     optimizer = cls(0.1, 0.01, exclude_from_weight_decay=["bias"])
@@ -323,6 +330,7 @@ def test_weights_and_averages_change_places():
 
 @pytest.mark.parametrize("update", [False, True])
 def test_checkpoint_of_averages(tmp_path, update):
+    """The file has the averages; the model gets them too if `update_weights` says so."""
     path = tmp_path / "averages.weights.h5"
     callback = addons.AverageModelCheckpoint(update, str(path), save_weights_only=True)
     model = trained(addons.MovingAverage(keras.optimizers.SGD(0.1), 0.9), callbacks=[callback])
@@ -336,6 +344,7 @@ def test_checkpoint_of_averages(tmp_path, update):
 
 
 def test_checkpoint_needs_averages(tmp_path):
+    """The callback refuses an optimizer that keeps no averages."""
     callback = addons.AverageModelCheckpoint(False, str(tmp_path / "a.weights.h5"))
     with pytest.raises(TypeError, match="MovingAverage"):
         trained("sgd", callbacks=[callback])
@@ -346,6 +355,7 @@ def test_checkpoint_needs_averages(tmp_path):
 
 @has_several
 def test_layers_have_optimizers_of_their_own(tmp_path):
+    """Each layer moves by its optimizer; a layer without one stays."""
     keras.utils.set_random_seed(1)
     first, still, last = (keras.layers.Dense(3) for _ in range(3))
     pairs = [(addons.LazyAdam(0.1), first), ("sgd", [last])]
@@ -374,5 +384,6 @@ def test_layers_have_optimizers_of_their_own(tmp_path):
 @pytest.mark.parametrize("pairs", [None, [], [("sgd", "dense")], ["sgd"], [("sgd", [])]])
 @has_several
 def test_wrong_pairs(pairs):
+    """The error for wrong pairs names the argument `optimizers_and_layers`."""
     with pytest.raises((TypeError, ValueError), match="`optimizers_and_layers`"):
         addons.MultiOptimizer(pairs)

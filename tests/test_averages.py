@@ -304,10 +304,13 @@ def test_no_averages_before_the_first_step():
 
 
 def test_no_averages_at_all():
+    """The error says which optimizers keep averages."""
     refused(trained(momentum), "no averages", "MovingAverage", "use_ema", "Momentum")
 
 
 def test_averages_of_two():
+    """Where two wrappers keep averages, `of` has to say whose are meant."""
+
     def make():
         return keras_tfopt.MovingAverage(keras_tfopt.Lookahead(momentum(), 4), 0.5)
 
@@ -382,4 +385,5 @@ assert two[0] != plain[0]
 @pytest.mark.backends("tensorflow", "jax", reason="Keras spreads no training on PyTorch by itself")
 @pytest.mark.spread
 def test_averages_on_two_devices():
+    """The assertions of a program that evaluates on two devices hold."""
     output_of("-c", PROGRAM, **AS_USERS)

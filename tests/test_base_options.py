@@ -52,6 +52,7 @@ def pairs(cases, names=OPTIONS):
 
 @pairs(CASES)
 def test_option(case, name):
+    """With each option, steps are those of NumPy, and rows without gradient rest."""
     runner = run_against_numpy(case, OPTIONS[name], "eager")
     if case.sparse == "rows" and not OPTIONS[name].get("use_ema"):  # averages round
         table = runner.values["table/embeddings"]
@@ -111,6 +112,8 @@ def test_option_in_fit(name):
     [name for name in OPTIONS if "gradient_accumulation_steps" not in OPTIONS[name]],
 )
 def test_rows_stay_rows(case, name, monkeypatch):
+    """No option makes a row gradient dense."""
+
     def refuse(rows):
         raise AssertionError("a row gradient was made dense")
 
@@ -238,6 +241,7 @@ def test_averages_of_a_training_that_ends_before_its_first_step():
 
 
 def test_names():
+    """A name may be given. It is the first part of the paths of state."""
     assert keras_tfopt.LazyAdam(name="mine").name == "mine"
     optimizer = keras_tfopt.LazyAdam()
     assert optimizer.name.startswith("lazy_adam")

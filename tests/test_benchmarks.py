@@ -27,6 +27,7 @@ SMALL = [(8, 8), (8,)]
 @pytest.mark.spread
 @pytest.mark.parametrize("rule", contenders.RULES)
 def test_a_row_of_the_table(rule):
+    """A measurement has all that its row of the table shows."""
     result = dense.measure(rule, "small", SMALL, budget=0.1, bandwidth=1e10)
     assert result["parameters"] == 72 and result["rounds"] >= 9
     assert result["milliseconds"]["ours"] > 0
@@ -37,6 +38,7 @@ def test_a_row_of_the_table(rule):
 
 @pytest.mark.spread
 def test_costs_that_medians_hide():
+    """First steps, growth over time and many variables are measured and shown."""
     assert 0.1 < costs.growth(steps=40, part=20) < 10
     assert costs.first_step("Adam") > 0
     found = costs.many_variables(5, steps=2)
@@ -95,6 +97,7 @@ def test_sides_of_the_training_benchmark_learn_the_same(monkeypatch):
 
 
 def test_comparison_tells_noise_from_change(tmp_path, capsys, monkeypatch):
+    """Only a ratio that moves out of the range of its runs counts as a change."""
     given = {
         "a": [{"same": 1.0, "slow": 1.0, "fast": 2.0}, {"same": 1.1, "slow": 1.02, "fast": 2.1}],
         "b": [{"same": 1.05, "slow": 1.2, "fast": 1.0}, {"same": 1.12, "slow": 1.3, "fast": 1.1}],
@@ -144,6 +147,7 @@ def test_rules_of_elements_read_what_the_benchmark_says():
 
 @pytest.mark.spread
 def test_what_is_around_an_optimizer_is_beside_it(monkeypatch):
+    """A wrapper is measured beside the optimizer that it is around."""
     name, pair = next(iter(modern.AROUND.items()))
     monkeypatch.setattr(modern, "AROUND", {name: pair})
     ((work, times, *_, inside),) = modern.around({"small": SMALL}, budget=0.05)

@@ -203,6 +203,7 @@ def cells_of_row(text, name):
 
 
 def test_matrix(matrix, tmp_path, capsys):
+    """The summary adds up reports of two backends, and says what failed and what is missing."""
     for backend, outcome in (("jax", ""), ("torch", '<failure message="wrong"/>')):
         report = tmp_path / f"{backend}-1-of-1.xml"
         report.write_text(REPORT.format(outcome=outcome), encoding="utf-8")
@@ -221,6 +222,7 @@ def test_matrix(matrix, tmp_path, capsys):
 
 
 def test_no_cells_are_no_success(matrix, tmp_path):
+    """A report without cells gives no summary."""
     report = tmp_path / "jax-1-of-1.xml"
     report.write_text("<testsuites/>", encoding="utf-8")
     assert matrix.summary([report]) is None

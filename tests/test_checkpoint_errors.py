@@ -82,6 +82,7 @@ def test_missing_unused_and_mismatched(built, tmp_path):
     ],
 )
 def test_another_optimizer(kind, optimizer, match):
+    """State of one optimizer is refused by another one."""
     assert_refused(legacy.CheckpointMismatch, match, recorded(kind), optimizer=optimizer())
 
 
@@ -102,6 +103,7 @@ def test_counts_that_differ_are_both_reported(tmp_path):
 
 
 def test_without_any_count(tmp_path):
+    """Without a global step the count stays; a schedule needs it, and that is an error."""
     prefix = changed(recorded("Momentum"), tmp_path, global_step=None)
     model, optimizer = dense(), keras_tfopt.Momentum(0.1)
     report = legacy.load_checkpoint(prefix, model, optimizer)

@@ -57,6 +57,7 @@ def test_nothing_is_changed():
 
 
 def test_lost_updates_are_seen():
+    """Updates too small for bfloat16 are reported, with `master_weights` as the remedy."""
     reports = [
         keras_tfopt.diagnose(build(keras_tfopt.Momentum(rate), "bfloat16"), batch=(IDS, LABELS))
         for rate in (1e-7, 1e5)
@@ -163,6 +164,7 @@ class Tags(keras.layers.Embedding):
     ],
 )
 def test_swapping_is_advised_where_it_helps(cls, regularizer, helps):
+    """The advice comes for tables of Keras that could be swapped, and is gone then."""
     table = cls(50, 3, embeddings_regularizer=regularizer)
     model = keras.Sequential(
         [keras.Input((4,), dtype="int32"), table, keras.layers.Flatten(), keras.layers.Dense(1)]

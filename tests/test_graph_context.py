@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 )
 @pytest.mark.parametrize("name", MAKE)
 def test_steps_in_a_branch(name, kind, flow, monkeypatch):
+    """A step inside of `cond` is made when its branch is taken, and only then."""
     monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", flow == "later")
     with session() as sess:
         x, acts = variable([1.0, -2.0], "x", kind), v1.placeholder("bool", [])
@@ -62,6 +63,7 @@ def test_steps_in_a_branch(name, kind, flow, monkeypatch):
 @pytest.mark.parametrize("flow", ["later", "of version 1"])
 @pytest.mark.parametrize("name", ["Adam", "LARS", "decay"])
 def test_steps_in_a_loop(name, flow, monkeypatch):
+    """Steps inside of `while_loop` are those of a loop in Python."""
     monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", flow == "later")
     with session() as sess:
         x = variable([1.0, -2.0], "x")
@@ -81,6 +83,7 @@ def test_steps_in_a_loop(name, flow, monkeypatch):
 @pytest.mark.parametrize("compiler", [False, True])
 @pytest.mark.parametrize("name", ["Adam", "LARS"])
 def test_steps_in_a_function(name, compiler):
+    """Steps inside of `tf.function` are those outside, with XLA or without."""
     with eagerly():
         x, count = tf.Variable([1.0, -2.0]), tf.Variable(0)
         optimizer = MAKE[name]()
@@ -168,6 +171,7 @@ def test_steps_in_a_function_and_of_keras_go_on_from_each_other(make, compiler):
 
 @every_kind
 def test_order_of_operations(kind):
+    """A step reads its gradient first, and is over when its operation is."""
     with session() as sess:
         x, g = variable([1.0], "x", kind), variable([0.0], "g", kind, trainable=False)
         count = counter(kind)
@@ -187,6 +191,7 @@ def test_order_of_operations(kind):
 @every_kind
 @pytest.mark.parametrize("gate", ["GATE_NONE", "GATE_OP", "GATE_GRAPH"])
 def test_gates(gate, kind):
+    """Every value of `gate_gradients` gives the same gradients and the same step."""
     optimizer = legacy.LazyAdamOptimizer(0.1)
     with session() as sess:
         x, y = variable([[1.0], [2.0]], "x", kind), variable([3.0], "y", kind)
@@ -228,6 +233,7 @@ def test_weight_of_the_loss_and_how_gradients_are_added(kind):
 @every_kind
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_counts_of_steps(dtype, kind):
+    """`global_step` of any dtype and kind goes up by one for each step."""
     with session() as sess:
         count = variable(7, "count", kind, dtype, trainable=False)
         x = variable([1.0], "x", kind)
@@ -265,6 +271,8 @@ def test_locks_are_taken_by_assignments():
 @every_kind
 @pytest.mark.parametrize("name", ["AdamOptimizer", "AdagradOptimizer"])
 def test_partitioned_variables(name, kind):
+    """Parts of a partitioned variable move as with the optimizers of TensorFlow."""
+
     def train(module):
         with session() as sess:
             x = v1.get_variable(
@@ -292,6 +300,7 @@ def test_partitioned_variables(name, kind):
 @every_kind
 @pytest.mark.parametrize("name", ["Adam", "decay", "multitask"])
 def test_constraints(name, kind):
+    """A constraint of a variable holds after a step."""
     with session() as sess:
         x = variable(
             [0.5, -0.5], "x", kind, constraint=lambda value: tf.clip_by_value(value, -0.1, 0.2)
@@ -336,6 +345,7 @@ print(json.dumps([
 
 
 def test_replicas():
+    """In a MirroredStrategy, our optimizers do what those of TensorFlow do."""
     done = subprocess.run(
         [sys.executable, "-c", REPLICAS],
         env={**os.environ, "KERAS_BACKEND": "tensorflow"},

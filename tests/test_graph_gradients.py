@@ -20,6 +20,7 @@ from tests.graphs import (
 @every_kind
 @pytest.mark.parametrize("index_dtype", ["int32", "int64"])
 def test_gradients_of_gathered_rows(kind, index_dtype):
+    """Repeated rows are summed, and a wrong `dense_shape` does not matter."""
     with session() as sess:
         x, y = (variable([[1.0], [2.0], [3.0]], kind=kind) for _ in range(2))
         indices = tf.constant([[2, 0], [2, 2]], index_dtype)
@@ -39,6 +40,7 @@ def test_gradients_of_gathered_rows(kind, index_dtype):
 
 @every_kind
 def test_gradients_of_unknown_shape(kind):
+    """Gradients that are placeholders without a shape move variables."""
     with session() as sess:
         x, y, z = (variable([1.0, 2.0], kind=kind) for _ in range(3))
         fed = v1.placeholder("float32")
@@ -59,6 +61,7 @@ def test_gradients_of_unknown_shape(kind):
 @pytest.mark.parametrize("shape", [(), (2, 3)])
 @pytest.mark.parametrize("name", ["AdagradOptimizer", "RegAdagradOptimizer", "AdamOptimizer"])
 def test_variables_of_unknown_shape(name, shape, kind):
+    """Variables without a static shape get slots and move."""
     with session() as sess:
         cls = getattr(legacy, name)
         use_resource = kind == "resource"
@@ -90,6 +93,7 @@ def test_variables_of_unknown_shape(name, shape, kind):
 
 @every_kind
 def test_gradients_that_are_variables(kind):
+    """A variable may be the gradient; its value at the step counts."""
     with session() as sess:
         x, g = variable([1.0, 2.0], kind=kind), variable([0.0, 0.0], kind=kind)
         train = legacy.LARSOptimizer(1.0, 0.0, 0.0, 1.0).apply_gradients([(g, x)])
@@ -114,6 +118,7 @@ def test_bfloat16_is_computed_in_bfloat16(kind):
 
 
 def test_layer_rates():
+    """`compute_lr` of LARS gives the rate by its formula, and as it is for what is skipped."""
     with session() as sess:
         x, b = variable([3.0, 4.0], "w"), variable([1.0], "bias")
         optimizer = legacy.LARSOptimizer(2.0, weight_decay=0.1, eeta=0.5, skip_list=["bias"])

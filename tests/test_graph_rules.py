@@ -140,6 +140,7 @@ CHANGING = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hyperparameters_in_every_form(name):
+    """A number, tensor, variable, placeholder or function gives the same step."""
     with session() as sess:
         given = arguments_of(name, NAMES[name], counter())
         numbers = {"learning_rate": given["learning_rate"], **CHANGING.get(name, {})}
@@ -204,6 +205,7 @@ def test_state_is_under_the_original_names(kind):
 @every_kind
 @pytest.mark.parametrize("name", ["AdamOptimizer", "NadamOptimizer", "LazyAdamOptimizer"])
 def test_powers_advance_in_every_operation_of_an_optimizer(name, kind):
+    """Two operations of one optimizer share its powers."""
     with session() as sess:
         optimizer = getattr(legacy, name)(beta1=0.5, beta2=0.25)
         x, y = variable([1.0], kind=kind), variable([1.0], kind=kind, dtype="float16")
@@ -218,6 +220,7 @@ def test_powers_advance_in_every_operation_of_an_optimizer(name, kind):
 
 
 def test_powers_of_adamax_and_of_the_gs_classes():
+    """AdaMax has one power; those of the GS classes follow the global step."""
     with session() as sess:
         x, count = variable([1.0]), counter()
         ada_max = legacy.AdaMaxOptimizer(beta1=0.5)
@@ -246,6 +249,7 @@ def test_powers_of_the_gs_classes_are_eagerly_those_of_the_last_step(name):
 
 
 def test_state_belongs_to_a_graph():
+    """In another graph, and eagerly, the same optimizer begins without state."""
     optimizers = [legacy.AdamOptimizer(), legacy.GGTOptimizer()]
     with pytest.warns(UserWarning, match="the constant 1 never changes"):
         optimizers.append(legacy.AdamGSOptimizer(1.0))
@@ -285,6 +289,7 @@ def test_state_of_two_sessions_is_apart():
 
 
 def test_slots_are_there_before_they_are_initialized():
+    """Slots exist once the step is built, for variables with a gradient."""
     with session() as sess:
         x, y = variable([[1.0, 2.0]], "x"), variable([3.0], "y")
         optimizer = legacy.RMSPropOptimizer(0.1, centered=True)
@@ -306,6 +311,7 @@ def test_slots_are_there_before_they_are_initialized():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_variables_without_elements(name):
+    """A variable with no elements is no obstacle to the others."""
     with session() as sess:
         count = counter()
         x, y = variable(np.zeros((0, 3)), "x"), variable([1.0, 2.0], "y")

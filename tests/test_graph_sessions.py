@@ -20,6 +20,8 @@ from tests.graphs import (
 @pytest.mark.parametrize("where", ["graph", "eager"])
 @pytest.mark.parametrize("name", ["Adam", "GGT"])
 def test_checkpoints_of_objects(name, where, tmp_path):
+    """`tf.train.Checkpoint` saves and restores the optimizer, in graphs and eagerly."""
+
     def train(sess, restored):
         x = v1.Variable([1.0, -2.0], name="x", use_resource=True)
         optimizer = MAKE[name]()
@@ -72,6 +74,8 @@ def test_checkpoints_of_objects_with_slots_of_other_shapes(shape, more, tmp_path
 
 
 def test_a_session_that_is_monitored_goes_on(tmp_path):
+    """A MonitoredTrainingSession that is begun anew goes on with the state saved."""
+
     def train(steps):
         with tf.Graph().as_default():
             x, count = variable([1.0, -2.0], "x"), v1.train.get_or_create_global_step()
@@ -90,6 +94,7 @@ def test_a_session_that_is_monitored_goes_on(tmp_path):
 
 
 def test_a_scaled_loss():
+    """TensorFlow's loss scaling leaves out the step that overflows."""
     scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
     with session() as sess:
         x, y = variable([1.0, -2.0], "x"), v1.placeholder_with_default(1.0, [])
@@ -104,6 +109,7 @@ def test_a_scaled_loss():
 # Stopping, a thread of TensorFlow ends by an exception.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_replicas_in_step():
+    """TensorFlow's SyncReplicasOptimizer works around one of ours."""
     with tf.Graph().as_default():
         x, count = variable([1.0, -2.0], "x"), v1.train.get_or_create_global_step()
         optimizer = v1.train.SyncReplicasOptimizer(

@@ -72,6 +72,7 @@ def test_recorded_schedules(case, use_resource):
 
 
 def test_what_it_needs():
+    """The age of gradients needs `compute_gradients` and `global_step`; errors say so."""
     with tf.Graph().as_default():
         x = v1.get_variable("x", initializer=[1.0])
         optimizer = legacy.DropStaleGradientOptimizer(legacy.GradientDescentOptimizer(1.0), 1)

@@ -70,6 +70,7 @@ def in_graphs(ours, name, kind):
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [n for n in SCENARIOS if not edge_of(n) and not is_ignored(n)])
 def test_in_graphs(name, ours):
+    """In graphs, every composition gives the numbers recorded on TensorFlow 1.15.5."""
     for kind in kinds_of(name, SOME):
         assert_recorded(name, kind, in_graphs(ours, name, kind))
 
@@ -77,6 +78,7 @@ def test_in_graphs(name, ours):
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if edge_of(name)])
 def test_edges_differ_where_names_say_so(name, ours):
+    """Where `names()` tells of a difference there is one; elsewhere there is none."""
     edge, rule = name.split(", ")
     said = EDGES[edge] in legacy.names()[f"{rule}Optimizer"].differs
     for kind in kinds_of(name, SOME):
@@ -161,6 +163,7 @@ def run_eagerly(scenario):
 @pytest.mark.spread
 @pytest.mark.parametrize("name", [name for name in EAGER if not is_ignored(name)])
 def test_eagerly(name):
+    """Outside of graphs, too, compositions give the recorded numbers."""
     assert_recorded(name, "resource", run_eagerly(SCENARIOS[name]))
 
 

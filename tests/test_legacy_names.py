@@ -64,6 +64,7 @@ def test_methods_take_what_those_of_the_original_take(name):
 
 
 def test_constants():
+    """Constants of the class have the values that they have in TensorFlow 1."""
     for name, value in TF1["constants"].items():
         assert getattr(legacy.AdamOptimizer, name) == value
 
@@ -108,11 +109,13 @@ def test_unknown_name():
     ],
 )
 def test_get(name, cls):
+    """A name in any form, and the class itself, lead to the class."""
     assert legacy.get(name) is getattr(legacy, cls)
     assert legacy.get(getattr(legacy, cls)) is getattr(legacy, cls)
 
 
 def test_get_of_keras():
+    """ "keras.adamax" is a class with the verbs around the optimizer of Keras."""
     x, theirs = make_variable("x", np.ones(2)), make_variable("x2", np.ones(2))
     optimizer = legacy.get("keras.adamax")(0.1)
     stock = keras.optimizers.Adamax(0.1)
@@ -215,6 +218,7 @@ def test_what_is_no_quirk_does_not_warn():
 
 
 def test_keras_is_for_compile():
+    """A model that is compiled with `keras` trains as with our own optimizers."""
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     twin = keras.models.clone_model(model)
     twin.set_weights(model.get_weights())

@@ -13,6 +13,7 @@ from tests.verbs import counter, variable
 
 
 def test_one_line():
+    """`minimize` makes the step of the gradient that NumPy computes, and counts it."""
     w, b = variable([1.0, -2.0], "w"), variable(0.5, "b")
     x, y = np.array([[1.0, 2.0], [3.0, 4.0]], "f"), np.array([1.0, 0.0], "f")
     step = counter()
@@ -32,6 +33,7 @@ def test_one_line():
 
 
 def test_compute_cap_apply():
+    """Gradients may be changed between the two verbs; without one, a variable gets no state."""
     x, y = variable([3.0, -0.5]), variable([1.0], "y")
     optimizer = legacy.MomentumOptimizer(0.5, 0.9)
     pairs = optimizer.compute_gradients(lambda: ops.sum(ops.square(x)), [x, y])
@@ -43,6 +45,7 @@ def test_compute_cap_apply():
 
 
 def test_slots_for_logging():
+    """Slots are read by name after the first step. Before it there are none."""
     x = variable([1.0, 2.0])
     optimizer = legacy.AdamOptimizer(0.1, beta1=0.5)
     assert optimizer.get_slot_names() == []
@@ -73,6 +76,7 @@ def test_learning_rates_of_lars():
 
 
 def test_rates_that_change():
+    """A learning rate that is a variable or a function is read in each step."""
     x, rate = variable([0.0]), keras.Variable(1.0, trainable=False, name="rate")
     numbers = iter([100.0, 200.0])
     following = legacy.GradientDescentOptimizer(rate)
@@ -180,6 +184,7 @@ def test_statistics_and_random_seeds_advance_once_a_step(given):
 
 
 def test_grad_loss():
+    """`grad_loss` multiplies the gradient of the loss, and must have its shape."""
     x = variable([1.0, 2.0])
     optimizer = legacy.GradientDescentOptimizer(1.0)
     pairs = optimizer.compute_gradients(lambda: ops.square(x), grad_loss=np.array([10.0, 100.0]))
@@ -197,6 +202,7 @@ def test_grad_loss():
 
 @pytest.mark.backends("tensorflow", reason="variables of TensorFlow")
 def test_variables_of_tensorflow():
+    """A `tf.Variable` may be trained, count steps and be a hyperparameter."""
     import tensorflow as tf
 
     x, step = tf.Variable([1.0, 2.0], name="x"), tf.Variable(0, dtype=tf.int64, name="step")
@@ -283,6 +289,7 @@ def test_global_step_may_be_a_float():
 @pytest.mark.backends("tensorflow", reason="tf.function is TensorFlow's")
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_inside_tf_function(jit_compile):
+    """A compiled `minimize` counts and moves as an eager one does."""
     import tensorflow as tf
 
     x, step = variable([1.0, 2.0]), counter()
@@ -310,6 +317,7 @@ def test_optimizers_of_keras_refuse_graphs():
 
 @pytest.mark.backends("jax", reason="jax.jit is JAX's")
 def test_inside_jax_jit():
+    """The verbs refuse a bare `jax.jit`, and the error says what to write instead."""
     import jax
 
     x, step, twin = variable([1.0, 2.0]), counter(), variable([1.0, 2.0], "twin")
@@ -348,6 +356,7 @@ def test_inside_jax_jit():
 
 @pytest.mark.backends("torch", reason="torch.compile is PyTorch's")
 def test_inside_torch_compile():
+    """`minimize` works in a function that `torch.compile` compiles."""
     import torch
 
     x = variable([1.0, 2.0])

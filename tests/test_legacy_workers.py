@@ -138,6 +138,7 @@ def test_a_gradient_is_as_old_as_its_computation():
 
 
 def test_what_there_is_around_the_variables():
+    """The maps of a getter hold copies of variables after the first step."""
     x, step = variable(), counter()
     maps = {
         "AGNOptimizer": {"_global_map": "center", "_grad_map": "gradient_sum"},
@@ -180,6 +181,7 @@ def test_the_center_is_saved_under_the_names_of_the_variables(tmp_path):
 
 
 def test_averages_of_variables():
+    """`variable_averages` keeps averages of `variables_to_average` alone."""
     x, y, step = variable(), variable(name="y"), counter()
     decay = types.SimpleNamespace(_decay=0.5)  # what tf.train.ExponentialMovingAverage keeps it in
     optimizer = legacy.SyncReplicasOptimizer(legacy.GradientDescentOptimizer(1.0), 1, 1, decay, [x])
@@ -195,6 +197,7 @@ def test_averages_of_variables():
 
 @every_name
 def test_gradients_that_are_missing(name):
+    """Missing gradients, and a missing `global_step` that is needed, are refused."""
     optimizer, x, step = MAKE[name](inner()), variable(), counter()
     with pytest.raises(ValueError, match="at least one"):
         optimizer.apply_gradients([], global_step=step)
@@ -209,6 +212,7 @@ def test_gradients_that_are_missing(name):
 
 @pytest.mark.parametrize("name", GETTERS)
 def test_numbers_of_workers(name):
+    """`num_worker` must be the number of workers that are connected."""
     with pytest.raises(ValueError, match=r"`num_worker`.*connected, 1\. Received: 2.*connect\(\)"):
         MAKE[name](inner(), workers=2).apply_gradients(
             [(np.ones(2, "f"), variable())], global_step=counter()
@@ -260,6 +264,7 @@ def test_refused_arguments(make, error, says):
 
 
 def test_nothing_to_initialize():
+    """Operations for the start of a session are None, with their arguments checked."""
     for name in ("AGNOptimizer", "ElasticAverageOptimizer"):
         assert MAKE[name](inner()).get_init_op(0) is None
         with pytest.raises(ValueError, match="`task_index`"):
@@ -277,11 +282,13 @@ def test_nothing_to_initialize():
     ],
 )
 def test_hooks_of_sessions(name, arguments):
+    """Asking for a hook of sessions says to call `connect` instead."""
     with pytest.raises(NotImplementedError, match=r"keras_tfopt\.distributed\.connect\(\)"):
         MAKE[name](inner()).make_session_run_hook(*arguments)
 
 
 def test_tokens_and_queues():
+    """Tokens mean nothing and queues are refused; both are asked for after the first step."""
     x, step = variable(), counter()
     optimizer = legacy.SyncReplicasOptimizer(inner(), 1)
     for method in ("get_chief_queue_runner", "get_init_tokens_op"):

@@ -55,6 +55,8 @@ def test_verbs_of_the_optimizer_inside_take_effect(around):
 
 
 def test_extension_calls_the_class_behind():
+    """Decay goes around the verbs that the class behind it overrides."""
+
     class Extended(legacy.DecoupledWeightDecayExtension, Doubling):
         pass
 
@@ -112,6 +114,7 @@ def test_moving_average_and_its_saver(tmp_path):
 
 
 def test_saver_of_some_variables(tmp_path):
+    """The saver takes some variables by name, and refuses one without an average."""
     x, y = variable([1.0]), variable([[2.0]], "y")
     optimizer = legacy.MovingAverageOptimizer(legacy.AdamOptimizer())
     optimizer.minimize(lambda: ops.sum(x))
@@ -163,6 +166,7 @@ def test_clipped_variables_need_not_be_in_every_step():
 
 
 def test_decay_of_some_variables():
+    """Only `decay_var_list` decays; None and [] let all variables decay."""
     x, y = variable([1.0]), variable([1.0], "y")
     cls = legacy.extend_with_weight_decay(legacy.MomentumOptimizer)
     optimizer = cls(0.5, learning_rate=1.0, momentum=0.0)
@@ -187,6 +191,7 @@ def test_decay_of_some_variables():
 
 
 def test_wrappers_around_optimizers_of_keras():
+    """A wrapper takes an optimizer of Keras inside."""
     x = variable([1.0])
     optimizer = legacy.MovingAverageOptimizer(keras.optimizers.SGD(1.0), 0.5)
     optimizer.minimize(lambda: ops.sum(x))
@@ -225,6 +230,8 @@ class OwnMomentum(legacy.BaseCustomOptimizer):
 
 
 def test_only_apply_need_be_defined():
+    """A custom optimizer with nothing but `_apply` trains; without it there is an error."""
+
     class SignDescent(legacy.BaseCustomOptimizer):
         def _apply(self, grad, var, indices=None):
             return self._assign_sub(var, self._learning_rate_tensor * ops.sign(grad), indices)
@@ -270,6 +277,8 @@ def test_custom_rule_trains_a_model():
 
 
 def test_state_starts_where_it_is_told():
+    """`_get_or_make_slot` starts a slot at the given value."""
+
     class Anchored(legacy.BaseCustomOptimizer):
         def _create_slots(self, var_list):
             for v in var_list:

@@ -232,6 +232,7 @@ def excluding(optimizer):
 
 
 def test_where_nothing_is_near_there_are_paths():
+    """A pattern that is like no path is answered with paths of the model."""
     optimizer = keras_tfopt.LARS(skip_list=["bias", "batch_norm"])
     variables = [make_variable(path, np.ones(shape)) for path, shape in SHAPES.items()]
     (text,) = warned(lambda: optimizer.build(variables))

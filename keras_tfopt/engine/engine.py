@@ -28,6 +28,7 @@ from keras_tfopt.engine.options import (
     check_switches,
     current,
 )
+from keras_tfopt.engine.rows import sees_rows
 from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
 from keras_tfopt.engine.slot_dtype import as_kept, check_slot_dtype, check_slots, storage
@@ -245,10 +246,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         stored = storage(self, rule, like, described, settings, has_rows)
         described = as_kept(described, stored, like, has_rows)
         slots = {name: add_slot(self, variable, like, name, s) for name, s in described.items()}
-        cut = [bool(like.shape)]
-        for slot in described.values():
-            same = bool(like.shape) and tuple(slot.shape[:1]) == like.shape[:1]
-            cut.append(same if slot.by_row is None else slot.by_row)
+        cut = [bool(like.shape), *(sees_rows(slot, like) for slot in described.values())]
         return Entry(
             variable,
             like,
@@ -340,8 +338,8 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         With it come the names of attributes that are among the scalars of each step. `number` is
         that of the hyperparameters.
         """
-        hyperparameters = self._hyperparameters[number]
-        return hyperparameters.to_share(), hyperparameters.names
+        own = self._hyperparameters[number]
+        return self.with_attributes({**own.attributes, **dict.fromkeys(own.names)}), own.names
 
     def moves_by_rows(self, variable: Any) -> bool:
         """Return whether ordinary training leaves rows of it without gradient alone."""

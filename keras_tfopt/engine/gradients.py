@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.rows import RowGradient, fits, is_looked_up
 from keras_tfopt.engine.state import Like, own_copy, widest
 
@@ -53,6 +54,17 @@ def dense(gradient: Any) -> Any:
 def values_of(gradient: Any) -> Any:
     """Return the numbers of a gradient: all of it, or those of its rows."""
     return gradient.values if isinstance(gradient, RowGradient) else gradient
+
+
+def refuse_unless_finite(owner: Any, values: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Raise an error where a gradient holds NaN or infinity; compiled steps cannot."""
+    for numbers, variable in zip(values, variables, strict=True):
+        if backend.is_finite(numbers) is False:
+            raise ValueError(
+                f"{type(owner).__name__} keeps sums of gradients and needs finite ones. Received: "
+                f"NaN or infinity in the gradient of {path_of(variable)!r}; nothing has been "
+                "changed. Under mixed_float16, use a LossScaleOptimizer"
+            )
 
 
 def all_finite(grads: Sequence[Any]) -> Any:

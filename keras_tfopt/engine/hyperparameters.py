@@ -60,24 +60,20 @@ class Hyperparameters:
 
     def __init__(self, optimizer: Any, own: Mapping[str, Any]):
         self._optimizer, self.own = optimizer, own
-        self._attributes = optimizer.attributes_with(own) if own else {}
+        self.attributes = optimizer.attributes_with(own) if own else {}
         kept = {n: v for n, v in optimizer._changing.items() if n not in own}
-        self.changing = {**kept, **{n: v for n, v in self._attributes.items() if changes(v)}}
+        self.changing = {**kept, **{n: v for n, v in self.attributes.items() if changes(v)}}
         self.follows = optimizer._follows
         # Names of attributes of the rule that are among the scalars of each step.
         self.names = (*self.changing, *self.follows)
         # Learning-rate factors with weight decays, which are None where they are the optimizer's.
         self._rates: list[tuple[Any, Any]] = []
 
-    def to_share(self) -> Any:
-        """Return the rule without what changes from step to step, and without state."""
-        return self._optimizer.with_attributes({**self._attributes, **dict.fromkeys(self.names)})
-
     def at(self, values: Mapping[str, Any]) -> Any:
         """Return the rule with these values of hyperparameters that change."""
         own = self._optimizer
         follows = own._following({**self.own, **values}) if values and self.follows else {}
-        return own.with_attributes({**self._attributes, **follows, **values})
+        return own.with_attributes({**self.attributes, **follows, **values})
 
     def shrinks(self, settings: Settings) -> bool:
         """Return whether the rule shrinks a variable before its steps."""

@@ -13,7 +13,6 @@ from keras import ops
 
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.results import check_result, refuse_norm
@@ -171,12 +170,13 @@ class Scalars:
         norm: Callable[[Any], Any],
         touched: Any = None,
     ):
-        known = {n: v for n, v in scalars.items() if not n.startswith(HYPERPARAMETER)}
-        known.update(facts)
-        for name, value in known.items():
-            setattr(self, name, value)
+        names = ["rows", "touched", "norm"]
+        for name, value in {**scalars, **facts}.items():
+            if not name.startswith(HYPERPARAMETER):
+                setattr(self, name, value)
+                names.append(name)
         # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.
-        self._names = [*known, "rows", "touched", "norm"]
+        self._names = names
         self.rows = rows
         self.touched = touched
         self.norm = norm
@@ -216,13 +216,8 @@ class Mover:
 
     def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
         """Raise an error for gradients that would spoil the state; compiled steps cannot."""
-        for g, variable in zip(grads, variables, strict=True):
-            if backend.is_finite(gradients.values_of(g)) is False:
-                raise ValueError(
-                    f"{type(self.optimizer).__name__} keeps sums of gradients and needs finite "
-                    f"ones. Received: NaN or infinity in the gradient of {path_of(variable)!r}; "
-                    "nothing has been changed. Under mixed_float16, use a LossScaleOptimizer"
-                )
+        values = [gradients.values_of(g) for g in grads]
+        gradients.refuse_unless_finite(self.optimizer, values, variables)
 
     def overwrite(self, grads: list[Any], variables: list[Any]) -> None:
         """Put gradients into variables that Keras wants to be overwritten with them."""

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.engine.state import own_copy
+from keras_tfopt.engine.state import Like, Slot, own_copy
 
 
 class RowGradient:
@@ -124,3 +124,9 @@ def deliver_rows(table: Any) -> None:
 def is_looked_up(variable: Any) -> bool:
     """Return whether `deliver_rows` was called for this variable."""
     return getattr(variable, "is_looked_up", False)
+
+
+def sees_rows(slot: Slot, like: Like) -> bool:
+    """Return whether a step on some rows sees those rows of a slot only, not all of it."""
+    same = bool(like.shape) and tuple(slot.shape[:1]) == like.shape[:1]
+    return same if slot.by_row is None else slot.by_row

@@ -168,9 +168,8 @@ class WrapperVerbs(Optimizer, OfTable):
         return SwappingSaver(var_list, moved, average_of, name, self)
 
 
-def rest_while_zero(optimizer: Any) -> bool:
-    """Return that variables are left alone while their gradient is zero: the Keras wrapper does."""
-    return True
+def rest_while_zero(optimizer: Any) -> None:
+    """Do nothing: the Keras wrapper leaves variables alone while their gradient is zero."""
 
 
 def step_around(

@@ -24,15 +24,15 @@ class Multitasking(running.WrapperVerbs):
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
         super().__init__(kind, row, arguments)
-        self._rests = running.rest_while_zero(self._opt)
+        self._without_zeros = running.rest_while_zero(self._opt)
 
     @running.outside_compiler
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
         """Call that of `opt`, which does not move variables whose gradient is zero."""
-        if not self._rests:
-            grads_and_vars = running.without_zeros(self, grads_and_vars)
+        if self._without_zeros is not None:
+            grads_and_vars = self._without_zeros(self, grads_and_vars)
             if all(gradient is None for gradient, _ in grads_and_vars):
                 return count_up(global_step)
         return super().apply_gradients(grads_and_vars, global_step, name)

@@ -15,7 +15,6 @@ from keras_tfopt.legacy.graph.wrapping import (
     DecayVerbs,
     WrapperVerbs,
     rest_while_zero,
-    without_zeros,
 )
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "problem_of",
     "read",
     "rest_while_zero",
-    "without_zeros",
 ]
 
 MODULES = "keras_tfopt.legacy or of tf.compat.v1.train"

@@ -10,9 +10,10 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
 from keras_tfopt.engine.backends.tensorflow import execute, norm
+from keras_tfopt.engine.gradients import refuse_unless_finite
 from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.moving import Kind, Update, bind_rule, rounds
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
 from keras_tfopt.legacy.graph.all_variables import Together
 from keras_tfopt.legacy.graph.backend import (
@@ -23,7 +24,6 @@ from keras_tfopt.legacy.graph.backend import (
     initial_value,
     is_variable,
     like_of,
-    name_of,
     native,
     outermost_graph,
     place,
@@ -176,7 +176,9 @@ class Executor(Verbs):
         facts = self._facts
         given = [facts.learning_rate, facts.global_step, *facts.changing.values()]
         check_graph(given, self)
-        self._check_finite(pairs)
+        if self._rule.needs_finite:
+            known = [(getattr(g, "values", g), v) for g, v in pairs if g is not None]
+            refuse_unless_finite(self, *zip(*known, strict=True))
         if in_a_graph() or tf.distribute.has_strategy():
             return super()._run(pairs, global_step, name)
         # Outside of graphs, variables of one kind are compiled and updated together.
@@ -188,19 +190,6 @@ class Executor(Verbs):
         finally:
             self._waiting, self._waits_at = [], None
         return done
-
-    def _check_finite(self, pairs: Pairs) -> None:
-        """Refuse, when eager, a gradient that would spoil the state for good."""
-        if not self._rule.needs_finite or not tf.executing_eagerly():
-            return
-        for gradient, variable in pairs:
-            values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-            if values is not None and not bool(tf.reduce_all(tf.math.is_finite(values))):
-                raise ValueError(
-                    f"{type(self).__name__} keeps sums of gradients and needs finite ones. "
-                    f"Received: NaN or infinity in the gradient of {name_of(variable)!r}; nothing "
-                    "has been changed"
-                )
 
     def _prepare(self) -> None:
         values = {"learning_rate": self._facts.learning_rate, **self._facts.changing}
@@ -255,7 +244,7 @@ class Executor(Verbs):
             mask = row_mask(indices, variable, g) if mode == "move" else None
             g = to_dense(g, indices, variable)
         in_rows = mode == "rows"
-        cut = [in_rows, *(in_rows and _by_row(slot, like) for slot in described.values())]
+        cut = [in_rows, *(in_rows and sees_rows(slot, like) for slot in described.values())]
         if self._waits_at == place() and variable.constraint is None:
             if in_rows:
                 g = RowGradient.unchecked(g, indices, like.shape, named=True)
@@ -331,8 +320,3 @@ class Executor(Verbs):
                 with framework.colocate_with(count):
                     advanced.append(write(count, read(count) + 1, None, self._use_locking))
         return group(*update_ops, *advanced, name=name_scope)
-
-
-def _by_row(slot: Slot, like: Like) -> bool:
-    same = tuple(slot.shape[:1]) == like.shape[:1]
-    return same if slot.by_row is None else slot.by_row

@@ -196,27 +196,28 @@ _STEPS = (
 )
 
 
-def rest_while_zero(optimizer: Any) -> bool:
-    """Have an optimizer leave a variable alone while its gradient is zero; return whether it does.
+def rest_while_zero(optimizer: Any) -> Callable[[Any, Any], Pairs] | None:
+    """Have an optimizer leave variables alone while their gradient is zero.
 
-    It changes methods of the optimizer and of those inside, as the original does. An optimizer of
-    Keras has no such methods.
+    This changes methods of the optimizer and of those inside, as the original does. An optimizer of
+    Keras has no such methods: for that, return a function of a wrapper and of its pairs, which
+    returns the pairs to hand on.
     """
     inside = [optimizer]
     while hasattr(inside[-1], "_opt"):
         inside.append(inside[-1]._opt)
     if isinstance(inside[-1], Optimizer) and not isinstance(inside[-1], Verbs):
-        return False
+        return _without_zeros
     for one in inside:
         for method in _STEPS:
             if hasattr(one, method):
                 setattr(one, method, _unless_zero(getattr(one, method)))
-    return True
+    return None
 
 
-def without_zeros(optimizer: Any, grads_and_vars: Any) -> Pairs:
-    """Return pairs as they were given, with None in the place of gradients that are zero."""
-    given, pairs = optimizer._checked(grads_and_vars)
+def _without_zeros(wrapper: Any, grads_and_vars: Any) -> Pairs:
+    """Return pairs as they were given, with None for gradients that are zero."""
+    given, pairs = wrapper._checked(grads_and_vars)
     if not backend.is_eager():
         raise RuntimeError(
             "MultitaskOptimizerWrapper around an optimizer of Keras works eagerly only. Use "

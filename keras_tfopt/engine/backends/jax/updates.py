@@ -49,7 +49,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
     for update in updates:
         if 0 in update.variable.shape and update.kind.mode in ("rows", "touched"):
             continue
-        values = [update.variable.value, *(slot.value for slot in update.slots)]
+        values = [v.value for v in (update.variable, *update.slots)]
         known = update.scalars_in(scalars)
         if update.kind.mode == "rows":
             if update.gradient.indices.shape[0] == 0 and all(update.cut):

@@ -111,6 +111,8 @@ class Compiled:
 
     def _compile(self, examples: tuple) -> Callable:
         # Recompilations are counted per code object, and past a limit code silently runs as it is.
+        # Without checks, what is compiled for a code object is used for all functions that have it.
+        # `isolate_recompiles` of `torch.compile` does this, but PyTorch 2.8 does not have it.
         own = types.FunctionType(
             self._function.__code__.replace(co_name=self._name),
             self._function.__globals__,
