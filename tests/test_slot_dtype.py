@@ -13,6 +13,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt.engine import stored
+from keras_tfopt.engine.settings import compile_in_background
 from tests.cases import RULES
 from tests.reference import slot_dtype as reference
 from tests.stepping import BACKEND, MODES, Rows, Runner, eager_and_compiled, make_variable, to_numpy
@@ -133,7 +134,7 @@ def test_recorded_codes_of_bitsandbytes_and_torchao():
                 scale = np.repeat(scales.astype("float64"), 256)[: x.size]
                 mine = np.abs(given - table[codes] * scale)
                 other = np.abs(given - table[theirs] * scale)
-                assert np.all(mine[differs] <= other[differs] + 6e-9 * scale[differs])
+                assert np.all(mine[differs] <= other[differs] + 1e-6 * np.abs(given[differs]))
                 assert np.all(codes[lifted] == 1)
                 assert np.mean(differs) < 0.01 or name == "ties"
             assert np.allclose(numbers, table[codes] * scale, rtol=1e-6, atol=0)
@@ -174,13 +175,13 @@ def test_rounding_to_bfloat16_is_right_in_the_mean():
 
 
 def test_second_moments_do_not_stall_in_bfloat16():
-    v = stalled = np.full(4096, 1.0, "float32")
+    start = np.exp(np.random.default_rng(0).uniform(-15, 0, 4096)).astype("float32")
+    v, stalled = start, reference.nearest(start)
     for step in range(1, 501):
-        v = reference.rounded(np.float32(0.999) * v + np.float32(0.0005), step, "v")
-        stalled = reference.nearest(np.float32(0.999) * stalled + np.float32(0.0005))
-    expected = 0.5 + 0.5 * 0.999**500
-    assert np.all(stalled == 1.0)
-    assert abs(np.mean(v) - expected) < 0.03 * expected
+        v = reference.rounded(np.float32(0.999) * v + np.float32(0.0005) * start, step, "v")
+        stalled = reference.nearest(np.float32(0.999) * stalled + np.float32(0.0005) * start)
+    assert np.median(stalled / start) > 0.99
+    assert abs(np.mean(v / start) - (0.5 + 0.5 * 0.999**500)) < 0.01
 
 
 # Rules
@@ -204,6 +205,8 @@ def follow(case, dtype, mode, steps=3):
     formula = case.make_reference()
     x = {path: value.astype("float64") for path, value in start.items()}
     s = formula.start(x)
+    for path, slots in runner.slots.items():  # 0.1 is rounded
+        s[path] = {name: slots[name].astype("float64") for name in s[path]}
     signs = {
         n: slot.signed
         for n, slot in runner.optimizer.slots(runner.optimizer._state.entries[0].like).items()
@@ -238,8 +241,212 @@ def test_rules_match_their_references(case, dtype, mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ("int8", "bfloat16"))
 def test_adam_in_all_modes(dtype, mode):
-    keras_tfopt.compile_in_background(False)
+    compile_in_background(False)
     try:
         follow(next(case for case in FITS if case.name == "Adam"), dtype, mode)
     finally:
-        keras_tfopt.compile_in_background(True)
+        compile_in_background(True)
+
+
+# Which slots
+
+
+def dtypes_of(optimizer):
+    roles = zip(optimizer._roles(), optimizer.variables, strict=True)
+    return {role: v.dtype for role, v in roles if role not in ("iteration", "learning_rate")}
+
+
+def built(optimizer, **shapes):
+    variables = [make_variable(path, np.ones(shape)) for path, shape in shapes.items()]
+    optimizer.build(variables)
+    return optimizer, variables
+
+
+def test_small_variables_tables_and_masters_stay():
+    optimizer, variables = built(
+        keras_tfopt.Adam(slot_dtype="int8", groups={"chosen": {"slot_dtype": "bfloat16"}}),
+        **{"few": (4095,), "many": (64, 64), "a/embeddings": (100, 64)},
+        **{"chosen/embeddings": (100, 64)},
+    )
+    kept = [optimizer.slot(v, "m") for v in variables]
+    assert [type(slot).__name__ == "DecodedSlot" for slot in kept] == [False, True, False, False]
+    assert [slot.dtype for slot in kept] == ["float32", "float32", "float32", "bfloat16"]
+    half = make_variable("half", np.ones((64, 64)), "bfloat16")
+    masters = keras_tfopt.Adam(0.1, slot_dtype="int8", master_weights=True)
+    masters.build([half])
+    assert masters.slot(half, "master_weight").dtype == "float32"
+    masters.apply([ops.ones((64, 64), "bfloat16")], [half])
+    assert np.all(to_numpy(half) < 1)
+
+
+def test_slots_by_name_and_state_in_bytes():
+    optimizer, _ = built(keras_tfopt.Adam(slot_dtype={"m": "bfloat16", "v": "int8"}), x=(128, 256))
+    found = dtypes_of(optimizer)
+    assert (found["m"], found["v"], found["v_scales"]) == ("bfloat16", "uint8", "float32")
+    again = keras_tfopt.Adam.from_config(optimizer.get_config())
+    assert again.slot_dtype == {"m": "bfloat16", "v": "int8"}
+    whole, _ = built(keras_tfopt.Adam(slot_dtype="int8"), x=(128, 256))
+    sizes = {"uint8": 1, "float32": 4, "int32": 4, "int64": 8}
+    names = ("m", "m_scales", "v", "v_scales")
+    kept = [v for role, v in zip(whole._roles(), whole.variables, strict=True) if role in names]
+    assert sum(sizes[v.dtype] * math.prod(v.shape) for v in kept) / (128 * 256) <= 2.1
+
+
+def test_rules_over_other_shapes():
+    shapes = {"x": (64, 64)}
+    with pytest.raises(ValueError, match=r"keeps slots of other shapes .* slot_dtype=\{"):
+        built(keras_tfopt.Shampoo(slot_dtype="int8"), **shapes)
+    optimizer, _ = built(keras_tfopt.SOAP(slot_dtype={"m": "int8"}), **shapes)
+    assert dtypes_of(optimizer)["m"] == "uint8"
+    with pytest.raises(ValueError, match="slot_dtype.*must be"):
+        keras_tfopt.Prodigy(slot_dtype="bfloat16")
+    with pytest.raises(ValueError, match="holds a copy of the variable"):
+        built(keras_tfopt.ScheduleFreeAdamW(slot_dtype={"z": "int8"}), **shapes)
+    optimizer, _ = built(keras_tfopt.ScheduleFreeAdamW(slot_dtype="int8"), **shapes)
+    assert (dtypes_of(optimizer)["z"], dtypes_of(optimizer)["v"]) == ("float32", "uint8")
+
+
+@pytest.mark.parametrize("wrong", ("int4", "float16", "", 8, None, ["int8"], {"m": 8}, {1: "int8"}))
+def test_bad_slot_dtypes(wrong):
+    with pytest.raises((TypeError, ValueError), match="slot_dtype"):
+        keras_tfopt.Adam(slot_dtype=wrong)
+    with pytest.raises((TypeError, ValueError), match="slot_dtype"):
+        keras_tfopt.Adam(groups={".": {"slot_dtype": wrong}})
+
+
+def test_an_unknown_slot_is_named():
+    optimizer = keras_tfopt.Adam(slot_dtype={"momentum": "int8"})
+    with pytest.raises(ValueError, match="has no slot 'momentum'"):
+        optimizer.build([make_variable("x", np.ones((64, 64)))])
+    assert not optimizer.built and len(optimizer.variables) == 2
+
+
+def test_a_slot_reads_and_takes_numbers():
+    optimizer, (x,) = built(keras_tfopt.Adam(slot_dtype="int8"), x=(64, 70))
+    slot = optimizer.slot(x, "m")
+    given = values((64, 70))
+    slot.assign(given)
+    expected = reference.decode(*reference.encode(given, True), True)
+    assert np.mean(np.abs(to_numpy(slot) - expected) > 1e-6) < 1e-3
+    assert np.array_equal(np.asarray(slot), slot.numpy())
+    with pytest.raises(ValueError, match=r"shape \(64, 70\)"):
+        slot.assign(np.ones(3))
+    assert "int8" in repr(slot)
+
+
+# Rows
+
+
+@eager_and_compiled
+def test_rows_of_a_chosen_table(mode):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 20)).astype("float32")
+    groups = {"embeddings$": {"slot_dtype": "int8"}}
+    optimizer = keras_tfopt.LazyAdam(0.1, groups=groups)
+    runner = Runner(optimizer, {"embeddings": table}, mode)
+    exact = Runner(keras_tfopt.LazyAdam(0.1), {"embeddings": table}, mode)
+    for step in range(3):
+        indices = np.array([7, 3, 250, 7], "int32")
+        g = Rows(rng.normal(size=(4, 20)).astype("float32"), indices)
+        before = {v.path: to_numpy(v) for v in optimizer.variables}
+        runner.step({"embeddings": g})
+        exact.step({"embeddings": g})
+        others = np.setdiff1d(np.arange(300), indices)
+        for v in optimizer.variables:
+            if tuple(v.shape[:1]) == (300,):
+                assert np.array_equal(to_numpy(v)[others], before[v.path][others]), v.path
+        assert np.array_equal(runner.values["embeddings"][others], table[others])
+        m, m_exact = (r.slots["embeddings"]["m"] for r in (runner, exact))
+        assert np.max(np.abs(m - m_exact)) < 0.02 * (step + 1) * np.max(np.abs(m_exact))
+    assert optimizer.slot(runner.variables[0], "m").scales.shape == (300, 1)
+
+
+def test_rows_of_a_variable_in_other_blocks_are_refused():
+    optimizer, (x,) = built(keras_tfopt.LazyAdam(0.1, slot_dtype="int8"), kernel=(300, 20))
+    rows = keras_tfopt.RowGradient(ops.ones((1, 20)), ops.convert_to_tensor([3]), (300, 20))
+    with pytest.raises(ValueError, match="row_variables"):
+        optimizer.apply([rows], [x])
+    assert np.all(to_numpy(x) == 1)
+
+
+# Files and copies
+
+
+def trained(dtype, steps=2):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(80, name="a")])
+    model.compile(keras_tfopt.Adam(0.01, slot_dtype=dtype), loss="mse")
+    x = np.random.default_rng(0).normal(size=(32, 64)).astype("float32")
+    model.fit(x, x[:, :1] * np.ones(80), batch_size=32, epochs=steps, verbose=0)
+    return model, x
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("there", ("float32", "bfloat16", "int8"))
+@pytest.mark.parametrize("here", ("float32", "bfloat16", "int8"))
+def test_state_is_loaded_in_the_dtype_of_the_optimizer(there, here, tmp_path):
+    model, x = trained(there)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    fresh, _ = trained(here, steps=1)
+    for late in (False, True):
+        if late:  # the state waits until the optimizer is built
+            fresh = keras.models.load_model(path)
+            assert fresh.optimizer.slot_dtype == there
+        else:
+            fresh.load_weights(path)
+        variable, other = fresh.trainable_variables[0], model.trainable_variables[0]
+        for name in ("m", "v"):
+            saved = to_numpy(model.optimizer.slot(other, name))
+            found = to_numpy(fresh.optimizer.slot(variable, name))
+            exact = late or there == here
+            limit = 0 if exact else 0.02 * np.max(np.abs(saved))
+            assert np.max(np.abs(found - saved)) <= limit
+    again = keras.models.load_model(path)
+    model.fit(x, x[:, :1] * np.ones(80), batch_size=32, verbose=0)
+    again.fit(x, x[:, :1] * np.ones(80), batch_size=32, verbose=0)
+    for a, b in zip(model.weights, again.weights, strict=True):
+        assert np.allclose(to_numpy(a), to_numpy(b), atol=1e-6)
+
+
+def test_blocks_of_another_size_are_refused():
+    optimizer, (x,) = built(keras_tfopt.Adam(slot_dtype="int8"), x=(64, 70))
+    store = {}
+    optimizer.save_own_variables(store)
+    place = optimizer._roles().index("m_scales")
+    store[str(place)] = np.ones(35, "float32")
+    before = [to_numpy(v) for v in optimizer.variables]
+    with pytest.raises(ValueError, match=r"'m' has .* scales of shape \(35,\)"):
+        optimizer.load_own_variables(store)
+    for v, value in zip(optimizer.variables, before, strict=True):
+        assert np.array_equal(to_numpy(v), value)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="the same on every backend")
+def test_to_and_from_keras():
+    optimizer, (x,) = built(keras_tfopt.Adam(0.01, slot_dtype="int8"), x=(64, 70))
+    optimizer.apply([ops.ones((64, 70))], [x])
+    stock = keras_tfopt.to_keras(optimizer)
+    assert np.allclose(to_numpy(stock._momentums[0]), to_numpy(optimizer.slot(x, "m")))
+
+
+@pytest.mark.spread
+def test_with_the_other_options_and_wrappers():
+    rng = np.random.default_rng(0)
+    start = {"kernel": rng.normal(size=(64, 70)).astype("float32")}
+    g = {"kernel": rng.normal(size=(64, 70)).astype("float32")}
+    makers = (
+        lambda **o: keras_tfopt.Adam(0.01, use_ema=True, clipnorm=1.0, weight_decay=0.1, **o),
+        lambda **o: keras_tfopt.Adam(0.01, gradient_accumulation_steps=2, **o),
+        lambda **o: keras_tfopt.MovingAverage(keras_tfopt.Adam(0.01, **o)),
+        lambda **o: keras_tfopt.DecoupledWeightDecay(keras_tfopt.Adam(0.01, **o), 0.1),
+        lambda **o: keras_tfopt.Lookahead(keras_tfopt.LAMB(0.01, **o)),
+    )
+    for make in makers:
+        for mode in MODES:
+            few, whole = Runner(make(slot_dtype="int8"), start, mode), Runner(make(), start, mode)
+            for _ in range(4):
+                few.step(g)
+                whole.step(g)
+            error = np.abs(few.values["kernel"] - whole.values["kernel"])
+            assert 0 < np.max(error) and np.mean(error) < 2e-3

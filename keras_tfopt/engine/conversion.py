@@ -42,7 +42,10 @@ def converted(optimizer: Any, saved: Saved, roles: Sequence[str]) -> Saved:
         roles: What the variables of the optimizer are.
     """
     there = without_scales(saved.roles)
-    if SCALES not in "".join([*saved.roles, *roles]) or there != without_scales(roles)[: len(there)]:
+    if (
+        SCALES not in "".join([*saved.roles, *roles])
+        or there != without_scales(roles)[: len(there)]
+    ):
         return saved
     variables, signs = optimizer._variables, _signs(optimizer)
     new = Saved([], [])

@@ -176,10 +176,10 @@ def rounded(x: Any, step: Any, seed: int) -> Any:
     bits = backend.bits_of(x)
     number = ops.cast(step, "int32") & 0x7FFFFFFF
     start = _mixed(_mixed(number ^ seed) ^ 0x2545F491)
-    # A random linear function of 16 bits in each step, of which the upper 16 bits are taken.
+    # In each step another product modulo 2**16, so that near values have far remainders.
     factor = (ops.right_shift(_mixed(start ^ 0x1B873593), 8) & 0x7FFF) | 1
     product = (ops.right_shift(bits, 16) & 0xFFFF) * factor
-    dither = ops.right_shift(product, 15) ^ (start & 0xFFFF)
+    dither = (product & 0xFFFF) ^ (start & 0xFFFF)
     up_or_down = backend.from_bits((bits + dither) & -0x10000)
     return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")
 

@@ -52,7 +52,10 @@ class Adam(Moments):
     amsgrad: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {**super().slots(like), **({"vhat": zeros(like, signed=False)} if self.amsgrad else {})}
+        return {
+            **super().slots(like),
+            **({"vhat": zeros(like, signed=False)} if self.amsgrad else {}),
+        }
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if not self.amsgrad or t.rows:

@@ -57,7 +57,11 @@ class AMSGrad(Rule):
     epsilon: float = within(0, default=0.0)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like, signed=False), "v_hat": zeros(like, signed=False)}
+        return {
+            "m": zeros(like),
+            "v": zeros(like, signed=False),
+            "v_hat": zeros(like, signed=False),
+        }
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"rate": lr / ops.sqrt(step) if self.decay else lr}

@@ -63,7 +63,10 @@ class Ftrl(Rule):
     l2_shrinkage_regularization_strength: float = within(0, default=0.0)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"accum": full(like, self.initial_accumulator_value, signed=False), "linear": zeros(like)}
+        return {
+            "accum": full(like, self.initial_accumulator_value, signed=False),
+            "linear": zeros(like),
+        }
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         accum = s.accum + ops.square(g)

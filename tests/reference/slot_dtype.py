@@ -65,7 +65,7 @@ def rounded(x, step, slot):
     bits = x.view("int32").astype("int64")
     start = _mixed(_mixed(int(step) ^ (zlib.crc32(slot.encode()) & 0x7FFFFFFF)) ^ 0x2545F491)
     factor = (_mixed(start ^ 0x1B873593) >> 8) & 0x7FFF | 1
-    dither = (((bits >> 16) & 0xFFFF) * factor >> 15) ^ (start & 0xFFFF)
+    dither = (((bits >> 16) & 0xFFFF) * factor ^ start) & 0xFFFF
     moved = (((bits + dither) & 0xFFFF0000) & 0xFFFFFFFF).astype("uint32").view("float32")
     return np.where(np.isnan(x), x, moved)
 
