@@ -23,6 +23,7 @@ from keras_tfopt.engine.stored import (
     in_row_blocks,
     names_without_scales,
     read_slots,
+    seed_of,
     written_slots,
 )
 
@@ -107,6 +108,7 @@ def bind_rule(
     Hyperparameters that are `changing` are among the scalars.
     """
     kept_names = [name for name in names if name != MASTER]
+    seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
     own_names = names_without_scales(kept_names, kind.stored)
     slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
@@ -138,7 +140,7 @@ def bind_rule(
             x = ops.where(mask, x, start)
         if kind.stored:
             before = dict(zip(kept_names, as_stored, strict=True))
-            new = written_slots(new, before, kind.stored, t.step)
+            new = written_slots(new, before, kind.stored, seeds, t.step)
         changed = [x if name == MASTER else new.get(name) for name in names]
         return ops.cast(x, old.dtype), changed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import warnings
@@ -13,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.conversion import Saved, converted, without_scales
 from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
 
 LAYOUT = "layout"
@@ -22,14 +22,6 @@ EARLY = ("iteration", "learning_rate")
 # State that options and kinds of variables add to the slots.
 RANKS = (1, 2, 4)  # of vectors, matrices and kernels of convolutions, which may differ in slots
 OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator", "touched_rows")
-
-
-@dataclasses.dataclass(frozen=True)
-class Saved:
-    """State as it was read: what each variable is, and its value."""
-
-    roles: list[str]
-    arrays: list[np.ndarray]
 
 
 class Persistent:
@@ -159,6 +151,7 @@ class Persistent:
         then and may have been assigned since.
         """
         problem, variables, roles = _problem(self), self._variables, self._roles()
+        saved = converted(self, saved, roles)
         if all(_is_early(role) for role in saved.roles):
             # Of an optimizer that had made no step: what is there beyond that is at its start.
             count = len(saved.roles)
@@ -222,7 +215,7 @@ def _is_early(role: str) -> bool:
 
 def _check_names(saved: Saved, by_rank: Sequence[Sequence[str]], optimizer: Any) -> None:
     """Raise an error for other names of slots, which are known before the optimizer is built."""
-    there = {_without_number(role) for role in saved.roles if not _is_early(role)}
+    there = {_without_number(r) for r in without_scales(saved.roles) if not _is_early(r)}
     here = [{_without_number(name) for name in names} for names in by_rank]
     needed, known = set.intersection(*here), set.union(*here, OPTIONAL)
     if there and not needed <= there <= known:

@@ -38,6 +38,7 @@ _DECADES = range(7)
 _SLOPES = [10.0 ** (6 - i) * 2**i / 0.9 for i in _DECADES]
 _STARTS = [2**i * (1 - 0.1 / 0.9) for i in _DECADES]
 _ZERO = 127  # the code of 0 in the signed table
+_LEAST_SCALE = 2.0**-126  # of which the inverse is finite
 
 
 # ---- Shapes ------------------------------------------------------------------------------------
@@ -86,8 +87,13 @@ def _from_blocks(blocks: Any, like: Any, scales: tuple) -> Any:
 def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     """Return codes in the shape of `x`, as uint8, and scales.
 
-    Of a block with NaN or infinity, the scale is NaN. In the unsigned table, no value above 0
-    becomes 0: a second moment of 0 beside a first moment that is not would make giant steps.
+    Each value becomes the nearest one of the table, within a rounding of float32, with two
+    exceptions. In the unsigned table, no value above 0 becomes 0: a second moment of 0 beside a
+    first moment that is not would make giant steps. In the signed one, values below 2.8e-7 of the
+    scale become 0, where the middle between 0 and the next value is 2.75e-7.
+
+    Of a block with NaN or infinity, the scale is NaN. Of one whose largest magnitude is no normal
+    number of float32, it is 0.
 
     Args:
         x: Values in float32.
@@ -98,9 +104,11 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     size = ops.abs(blocks)
     # Where XLA computes maxima fast, they do not see NaN.
     seen = ops.where(size < math.inf, size, ops.full_like(size, math.inf))
-    scale = ops.max(seen, axis=-1, keepdims=True)
-    scale = ops.where(scale < math.inf, scale, ops.full_like(scale, math.nan))
-    part = size / ops.where(scale > 0, scale, ops.ones_like(scale))
+    scale = ops.amax(seen, axis=-1, keepdims=True)
+    none = ops.zeros_like(scale)
+    scale = ops.where(scale < math.inf, scale, none + math.nan)
+    scale = ops.where(scale < _LEAST_SCALE, none, scale)
+    part = size * (1 / ops.where(scale > 0, scale, none + math.inf))
     number = part * _SLOPES[0] + _STARTS[0]
     for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
         number = ops.minimum(number, part * slope + start)
@@ -112,14 +120,11 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     is_first = ops.equal(code & (code - 1), 0) & (fraction < 0.2)
     code = ops.where(is_first, code - 1, code)
     code = ops.where(number < top - 0.25, code, ops.full_like(code, top))
-    none = ops.zeros_like(code)
+    zero = ops.zeros_like(code)
     if signed:
-        code = ops.where(part < 0.275e-6, none, ops.maximum(code, none + 1))
-        code = ops.where(blocks < 0, _ZERO - code, _ZERO + code)
-        code = ops.maximum(code, none)
+        code = ops.where(blocks < 0, ops.maximum(_ZERO - code, zero), _ZERO + code)
     else:
-        code = ops.where(blocks > 0, ops.maximum(code - 1, none + 1), none)
-    code = ops.minimum(code, none + 255)
+        code = ops.where(blocks > 0, ops.maximum(code - 1, zero + 1), zero)
     codes = _from_blocks(ops.cast(code, "uint8"), x, scales)
     shape = (-1,) if len(scales) == 1 else (-1, scales[1])
     return codes, ops.reshape(scale, shape)
@@ -128,17 +133,14 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
 def decode(codes: Any, scales: Any, signed: bool) -> Any:
     """Return the values of codes, in float32."""
     blocks = ops.cast(_in_blocks(codes, tuple(scales.shape)), "float32")
-    number = ops.abs(blocks - _ZERO) if signed else blocks * 0.5 + 0.5
-    middle = number + (0.5 if signed else 0.25)
+    number = ops.abs(blocks - _ZERO) if signed else blocks * 0.5
+    middle = number + (0.5 if signed else 0.75)
     value = (middle - _STARTS[0]) * (1 / _SLOPES[0])
     for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
         value = ops.maximum(value, (middle - start) * (1 / slope))
-    none, one = ops.zeros_like(value), ops.ones_like(value)
-    value = ops.where(blocks > 254, one, value)
-    if signed:
-        value = ops.where(blocks < _ZERO, -value, ops.where(blocks > _ZERO, value, none))
-    else:
-        value = ops.where(blocks > 0, value, none)
+    # Lines are below 0 for the code of 0, and above 1 for the code of 1.
+    value = ops.minimum(ops.maximum(value, ops.zeros_like(value)), ops.ones_like(value))
+    value = ops.where(blocks < _ZERO, -value, value) if signed else value
     scale = scales if len(value.shape) == len(scales.shape) else ops.expand_dims(scales, -1)
     return _from_blocks(value * scale, codes, tuple(scales.shape))
 
@@ -153,7 +155,12 @@ def _mixed(x: Any) -> Any:
     return x
 
 
-def rounded(x: Any, step: Any, slot: str) -> Any:
+def seed_of(slot: str) -> int:
+    """Return a number for a slot, by which equal values of two slots are rounded apart."""
+    return zlib.crc32(slot.encode()) & 0x7FFFFFFF
+
+
+def rounded(x: Any, step: Any, seed: int) -> Any:
     """Return float32 values as bfloat16, rounded up or down at random, right in the mean.
 
     A change below half of the last place, as that of a second moment with beta_2=0.999, would be
@@ -164,13 +171,15 @@ def rounded(x: Any, step: Any, slot: str) -> Any:
     Args:
         x: Values in float32.
         step: Number of the step, a scalar tensor.
-        slot: Name of the slot.
+        seed: A number for the slot, by `seed_of`.
     """
     bits = backend.bits_of(x)
     number = ops.cast(step, "int32") & 0x7FFFFFFF
-    start = _mixed(_mixed(number ^ (zlib.crc32(slot.encode()) & 0x7FFFFFFF)) ^ 0x2545F491)
-    mixed = _mixed((ops.right_shift(bits, 16) & 0xFFFF) ^ start)
-    dither = ops.right_shift(mixed, 8) & 0xFFFF
+    start = _mixed(_mixed(number ^ seed) ^ 0x2545F491)
+    # In each step another product modulo 2**16, so that near values have far remainders.
+    factor = (ops.right_shift(_mixed(start ^ 0x1B873593), 8) & 0x7FFF) | 1
+    product = (ops.right_shift(bits, 16) & 0xFFFF) * factor
+    dither = (product & 0xFFFF) ^ (start & 0xFFFF)
     up_or_down = backend.from_bits((bits + dither) & -0x10000)
     return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")
 
@@ -211,6 +220,7 @@ def written_slots(
     new: Mapping[str, Any],
     old: Mapping[str, Any],
     stored: Sequence[Stored],
+    seeds: Mapping[str, int],
     step: Any,
 ) -> dict[str, Any]:
     """Return slots as they are stored, with their scales, from those that a rule has returned.
@@ -219,6 +229,7 @@ def written_slots(
         new: New values by name. Slots that are missing stay as they are.
         old: What is stored now, by name.
         stored: How.
+        seeds: Of each slot, its number by `seed_of`.
         step: Number of the step.
     """
     if not stored:
@@ -232,5 +243,5 @@ def written_slots(
             scales = tuple(old[name + SCALES].shape)
             written[name], written[name + SCALES] = encode(value, scales, signed)
         else:
-            written[name] = rounded(value, step, name)
+            written[name] = rounded(value, step, seeds[name])
     return written

@@ -34,6 +34,8 @@ def encode(x, signed, by_row=False):
         scale = scale if np.isfinite(scale) else np.float32(np.nan)
         part = block.astype("float64") / (scale if scale > 0 else 1.0)
         middles = (TABLES[signed][1:] + TABLES[signed][:-1]) / 2
+        if signed:
+            middles[126:128] = -2.8e-7, 2.8e-7  # not 2.75e-7
         code = np.searchsorted(middles, part, side="right")
         if not signed:
             code = np.where((block > 0) & (code == 0), 1, code)
@@ -62,7 +64,8 @@ def rounded(x, step, slot):
     x = np.asarray(x, "float32")
     bits = x.view("int32").astype("int64")
     start = _mixed(_mixed(int(step) ^ (zlib.crc32(slot.encode()) & 0x7FFFFFFF)) ^ 0x2545F491)
-    dither = (_mixed(((bits >> 16) & 0xFFFF) ^ start) >> 8) & 0xFFFF
+    factor = (_mixed(start ^ 0x1B873593) >> 8) & 0x7FFF | 1
+    dither = (((bits >> 16) & 0xFFFF) * factor ^ start) & 0xFFFF
     moved = (((bits + dither) & 0xFFFF0000) & 0xFFFFFFFF).astype("uint32").view("float32")
     return np.where(np.isnan(x), x, moved)
 

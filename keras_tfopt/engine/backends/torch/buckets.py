@@ -28,6 +28,7 @@ BUCKET = 1 << 19  # elements of a bucket: bounds the memory for copies of gradie
 # `BLOCK` is elements of one variable that are summed together where a rule takes norms, in one pass and
 # exactly, that have one learning rate where groups give variables several, and one scale as codes.
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
+PART = 1 << 19  # the same where compiled code makes two passes
 OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and who counts
 
 _compiled: dict[tuple, tuple[Callable, Callable]] = {}
@@ -395,4 +396,14 @@ def _compile(
     with_owners = in_blocks and has_rates
     examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
     compiled = torch_compile.Compiled(step, name, uncompiled, examples, checks=sums_blocks)
-    return compiled, uncompiled
+    if not in_blocks or scope != "element" or has_rates:
+        return compiled, uncompiled
+
+    def in_parts(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
+        # A scale is known after a pass over its block. What the second pass needs of the first one
+        # lies in memory, which stays in the cache if there is little of it.
+        parts = [tensor.split(PART // BLOCK) for tensor in (g, x, *slots)]
+        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+            compiled(g_part, x_part, slot_parts, None, scalars)
+
+    return in_parts, uncompiled

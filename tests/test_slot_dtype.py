@@ -1,0 +1,452 @@
+"""Slots kept as bfloat16 and int8: the codec, each rule with them, files, rows, bad input."""
+
+import math
+import pathlib
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import keras
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from keras import ops
+
+import keras_tfopt
+from keras_tfopt.engine import stored
+from keras_tfopt.engine.settings import compile_in_background
+from tests.cases import RULES
+from tests.reference import slot_dtype as reference
+from tests.stepping import BACKEND, MODES, Rows, Runner, eager_and_compiled, make_variable, to_numpy
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "slot_dtype"
+LAYOUTS = {
+    "flat": ((5000,), False),
+    "whole blocks": ((64, 256), False),
+    "short rows": ((30, 40), True),
+    "long rows": ((7, 3, 200), True),
+}
+
+
+def encode(x, signed, by_row=False):
+    shape = stored.scales_shape(np.shape(x), by_row)
+    codes, scales = stored.encode(ops.convert_to_tensor(x, "float32"), shape, signed)
+    return ops.convert_to_numpy(codes), ops.convert_to_numpy(scales)
+
+
+def decode(codes, scales, signed):
+    return ops.convert_to_numpy(
+        stored.decode(ops.convert_to_tensor(codes), ops.convert_to_tensor(scales), signed)
+    )
+
+
+def rounded(x, step, slot="m"):
+    x, step = ops.convert_to_tensor(x, "float32"), ops.convert_to_tensor(float(step), "float32")
+    return to_numpy(stored.rounded(x, step, stored.seed_of(slot)))
+
+
+def values(shape, signed=True, seed=0):
+    """Numbers of all decades, some of them zero."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape) * 10.0 ** rng.integers(-8, 1, size=shape)
+    x = np.where(rng.random(shape) < 0.05, 0.0, x if signed else np.abs(x))
+    return x.astype("float32")
+
+
+# The codec
+
+
+@pytest.mark.parametrize("signed", (True, False))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_codes_are_those_of_a_search_in_the_table(layout, signed):
+    shape, by_row = LAYOUTS[layout]
+    x = values(shape, signed)
+    codes, scales = encode(x, signed, by_row)
+    expected, expected_scales = reference.encode(x, signed, by_row)
+    assert np.array_equal(np.ravel(scales), expected_scales)
+    assert codes.dtype == "uint8" and codes.shape == shape
+    assert np.mean(codes != expected) < 1e-3  # midway between two, to the last place
+    numbers = decode(codes, scales, signed)
+    exact = reference.decode(codes, scales, signed, by_row)
+    assert np.allclose(numbers, exact, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("signed", (True, False))
+def test_every_code_comes_back(signed):
+    codes = np.arange(256, dtype="uint8")
+    numbers = decode(codes, np.array([3.0], "float32"), signed)
+    assert np.allclose(numbers, 3 * reference.TABLES[signed], rtol=1e-6, atol=0)
+    assert np.array_equal(encode(numbers, signed)[0], codes)
+
+
+@pytest.mark.parametrize("signed", (True, False))
+@hypothesis.given(
+    x=hnp.arrays("float32", 300, elements=st.floats(-(2.0**90), 2.0**90, width=32)),
+)
+@hypothesis.settings(max_examples=30, deadline=None)
+def test_error_of_a_round_trip(signed, x):
+    x = x if signed else np.abs(x)
+    codes, scales = encode(x, signed)
+    numbers = decode(codes, scales, signed)
+    scale = np.repeat(scales, 256)[:300].astype("float64")
+    part = np.abs(x) / np.where(scale > 0, scale, 1)
+    decade = np.clip(np.floor(np.log10(np.maximum(part, 1e-7))) + 1, -6, 0)
+    spaces = 2.0 ** (decade + (6 if signed else 7))
+    bound = np.where(scale > 0, scale * 10**decade * 0.91 / spaces, 2.0**-126)
+    assert np.all(np.abs(numbers - x) <= bound)
+    assert np.all((numbers == 0) | (np.sign(numbers) == np.sign(x)))
+    assert np.array_equal(numbers[x == 0], x[x == 0])
+
+
+def test_a_small_second_moment_never_becomes_zero():
+    x = np.array([1.0, 1e-9, 1e-30, 0.0], "float32")
+    codes, _ = encode(x, signed=False)
+    assert codes.tolist() == [255, 1, 1, 0]
+    assert encode(x, signed=True)[0].tolist() == [255, 127, 127, 127]
+
+
+@pytest.mark.parametrize("wrong", (np.nan, np.inf, -np.inf))
+def test_what_is_not_finite_does_not_vanish(wrong):
+    x = np.ones(600, "float32")
+    x[300] = wrong
+    codes, scales = encode(x, signed=True)
+    numbers = decode(codes, scales, signed=True)
+    assert np.isnan(numbers[256:512]).all() and (numbers[:256] == 1).all()
+    assert np.array_equal(rounded(x, 3), x, equal_nan=True)
+
+
+def test_recorded_codes_of_bitsandbytes_and_torchao():
+    recorded = np.load(GOLDEN / "codes.npz")
+    for name in ("normal", "decades", "ties", "edges"):
+        x = recorded[f"{name}_x"]
+        for signed, kind in ((True, "signed"), (False, "unsigned")):
+            given = x if signed else np.abs(x)
+            codes, scales = encode(given, signed)
+            numbers = decode(codes, scales, signed)
+            for origin in ("bitsandbytes", "torchao"):
+                if f"{name}_{kind}_{origin}_codes" not in recorded:
+                    continue
+                theirs = recorded[f"{name}_{kind}_{origin}_codes"]
+                assert np.array_equal(scales, recorded[f"{name}_{kind}_{origin}_scales"])
+                lifted = (given > 0) & (theirs == 0) & (not signed)  # see the docstring of `encode`
+                differs = (codes != theirs) & ~lifted
+                # Midway, either neighbor is right.
+                table = reference.TABLES[signed]
+                scale = np.repeat(scales.astype("float64"), 256)[: x.size]
+                mine = np.abs(given - table[codes] * scale)
+                other = np.abs(given - table[theirs] * scale)
+                assert np.all(mine[differs] <= other[differs] + 1e-6 * np.abs(given[differs]))
+                assert np.all(codes[lifted] == 1)
+                assert np.mean(differs) < 0.01 or name == "ties"
+            assert np.allclose(numbers, table[codes] * scale, rtol=1e-6, atol=0)
+
+
+def test_steps_of_torchao():
+    recorded = np.load(GOLDEN / "steps.npz")
+    x = make_variable("kernel", recorded["start"])
+    optimizer = keras_tfopt.Adam(1e-2, slot_dtype="int8")
+    for g, expected in zip(recorded["gradients"], recorded["values"], strict=True):
+        optimizer.apply([ops.convert_to_tensor(g)], [x])
+        # Torch adds epsilon before the bias correction; and where a moment is midway between two
+        # codes, rounding decides, which moves one value by a part of a step.
+        error = np.abs(to_numpy(x) - expected)
+        assert np.mean(error > 2e-5) < 2e-3 and np.max(error) < 3e-3
+    assert np.mean(np.abs(expected - recorded["float32"]) > 1e-4) > 0.05  # it is not float32
+
+
+# bfloat16
+
+
+def test_rounding_to_bfloat16():
+    x = values(4096)
+    for step in (1, 2, 70000):
+        assert np.array_equal(rounded(x, step), reference.rounded(x, step, "m"))
+    assert not np.array_equal(rounded(x, 1), rounded(x, 2))
+    assert not np.array_equal(rounded(x, 1), rounded(x, 1, "v"))
+
+
+def test_rounding_to_bfloat16_is_right_in_the_mean():
+    x = np.random.default_rng(0).normal(size=2000).astype("float32")
+    steps = 2000
+    total = sum(reference.rounded(x, step, "m").astype("float64") for step in range(1, steps + 1))
+    space = 2.0 ** (np.floor(np.log2(np.abs(x))) - 7)
+    error = (total / steps - x) / space
+    assert np.max(np.abs(error)) < 5 * 0.5 / math.sqrt(steps)
+    assert abs(np.mean(error)) < 2e-3
+
+
+def test_second_moments_do_not_stall_in_bfloat16():
+    start = np.exp(np.random.default_rng(0).uniform(-15, 0, 4096)).astype("float32")
+    v, stalled = start, reference.nearest(start)
+    for step in range(1, 501):
+        v = reference.rounded(np.float32(0.999) * v + np.float32(0.0005) * start, step, "v")
+        stalled = reference.nearest(np.float32(0.999) * stalled + np.float32(0.0005) * start)
+    assert np.median(stalled / start) > 0.99
+    assert abs(np.mean(v / start) - (0.5 + 0.5 * 0.999**500)) < 0.01
+
+
+# Rules
+
+SHAPES = {"a/kernel": (70, 61), "b/kernel": (32, 256), "small": (50,)}
+FITS = [case for case in RULES if case.scope == "element"]
+
+
+def quantized(name, value, dtype, signed, step):
+    if value.size < 4096 or dtype == "float32":
+        return value
+    if dtype == "bfloat16":
+        return reference.rounded(value, step, name).astype("float64")
+    return reference.decode(*reference.encode(value, signed), signed)
+
+
+def follow(case, dtype, mode, steps=3):
+    rng = np.random.default_rng(3)
+    start = {path: rng.normal(size=shape).astype("float32") for path, shape in SHAPES.items()}
+    runner = Runner(case.make(slot_dtype=dtype), start, mode)
+    formula = case.make_reference()
+    x = {path: value.astype("float64") for path, value in start.items()}
+    s = formula.start(x)
+    for path, slots in runner.slots.items():  # 0.1 is rounded
+        s[path] = {name: slots[name].astype("float64") for name in s[path]}
+    signs = {
+        n: slot.signed
+        for n, slot in runner.optimizer.slots(runner.optimizer._state.entries[0].like).items()
+    }
+    for step in range(1, steps + 1):
+        grads = {p: (rng.normal(size=v.shape) * 0.5).astype("float32") for p, v in start.items()}
+        runner.step(grads)
+        x, s = formula.advance(grads, x, s, step)
+        found, slots = runner.values, runner.slots
+        for path, value in x.items():
+            for name, slot in s[path].items():
+                kept = quantized(name, np.asarray(slot), dtype, signs[name], step)
+                mine = slots[path][name].astype("float64")
+                # Rounding in float32 decides at the border of two codes.
+                scale = np.maximum(np.abs(slot), 1e-3 * np.max(np.abs(slot), initial=0.0))
+                off = np.abs(mine - kept) > 1e-4 * scale
+                assert np.mean(off) < 0.01, (path, name, step, np.mean(off))
+                s[path][name] = mine  # go on from the same state
+            error = np.abs(found[path] - value)
+            assert np.max(error) <= 1e-4 * max(1.0, np.max(np.abs(value))), (path, step)
+            x[path] = found[path].astype("float64")
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in FITS])
+@pytest.mark.parametrize("dtype", ("int8", "bfloat16"))
+@eager_and_compiled
+def test_rules_match_their_references(case, dtype, mode):
+    follow(case, dtype, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ("int8", "bfloat16"))
+def test_adam_in_all_modes(dtype, mode):
+    compile_in_background(False)
+    try:
+        follow(next(case for case in FITS if case.name == "Adam"), dtype, mode)
+    finally:
+        compile_in_background(True)
+
+
+# Which slots
+
+
+def dtypes_of(optimizer):
+    roles = zip(optimizer._roles(), optimizer.variables, strict=True)
+    return {role: v.dtype for role, v in roles if role not in ("iteration", "learning_rate")}
+
+
+def built(optimizer, **shapes):
+    variables = [make_variable(path, np.ones(shape)) for path, shape in shapes.items()]
+    optimizer.build(variables)
+    return optimizer, variables
+
+
+def test_small_variables_tables_and_masters_stay():
+    optimizer, variables = built(
+        keras_tfopt.Adam(slot_dtype="int8", groups={"chosen": {"slot_dtype": "bfloat16"}}),
+        **{"few": (4095,), "many": (64, 64), "a/embeddings": (100, 64)},
+        **{"chosen/embeddings": (100, 64)},
+    )
+    kept = [optimizer.slot(v, "m") for v in variables]
+    assert [type(slot).__name__ == "DecodedSlot" for slot in kept] == [False, True, False, False]
+    assert [slot.dtype for slot in kept] == ["float32", "float32", "float32", "bfloat16"]
+    half = make_variable("half", np.ones((64, 64)), "bfloat16")
+    masters = keras_tfopt.Adam(0.1, slot_dtype="int8", master_weights=True)
+    masters.build([half])
+    assert masters.slot(half, "master_weight").dtype == "float32"
+    masters.apply([ops.ones((64, 64), "bfloat16")], [half])
+    assert np.all(to_numpy(half) < 1)
+
+
+def test_slots_by_name_and_state_in_bytes():
+    optimizer, _ = built(keras_tfopt.Adam(slot_dtype={"m": "bfloat16", "v": "int8"}), x=(128, 256))
+    found = dtypes_of(optimizer)
+    assert (found["m"], found["v"], found["v_scales"]) == ("bfloat16", "uint8", "float32")
+    again = keras_tfopt.Adam.from_config(optimizer.get_config())
+    assert again.slot_dtype == {"m": "bfloat16", "v": "int8"}
+    whole, _ = built(keras_tfopt.Adam(slot_dtype="int8"), x=(128, 256))
+    sizes = {"uint8": 1, "float32": 4, "int32": 4, "int64": 8}
+    names = ("m", "m_scales", "v", "v_scales")
+    kept = [v for role, v in zip(whole._roles(), whole.variables, strict=True) if role in names]
+    assert sum(sizes[v.dtype] * math.prod(v.shape) for v in kept) / (128 * 256) <= 2.1
+
+
+def test_rules_over_other_shapes():
+    shapes = {"x": (64, 64)}
+    with pytest.raises(ValueError, match=r"keeps slots of other shapes .* slot_dtype=\{"):
+        built(keras_tfopt.Shampoo(slot_dtype="int8"), **shapes)
+    optimizer, _ = built(keras_tfopt.SOAP(slot_dtype={"m": "int8"}), **shapes)
+    assert dtypes_of(optimizer)["m"] == "uint8"
+    with pytest.raises(ValueError, match="slot_dtype.*must be"):
+        keras_tfopt.Prodigy(slot_dtype="bfloat16")
+    with pytest.raises(ValueError, match="holds a copy of the variable"):
+        built(keras_tfopt.ScheduleFreeAdamW(slot_dtype={"z": "int8"}), **shapes)
+    optimizer, _ = built(keras_tfopt.ScheduleFreeAdamW(slot_dtype="int8"), **shapes)
+    assert (dtypes_of(optimizer)["z"], dtypes_of(optimizer)["v"]) == ("float32", "uint8")
+
+
+@pytest.mark.parametrize("wrong", ("int4", "float16", "", 8, None, ["int8"], {"m": 8}, {1: "int8"}))
+def test_bad_slot_dtypes(wrong):
+    with pytest.raises((TypeError, ValueError), match="slot_dtype"):
+        keras_tfopt.Adam(slot_dtype=wrong)
+    with pytest.raises((TypeError, ValueError), match="slot_dtype"):
+        keras_tfopt.Adam(groups={".": {"slot_dtype": wrong}})
+
+
+def test_an_unknown_slot_is_named():
+    optimizer = keras_tfopt.Adam(slot_dtype={"momentum": "int8"})
+    with pytest.raises(ValueError, match="has no slot 'momentum'"):
+        optimizer.build([make_variable("x", np.ones((64, 64)))])
+    assert not optimizer.built and len(optimizer.variables) == 2
+
+
+def test_a_slot_reads_and_takes_numbers():
+    optimizer, (x,) = built(keras_tfopt.Adam(slot_dtype="int8"), x=(64, 70))
+    slot = optimizer.slot(x, "m")
+    given = values((64, 70))
+    slot.assign(given)
+    expected = reference.decode(*reference.encode(given, True), True)
+    assert np.mean(np.abs(to_numpy(slot) - expected) > 1e-6) < 1e-3
+    assert np.array_equal(np.asarray(slot), slot.numpy())
+    with pytest.raises(ValueError, match=r"shape \(64, 70\)"):
+        slot.assign(np.ones(3))
+    assert "int8" in repr(slot)
+
+
+# Rows
+
+
+@eager_and_compiled
+def test_rows_of_a_chosen_table(mode):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 20)).astype("float32")
+    groups = {"embeddings$": {"slot_dtype": "int8"}}
+    optimizer = keras_tfopt.LazyAdam(0.1, groups=groups)
+    runner = Runner(optimizer, {"embeddings": table}, mode)
+    exact = Runner(keras_tfopt.LazyAdam(0.1), {"embeddings": table}, mode)
+    for step in range(3):
+        indices = np.array([7, 3, 250, 7], "int32")
+        g = Rows(rng.normal(size=(4, 20)).astype("float32"), indices)
+        before = {v.path: to_numpy(v) for v in optimizer.variables}
+        runner.step({"embeddings": g})
+        exact.step({"embeddings": g})
+        others = np.setdiff1d(np.arange(300), indices)
+        for v in optimizer.variables:
+            if tuple(v.shape[:1]) == (300,):
+                assert np.array_equal(to_numpy(v)[others], before[v.path][others]), v.path
+        assert np.array_equal(runner.values["embeddings"][others], table[others])
+        m, m_exact = (r.slots["embeddings"]["m"] for r in (runner, exact))
+        assert np.max(np.abs(m - m_exact)) < 0.02 * (step + 1) * np.max(np.abs(m_exact))
+    assert optimizer.slot(runner.variables[0], "m").scales.shape == (300, 1)
+
+
+def test_rows_of_a_variable_in_other_blocks_are_refused():
+    optimizer, (x,) = built(keras_tfopt.LazyAdam(0.1, slot_dtype="int8"), kernel=(300, 20))
+    rows = keras_tfopt.RowGradient(ops.ones((1, 20)), ops.convert_to_tensor([3]), (300, 20))
+    with pytest.raises(ValueError, match="row_variables"):
+        optimizer.apply([rows], [x])
+    assert np.all(to_numpy(x) == 1)
+
+
+# Files and copies
+
+
+def trained(dtype, steps=2):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(80, name="a")])
+    model.compile(keras_tfopt.Adam(0.01, slot_dtype=dtype), loss="mse")
+    x = np.random.default_rng(0).normal(size=(32, 64)).astype("float32")
+    model.fit(x, x[:, :1] * np.ones(80), batch_size=32, epochs=steps, verbose=0)
+    return model, x
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("there", ("float32", "bfloat16", "int8"))
+@pytest.mark.parametrize("here", ("float32", "bfloat16", "int8"))
+def test_state_is_loaded_in_the_dtype_of_the_optimizer(there, here, tmp_path):
+    model, x = trained(there)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    fresh, _ = trained(here, steps=1)
+    for late in (False, True):
+        if late:  # the state waits until the optimizer is built
+            fresh = keras.models.load_model(path)
+            assert fresh.optimizer.slot_dtype == there
+        else:
+            fresh.load_weights(path)
+        variable, other = fresh.trainable_variables[0], model.trainable_variables[0]
+        for name in ("m", "v"):
+            saved = to_numpy(model.optimizer.slot(other, name))
+            found = to_numpy(fresh.optimizer.slot(variable, name))
+            exact = late or there == here
+            limit = 0 if exact else 0.02 * np.max(np.abs(saved))
+            assert np.max(np.abs(found - saved)) <= limit
+    again = keras.models.load_model(path)
+    model.fit(x, x[:, :1] * np.ones(80), batch_size=32, verbose=0)
+    again.fit(x, x[:, :1] * np.ones(80), batch_size=32, verbose=0)
+    for a, b in zip(model.weights, again.weights, strict=True):
+        assert np.allclose(to_numpy(a), to_numpy(b), atol=1e-6)
+
+
+def test_blocks_of_another_size_are_refused():
+    optimizer, (x,) = built(keras_tfopt.Adam(slot_dtype="int8"), x=(64, 70))
+    store = {}
+    optimizer.save_own_variables(store)
+    place = optimizer._roles().index("m_scales")
+    store[str(place)] = np.ones(35, "float32")
+    before = [to_numpy(v) for v in optimizer.variables]
+    with pytest.raises(ValueError, match=r"'m' has .* scales of shape \(35,\)"):
+        optimizer.load_own_variables(store)
+    for v, value in zip(optimizer.variables, before, strict=True):
+        assert np.array_equal(to_numpy(v), value)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="the same on every backend")
+def test_to_and_from_keras():
+    optimizer, (x,) = built(keras_tfopt.Adam(0.01, slot_dtype="int8"), x=(64, 70))
+    optimizer.apply([ops.ones((64, 70))], [x])
+    stock = keras_tfopt.to_keras(optimizer)
+    assert np.allclose(to_numpy(stock._momentums[0]), to_numpy(optimizer.slot(x, "m")))
+
+
+@pytest.mark.spread
+def test_with_the_other_options_and_wrappers():
+    rng = np.random.default_rng(0)
+    start = {"kernel": rng.normal(size=(64, 70)).astype("float32")}
+    g = {"kernel": rng.normal(size=(64, 70)).astype("float32")}
+    makers = (
+        lambda **o: keras_tfopt.Adam(0.01, use_ema=True, clipnorm=1.0, weight_decay=0.1, **o),
+        lambda **o: keras_tfopt.Adam(0.01, gradient_accumulation_steps=2, **o),
+        lambda **o: keras_tfopt.MovingAverage(keras_tfopt.Adam(0.01, **o)),
+        lambda **o: keras_tfopt.DecoupledWeightDecay(keras_tfopt.Adam(0.01, **o), 0.1),
+        lambda **o: keras_tfopt.Lookahead(keras_tfopt.LAMB(0.01, **o)),
+    )
+    for make in makers:
+        for mode in MODES:
+            few, whole = Runner(make(slot_dtype="int8"), start, mode), Runner(make(), start, mode)
+            for _ in range(4):
+                few.step(g)
+                whole.step(g)
+            error = np.abs(few.values["kernel"] - whole.values["kernel"])
+            assert 0 < np.max(error) and np.mean(error) < 2e-3
