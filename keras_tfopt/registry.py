@@ -207,13 +207,17 @@ def _parameters(cls: type) -> list[str]:
     return [name for name in all_arguments(cls) if name != "inner_optimizer"]
 
 
+# What optimizers over workers derive from, and what shares the state of others out.
+_NO_ALGORITHMS = (distributed.OverWorkers, distributed.ShardedState)
+
+
 def _classes() -> dict[str, type]:
     """Return every optimizer by its name: that of the file of its rule, or of Keras."""
     found = {}
     for module in (rules, wrappers, distributed):
         for cls in vars(module).values():
             is_optimizer = inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
-            if is_optimizer and cls is not distributed.OverWorkers:
+            if is_optimizer and cls not in _NO_ALGORITHMS:
                 found[cls.__module__.rsplit(".", 1)[-1]] = cls
     found["loss_scale_optimizer"] = LossScaleOptimizer
     stock = keras_optimizers()

@@ -47,7 +47,7 @@ DENSE_OR_ROWS = {
     "Adam": lambda **o: opt.Adam(0.01, **o),
     "LazyAdam": lambda **o: opt.LazyAdam(0.01, **o),
 }
-IN_LOOPS = ("Adam", "MovingAverage")
+IN_LOOPS = ("MovingAverage",)
 ON_A_MODEL_MESH = ("Adam", "stacked")
 
 
@@ -239,7 +239,8 @@ def main(out, folder):
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*kernel"], layouts[".*embeddings"] = (None, "model"), ("model", None)
     model_parallel = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
-    jobs = {f"fit/{run}": (data_parallel, fit, RUNS[run]) for run in RUNS}
+    in_fit = [run for run in RUNS if run not in (*IN_LOOPS, "stacked")]
+    jobs = {f"fit/{run}": (data_parallel, fit, RUNS[run]) for run in in_fit}
     jobs |= {f"loop/{run}": (data_parallel, loop, RUNS[run]) for run in IN_LOOPS}
     jobs |= {f"mesh/{run}": (model_parallel, fit, RUNS[run]) for run in ON_A_MODEL_MESH}
     tasks = {name: lambda job=job: compared(*job) for name, job in jobs.items()}

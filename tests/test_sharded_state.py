@@ -42,8 +42,10 @@ def results(tmp_path_factory):
     for size in (2, 4, 1):
         names = ["Momentum"] if size == 4 else []
         module = "tests.sharded_state_worker", folder, *names
-        run = worker_processes.run
-        ended = run(*module, workers=size) if size > 1 else [worker_processes.run_alone(*module)]
+        if size > 1:
+            ended = worker_processes.run(*module, workers=size, limit=600)
+        else:
+            ended = [worker_processes.run_alone(*module, limit=600)]
         for rank, process in enumerate(ended):
             assert process.status == 0, process.text[-4000:]
             arrays = found[size, rank] = {}

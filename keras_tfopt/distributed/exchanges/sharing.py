@@ -21,14 +21,13 @@ class SharingEngine(WorkersEngine):
 
     def build(self, variables: Sequence[Any]) -> None:
         """Share the variables out, then create the state of those that are this worker's."""
-        if not self.built:
+        if not self.built and self.exchange.size > 1:
+            shards = self.exchange.shards()
             self._check_inner()
-            if self.exchange.size > 1:
-                self._check_unbuilt()
-                shards = self.exchange.shards()
-                shards.assign(variables)
-                for part in parts(self):
-                    part.shards = shards
+            self._check_unbuilt()
+            shards.assign(variables)
+            for part in parts(self):
+                part.shards = shards
         super().build(variables)
 
     def extend(self, variables: Sequence[Any]) -> None:
