@@ -23,10 +23,10 @@ class StateTable:
     """Where the state of an optimizer is; prints as a table.
 
     Attributes:
-        rows: A dictionary for each piece of state, with the keys `variable` (path, or None),
-            `state` (name), `dtype`, `shape`, `split` ("whole", or the axes that are split over
-            devices or the worker that has it), `bytes` and `bytes_here` (on one device, or on this
-            worker).
+        rows: A dictionary for each piece of state. Its keys are `variable` (path, or None),
+            `state` (name), `dtype`, `shape`, `split`, `bytes` and `bytes_here` (on one device, or
+            on this worker). `split` is "whole", the axes that are split over devices, or the worker
+            that has the state.
     """
 
     rows: list[dict[str, Any]]

@@ -3,9 +3,9 @@
 `bind_rule` decodes what is stored before the rule runs and encodes what the rule returns, so rules
 know nothing of it. All functions are pure and compile on every backend.
 
-int8: the values of a block are divided by the largest magnitude among them, its scale, and each
-becomes the number of the nearest value in a table of 256 (Dettmers et al., "8-bit Optimizers via
-Block-wise Quantization", 2022). In each decade from 1e-6 to 1, the signed table has 2**i values of
+int8: the values of a block are divided by the largest magnitude among them, its scale. Each becomes
+the number of the nearest value in a table of 256 values. The table is that of Dettmers et al.,
+"8-bit Optimizers via Block-wise Quantization" (2022). In each decade from 1e-6 to 1, the signed table has 2**i values of
 either sign, i = 0 to 6, evenly spaced; the unsigned one has twice as many. Beside them are 0 and 1.
 So a value of magnitude r, of the scale s, comes back within (see `bound`) a part of its decade.
 

@@ -81,7 +81,7 @@ def placed(variable: Any, value: Any) -> Any:
 
 
 def rows_placed(variable: Any, value: Any) -> Any:
-    """Return some rows of a variable in its layout, but for the axis of the rows."""
+    """Return some rows of a variable in its layout, except for the axis of the rows."""
     layout = variable._layout
     if layout is None:
         return value

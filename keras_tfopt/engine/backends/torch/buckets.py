@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 16  # elements from which a variable is used where it is
 BUCKET = 1 << 19  # elements of a bucket: bounds the memory for copies of gradients
-# `BLOCK` is elements of one variable that are summed together where a rule takes norms, in one pass and
-# exactly, that have one learning rate where groups give variables several, and one scale as codes.
+# `BLOCK` is elements of one variable that are summed together where a rule takes norms, in one
+# pass and exactly, that have one learning rate where groups give several, and one scale as codes.
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
 PART = 1 << 19  # the same where compiled code makes two passes
 OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and who counts
@@ -225,7 +225,7 @@ def _bucket(
             [piece[size:] for piece, size, _ in pieces if size < piece.numel()],
         )
 
-    def laid_scales(slots: tuple) -> Laid:
+    def laid_scales(slots: list) -> Laid:
         counts = [room // BLOCK for room in rooms]
         whole = slots[0]._value.new_zeros(sum(counts))
         parts = zip(whole.split(counts), slots, strict=True)
@@ -377,8 +377,6 @@ def _compile(
 
     def like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
         like = [tensor.new_ones(5000, *tensor.shape[1:]) for tensor in (g, x, *slots)]
-        for tensor in like if g.ndim == 2 else ():
-            torch._dynamo.mark_static(tensor, 1)
         return like[0], like[1], like[2:], None, scalars
 
     def like_many_blocks(
