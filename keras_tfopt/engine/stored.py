@@ -5,9 +5,10 @@ know nothing of it. All functions are pure and compile on every backend.
 
 int8: the values of a block are divided by the largest magnitude among them, its scale. Each becomes
 the number of the nearest value in a table of 256 values. The table is that of Dettmers et al.,
-"8-bit Optimizers via Block-wise Quantization" (2022). In each decade from 1e-6 to 1, the signed table has 2**i values of
-either sign, i = 0 to 6, evenly spaced; the unsigned one has twice as many. Beside them are 0 and 1.
-So a value of magnitude r, of the scale s, comes back within (see `bound`) a part of its decade.
+"8-bit Optimizers via Block-wise Quantization" (2022). In each decade from 1e-6 to 1, the signed
+table has 2**i values of either sign, i = 0 to 6, evenly spaced; the unsigned one has twice as many.
+Beside them are 0 and 1. So a value in the decade below the scale comes back within 0.7 % of the
+scale (unsigned: 0.35 %), and in each decade below within twice that part of its own decade.
 
 The table is never looked up. Between decades, the number of a code is a continuous, concave
 function of the value, so it is the least of seven straight lines; decoding is the largest of their
