@@ -68,7 +68,8 @@ def test_config_round_trip(case, variant):
 def test_config_holds_every_argument_of_the_constructor(case):
     parameters = inspect.signature(case.cls.__init__).parameters.values()
     arguments = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}
-    arguments -= {"maximize", "groups", "clip_unitwise", "shard_state"}  # saved where they are set
+    saved_where_set = {"maximize", "groups", "clip_unitwise", "shard_state", "slot_dtype"}
+    arguments -= saved_where_set
     arguments -= set(getattr(case.cls, "unsaved", ()))
     config = case.make().get_config()
     assert arguments <= set(config)
