@@ -54,7 +54,7 @@ class ShardedState(SharingEngine, OverWorkers):
     Example:
 
     >>> keras_tfopt.distributed.connect()
-    >>> optimizer = keras_tfopt.distributed.ShardedState(keras_tfopt.AdamW(0.001))
+    >>> optimizer = keras_tfopt.distributed.ShardedState(keras_tfopt.Adam(0.001))
 
     Reference: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
     Models" (2020), stage 1.
