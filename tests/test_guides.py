@@ -218,6 +218,26 @@ def physics_informed(text):
     assert re.search(r"^SciPy: \S+", text, re.MULTILINE)
 
 
+def less_memory(text):
+    """Every side is there with its bytes; whether its losses are within the spread is measured."""
+    sides = {"Adam, float32": 8, "Adam, bfloat16": 4, "Adam, int8": 2, "Adafactor": 0}
+    for task in ("images", "text", "words"):
+        lowest = {}
+        for side, least in sides.items():
+            row = rf"^{task}, {side}((?:{NUMBER}){{6}})  (within|below|above)$"
+            match = re.search(row, text, re.MULTILINE)
+            assert match, (task, side, text[-3000:])
+            _, mean, low, high, size, _ = map(float, match[1].split())
+            assert low <= mean <= high and least - 0.01 <= size <= least + 1.7
+            lowest[side] = low
+            assert side != "Adam, float32" or match[2] == "within"
+        assert lowest["Adam, int8"] == pytest.approx(lowest["Adam, float32"], rel=0.2)
+    rows = re.findall(rf"^(Adam, \w+)((?:{NUMBER}){{3}})$", text, re.MULTILINE)
+    if Path("/proc/self/clear_refs").exists():  # bytes, MB of state, peak in MB
+        (_, plain), (_, small) = [(side, float(n.split()[0])) for side, n in rows]
+        assert small < 0.35 * plain
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -238,6 +258,7 @@ CHECKS = {
         workers,
         fine_tuning,
         physics_informed,
+        less_memory,
     )
 }
 
