@@ -22,6 +22,7 @@ Does training suffer? Three tasks are trained with three seeds each. Seeds alone
 so the question is whether small slots make them differ by more than that.
 """
 
+import ctypes
 import gc
 import math
 import subprocess
@@ -40,16 +41,15 @@ import keras_tfopt
 
 args = options(
     __file__,
-    fast="two seeds, one learning rate, few steps",
+    fast="two tasks, two seeds, one learning rate, few steps",
     memory="print the memory of a training with this optimizer, and no more",
 )
 
 """
 ## The optimizers
 
-Slots of variables with fewer than 4,096 numbers stay float32. So do those of embedding tables: their
-rows are updated apart from one another, so each row has to have scales of its own. A group asks for
-it.
+Slots of variables with fewer than 4,096 numbers stay float32. So do those of embedding tables,
+unless a group asks for less. Each row of a table then has scales of its own.
 """
 
 
@@ -147,11 +147,15 @@ before there was a model. It contains weights, gradients, state, and what a step
 runs. Linux reports it; on other systems the guide leaves it out.
 """
 
-large = {"size": 768, "blocks": 3} if not args.fast else {"size": 64, "blocks": 1}
+large = {"size": 1024, "blocks": 1} if not args.fast else {"size": 64, "blocks": 1}
 
 
 def of_process(name):
-    """A size of this process in bytes."""
+    """A size of this process in bytes, without what has been freed."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # not every C library keeps what is freed
+        trim(0)
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
 
@@ -160,14 +164,13 @@ def memory_of(side):
     """Parameters, bytes of state, and of the peak."""
     keras_tfopt.engine.compile_in_background(False)  # or the compiler would count
     text = np.random.default_rng(0).integers(0, words, (4, 8, width + 1))
-    for size in ({"size": 16, "blocks": 1}, large):  # what Keras and compilers need, stays
-        gc.collect()
+    for size in ({**large, "size": 16}, large):  # what Keras and compilers need, stays
         before = of_process("VmRSS")
         tables = "embeddings$" if side != "Adafactor" else None
         model = compiled(transformer(**size), sides[side](1e-3, tables))
         for number, batch in enumerate(text):
             if number == 2:  # the first steps have compiled
-                gc.collect()
+                of_process("VmRSS")
                 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
             model.train_on_batch(batch[:, :-1], batch[:, 1:])
     return model.count_params(), bytes_of(model.optimizer.variables), of_process("VmHWM") - before
@@ -181,7 +184,7 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 started = time.perf_counter()
 memory = {}
 if Path("/proc/self/clear_refs").exists():
-    for side in sides if not args.fast else ("Adam, float32", "Adam, int8"):
+    for side in sides if not args.fast else ("Adam, int8",):
         command = [sys.executable, __file__, "--memory", side] + ["--fast"] * args.fast
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         memory[side] = [int(n) for n in done.stdout.split()[-3:]]
@@ -219,6 +222,8 @@ tasks = {
     "text": (table_of_vectors, of_runs, "embeddings$"),
     "words": (transformer, of_words, "embeddings$"),
 }
+if args.fast:
+    del tasks["words"]
 batch, most = 32, 1000  # examples of a batch, and to validate with
 seeds = range(args.seed, args.seed + (3 if not args.fast else 2))
 steps, parts = (240, 8) if not args.fast else (12, 2)
@@ -237,45 +242,55 @@ best of three for the first seed. Rates warm up, and fall to zero by a cosine.
 
 
 class Training:
-    """One optimizer on one task, from one seed."""
+    """One optimizer with one rate on one task. It is compiled once; each seed begins anew."""
 
-    def __init__(self, task, side, rate, seed):
-        self.rate = rate
-        make, ((x, y), valid), tables = tasks[task]
-        keras.utils.set_random_seed(seed)
+    def __init__(self, task, side, rate):
+        self.make, self.data, tables = tasks[task]
+        self.rate, self.losses, self.seconds = rate, [], []
         schedule = keras_tfopt.schedules.WarmUpCosineDecay(rate, max(1, steps // 20), steps)
-        model = compiled(make(), sides[side](schedule, tables))
-        random = np.random.default_rng(seed)
+        self.model = compiled(self.make(), sides[side](schedule, tables))
+        self.model.optimizer.build(self.model.trainable_variables)
+        self.state = self.model.optimizer.variables
+        self.start = [keras.ops.convert_to_numpy(v) for v in self.state]
+        self.bytes = bytes_of(self.state) / self.model.count_params()
+
+    def train(self, seed):
+        """Appends the validation losses of the parts of a training."""
+        keras.utils.set_random_seed(seed)
+        self.model.set_weights(self.make().get_weights())
+        for variable, value in zip(self.state, self.start):
+            variable.assign(value)
+        (x, y), valid = self.data
+        random, timer, losses = np.random.default_rng(seed), StepTimer(), []
         passes = 1 + steps * batch // len(x)
         order = np.concatenate([random.permutation(len(x)) for _ in range(passes)])
-        timer, self.losses = StepTimer(), []
         for part in np.split(order[: steps * batch], parts):
-            model.fit(x[part], y[part], batch, shuffle=False, callbacks=[timer], verbose=0)
-            found = model.evaluate(*(array[:most] for array in valid), most, verbose=0)
-            self.losses.append(found if math.isfinite(found) else math.inf)
-        self.state = bytes_of(model.optimizer.variables) / model.count_params()
-        self.milliseconds = 1000 * float(np.median(timer.seconds[3:]))
+            self.model.fit(x[part], y[part], batch, shuffle=False, callbacks=[timer], verbose=0)
+            found = self.model.evaluate(*(array[:most] for array in valid), most, verbose=0)
+            losses.append(found if math.isfinite(found) else math.inf)
+        self.losses.append(losses)
+        self.seconds.append(np.median(timer.seconds[3:]))
+        return losses[-1]
+
+    def lasts(self):
+        return [losses[-1] for losses in self.losses]
 
 
-def trained(task, side, found):
-    """A training for each seed, with the best rate of the rule."""
-    first, *others = seeds
-    rule = side.split(",")[0]
-    if (task, rule) not in found:  # Adam in float32 comes first
-        tried = [Training(task, side, rate, first) for rate in rates[rule]]
-        found[task, rule] = min(tried, key=lambda training: training.losses[-1]).rate
-        done = [training for training in tried if training.rate == found[task, rule]]
-    else:
-        done = [Training(task, side, found[task, rule], first)]
-    return done + [Training(task, side, found[task, rule], seed) for seed in others]
-
-
+first, *others = seeds
 chosen, trainings = {}, {}
 for task in tasks:
     for side in sides:
-        trainings[task, side] = trained(task, side, chosen)
-        keras.backend.clear_session()
-        gc.collect()
+        rule = side.split(",")[0]
+        if (task, rule) in chosen:  # Adam in float32 came first
+            best = Training(task, side, chosen[task, rule])
+            best.train(first)
+        else:
+            tried = [Training(task, side, rate) for rate in rates[rule]]
+            best = min(tried, key=lambda training: training.train(first))
+            chosen[task, rule] = best.rate
+        for seed in others:
+            best.train(seed)
+        trainings[task, side] = best
 
 """
 ## Results
@@ -287,20 +302,21 @@ beside the losses of the seeds of Adam in float32: within them, below (better) o
 
 def place(task, side):
     """Where the mean loss of an optimizer is beside the seeds of Adam in float32."""
-    usual = [training.losses[-1] for training in trainings[task, "Adam, float32"]]
-    mean = np.mean([training.losses[-1] for training in trainings[task, side]])
+    usual = trainings[task, "Adam, float32"].lasts()
+    mean = np.mean(trainings[task, side].lasts())
     return "below" if mean < min(usual) else "above" if mean > max(usual) else "within"
 
 
-columns = "".join(f"{name:>9}" for name in ("rate", "mean", "lowest", "highest", "bytes", "ms/step"))
+columns = "".join(
+    f"{name:>9}" for name in ("rate", "mean", "lowest", "highest", "bytes", "ms/step")
+)
 print(f"\nLosses of {len(seeds)} seeds, bytes of state per parameter, time of a step:")
 print(f"{'':24}{columns}  beside float32")
-for (task, side), some in trainings.items():
-    last = [training.losses[-1] for training in some]
-    milliseconds = np.median([training.milliseconds for training in some])
+for (task, side), one in trainings.items():
+    last, milliseconds = one.lasts(), 1000 * np.median(one.seconds)
     print(
-        f"{f'{task}, {side}':24}{some[0].rate:>9g}{np.mean(last):>9.4f}{min(last):>9.4f}"
-        f"{max(last):>9.4f}{some[0].state:>9.2f}{milliseconds:>9.1f}  {place(task, side)}"
+        f"{f'{task}, {side}':24}{one.rate:>9g}{np.mean(last):>9.4f}{min(last):>9.4f}"
+        f"{max(last):>9.4f}{one.bytes:>9.2f}{milliseconds:>9.1f}  {place(task, side)}"
     )
 for side in list(sides)[1:]:
     places = [place(task, side) for task in tasks]
@@ -309,7 +325,9 @@ for side in list(sides)[1:]:
 
 if memory:
     count, *_ = next(iter(memory.values()))
-    print(f"\nMemory of a transformer with {count:,} parameters, {4 * count / 1e6:.0f} MB of weights:")
+    print(
+        f"\nMemory of a transformer with {count:,} parameters, {4 * count / 1e6:.0f} MB of weights:"
+    )
     print(f"{'':24}{'bytes':>9}{'state, MB':>11}{'peak, MB':>10}")
     for side, (count, state, peak) in memory.items():
         print(f"{side:24}{state / count:>9.2f}{state / 1e6:>11.1f}{peak / 1e6:>10.1f}")
@@ -326,7 +344,7 @@ figure.suptitle(f"{len(seeds)} seeds of each optimizer. {backend_name()}")
 at = steps // parts * np.arange(1, parts + 1)
 for panel, task in zip(panels, tasks):
     for side, look in zip(sides, STYLES):
-        losses = np.array([training.losses for training in trainings[task, side]])
+        losses = np.array(trainings[task, side].losses)
         panel.plot(at, losses.mean(0), **look, ms=4, label=side)
         panel.fill_between(at, losses.min(0), losses.max(0), color=look["color"], alpha=0.12, lw=0)
     panel.set(title=task, xlabel="steps", ylabel="validation loss (nats)")

@@ -221,7 +221,7 @@ def physics_informed(text):
 def less_memory(text):
     """Every side is there with its bytes; whether its losses are within the spread is measured."""
     sides = {"Adam, float32": 8, "Adam, bfloat16": 4, "Adam, int8": 2, "Adafactor": 0}
-    for task in ("images", "text", "words"):
+    for task in ("images", "text"):
         lowest = {}
         for side, least in sides.items():
             row = rf"^{task}, {side}((?:{NUMBER}){{6}})  (within|below|above)$"
@@ -234,8 +234,8 @@ def less_memory(text):
         assert lowest["Adam, int8"] == pytest.approx(lowest["Adam, float32"], rel=0.2)
     rows = re.findall(rf"^(Adam, \w+)((?:{NUMBER}){{3}})$", text, re.MULTILINE)
     if Path("/proc/self/clear_refs").exists():  # bytes, MB of state, peak in MB
-        (_, plain), (_, small) = [(side, float(n.split()[0])) for side, n in rows]
-        assert small < 0.35 * plain
+        ((side, numbers),) = rows
+        assert side == "Adam, int8" and 2 < float(numbers.split()[0]) < 2.5
 
 
 CHECKS = {

@@ -94,9 +94,7 @@ def of_process(name: str) -> int:
 def memory_elsewhere(side: str, work: str) -> dict[str, float]:
     """Return what `memory` finds in a process of its own."""
     command = [sys.executable, "-m", "integration.benchmarks.state", "--memory", side]
-    done = subprocess.run(
-        [*command, "--work", work], stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run([*command, "--work", work], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -138,7 +136,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds of rounds per variables")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of rounds each")
     parser.add_argument("--work", nargs="*", choices=WORK, default=SHAPES, help="which variables")
     parser.add_argument("--memory", choices=SIDES, help=argparse.SUPPRESS)  # for the processes
     options = parser.parse_args()
