@@ -1,9 +1,9 @@
 """Adam with slots of fewer bytes beside its float32: `python -m integration.benchmarks.state`.
 
 Steps of all sides take turns in one process. Memory is that of processes of their own, a side each:
-by how much they have grown after some steps, without weights and gradients, which is the state, and
-by how much they grow while they make more steps. On JAX, state is what the backend has in arrays,
-without the programs that XLA has compiled; TensorFlow does not tell them apart.
+by how much they grow at most, without weights and gradients. That is the state and what a step
+needs while it runs, such as slots that are decoded. On JAX the programs that XLA has compiled are
+left out; TensorFlow does not tell them apart.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def bytes_of_state(optimizer: Any) -> int:
 
 
 def memory(side: str, shapes: Shapes) -> dict[str, float]:
-    """Return the bytes of state per parameter, and how this process grows, in MB."""
+    """Return the bytes of state per parameter, and by how many MB this process grows."""
     contenders.of_keras(SIDES[side], [(128, 64), (8,)])()  # what compilers need stays with them
     before = alive()
     optimizer = SIDES[side]()
@@ -69,7 +69,7 @@ def memory(side: str, shapes: Shapes) -> dict[str, float]:
     for _ in range(4):
         step()
     more = of_process("VmHWM") - resident
-    return found | {"state_megabytes": round(kept / 1e6, 1), "more": round(more / 1e6, 1)}
+    return found | {"megabytes": round((kept + more) / 1e6, 1)}
 
 
 def alive() -> int:
@@ -117,7 +117,7 @@ def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     head = ["variables", "slots", "ms", "ms / float32 (min, max)", "bytes of state per parameter"]
-    head += ["state in the process, MB", "more in a step, MB"]
+    head += ["state and a step's needs, MB"]
     cells = [
         [
             r["work"],
@@ -125,8 +125,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{r['milliseconds']:.2f}",
             "1" if r["slots"] == "float32" else shown(r["ratio_to_float32"]),
             f"{r['bytes_per_parameter']:.2f}",
-            f"{r['state_megabytes']:.0f}" if "state_megabytes" in r else "",
-            f"{r['more']:.0f}" if "more" in r else "",
+            f"{r['megabytes']:.0f}" if "megabytes" in r else "",
         ]
         for r in rows
     ]
@@ -155,6 +154,7 @@ def main() -> None:
             name = f"Adam, {r['slots']}, {r['work']}"
             measured[f"{name} / float32"] = r["ratio_to_float32"]["median"]
             measured[f"{name}, bytes of state per parameter"] = r["bytes_per_parameter"]
+            measured |= {f"{name}, MB": r["megabytes"]} if "megabytes" in r else {}
     write(options.out / f"state_{contenders.BACKEND}.json", table(rows), rows, measured)
 
 
