@@ -221,17 +221,15 @@ def physics_informed(text):
 def less_memory(text):
     """Every side is there with its bytes; whether its losses are within the spread is measured."""
     sides = {"Adam, float32": 8, "Adam, bfloat16": 4, "Adam, int8": 2, "Adafactor": 0}
-    for task in ("images", "text"):
-        lowest = {}
-        for side, least in sides.items():
-            row = rf"^{task}, {side}((?:{NUMBER}){{6}})  (within|below|above)$"
-            match = re.search(row, text, re.MULTILINE)
-            assert match, (task, side, text[-3000:])
-            _, mean, low, high, size, _ = map(float, match[1].split())
-            assert low <= mean <= high and least - 0.01 <= size <= least + 1.7
-            lowest[side] = low
-            assert side != "Adam, float32" or match[2] == "within"
-        assert lowest["Adam, int8"] == pytest.approx(lowest["Adam, float32"], rel=0.2)
+    means = {}
+    for side, least in sides.items():
+        row = rf"^text, {side}((?:{NUMBER}){{6}})  (within|below|above)$"
+        match = re.search(row, text, re.MULTILINE)
+        assert match, (side, text[-3000:])
+        _, means[side], low, high, size, _ = map(float, match[1].split())
+        assert low <= means[side] <= high and least - 0.01 <= size <= least + 0.5
+        assert side != "Adam, float32" or match[2] == "within"
+    assert means["Adam, int8"] == pytest.approx(means["Adam, float32"], rel=0.05)
     rows = re.findall(rf"^(Adam, \w+)((?:{NUMBER}){{3}})$", text, re.MULTILINE)
     if Path("/proc/self/clear_refs").exists():  # bytes, MB of state, peak in MB
         ((side, numbers),) = rows
