@@ -49,6 +49,7 @@ BACKENDS = {
     "workers": "jax",
     "fine_tuning": "torch",
     "physics_informed": "jax",
+    "less_memory": "jax",
 }
 
 

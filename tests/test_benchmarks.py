@@ -16,6 +16,7 @@ from integration.benchmarks import (
     modern,
     results,
     solvers,
+    state,
     training,
     verbs,
 )
@@ -170,6 +171,19 @@ def test_solvers_benchmark():
     assert abs(ours.run(4) - alone.run(4)) <= 1
     result = solvers.measure({"ours": solvers.Ours, "scipy": solvers.Alone}, 1, 5, 20, 3)
     assert result["ratio"]["median"] > 0 and "| scipy |" in solvers.table([result])
+
+
+@pytest.mark.spread
+def test_state_benchmark():
+    """Each side has a row, and state is as small as the dtype of the slots says."""
+    work = "small"
+    rows = state.measure(work, [(64, 64), (8,)], budget=0.05)
+    found = state.memory("int8", [(64, 64), (8,)])
+    assert found["bytes_per_parameter"] == pytest.approx(2 * (1 + 4 / 256), abs=0.05)
+    assert [row["slots"] for row in rows] == ["float32", "bfloat16", "int8", state.STOCK]
+    assert all(row["rounds"] >= 9 and row["ratio_to_float32"]["median"] > 0 for row in rows)
+    text = state.table([row | found for row in rows])
+    assert text.count("| small |") == 4 and "| 2.0" in text
 
 
 @pytest.mark.spread

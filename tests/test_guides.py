@@ -218,6 +218,24 @@ def physics_informed(text):
     assert re.search(r"^SciPy: \S+", text, re.MULTILINE)
 
 
+def less_memory(text):
+    """Every side is there with its bytes; whether its losses are within the spread is measured."""
+    sides = {"Adam, float32": 8, "Adam, bfloat16": 4, "Adam, int8": 2, "Adafactor": 0}
+    means = {}
+    for side, least in sides.items():
+        row = rf"^text, {side}((?:{NUMBER}){{6}})  (within|below|above)$"
+        match = re.search(row, text, re.MULTILINE)
+        assert match, (side, text[-3000:])
+        _, means[side], low, high, size, _ = map(float, match[1].split())
+        assert low <= means[side] <= high and least - 0.01 <= size <= least + 0.5
+        assert side != "Adam, float32" or match[2] == "within"
+    assert means["Adam, int8"] == pytest.approx(means["Adam, float32"], rel=0.05)
+    rows = re.findall(rf"^(Adam, \w+)((?:{NUMBER}){{3}})$", text, re.MULTILINE)
+    if Path("/proc/self/clear_refs").exists():  # bytes, MB of state, peak in MB
+        ((side, numbers),) = rows
+        assert side == "Adam, int8" and 2 < float(numbers.split()[0]) < 2.5
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -238,6 +256,7 @@ CHECKS = {
         workers,
         fine_tuning,
         physics_informed,
+        less_memory,
     )
 }
 

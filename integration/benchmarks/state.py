@@ -1,0 +1,162 @@
+"""Adam with slots of fewer bytes beside its float32: `python -m integration.benchmarks.state`.
+
+Steps of all sides take turns in one process. Memory is that of processes of their own, a side each:
+by how much they grow at most, without weights and gradients. That is the state and what a step
+needs while it runs, such as slots that are decoded. On JAX the programs that XLA has compiled are
+left out; TensorFlow does not tell them apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_tfopt
+from integration.benchmarks import contenders
+from integration.benchmarks.dense import rounds_of
+from integration.benchmarks.results import markdown, ratio, shown, write
+from integration.benchmarks.shapes import WORK, Shapes
+
+STATUS = Path("/proc/self/status")
+STOCK = "keras.optimizers.Adam"
+SIDES: dict[str, Callable[[], Any]] = {
+    dtype: lambda dtype=dtype: keras_tfopt.Adam(
+        contenders.LEARNING_RATE, epsilon=1e-7, slot_dtype=dtype
+    )
+    for dtype in ("float32", "bfloat16", "int8")
+}
+SIDES[STOCK] = lambda: keras.optimizers.Adam(contenders.LEARNING_RATE)
+SHAPES = ("one of 20M", "transformer")  # of WORK
+
+
+def parameters_of(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def bytes_of_state(optimizer: Any) -> int:
+    """Return the bytes of all variables of an optimizer."""
+    dtypes = [np.dtype(keras.backend.standardize_dtype(v.dtype)) for v in optimizer.variables]
+    pairs = zip(optimizer.variables, dtypes, strict=True)
+    return sum(math.prod(v.shape) * dtype.itemsize for v, dtype in pairs)
+
+
+def memory(side: str, shapes: Shapes) -> dict[str, float]:
+    """Return the bytes of state per parameter, and by how many MB this process grows."""
+    contenders.of_keras(SIDES[side], [(128, 64), (8,)])()  # what compilers need stays with them
+    before = alive()
+    optimizer = SIDES[side]()
+    step = contenders.of_keras(lambda: optimizer, shapes)
+    for _ in range(3):
+        step()
+    parameters = parameters_of(shapes)
+    found = {"bytes_per_parameter": round(bytes_of_state(optimizer) / parameters, 2)}
+    if not STATUS.exists():
+        return found
+    kept, resident = alive() - before - 8 * parameters, of_process("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
+    for _ in range(4):
+        step()
+    more = of_process("VmHWM") - resident
+    return found | {"megabytes": round((kept + more) / 1e6, 1)}
+
+
+def alive() -> int:
+    """Return the bytes of all that is in use; without garbage."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)  # what has been freed would count, or hide what is new
+    if contenders.BACKEND == "jax":
+        import jax
+
+        return sum(array.nbytes for array in jax.live_arrays())
+    return of_process("VmRSS")
+
+
+def of_process(name: str) -> int:
+    """Return a size of this process in bytes; 0 where the system does not tell."""
+    lines = STATUS.read_text().splitlines() if STATUS.exists() else []
+    return 1024 * next((int(line.split()[1]) for line in lines if line.startswith(name + ":")), 0)
+
+
+def memory_elsewhere(side: str, work: str) -> dict[str, float]:
+    """Return what `memory` finds in a process of its own."""
+    command = [sys.executable, "-m", "integration.benchmarks.state", "--memory", side]
+    done = subprocess.run([*command, "--work", work], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
+    """Return a row for each side."""
+    steps = {side: contenders.of_keras(make, shapes) for side, make in SIDES.items()}
+    times = rounds_of(steps, budget)
+    return [
+        {
+            "work": work,
+            "slots": side,
+            "parameters": parameters_of(shapes),
+            "rounds": len(times[side]),
+            "milliseconds": round(statistics.median(times[side]), 3),
+            "ratio_to_float32": ratio(times, side, "float32"),
+        }
+        for side in SIDES
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    head = ["variables", "slots", "ms", "ms / float32 (min, max)", "bytes of state per parameter"]
+    head += ["state and a step's needs, MB"]
+    cells = [
+        [
+            r["work"],
+            r["slots"],
+            f"{r['milliseconds']:.2f}",
+            "1" if r["slots"] == "float32" else shown(r["ratio_to_float32"]),
+            f"{r['bytes_per_parameter']:.2f}",
+            f"{r['megabytes']:.0f}" if "megabytes" in r else "",
+        ]
+        for r in rows
+    ]
+    return markdown(head, cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of rounds each")
+    parser.add_argument("--work", nargs="*", choices=WORK, default=SHAPES, help="which variables")
+    parser.add_argument("--memory", choices=SIDES, help=argparse.SUPPRESS)  # for the processes
+    options = parser.parse_args()
+    if options.memory:
+        print(json.dumps(memory(options.memory, WORK[options.work[0]]())))
+        return
+    rows = []
+    for work in options.work:
+        for row in measure(work, WORK[work](), options.budget):
+            rows.append(row | memory_elsewhere(row["slots"], work))
+            print(json.dumps(rows[-1]), flush=True)
+        gc.collect()
+    measured = {}
+    for r in rows:
+        if r["slots"] in ("bfloat16", "int8"):
+            name = f"Adam, {r['slots']}, {r['work']}"
+            measured[f"{name} / float32"] = r["ratio_to_float32"]["median"]
+            measured[f"{name}, bytes of state per parameter"] = r["bytes_per_parameter"]
+            measured |= {f"{name}, MB": r["megabytes"]} if "megabytes" in r else {}
+    write(options.out / f"state_{contenders.BACKEND}.json", table(rows), rows, measured)
+
+
+if __name__ == "__main__":
+    main()
