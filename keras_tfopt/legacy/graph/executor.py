@@ -244,7 +244,12 @@ class Executor(Verbs):
             mask = row_mask(indices, variable, g) if mode == "move" else None
             g = to_dense(g, indices, variable)
         in_rows = mode == "rows"
-        cut = [in_rows, *(in_rows and sees_rows(slot, like) for slot in described.values())]
+        # Where the shape is not known, slots have that of the variable.
+        by_row = [
+            sees_rows(slot, like) if like.shape else slot.by_row is not False
+            for slot in described.values()
+        ]
+        cut = [in_rows, *(in_rows and one for one in by_row)]
         if self._waits_at == place() and variable.constraint is None:
             if in_rows:
                 g = RowGradient.unchecked(g, indices, like.shape, named=True)
