@@ -18,6 +18,7 @@ import torch
 
 import keras_tfopt as opt
 from keras_tfopt.distributed import ShardedState
+from tests.worker_processes import error_of
 
 PARTS, BATCH, STEPS, ROWS, WIDTH, LENGTH = 2, 4, 4, 12, 4, 3
 RUNS = {
@@ -136,14 +137,6 @@ def zero(rank, size):
 
 
 def refused(size):
-    found = {}
-
-    def attempt(name, action):
-        try:
-            action()
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-
     variables, built = make_model().trainable_variables, opt.Adam(0.1)
     built.build(variables)
     inner = {
@@ -152,9 +145,11 @@ def refused(size):
         "keras": lambda: keras.optimizers.Adam(0.1),
         "workers": lambda: opt.SyncReplicas(opt.Adam(0.1), None),
     }
-    for name, make in inner.items():
-        attempt(name, lambda make=make: ShardedState(make()).build(variables))
-    attempt("inside", lambda: opt.MovingAverage(ShardedState(opt.Adam(0.1))))
+    found = {
+        name: error_of(lambda make=make: ShardedState(make()).build(variables))
+        for name, make in inner.items()
+    }
+    found["inside"] = error_of(lambda: opt.MovingAverage(ShardedState(opt.Adam(0.1))))
     return found
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 import keras_tfopt as opt
 from keras_tfopt.engine.backends.jax import sharding
+from tests.worker_processes import error_of
 
 ROWS, WIDTH, LENGTH, UNITS, CLASSES, BATCH = 40, 8, 8, 16, 8, 16
 sharding.SMALLEST = 16  # so that state of this model is large enough
@@ -204,16 +205,9 @@ def table():
 
 def refused():
     found = {}
-
-    def attempt(name, action):
-        try:
-            action()
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-
     keras.distribution.set_distribution(None)
     model, optimizer = make_model(), opt.Adam(shard_state=True)
-    attempt("no distribution", lambda: optimizer.build(model.trainable_variables))
+    found["no distribution"] = error_of(lambda: optimizer.build(model.trainable_variables))
     found["built"] = optimizer.built or len(optimizer.variables) > 2
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((2, 2), ("batch", "model"), devices)
@@ -222,12 +216,13 @@ def refused():
     )
     keras.distribution.set_distribution(distribution)
     model = make_model()
-    attempt("no axis", lambda: opt.Adam(shard_state=True).build(model.trainable_variables))
+    optimizer = opt.Adam(shard_state=True)
+    found["no axis"] = error_of(lambda: optimizer.build(model.trainable_variables))
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     model = make_model()
     opt.distributed.connect(engine="jax_mesh")
     outer = opt.ModelAverage(opt.Adam(shard_state=True), 2)
-    attempt("workers", lambda: outer.build(model.trainable_variables))
+    found["workers"] = error_of(lambda: outer.build(model.trainable_variables))
     opt.distributed.disconnect()
     return found
 

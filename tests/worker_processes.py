@@ -21,6 +21,15 @@ class Ended:
     text: str  # what it printed
 
 
+def error_of(action):
+    """The error that a function raises, as text; "" where it raises none."""
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def settings(**more):
     """The environment of a process: one thread, no device but the CPU, and JAX as users have it."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -132,14 +132,10 @@ class ModelStep:
         sums = rule.sums(flat_g, _joined(each_x), slots, scalars)
         known, new = rule.solve(sums, slots, scalars)
         flat_x, more = rule.update(flat_g, _joined(each_x), slots, scalars, known)
-        parts = [
-            rule.settled(one, old, flat_x[one.start : one.end], scalars, known)
-            for one, old in zip(self.variables, each_x, strict=True)
-        ]
-        parts = [
-            ops.reshape(part, one.like.shape)
-            for one, part in zip(self.variables, parts, strict=True)
-        ]
+        parts = []
+        for one, old in zip(self.variables, each_x, strict=True):
+            part = rule.settled(one, old, flat_x[one.start : one.end], scalars, known)
+            parts.append(ops.reshape(part, one.like.shape))
         masters = [None if m is None else v for m, v in zip(masters, parts, strict=True)]
         x = [ops.cast(v, old.dtype) for v, old in zip(parts, x, strict=True)]
         return x, masters, {**new, **more}

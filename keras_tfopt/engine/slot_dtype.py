@@ -17,31 +17,19 @@ _SMALLEST = 0.99296875  # the magnitude of the negative end of the signed table
 
 def check_slot_dtype(value: Any) -> Any:
     """Return the argument `slot_dtype`, or raise an error if it is wrong."""
-    if isinstance(value, Mapping):
-        if not all(isinstance(name, str) for name in value):
-            raise _wrong(value)
-        return {name: check_slot_dtype(one) for name, one in value.items() if _is_name(one)}
-    if not _is_name(value):
-        raise _wrong(value)
-    if value not in DTYPES:
-        raise ValueError(
-            f"Argument `{OPTION}` must be one of {DTYPES}, or a dictionary from names of slots to "
-            f"these. Received: {value!r}"
-        )
-    return value
-
-
-def _is_name(value: Any) -> bool:
-    if not isinstance(value, str):
-        raise _wrong(value)
-    return True
-
-
-def _wrong(value: Any) -> TypeError:
-    return TypeError(
+    is_by_slot = isinstance(value, Mapping)
+    message = (
         f"Argument `{OPTION}` must be one of {DTYPES}, or a dictionary from names of slots to "
-        f"these. Received: {value!r}"
+        "these. Received: "
     )
+    if is_by_slot and not all(isinstance(name, str) for name in value):
+        raise TypeError(f"{message}{value!r}")
+    for dtype in _dtypes(value):
+        if not isinstance(dtype, str):
+            raise TypeError(f"{message}{dtype!r}")
+        if dtype not in DTYPES:
+            raise ValueError(f"{message}{dtype!r}")
+    return dict(value) if is_by_slot else value
 
 
 def is_used(value: Any) -> bool:

@@ -81,7 +81,7 @@ class Compiled:
             self._compiling = self._begin(args, beside and settings.compiles_in_background())
         if not self._compiling.done() or _is_compiling.is_set():
             return self._otherwise(*args)
-        if self._compiling.exception() is not None and self._is_from_background:
+        if self._is_from_background and self._compiling.exception() is not None:
             # What the program did meanwhile may be the reason, as keras.utils.clear_session() is,
             # which takes away what Dynamo has seen a moment before. Now the program waits.
             self._compiling = self._begin(args, in_background=False)
