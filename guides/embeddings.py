@@ -159,7 +159,7 @@ class StepMemory(keras.callbacks.Callback):
             peak(reset=True)
             self.before = peak()
         elif self.steps == 5 and self.before is not None:
-            self.bytes = peak() - self.before
+            self.bytes = max(0, peak() - self.before)  # Linux counts pages roughly
 
 
 """

@@ -77,8 +77,7 @@ class Compiled:
         if not _compiler_works:
             return self._otherwise(*args)
         if self._compiling is None:
-            beside = not torch.are_deterministic_algorithms_enabled()
-            self._compiling = self._begin(args, beside and settings.compiles_in_background())
+            self._compiling = self._begin(args, in_background=_may_run_uncompiled())
         if not self._compiling.done() or _is_compiling.is_set():
             return self._otherwise(*args)
         if self._is_from_background and self._compiling.exception() is not None:
@@ -132,6 +131,20 @@ class Compiled:
             finally:
                 _is_compiling.clear()
         return compiled
+
+
+def _may_run_uncompiled() -> bool:
+    """Return whether steps may differ in the last place from compiled ones, until these are there.
+
+    Processes that train one model must not: they would take over compiled code at different steps,
+    and their weights, which nobody exchanges, would drift apart.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        return False
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if several and torch.distributed.get_world_size() > 1:
+        return False
+    return settings.compiles_in_background()
 
 
 def _give_up_compiling(error: Exception) -> None:
