@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from integration.stock_defects import mean_of_outputs
+from integration.stock_defects.scenarios import mean_of_outputs
 from tests.cases import CASES, RULES
 from tests.compare import assert_close, assert_same
 from tests.options import (
