@@ -14,7 +14,7 @@ GRADIENTS = {path: np.full_like(value, 0.5) for path, value in START.items()}
 
 
 def hyperparameters_of(case):
-    """Other values for all hyperparameters that groups may set: numbers, each a little smaller."""
+    """Return a smaller value for each hyperparameter that is a number and that groups may set."""
     optimizer = case.make()
     rule = keras_tfopt.engine.innermost(optimizer)
     fields = [] if rule.scope == "model" else list(rule._fields)

@@ -1,4 +1,4 @@
-"""The compiled paths: that they are taken, and that they compute what the plain path computes."""
+"""The compiled paths are taken, and compute the same as the plain path."""
 
 import keras
 import numpy as np

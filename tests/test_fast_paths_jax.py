@@ -1,4 +1,4 @@
-"""Compiled steps of JAX update tables and their state in place, as the memory of a step shows."""
+"""Compiled steps of JAX update tables and state in place: the memory of a step shows it."""
 
 import keras
 import numpy as np

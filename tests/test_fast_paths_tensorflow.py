@@ -1,4 +1,4 @@
-"""Rules that XLA compiles inside of a step of TensorFlow: what is compiled, and shared by whom."""
+"""Rules that XLA compiles inside a step of TensorFlow: what is compiled, and who shares it."""
 
 import gc
 import weakref

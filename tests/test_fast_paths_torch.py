@@ -45,7 +45,7 @@ def test_slots_share_flat_memory():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_small_variables_are_updated_where_they_are(name):
-    """They are moved once, and by an optimizer that comes later not again."""
+    """They are moved once; another optimizer that comes later does not move them again."""
     values = variables()
     before = [v.value for v in values]
     train(OPTIMIZERS[name](), values)

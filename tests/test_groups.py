@@ -44,7 +44,7 @@ def assert_moved(optimizer, mode, expected, steps=1, grads=GRADIENTS):
 @every_case("case")
 @eager_and_compiled
 def test_every_optimizer_with_two_groups_matches_its_reference(case, mode):
-    """One has learning rates, the other hyperparameters; the kernel is in both."""
+    """One group has learning rates, the other hyperparameters, and the kernel is in both."""
     groups = {
         r"^layer/": {"learning_rate_factor": 0.5},
         r"(kernel|embeddings)$": {"learning_rate_factor": 0.25, **hyperparameters_of(case)},
@@ -202,7 +202,7 @@ def test_variables_in_half_precision_have_the_learning_rates_of_groups(mode, dty
 
 @keras_tfopt.register
 class AtMostTheLearningRate(keras_tfopt.Rule):
-    """A rule with scalars that a vector of learning rates would get wrong."""
+    """A rule whose scalars are wrong if it is given a vector of learning rates."""
 
     def scalars(self, lr, step):
         return {"most": keras.ops.max(keras.ops.stack([lr, lr / 2]))}
@@ -260,7 +260,7 @@ def test_functions_that_are_not_registered_cannot_be_saved():
 
 
 def test_a_saved_model_goes_on_as_one_that_was_not_saved(tmp_path):
-    """Although the paths of its variables change when it is loaded."""
+    """Paths of its variables change when the model is loaded."""
     model = network()
     groups = [
         keras_tfopt.layer_decay(model, 0.5),

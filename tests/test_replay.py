@@ -35,7 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for varia
 def every_way(usual):
     """Parametrize over recordings by their names, and over the ways to make steps.
 
-    Unless the run is exhaustive, they are replayed in the usual ways only: {name: ways}.
+    A way is a mode with its details: on TensorFlow, "plain", "eager", "tf.function" and
+    "jit_compile". `usual` is {name: ways}. Other ways are replayed in exhaustive runs only.
     """
     params = []
     for name, ways in usual.items():
@@ -52,7 +53,10 @@ def every_way(usual):
 
 
 def usual(name):
-    """All operation by operation where that is fast; every second compiled, on one backend."""
+    """Return how a recording is replayed: plainly if that is fast; every second one also compiled.
+
+    The compiled one runs on one backend, chosen by a hash.
+    """
     is_compiled = cells.pick((True, False), "sample", name)
     if is_compiled and cells.pick(cells.INSTALLED, name) == BACKEND:
         return (*PLAIN_IF_FAST, cells.pick(OTHERS, name))
@@ -67,7 +71,7 @@ def test_recording(name, way):
 
 
 def usual_through_original_names():
-    """Of each class one recording, with row gradients and several options where there are."""
+    """Choose a recording of each class: with row gradients and many options, if there is one."""
     names = [name for name in CASES if CASES[name].folder not in WITHOUT_OLD_NAMES]
     best = sorted(names, key=lambda n: (CASES[n].sparse, len(CASES[n].entry["kwargs"])))
     chosen = set({CASES[name].optimizer: name for name in best}.values())
@@ -194,8 +198,8 @@ def test_patterns_choose_what_they_say(pattern):
 @pytest.mark.skipif(BACKEND not in stepping.NATIVE, reason="no row gradients of its own")
 @every_way({case.name: (cells.pick(list(WAYS), name),) for name, case in FIRST_SPARSE.items()})
 def test_recording_with_row_gradients_of_the_backend(name, way):
-    # Such gradients do not touch a row of zeros as the original and RowGradient do, so the paths
-    # of the lazy rules part where one occurs.
+    # A row of zeros is touched by the original and by RowGradient, and not by such a gradient. From
+    # there on, lazy rules take other steps.
     case = CASES[name]
     lazy = originals.original(case.optimizer).optimizer_class().sparse != "dense"
     zeros = [step for step in case.steps if names_a_row_of_zeros(case, step)]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for varia
 
 
 def variant(folder, name, entry=(), arrays=(), without=()):
-    """A folder with one recording and changes to it."""
+    """Write a folder with one recording, changed; return its path."""
     case = CASES[name]
     changed = {**case.arrays, **dict(arrays)}
     for array in without:
@@ -30,7 +30,7 @@ def variant(folder, name, entry=(), arrays=(), without=()):
 
 @pytest.fixture
 def failure(tmp_path, capsys):
-    """A function that replays a changed recording, which has to fail, and returns the reason."""
+    """A function that replays a changed recording, checks that it fails, and returns the reason."""
 
     def of(name, *changes, **more):
         status, lines = run(capsys, variant(tmp_path, name, *changes, **more))
@@ -49,7 +49,7 @@ def test_unchanged_recording_passes(tmp_path, capsys):
 
 
 def perturbed(name, array, by):
-    """An array moved by a multiple of its tolerance in one place."""
+    """Return an array in which one place is moved by a multiple of its tolerance."""
     case = CASES[name]
     changed = np.array(case.arrays[array])
     rtol, atol = case.tolerance_of(array)
@@ -207,7 +207,7 @@ def test_dump_is_a_recording_of_ours(tmp_path, capsys, mode):
     )
     assert status == 0
 
-    # A comparison that has nothing from the tool.
+    # This comparison uses nothing of the program.
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     files = {entry["file"] for entry in manifest["cases"]}
     recorded = {p.name for p in TF1.glob("Momentum__*") if fnmatch.fnmatch(p.stem, pattern)}

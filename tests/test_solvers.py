@@ -71,7 +71,7 @@ def test_iterates_are_those_of_scipy_alone(method):
 
 @pytest.mark.parametrize("method", ["Newton-CG", "trust-exact"])
 def test_second_derivatives_are_those_of_differences(method):
-    """A method that takes them goes the same way with those of NumPy."""
+    """A method goes the same way with second derivatives of NumPy."""
     model = network()
     start, size = vector(model), 26
     minimize(model, X, Y, method=method, options={"maxiter": 3}, **QUIET)
@@ -88,7 +88,7 @@ def test_second_derivatives_are_those_of_differences(method):
 
 @pytest.mark.parametrize("method", ["Nelder-Mead", "COBYLA"])
 def test_a_method_without_gradients_computes_none(method):
-    """The loss and a constraint have none: there is no gradient on the way that raises."""
+    """The loss and a constraint have none: their gradients would raise an error."""
     constraints = {"type": "ineq", "fun": lambda model: without(model.layers[0].kernel[0, 0]) - 1.5}
     given = {"constraints": constraints} if method == "COBYLA" else {}
 
@@ -111,7 +111,7 @@ def without(x):
 
 
 def test_the_loss_is_that_of_evaluate():
-    """With weights of samples and penalties of layers, however it is given."""
+    """With weights of samples and penalties of layers, in every form of the loss."""
     weight = RANDOM.uniform(size=60)
     for given in ({"loss": "mse"}, {}):
         model = linear("float32", regularizer="l2")
@@ -159,7 +159,7 @@ def datasets():
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in datasets()])
 def test_batches_are_summed(data):
-    """The last one is smaller; the sum is that of all data at once."""
+    """The last batch is smaller; the sum is that of all data at once."""
     whole, model = network(), network()
     minimize(whole, X, Y, options={"maxiter": 8}, **QUIET)
     history = minimize(model, **data, options={"maxiter": 8}, **QUIET)
@@ -168,7 +168,7 @@ def test_batches_are_summed(data):
 
 
 def test_data_stay_on_disk(tmp_path):
-    """Of an array in a file, no more than a batch is read at a time."""
+    """A run reads an array in a file by one batch at a time."""
     np.save(tmp_path / "x.npy", X)
     parts = []
 

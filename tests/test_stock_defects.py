@@ -1,8 +1,7 @@
 """Ours has none of the defects of Keras's own optimizers that integration.stock_defects measures.
 
-Whether the installed Keras still has each is recorded: as a property of the test in the JUnit
-report, and, where it has lost one, in pytest's summary of warnings. That is good news and no
-failure.
+Whether the installed Keras still has each defect is a property of the test in the JUnit report. A
+defect that Keras has lost is a warning in pytest's summary. It is good news and no failure.
 """
 
 import warnings
