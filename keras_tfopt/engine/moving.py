@@ -127,7 +127,9 @@ def bind_rule(
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
-        kept = read_slots(kept_names, as_stored, kind.stored, kind.dtype)
+        kept = as_stored
+        if kind.stored:
+            kept = read_slots(kept_names, as_stored, kind.stored, kind.dtype)
         x = start = current_value(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
@@ -292,7 +294,7 @@ class Mover:
 
     def _apply_rule(self, incoming: Incoming) -> None:
         own = self.optimizer
-        updates = [self._update(*one) for one in zip(*incoming, strict=True)]
+        updates = list(map(self._update, *incoming))
         scalars: dict[tuple[str, int], Rates] = {}
         for update in updates:
             key = update.kind.dtype, update.kind.rule
