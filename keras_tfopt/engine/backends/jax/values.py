@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_tfopt.engine.backends.jax.sharding import layout_of_shards, shards
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, shards_of
 
 
 def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
@@ -21,6 +21,9 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
         layout = variable._layout
     elif distribution is not None:
         layout = keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
+    parts = shards_of(variable)
+    if parts is not None and shape[:1] == (parts.rows,):
+        layout = parts.layout(shape)
     if shards(engine):
         layout = layout_of_shards(variable, layout, shape)
     return engine.add_variable(layout=layout, **options)

@@ -12,6 +12,7 @@ from keras_tfopt.engine.backends.defaults import (
     random_state,
     run_in_pieces,
     set_random_state,
+    row_shards,
     sharding_problem,
     with_averages,
     without_gradients,
