@@ -54,7 +54,7 @@ from keras_tfopt.engine.options import (
     own_parameters,
     tolerating,
 )
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, shards_of
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.selection import (
     check_built,

@@ -136,6 +136,12 @@ def shards_of(variable: Any) -> Any:
     return getattr(variable, "row_shards", None)
 
 
+def whole_shape(variable: Any) -> tuple[int, ...]:
+    """Return the shape of a variable, or of the whole table of which this is a part."""
+    shards, shape = shards_of(variable), tuple(variable.shape)
+    return shape if shards is None else (shards.rows, *shape[1:])
+
+
 def sees_rows(slot: Slot, like: Like) -> bool:
     """Return whether a step on some rows sees those rows of a slot only, not all of it."""
     same = bool(like.shape) and tuple(slot.shape[:1]) == like.shape[:1]

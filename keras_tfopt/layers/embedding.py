@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tfopt.distributed.exchanges import current
@@ -15,6 +16,7 @@ from keras_tfopt.engine import (
     layers_in,
     look_up,
     row_shards,
+    shards_of,
     share_rows,
 )
 from keras_tfopt.rule import register
@@ -118,6 +120,28 @@ class Embedding(keras.layers.Embedding):
         if self.lora_enabled or self.quantization_mode or not is_dense(inputs):
             return super().call(inputs)
         return ops.cast(look_up(self.embeddings, inputs), self.compute_dtype)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the whole table. Where workers have parts of it, all of them call this."""
+        shards = shards_of(self._embeddings) if self.built else None
+        if shards is None:
+            super().save_own_variables(store)
+        else:
+            store["0"] = shards.read(self._embeddings)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read the table, of which a worker takes its rows."""
+        shards = shards_of(self._embeddings) if self.built else None
+        if shards is None:
+            super().load_own_variables(store)
+            return
+        shapes = {key: tuple(store[key].shape) for key in store.keys()}
+        if shapes != {"0": (self.input_dim, self.output_dim)}:
+            raise ValueError(
+                f"The layer {self.name!r} takes a table of shape "
+                f"{(self.input_dim, self.output_dim)}. Received: {shapes}"
+            )
+        self._embeddings.assign(shards.own(np.asarray(store["0"])))
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments; `shard` only if it was given, as Keras's layer has none."""

@@ -26,6 +26,8 @@ class MeshRows:
         rows: The rows of the whole table.
     """
 
+    between_workers = False
+
     def __init__(self, rows: int):
         distribution = keras.distribution.distribution()
         names, axis = distribution.device_mesh.axis_names, distribution.batch_dim_name
@@ -160,5 +162,3 @@ def row_shards(rows: int, exchange: Any) -> Any:
             f"{rows} rows: make it {more} rows"
         )
     return found
-
-

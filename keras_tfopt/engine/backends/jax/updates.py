@@ -54,7 +54,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
         values = [v.value for v in (update.variable, *update.slots)]
         known = update.scalars_in(scalars)
         parts = shards_of(update.variable)
-        if engine.scope != "element" or not all(update.cut):
+        if not (engine.scope == "element" or engine.rows_alone) or not all(update.cut):
             parts = None  # it may see all rows: XLA finds out who needs what
         if update.kind.mode == "rows":
             if update.gradient.indices.shape[0] == 0 and all(update.cut):
