@@ -26,7 +26,19 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
         layout = parts.layout(shape)
     if shards(engine):
         layout = layout_of_shards(variable, layout, shape)
+    if layout is not None and not isinstance(options["initializer"], str):
+        options["initializer"] = Initial(options["initializer"])
     return engine.add_variable(layout=layout, **options)
+
+
+class Initial(keras.initializers.Initializer):
+    """A function as an initializer: Keras compiles that of large variables, if it is an object."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        return self.function(shape, dtype=dtype)
 
 
 def copy_of(variable: Any, dtype: str) -> Any:

@@ -135,7 +135,7 @@ class LookupGradient(torch.Tensor):
         for one in written_arguments(function, args, LookupGradient):
             one.to_plain()
             one.pieces = None
-        args, kwargs = replace_all(LookupGradient, LookupGradient.to_plain, (args, kwargs))
+        args, kwargs = replace_all(LookupGradient, lambda one: one.to_plain(), (args, kwargs))
         return function(*args, **kwargs)
 
     # What reads memory past the dispatcher.
