@@ -184,3 +184,10 @@ def indices_of(node: Any) -> Any:
         indices = node._saved_indices[0]
         return indices if indices is not None and not indices.dtype.is_floating_point else None
     return None
+
+
+def in_data_parallel() -> bool:
+    """Return whether this runs inside of a model's `DistributedDataParallel`."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel._active_ddp_module is not None
