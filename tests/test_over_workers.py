@@ -3,6 +3,8 @@
 What several processes do is in test_exchanges.py, state and errors in test_over_workers_state.py.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -96,6 +98,37 @@ def test_two_workers_equal_numpy(method, micro_steps):
     if method in AFTER:  # and nothing in the steps between
         updates = STEPS // (micro_steps or 1)
         assert runners[0].optimizer.exchange.exchanges == updates // PERIOD
+
+
+@every_method
+def test_master_weights_are_exchanged(method):
+    """With variables in bfloat16, copies and centers are those of float32."""
+
+    def program(exchange):
+        inner = momentum(master_weights=True)
+        start = {"x": np.append(np.full(INPUTS, START), 0.0)}
+        optimizer = METHODS[method](inner, exchange=exchange)
+        runner = Runner(optimizer, start, dtype="bfloat16")
+        model = averaging.Worker(exchange.rank)
+        model.x = start["x"]
+        for slot in ("master_weight", "center", "local_center"):  # START is none of bfloat16
+            with contextlib.suppress(KeyError):
+                optimizer.slot(runner.variables[0], slot).assign(model.x)
+        for step in range(STEPS):
+            gradient = keras.ops.convert_to_tensor(model.gradient(step), "float32")
+            runner.step({"x": gradient})
+            model.x = runner.slots["x"]["master_weight"].astype(float)
+        return runner
+
+    runners = together(2, program)
+    weights, center = averaging.train(method)
+    for runner, want in zip(runners, weights):
+        slots = runner.slots["x"]
+        np.testing.assert_allclose(slots["master_weight"], want, rtol=1e-5, atol=1e-6)
+        rounded = keras.ops.cast(slots["master_weight"], "bfloat16")
+        np.testing.assert_array_equal(runner.values["x"], to_numpy(rounded))
+        if center is not None:
+            np.testing.assert_allclose(slots["center"], center, rtol=1e-5, atol=1e-6)
 
 
 @every_method

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 from tests import small_model, stepping
-from tests.cases import every_rule
+from tests.cases import every_rule, over_workers, wrappers
 from tests.compare import assert_close, suited
 from tests.options import (
     CASE,
@@ -108,3 +108,39 @@ def test_master_weights_take_the_steps_of_float32(case):
             what = f"{variable.path} after step {step}"
             assert_close(copy, x[variable.path], 4 * case.tolerance(), what)
             assert np.array_equal(to_numpy(variable), rounded({"": copy}, "bfloat16")[""])
+
+
+def variants_around():
+    """Optimizers around an optimizer, with each of their variants."""
+    params = [
+        pytest.param(case, variant, id=f"{case.name}-{variant}")
+        for case in (*wrappers.CASES, *over_workers.CASES)
+        for variant in case.variants
+    ]
+    return pytest.mark.parametrize(("case", "variant"), params)
+
+
+@pytest.mark.formula
+@variants_around()
+@stepping.eager_and_compiled
+def test_hooks_see_and_change_master_weights(case, variant, mode):
+    """With variables in bfloat16 every slot and each copy is as in float32."""
+    start = rounded(small_model.initial(paths=small_model.FEW), "bfloat16")
+    runner = Runner(case.make(variant, master_weights=True), start, mode, "bfloat16")
+    reference = case.make_reference(variant)
+    x = {path: value.astype("float64") for path, value in start.items()}
+    s = reference.start(x)
+    steps = ("normal", "masked", "small", "normal", "large", "normal")
+    for step, grads in enumerate(small_model.gradients(steps=steps, paths=small_model.FEW), 1):
+        grads = rounded(grads, "bfloat16")
+        runner.step(grads)
+        x, s = reference.advance(grads, x, s, step)
+        slots = runner.slots
+        for variable in runner.variables:
+            expected = {**s[variable.path], "master_weight": x[variable.path]}
+            assert set(slots[variable.path]) == set(expected)
+            for name, value in slots[variable.path].items():
+                what = f"{name} of {variable.path} after step {step}"
+                assert_close(value, expected[name], 4 * case.tolerance(variant=variant), what)
+            copy = {"": slots[variable.path]["master_weight"]}
+            assert np.array_equal(to_numpy(variable), rounded(copy, "bfloat16")[""])

@@ -53,6 +53,8 @@ class Hooks(Constructed):
 
     sparse = "dense"
     needs_old = False
+    rows_alone = False
+    """Whether the hooks look at each row of a table alone."""
     by_rate = True
     """Whether `t` may differ between variables with different learning rates or weight decays."""
 
@@ -172,6 +174,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             settings=self.settings_of(like),
             scalars=(like.dtype, self._rate_of(self.settings_of(like))),
             reach=reach,
+            master=self._pipeline.mover.master_of(len(self._state.entries)),
         )
 
     def _rate_of(self, settings: Settings) -> int:
@@ -326,7 +329,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
                 continue
             entry = self._state.entries[place]
             t = Scalars(scalars[entry.scalars], entry.facts, False, backend.norm)
-            x = keras.ops.cast(backend.read(variable), entry.like.dtype)
+            x = hooks.exact_value(entry, variable)
             accepted = self.accept(gradients.dense(gradient), x, t)
             for owned in [variable, *state_of(self.inner_optimizer, place)]:
                 kept.append((owned, accepted, keras.ops.copy(backend.read(owned))))

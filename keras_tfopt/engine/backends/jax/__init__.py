@@ -32,6 +32,7 @@ from keras_tfopt.engine.backends.jax.rows import (
 )
 from keras_tfopt.engine.backends.jax.sharding import keep_layouts, part_of, sharding_problem
 from keras_tfopt.engine.backends.jax.steps import Steps
+from keras_tfopt.engine.backends.jax.tables import row_shards
 from keras_tfopt.engine.backends.jax.tracing import (
     asks_for_value,
     compilation,

@@ -28,6 +28,7 @@ from keras_tfopt.engine.backends.protocol.values import (
     Replicas,
     Rows,
     Sharding,
+    Tables,
     Variables,
 )
 
@@ -35,6 +36,7 @@ from keras_tfopt.engine.backends.protocol.values import (
 class Backend(
     Variables,
     Sharding,
+    Tables,
     Replicas,
     Rows,
     Numbers,

@@ -74,6 +74,26 @@ class Sharding(Protocol):
         """Return along which axes a variable is split, and which part a device has of it."""
 
 
+class Tables(Protocol):
+    """Tables of embeddings that are divided by rows over devices or workers."""
+
+    def row_shards(self, rows: int, exchange: Any) -> Any:
+        """Return how a table of so many rows is divided here; None if one worker has all of it.
+
+        The result has `rows`; `here`, the rows of variables in this process; `layout(shape)`, of a
+        table or of state with something for each row; `read(variable)`, the whole as an array;
+        `own(array)`, what a variable of this process has of it; and `initializer(whole, columns)`,
+        which makes that.
+
+        Args:
+            rows: The rows of the whole table.
+            exchange: The connection of the workers.
+
+        Raises:
+            ValueError: if a table cannot be divided here. The message says why, and what to do.
+        """
+
+
 class Replicas(Protocol):
     """Replicas of `tf.distribute`; elsewhere there is one."""
 

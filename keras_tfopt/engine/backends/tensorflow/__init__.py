@@ -10,6 +10,7 @@ from keras_tfopt.engine.backends.defaults import (
     lerp,
     part_of,
     random_state,
+    row_shards,
     run_in_pieces,
     set_random_state,
     sharding_problem,

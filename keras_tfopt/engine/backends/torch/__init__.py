@@ -57,6 +57,7 @@ from keras_tfopt.engine.backends.torch.values import (
     part_of,
     random_state,
     row_products,
+    row_shards,
     set_random_state,
     take,
 )
