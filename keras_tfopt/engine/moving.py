@@ -256,7 +256,7 @@ class Mover:
         """Make a step: clip, apply the rule, average, constrain."""
         own = self.optimizer
         if own.clips_units:
-            incoming = incoming._replace(grads=self._with_clipped_units(incoming))
+            incoming = gradients.clip_units(incoming, own._state.entries)
         if own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm:
             grads = gradients.clip_and_orient(own, incoming.grads)
             incoming = incoming._replace(grads=grads)
@@ -361,17 +361,6 @@ class Mover:
         key = place if mode == "dense" else (place, mode, by_name)
         made = own._statics[key] = functools.partial(Update, *of_variable, rate=entry.rate)
         return made
-
-    def _with_clipped_units(self, incoming: Incoming) -> list[Any]:
-        """Return the gradients, those with a limit for their units clipped."""
-        clipped = []
-        for g, variable, place, _ in zip(*incoming, strict=True):
-            entry = self.optimizer._state.entries[place]
-            if entry.unit_limit is not None:
-                x = ops.cast(backend.read(variable), entry.like.dtype)
-                g = gradients.clipped_by_unit(g, x, entry.unit_limit)
-            clipped.append(g)
-        return clipped
 
     def _bound_norms(self, incoming: Incoming) -> None:
         """Scale variables down that have become larger than `max_norm` of their groups."""
