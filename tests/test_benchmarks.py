@@ -75,7 +75,7 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
 
 
 def test_both_loops_of_the_training_benchmark_learn_the_same(monkeypatch):
-    """Our optimizer in `fit` ends where the loop of the backend does. No step moves nothing."""
+    """Our optimizer in `fit` ends where the loop does; an optimizer without steps moves nothing."""
     monkeypatch.setattr(training, "STEPS", 6)
     ends = []
     for side in ("ours", "loop", "none"):
