@@ -166,6 +166,7 @@ def refused(devices):
     found["no axis"] = error_of(built)
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     found["rows"] = error_of(lambda: built(41))
+    found["many"] = error_of(lambda: built(10**10))
     model, optimizers = make_model(), {}
     before = model.get_weights()
     optimizers["dense"] = opt.Adam(0.1)
