@@ -71,7 +71,9 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         reach: `(like) -> "dense", "rows" or None`. `sparse` of a variable; None: hooks do not run.
         counters: `() -> {name: Slot}`. State of all variables together.
 
-    `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Rule`.
+    `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Rule`. With
+    `master_weights` of the inner optimizer, x is the float32 copy of a half-precision variable, and
+    what a hook returns for it goes to both. `before_step` and `after_step` see the variables.
     """
 
     if TYPE_CHECKING:  # the arguments of the engine, for editors

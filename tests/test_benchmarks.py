@@ -1,4 +1,4 @@
-"""The benchmarks run, and both sides of a ratio do the same work."""
+"""The benchmarks run, and both optimizers of a ratio do the same work."""
 
 import keras
 import numpy as np
@@ -149,7 +149,7 @@ def test_rules_of_elements_read_what_the_benchmark_says():
 
 @pytest.mark.spread
 def test_what_is_around_an_optimizer_is_beside_it(monkeypatch):
-    """A wrapper is measured beside the optimizer that it is around."""
+    """A wrapper is compared with the optimizer inside of it alone."""
     name, pair = next(iter(modern.AROUND.items()))
     monkeypatch.setattr(modern, "AROUND", {name: pair})
     ((work, times, *_, inside),) = modern.around({"small": SMALL}, budget=0.05)
@@ -167,7 +167,7 @@ def test_groups_benchmark():
 
 
 def test_solvers_benchmark():
-    """Both sides make as many evaluations, so they do the same work."""
+    """Both solvers make as many evaluations, so they do the same work."""
     ours, alone = solvers.Ours(5, 20), solvers.Alone(5, 20)
     assert abs(ours.run(4) - alone.run(4)) <= 1
     result = solvers.measure({"ours": solvers.Ours, "scipy": solvers.Alone}, 1, 5, 20, 3)
@@ -189,7 +189,7 @@ def test_state_benchmark():
 
 @pytest.mark.spread
 def test_exchange_benchmark(capsys):
-    """On one worker, which has nobody to exchange with."""
+    """One worker is enough: it exchanges with nobody."""
     found = exchange.measure(3, (2000,))
     exchange.report("alone", [{**found[0], "numbers": 10**6}])
     assert found[0]["never"] > 0 and found[0]["always"] > 0
@@ -198,7 +198,7 @@ def test_exchange_benchmark(capsys):
 
 @pytest.mark.spread
 def test_verbs_benchmark():
-    """Both sides of it train alike, and its table says how long each took."""
+    """The verbs and what they are compared with train alike; the table has the time of each."""
     trained = []
     for make in (verbs.verbs, verbs.by_hand):
         training = verbs.Training(3)

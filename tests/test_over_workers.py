@@ -3,6 +3,8 @@
 What several processes do is in test_exchanges.py, state and errors in test_over_workers_state.py.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -99,6 +101,37 @@ def test_two_workers_equal_numpy(method, micro_steps):
 
 
 @every_method
+def test_master_weights_are_exchanged(method):
+    """With variables in bfloat16, copies and centers are those of float32."""
+
+    def program(exchange):
+        inner = momentum(master_weights=True)
+        start = {"x": np.append(np.full(INPUTS, START), 0.0)}
+        optimizer = METHODS[method](inner, exchange=exchange)
+        runner = Runner(optimizer, start, dtype="bfloat16")
+        model = averaging.Worker(exchange.rank)
+        model.x = start["x"]
+        for slot in ("master_weight", "center", "local_center"):  # START is none of bfloat16
+            with contextlib.suppress(KeyError):
+                optimizer.slot(runner.variables[0], slot).assign(model.x)
+        for step in range(STEPS):
+            gradient = keras.ops.convert_to_tensor(model.gradient(step), "float32")
+            runner.step({"x": gradient})
+            model.x = runner.slots["x"]["master_weight"].astype(float)
+        return runner
+
+    runners = together(2, program)
+    weights, center = averaging.train(method)
+    for runner, want in zip(runners, weights):
+        slots = runner.slots["x"]
+        np.testing.assert_allclose(slots["master_weight"], want, rtol=1e-5, atol=1e-6)
+        rounded = keras.ops.cast(slots["master_weight"], "bfloat16")
+        np.testing.assert_array_equal(runner.values["x"], to_numpy(rounded))
+        if center is not None:
+            np.testing.assert_allclose(slots["center"], center, rtol=1e-5, atol=1e-6)
+
+
+@every_method
 def test_three_workers_equal_those_of_one_process(method):
     make = METHODS[method]
     runners = train(3, lambda e: make(keras_tfopt.Adam(0.1), exchange=e), VALUES, 5, gradient)
@@ -137,7 +170,7 @@ def test_half_precision_is_exchanged_in_float32():
 
 @every_method
 def test_gradients_of_rows(method):
-    """Rows of all workers, some of them zero: as summed by hand."""
+    """Workers have some rows in common, and some are zero. The sums were made by hand."""
     rows = [
         Rows(np.repeat(np.float32(values)[:, None], 2, 1), np.array(indices, "int32"))
         for indices, values in (([0, 1], [1.0, 2.0]), ([1, 3, 3], [4.0, 0.0, 0.0]))
@@ -183,7 +216,7 @@ def test_a_named_row_of_zeros_is_touched():
 
 
 def test_loss_scales_stay_the_same():
-    """One worker overflows: nobody steps, and all halve the scale."""
+    """One worker overflows: no worker steps, and all halve the scale."""
 
     def make(exchange):
         inner = METHODS["ModelAverage"](momentum(), exchange=exchange)
@@ -201,7 +234,7 @@ def test_loss_scales_stay_the_same():
 
 @pytest.mark.parametrize("method", AFTER)
 def test_one_worker_leaves_out_a_step_alone(method):
-    """It exchanges with the others all the same, and what it left out is in no sum."""
+    """It still exchanges with the others, and its gradient is in no sum."""
 
     def make(exchange):
         inner = keras_tfopt.SkipNonFinite(keras_tfopt.GradientDescent(0.1))

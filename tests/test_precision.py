@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 from tests import small_model, stepping
-from tests.cases import every_rule
+from tests.cases import every_rule, over_workers, wrappers
 from tests.compare import assert_close, suited
 from tests.options import (
     CASE,
@@ -35,7 +35,7 @@ def rounded(grads, dtype):
 @pytest.mark.parametrize("mode", ("eager", "compiled"))
 @pytest.mark.spread
 def test_small_updates_of_half_precision_variables(dtype, master_weights, mode):
-    """Below half a unit in the last place they are lost, unless there is a copy in float32."""
+    """Updates below half a unit in the last place are lost without a copy in float32."""
     rate = {"bfloat16": 2**-11, "float16": 2**-14}[dtype]
     runner = Runner(
         keras_tfopt.Momentum(rate, momentum=0.0, master_weights=master_weights),
@@ -74,7 +74,7 @@ def test_assigned_half_precision_variables_count_more_than_their_copies(dtype):
 )
 @pytest.mark.spread
 def test_options_on_half_precision_variables(dtype, name, mode):
-    """State is float32; the variables follow float64 to within their own roundings."""
+    """State is float32, and variables follow float64 to within their own rounding."""
     options, case = OPTIONS[name], CASE["LazyAdam"]
     start = {p: stepping.to_numpy(make_variable(p, v, dtype)) for p, v in INITIAL.items()}
     runner = Runner(case.make(master_weights=True, **options), start, mode, dtype)
@@ -108,3 +108,39 @@ def test_master_weights_take_the_steps_of_float32(case):
             what = f"{variable.path} after step {step}"
             assert_close(copy, x[variable.path], 4 * case.tolerance(), what)
             assert np.array_equal(to_numpy(variable), rounded({"": copy}, "bfloat16")[""])
+
+
+def variants_around():
+    """Optimizers around an optimizer, with each of their variants."""
+    params = [
+        pytest.param(case, variant, id=f"{case.name}-{variant}")
+        for case in (*wrappers.CASES, *over_workers.CASES)
+        for variant in case.variants
+    ]
+    return pytest.mark.parametrize(("case", "variant"), params)
+
+
+@pytest.mark.formula
+@variants_around()
+@stepping.eager_and_compiled
+def test_hooks_see_and_change_master_weights(case, variant, mode):
+    """With variables in bfloat16 every slot and each copy is as in float32."""
+    start = rounded(small_model.initial(paths=small_model.FEW), "bfloat16")
+    runner = Runner(case.make(variant, master_weights=True), start, mode, "bfloat16")
+    reference = case.make_reference(variant)
+    x = {path: value.astype("float64") for path, value in start.items()}
+    s = reference.start(x)
+    steps = ("normal", "masked", "small", "normal", "large", "normal")
+    for step, grads in enumerate(small_model.gradients(steps=steps, paths=small_model.FEW), 1):
+        grads = rounded(grads, "bfloat16")
+        runner.step(grads)
+        x, s = reference.advance(grads, x, s, step)
+        slots = runner.slots
+        for variable in runner.variables:
+            expected = {**s[variable.path], "master_weight": x[variable.path]}
+            assert set(slots[variable.path]) == set(expected)
+            for name, value in slots[variable.path].items():
+                what = f"{name} of {variable.path} after step {step}"
+                assert_close(value, expected[name], 4 * case.tolerance(variant=variant), what)
+            copy = {"": slots[variable.path]["master_weight"]}
+            assert np.array_equal(to_numpy(variable), rounded(copy, "bfloat16")[""])

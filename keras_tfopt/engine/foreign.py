@@ -80,6 +80,11 @@ class ForeignMover(Mover):
         part, place = self._part_at(place)
         return state_of(part, place)
 
+    def master_of(self, place: int) -> Any:
+        """Return the slot of one of our optimizers with a variable in full precision, or None."""
+        part, place = self._part_at(place)
+        return part._pipeline.mover.master_of(place) if isinstance(part, Optimizer) else None
+
     def move(self, incoming: Incoming) -> None:
         """Have the optimizer make its step."""
         own, grads = self.optimizer, incoming.grads

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.moving import Scalars
+from keras_tfopt.engine.moving import Scalars, current_value
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import write
 
@@ -24,6 +24,8 @@ def run(
     old: list[Any] | None = None,
 ) -> list[Any]:
     """Run a hook over the variables that it reaches, and write what it returns.
+
+    Where the rule inside keeps a variable in full precision, hooks see and change that.
 
     Args:
         wrapper: The optimizer that it is of.
@@ -47,15 +49,15 @@ def run(
             continue
         reached.append(number)
         g, mask, rows = _as_seen(wrapper, entry, place, gradient, named)
-        owned = [variable, *entry.slots.values()]
+        owned = [variable, *entry.masters, *entry.slots.values()]
         parts: list[Any] = []
         if rows:
             parts = [backend.take(v, gradient.indices) for v in owned]
-            in_rows.append((variable, entry.slots, gradient.indices))
+            in_rows.append((owned, gradient.indices))
         else:
             whole += owned
         given.append((g, mask, parts, None if old is None else old[number]))
-        facts.append((entry.like, rows, tuple(entry.slots), place))
+        facts.append((entry.like, rows, len(entry.masters), tuple(entry.slots), place))
     if not reached:
         return incoming.grads
 
@@ -63,8 +65,11 @@ def run(
         new_grads, new_parts, writes = [], [], []
         given, scalars = inputs
         start = 0
-        for (like, rows, names, place), (g, mask, parts, before) in zip(facts, given, strict=True):
-            old, *kept = parts if rows else values[start : start + 1 + len(names)]
+        for fact, (g, mask, parts, before) in zip(facts, given, strict=True):
+            like, rows, masters, names, place = fact
+            first = 1 + masters
+            old, *kept = parts if rows else values[start : start + first + len(names)]
+            x = current = current_value(old, kept.pop(0) if masters else None, like.dtype)
             s = dict(zip(names, kept, strict=True))
             entry = wrapper._state.entries[place]
             found = scalars[entry.scalars]
@@ -72,29 +77,30 @@ def run(
                 found = {**found, "old": ops.cast(before, like.dtype)}
             t = Scalars(found, entry.facts, rows, backend.norm, mask)
             slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
-            new_g, x, new = call(g, ops.cast(old, like.dtype), slots, t)
-            x = ops.cast(x, old.dtype)
+            new_g, x, new = call(g, x, slots, t)
             if mask is not None:
-                x = ops.where(mask, x, old)
+                x = ops.where(mask, x, current)
                 new = {name: ops.where(mask, value, s[name]) for name, value in new.items()}
             new_grads.append(None if new_g is g else new_g)
+            own = {0: ops.cast(x, old.dtype)}
+            if masters:
+                own[1] = ops.cast(x, like.dtype)
+            own.update({first + names.index(name): value for name, value in new.items()})
             if rows:
-                new_parts.append((x, new))
+                new_parts.append(own)
                 continue
-            writes.append(write(start, x))
-            writes += [write(start + 1 + names.index(n), value) for n, value in new.items()]
-            start += 1 + len(names)
+            writes += [write(start + n, value) for n, value in own.items()]
+            start += first + len(names)
         return (new_grads, new_parts), writes
 
     key = (name, tuple(facts), tuple(mask is None for _, mask, *_ in given))
     new_grads, new_parts = backend.run_in_place(wrapper, key, compute, whole, (given, scalars))
     writes = []
-    for (variable, slots, indices), (x, new) in zip(in_rows, new_parts, strict=True):
-        writes.append(write(variable, x, indices))
-        writes += [write(slots[name], value, indices) for name, value in new.items()]
+    for (owned, indices), own in zip(in_rows, new_parts, strict=True):
+        writes += [write(owned[n], value, indices) for n, value in own.items()]
     backend.commit(writes)
     grads = list(incoming.grads)
-    for number, g, (_, rows, _, _) in zip(reached, new_grads, facts, strict=True):
+    for number, g, (_, rows, *_) in zip(reached, new_grads, facts, strict=True):
         if g is not None:
             grads[number] = grads[number].map(lambda _, g=g: g) if rows else g
     return grads
@@ -108,10 +114,23 @@ def values_of(wrapper: Any, incoming: Incoming) -> list[Any]:
         if entry.reach is None:
             copies.append(None)
         elif _as_seen(wrapper, entry, place, gradient, named)[2]:
-            copies.append(backend.take(variable, gradient.indices))
+            copies.append(exact_value(entry, variable, gradient.indices))
         else:
-            copies.append(ops.copy(backend.read(variable)))
+            copies.append(ops.copy(exact_value(entry, variable)))
     return copies
+
+
+def exact_value(entry: Any, variable: Any, rows: Any = None) -> Any:
+    """Return the value of a variable in full precision, where the rule inside keeps that.
+
+    Args:
+        entry: What the wrapper keeps for the variable.
+        variable: The variable.
+        rows: Indices of the rows to read; None is all.
+    """
+    owned = [variable, *entry.masters]
+    values = [backend.read(v) if rows is None else backend.take(v, rows) for v in owned]
+    return current_value(values[0], values[1] if entry.masters else None, entry.like.dtype)
 
 
 def _as_seen(

@@ -288,6 +288,10 @@ class Mover:
         """Return the state of the rule for one variable."""
         return list(self.optimizer._state.entries[place].slots.values())
 
+    def master_of(self, place: int) -> Any:
+        """Return the slot with a variable in full precision, or None."""
+        return self.optimizer._state.entries[place].slots.get(MASTER)
+
     # ---- The rule -------------------------------------------------------------------------------
 
     def _apply_rule(self, incoming: Incoming) -> None:

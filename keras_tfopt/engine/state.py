@@ -177,11 +177,18 @@ class Entry:
     """Of a rule: the number of its learning rate and weight decay, of those that groups make."""
     scalars: Any = None
     """Of a wrapper: the key of the scalars that hooks find in `t`."""
+    master: Any = None
+    """Of a wrapper: the slot of the rule inside with the variable in full precision, if any."""
 
     reach: str | None = "dense"
     """Of a wrapper: "dense" or "rows", as its `sparse`; None where its hooks do not run."""
     rests: bool = dataclasses.field(init=False)
     """Whether the variable takes no steps."""
+
+    @property
+    def masters(self) -> list[Any]:
+        """A list with `master`, if there is one."""
+        return [] if self.master is None else [self.master]
 
     def state(self) -> list[Any]:
         """Return all state of this variable."""

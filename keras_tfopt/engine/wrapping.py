@@ -174,6 +174,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             settings=self.settings_of(like),
             scalars=(like.dtype, self._rate_of(self.settings_of(like))),
             reach=reach,
+            master=self._pipeline.mover.master_of(len(self._state.entries)),
         )
 
     def _rate_of(self, settings: Settings) -> int:
@@ -328,7 +329,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
                 continue
             entry = self._state.entries[place]
             t = Scalars(scalars[entry.scalars], entry.facts, False, backend.norm)
-            x = keras.ops.cast(backend.read(variable), entry.like.dtype)
+            x = hooks.exact_value(entry, variable)
             accepted = self.accept(gradients.dense(gradient), x, t)
             for owned in [variable, *state_of(self.inner_optimizer, place)]:
                 kept.append((owned, accepted, keras.ops.copy(backend.read(owned))))

@@ -50,5 +50,5 @@ class DecoupledWeightDecay(Decay):
     `tf.contrib.opt` and TensorFlow Addons choose variables in each call, and let row gradients of
     plain gradient descent pass without decay; around LARS and Shampoo, the decay of the former is
     that of LARS, or twice as large. A decay of less than one unit in the last place is lost in
-    half-precision variables, also if the inner optimizer keeps `master_weights`.
+    half-precision variables, unless the inner optimizer keeps `master_weights`.
     """

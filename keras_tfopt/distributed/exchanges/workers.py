@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tfopt.distributed.exchanges.alike import check_same
 from keras_tfopt.distributed.exchanges.clones import center_of
 from keras_tfopt.distributed.exchanges.exchange import Exchange, current
 from keras_tfopt.distributed.exchanges.replicas import ReplicaStates
@@ -22,12 +23,12 @@ from keras_tfopt.engine.building import describe, listed
 from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.moving import Scalars
+from keras_tfopt.engine.moving import Scalars, current_value
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.step import Known
-from keras_tfopt.engine.wrapping import WrappingEngine
+from keras_tfopt.engine.wrapping import WrappingEngine, pipeline_of
 
 
 class WorkersHooks:
@@ -282,7 +283,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         due = ops.equal(number % period, 0)
         due = due if last is None else ops.logical_and(due, last)
         entries = self._state.entries
-        flat = [v for entry in entries for v in (entry.variable, *entry.slots.values())]
+        flat = [v for e in entries for v in (e.variable, *e.masters, *e.slots.values())]
         old = [backend.read(variable) for variable in flat]
         if self.exchange.size == 1:
             new = self._alone(due, old)
@@ -310,9 +311,10 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             sent.append(self.send(x, s, t))
         totals = self.exchange.all_reduce_sum(sent)
         new = []
-        for total, (x, s, t) in zip(totals, each, strict=True):
+        for entry, total, (x, s, t) in zip(self._state.entries, totals, each, strict=True):
             x, changed = self.receive(total, x, s, t)
-            new += [x, *{**s._asdict(), **changed}.values()]
+            new += [x] * (1 + len(entry.masters))
+            new += {**s._asdict(), **changed}.values()
         new = [ops.cast(n, old.dtype) for n, old in zip(new, values, strict=True)]
         # Copy values that go to another variable: writing to the first one would change them.
         read = {id(value) for value in values}
@@ -323,9 +325,9 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
     def _alone(self, due: Any, values: list[Any]) -> list[Any]:
         new: list[Any] = []
-        for x, s in self._apart(values):
+        for entry, (x, s) in zip(self._state.entries, self._apart(values), strict=True):
             changed = self.alone(x, s)
-            new.append(None)
+            new += [None] * (1 + len(entry.masters))
             new += [
                 ops.where(due, ops.cast(changed[name], old.dtype), old) if name in changed else old
                 for name, old in s._asdict().items()
@@ -336,55 +338,41 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         """Return `(x, s)` of each variable, from values of variables and slots in a row."""
         apart, start = [], 0
         for entry in self._state.entries:
-            x, *kept = values[start : start + 1 + len(entry.slots)]
+            count = 1 + len(entry.masters) + len(entry.slots)
+            x, *kept = values[start : start + count]
+            master = kept.pop(0) if entry.masters else None
             s = collections.namedtuple("Slots", entry.slots)(*kept)  # type: ignore[misc]
-            apart.append((ops.cast(x, entry.like.dtype), s))
-            start += 1 + len(entry.slots)
+            apart.append((current_value(x, master, entry.like.dtype), s))
+            start += count
         return apart
 
     def _move_center(self) -> None:
         """Make a step of the center by the mean gradient, which is in `gradient_sum`."""
-        variables, slots = self._trainable_variables, [e.slots for e in self._state.entries]
-        inner, outer = innermost(self), innermost(self.center_optimizer)
+        entries, mover = self._state.entries, pipeline_of(self.center_optimizer).mover
+        inner, outer = innermost(self), mover.optimizer
+        # The variables hold the center meanwhile, and copies in full precision hold it exactly.
+        exact = []
+        for place, e in enumerate(entries):
+            copy = mover.master_of(place)
+            exact.append(e.variable if copy is None else copy)
         # The center takes the learning rate of the update that has just been made.
         done = backend.read(inner._iterations) // self._micro_steps()
         writes = [(outer._iterations, None, done - 1)]
         if isinstance(inner._learning_rate, keras.Variable):
             writes.append((outer._learning_rate, None, backend.read(inner._learning_rate)))
-        writes += [
-            (v, None, ops.cast(backend.read(s["center"]), v.dtype))
-            for v, s in zip(variables, slots, strict=True)
-        ]
+        for e, copy in zip(entries, exact, strict=True):
+            center = backend.read(e.slots["center"])
+            held = [e.variable] if copy is e.variable else [e.variable, copy]
+            writes += [(v, None, ops.cast(center, v.dtype)) for v in held]
         backend.commit(writes)
-        grads = [backend.read(s["gradient_sum"]) for s in slots]
-        apply_summed(self.center_optimizer, grads, variables)
-        moved = [(s["center"], backend.read(v)) for v, s in zip(variables, slots, strict=True)]
-        backend.commit([(c, None, ops.cast(x, c.dtype)) for c, x in moved])
-        empty = [(s["gradient_sum"], ops.zeros_like(g)) for s, g in zip(slots, grads, strict=True)]
-        backend.commit([(total, None, zero) for total, zero in empty])
-
-
-def check_same(one: dict[str, Any], first: dict[str, Any], rank: int) -> None:
-    """Raise an error if a worker has another optimizer or model than the first one."""
-    for key in ("optimizer", "arguments"):
-        if one[key] != first[key]:
-            raise ValueError(
-                f"All workers must have the same optimizer. Received: {one[key]} on worker "
-                f"{rank}, {first[key]} on worker 0"
-            )
-    pairs = zip(one["variables"], first["variables"], strict=False)
-    different = [f"number {n}: {a} and {b}" for n, (a, b) in enumerate(pairs) if a != b]
-    counts = len(one["variables"]), len(first["variables"])
-    if counts[0] != counts[1] or different:
-        raise ValueError(
-            f"All workers must have the same model. Received: {counts[0]} variables on worker "
-            f"{rank}, {counts[1]} on worker 0" + "".join(f"; {d}" for d in different[:3])
-        )
-    if one["resumes"] != first["resumes"]:
-        raise ValueError(
-            "Either all workers go on from saved state or none. Received: saved state on worker "
-            f"{0 if first['resumes'] else rank}, none on worker {rank if first['resumes'] else 0}"
-        )
+        sums = [e.slots["gradient_sum"] for e in entries]
+        grads = [backend.read(total) for total in sums]
+        apply_summed(self.center_optimizer, grads, self._trainable_variables)
+        writes = [(total, None, ops.zeros_like(g)) for total, g in zip(sums, grads, strict=True)]
+        for e, copy in zip(entries, exact, strict=True):
+            x = backend.read(copy)
+            writes += [(v, None, ops.cast(x, v.dtype)) for v in (e.slots["center"], *e.masters)]
+        backend.commit(writes)
 
 
 def restore_replicas(model: keras.Model) -> None:

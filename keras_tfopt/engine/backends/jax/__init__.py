@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol.py` on JAX."""
+"""The functions of `engine/backends/protocol/` on JAX."""
 
 from keras_tfopt.engine.backends.defaults import (
     add_product,

@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol.py` on TensorFlow."""
+"""The functions of `engine/backends/protocol/` on TensorFlow."""
 
 from keras_tfopt.engine.backends.defaults import (
     Steps,

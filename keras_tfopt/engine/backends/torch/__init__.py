@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol.py` on PyTorch."""
+"""The functions of `engine/backends/protocol/` on PyTorch."""
 
 from keras_tfopt.engine.backends.defaults import (
     Steps,
