@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt.distributed import Exchange
-from keras_tfopt.layers import Embedding
+from keras_tfopt.layers import Embedding, swap_embeddings
 from tests import worker_processes
 from tests.test_sharded_state import difference
 
@@ -30,10 +30,11 @@ TOLERANCE = 2e-6
 # Between devices, products are added up in another order; bfloat16 has 8 bits.
 ROUNDED = 4e-3
 FOUR = ["LazyAdam", "catch_up", "Adagrad", "Ftrl", "clipped", "accumulation", "ema"]
-FOUR += ["shard_state", "NormalizedSGD", "MovingAverage"]
+FOUR += ["shard_state", "int8", "clipping", "NormalizedSGD", "MovingAverage"]
 SLOTS = {"Adagrad": 1, "catch_up": 3, "accumulation": 4, "ema": 3, "NormalizedSGD": 0}
 SLOTS |= {"MovingAverage": 3}
 ELSEWHERE = {"one": 1.0, "two": 0.5, "mesh": 0.5, "bfloat16": 0.25, "twice": 0.25}
+ELSEWHERE |= {"eager": 0.25}
 MESH_RUNS = {f"four/{run}": 0.25 for run in FOUR}
 MESH_RUNS |= {f"{place}/LazyAdam": part for place, part in ELSEWHERE.items()}
 
@@ -300,6 +301,8 @@ def test_not_given_is_not_in_the_configuration():
     """Keras's layer has no such argument, and `swap_embeddings` goes both ways by files."""
     assert "shard" not in Embedding(8, 4).get_config()
     assert keras.layers.Embedding.from_config(Embedding(8, 4).get_config()).input_dim == 8
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(8, 4)])
+    assert "shard" not in swap_embeddings(model).layers[-1].get_config()
 
 
 # ---- The arithmetic of the documentation ---------------------------------------------------------

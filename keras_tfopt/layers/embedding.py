@@ -99,6 +99,7 @@ class Embedding(keras.layers.Embedding):
     """
 
     built: bool
+    shard: str | None = None  # also of a layer that `swap_embeddings` has converted
     _is_loaded = False
 
     def __init__(self, *args: Any, shard: str | None = None, **kwargs: Any):

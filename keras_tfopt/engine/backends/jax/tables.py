@@ -133,6 +133,9 @@ class MeshRows:
             function, mesh=self.mesh, in_specs=given, out_specs=result, check_vma=False
         )
 
+    def __deepcopy__(self, memo: dict) -> MeshRows:
+        return self  # a mesh has devices, which cannot be copied
+
     # Two layers of one mesh share compiled code.
 
     def __eq__(self, other: object) -> bool:
