@@ -33,11 +33,15 @@ RUNS = {
     "accumulation": lambda: opt.LazyAdam(0.01, epsilon=1e-3, gradient_accumulation_steps=2),
     "ema": lambda: opt.LazyAdam(0.01, epsilon=1e-3, use_ema=True, ema_momentum=0.7),
     "shard_state": lambda **o: opt.LazyAdam(0.01, epsilon=1e-3, **o),
+    "int8": lambda: opt.LazyAdam(0.01, epsilon=1e-3, slot_dtype="int8"),
+    "clipping": lambda: opt.VariableClipping(
+        opt.LazyAdam(0.01, epsilon=1e-3), {"embeddings": [1]}, 0.3
+    ),
     "NormalizedSGD": lambda: opt.NormalizedSGD(0.05),
     "MovingAverage": lambda: opt.MovingAverage(opt.LazyAdam(0.01, epsilon=1e-3), 0.7),
 }
 ELSEWHERE = {"one": "LazyAdam", "two": "LazyAdam", "mesh": "LazyAdam", "bfloat16": "LazyAdam"}
-ELSEWHERE |= {"twice": "LazyAdam"}
+ELSEWHERE |= {"twice": "LazyAdam", "eager": "LazyAdam"}
 
 
 def make_model(shard="rows", twice=False):
@@ -61,9 +65,9 @@ def data():
     return ids, rng.normal(size=(len(ids), 2)).astype("float32")
 
 
-def fit(optimizer, model, epochs=2):
+def fit(optimizer, model, epochs=2, eager=False):
     if optimizer is not None:
-        model.compile(optimizer, "mse")
+        model.compile(optimizer, "mse", run_eagerly=eager)
     history = model.fit(*data(), batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
     model.losses_found = history.history["loss"]
     return model
@@ -78,7 +82,7 @@ def difference(one, other):
     return max(float(np.max(np.abs(np.subtract(a, b, dtype=float)), initial=0)) for a, b in pairs)
 
 
-def compared(distribution, run, twice=False, policy="float32"):
+def compared(distribution, run, twice=False, policy="float32", eager=False):
     keras.config.set_dtype_policy(policy)
     try:
         keras.distribution.set_distribution(None)
@@ -87,7 +91,7 @@ def compared(distribution, run, twice=False, policy="float32"):
         predicted = [whole.predict(data()[0][:8], verbose=0)]
         keras.distribution.set_distribution(distribution)
         options = {"shard_state": True} if run == "shard_state" else {}
-        split = fit(RUNS[run](**options), make_model("rows", twice))
+        split = fit(RUNS[run](**options), make_model("rows", twice), eager=eager)
         predicted.append(split.predict(data()[0][:8], verbose=0))
     finally:
         keras.config.set_dtype_policy("float32")
@@ -166,6 +170,7 @@ def refused(devices):
     found["no axis"] = error_of(built)
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     found["rows"] = error_of(lambda: built(41))
+    found["many"] = error_of(lambda: built(10**10))
     model, optimizers = make_model(), {}
     before = model.get_weights()
     optimizers["dense"] = opt.Adam(0.1)
@@ -229,6 +234,7 @@ def main(out, folder):
         },
         "bfloat16": {"distribution": four, "policy": "mixed_bfloat16"},
         "twice": {"distribution": four, "twice": True},
+        "eager": {"distribution": four, "eager": True},
     }
     jobs = {f"four/{run}": {"distribution": four, "run": run} for run in RUNS}
     jobs |= {f"{n}/{run}": {**places[n], "run": run} for n, run in ELSEWHERE.items()}

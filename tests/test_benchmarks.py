@@ -17,6 +17,7 @@ from integration.benchmarks import (
     results,
     solvers,
     state,
+    tables,
     training,
     verbs,
 )
@@ -246,3 +247,11 @@ def test_all_contenders_of_the_embedding_benchmark_learn():
         ids = np.unique(training.x[: training.steps * training.batch])
         assert np.all(np.any(table[ids] != 0, axis=1))
         assert not np.any(np.delete(table, ids, axis=0))
+
+
+@pytest.mark.backends("jax", reason="tables are divided over a mesh of JAX")
+def test_a_table_in_parts():
+    with keras.distribution.DataParallel(devices=keras.distribution.list_devices()[:1]).scope():
+        found = tables.measure(64, 4, steps=8, optimizer="adagrad")
+    assert found["milliseconds"] >= found["fastest"] > 0
+    assert found["gigabytes"] == found["here"] > 0

@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tfopt.layers import Embedding
+from keras_tfopt.distributed import Exchange
+from keras_tfopt.layers import Embedding, swap_embeddings
 from tests import worker_processes
 from tests.test_sharded_state import difference
 
@@ -29,10 +30,11 @@ TOLERANCE = 2e-6
 # Between devices, products are added up in another order; bfloat16 has 8 bits.
 ROUNDED = 4e-3
 FOUR = ["LazyAdam", "catch_up", "Adagrad", "Ftrl", "clipped", "accumulation", "ema"]
-FOUR += ["shard_state", "NormalizedSGD", "MovingAverage"]
+FOUR += ["shard_state", "int8", "clipping", "NormalizedSGD", "MovingAverage"]
 SLOTS = {"Adagrad": 1, "catch_up": 3, "accumulation": 4, "ema": 3, "NormalizedSGD": 0}
 SLOTS |= {"MovingAverage": 3}
 ELSEWHERE = {"one": 1.0, "two": 0.5, "mesh": 0.5, "bfloat16": 0.25, "twice": 0.25}
+ELSEWHERE |= {"eager": 0.25}
 MESH_RUNS = {f"four/{run}": 0.25 for run in FOUR}
 MESH_RUNS |= {f"{place}/LazyAdam": part for place, part in ELSEWHERE.items()}
 
@@ -76,8 +78,7 @@ class TestOnAMesh:
         of_rows = [row for row in one["exchanged"] if row[0] != "all-reduce"]
         assert of_rows == [
             ["all-gather", "f32", [16, 32]],  # gradients
-            ["all-gather", "s32", [16, 4]],
-            ["all-gather", "s32", [64]],
+            ["all-gather", "s32", [16, 4]],  # ids
             ["reduce-scatter", "f32", [16, 8]],  # rows, those of a device
         ]
         whole = [shape for shape in one["shapes"] if shape[0] == 40]
@@ -104,6 +105,7 @@ class TestOnAMesh:
             ("no distribution", "has shard='rows', but there is no keras.distribution"),
             ("no axis", "the mesh has no axis 'data' for data, only ['batch', 'model']"),
             ("rows", "cannot have equal parts of 41 rows: make it 44 rows"),
+            ("many", "a table has 2000000000 rows at most: make it two tables"),
             ("dense", "and Adam needs its dense gradient: use a rule whose row gradients"),
             ("model", "and GGT needs its dense gradient"),
             ("inside", "and Adam needs its dense gradient: use an optimizer of keras_tfopt"),
@@ -253,6 +255,30 @@ def test_one_worker_has_the_whole_table():
     assert layer.embeddings.shape == (8, 4)
 
 
+@pytest.mark.backends("torch", reason="rows beyond int32 are for workers on PyTorch")
+def test_ids_beyond_int32(monkeypatch):
+    """The second of two workers has the rows from 5 * 10^9 on; the first asks for the same ids."""
+    import torch
+
+    from keras_tfopt.distributed.exchanges.torch_tables import WorkerRows
+
+    class Second(Exchange):
+        rank, size = 1, 2
+
+        def watch(self, exchange):
+            exchange()
+
+    def all_to_all(output, values, output_counts=None, counts=None):
+        own = values[1:] if counts is None else values[counts[0] :]  # what is for this worker
+        output.copy_(torch.cat([own, own]))
+
+    monkeypatch.setattr(torch.distributed, "all_to_all_single", all_to_all)
+    shards = WorkerRows(Second(), 10**10)
+    places, counts, own = shards.ask(torch.tensor([3, 5 * 10**9, 10**10 - 1]))
+    assert shards.here == 5 * 10**9 and counts == [2, 2] and own == [1, 2]
+    assert places.tolist() == [0, 5 * 10**9 - 1, 0, 5 * 10**9 - 1]
+
+
 @pytest.mark.spread
 @pytest.mark.parametrize("shard", ["columns", True, 4])
 def test_another_word(shard):
@@ -275,6 +301,8 @@ def test_not_given_is_not_in_the_configuration():
     """Keras's layer has no such argument, and `swap_embeddings` goes both ways by files."""
     assert "shard" not in Embedding(8, 4).get_config()
     assert keras.layers.Embedding.from_config(Embedding(8, 4).get_config()).input_dim == 8
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(8, 4)])
+    assert "shard" not in swap_embeddings(model).layers[-1].get_config()
 
 
 # ---- The arithmetic of the documentation ---------------------------------------------------------
@@ -312,10 +340,10 @@ class TestArithmetic:
     @pytest.mark.slow
     @pytest.mark.xdist_group("mesh_tables")
     def test_of_a_mesh(self, mesh):
-        """By ring algorithms, from the shapes in the compiled step; ids are gathered twice."""
-        parts, sent = 4, {"s32": 0, "f32": 0}
-        for name, dtype, shape in found(mesh, "exchanged")["exchanged"]:
+        """By ring algorithms, from the shapes in the compiled step."""
+        parts, sent = 4, 0
+        for name, _, shape in found(mesh, "exchanged")["exchanged"]:
             whole = 4 * math.prod(shape) * (parts if name == "reduce-scatter" else 1)
             if name != "all-reduce":  # which is of other weights
-                sent[dtype] += whole * (parts - 1) / parts
-        assert sent["f32"] + sent["s32"] / 2 == bytes_of_a_step(64, 8, parts, True)
+                sent += whole * (parts - 1) / parts
+        assert sent == bytes_of_a_step(64, 8, parts, True)

@@ -54,6 +54,11 @@ class Embedding(keras.layers.Embedding):
     Args:
         input_dim: Integer > 0, the number of rows.
         output_dim: Integer > 0, the width of a row.
+        shard: Keyword only. "rows" divides the table, and its state, by rows over the devices of
+            a JAX mesh (`keras.distribution`), or over workers on PyTorch, whose optimizer is then a
+            `keras_tfopt.distributed.ShardedState`. A lookup exchanges ids and rows. Files are those
+            of the whole table. The user guide says which optimizers can move it. Defaults to None:
+            the table is whole.
         *args: All further arguments are those of `keras.layers.Embedding`.
         **kwargs: Likewise.
 
@@ -67,6 +72,9 @@ class Embedding(keras.layers.Embedding):
             XLA (`jit_compile=True`) gives the last row, JAX gives NaN. No row is touched then, and
             the next eager step with a row gradient, or `keras_tfopt.callbacks.RaiseSkipped`, says
             how many ids there were.
+        ValueError: with `shard`, where a table cannot be divided, when the layer is built: without
+            a `keras.distribution` on JAX, on TensorFlow, and for a number of rows that the devices
+            of a mesh do not divide. A layer that was loaded warns, and keeps its table whole.
 
     Half precision: under a mixed policy the rows are cast, not the table.
 
@@ -90,6 +98,8 @@ class Embedding(keras.layers.Embedding):
     layer is an error.
     """
 
+    built: bool
+    shard: str | None = None  # also of a layer that `swap_embeddings` has converted
     _is_loaded = False
 
     def __init__(self, *args: Any, shard: str | None = None, **kwargs: Any):

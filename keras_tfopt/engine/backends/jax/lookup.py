@@ -50,18 +50,18 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _look_up(shards: Any, table: Any, ids: Any) -> Any:
-    if shards is not None:
-        ids = jnp.where(ids < 0, ids + table.shape[0], ids)
-    return _take(shards, table, ids), table
-
-
-def _take(shards: Any, table: Any, ids: Any) -> Any:
-    return jnp.take(table, ids, axis=0) if shards is None else shards.take(table, ids)
+    if shards is None:
+        return jnp.take(table, ids, axis=0), table
+    ids = shards.everywhere(jnp.where(ids < 0, ids + table.shape[0], ids))
+    return shards.take(table, ids), table
 
 
 def _forward(shards: Any, table: Any, ids: Any) -> Any:
-    ids = jnp.where(ids.value < 0, ids.value + table.value.shape[0], ids.value)
-    return (_take(shards, table.value, ids), table.value), ids
+    table, ids = table.value, jnp.where(ids.value < 0, ids.value + table.value.shape[0], ids.value)
+    if shards is None:
+        return (jnp.take(table, ids, axis=0), table), ids
+    ids = shards.everywhere(ids)
+    return (shards.take(table, ids), table), ids
 
 
 def _backward(shards: Any, ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, None]:
@@ -75,8 +75,8 @@ def _backward(shards: Any, ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, N
             later = shards.divided(later)
     else:
         pieces = _pieces_of(later)
-    if shards is not None:  # the devices that have the rows need both
-        ids, values = shards.everywhere(ids), shards.everywhere(values)
+    if shards is not None:  # the devices that have the rows need them
+        values = shards.everywhere(values)
     dense = later.at[ids].add(values, mode="drop")
     if pieces is not None:
         key = id(dense)

@@ -18,6 +18,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tfopt.engine.backends.jax.sharding import sharding_problem
 
+# Padding has numbers beyond the rows, which must be int32, too.
+MOST = 2 * 10**9
+
 
 class MeshRows:
     """How a table is divided over the axis of the data of a mesh.
@@ -55,14 +58,12 @@ class MeshRows:
         return array
 
     def take(self, table: Any, ids: Any) -> Any:
-        """Return rows of a table; a row out of range is NaN."""
+        """Return rows of a table, by ids that all devices have; a row out of range is NaN."""
         flat = ids.reshape(-1)
         divided = flat.shape[0] % self.parts == 0
         own, whole = PartitionSpec(self.axis), PartitionSpec()
 
         def local(part: Any, ids: Any) -> Any:
-            if divided:
-                ids = jax.lax.all_gather(ids, self.axis, tiled=True)
             place = ids - jax.lax.axis_index(self.axis).astype(ids.dtype) * part.shape[0]
             here = ((place >= 0) & (place < part.shape[0]))[:, None]
             rows = jnp.where(here, part.at[place].get(mode="clip"), 0)
@@ -70,8 +71,7 @@ class MeshRows:
                 return jax.lax.psum_scatter(rows, self.axis, tiled=True)
             return jax.lax.psum(rows, self.axis)
 
-        ids_spec = own if divided else whole
-        found = self._on_each(local, (own, ids_spec), ids_spec)(table, flat)
+        found = self._on_each(local, (own, whole), own if divided else whole)(table, flat)
         outside = (flat < 0) | (flat >= self.rows)
         found = jnp.where(outside[:, None], jnp.nan, found)
         return found.reshape(*ids.shape, *table.shape[1:])
@@ -133,6 +133,9 @@ class MeshRows:
             function, mesh=self.mesh, in_specs=given, out_specs=result, check_vma=False
         )
 
+    def __deepcopy__(self, memo: dict) -> MeshRows:
+        return self  # a mesh has devices, which cannot be copied
+
     # Two layers of one mesh share compiled code.
 
     def __eq__(self, other: object) -> bool:
@@ -154,6 +157,11 @@ def row_shards(rows: int, exchange: Any) -> Any:
         )
     if problem is not None:
         raise ValueError(problem)
+    if rows > MOST:
+        raise ValueError(
+            f"ids are int32 on JAX, and a table has {MOST} rows at most: make it two tables, or "
+            f"set KERAS_BACKEND=torch. Received: {rows} rows"
+        )
     found = MeshRows(rows)
     if rows % found.parts:
         more = -(-rows // found.parts) * found.parts

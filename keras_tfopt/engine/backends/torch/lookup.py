@@ -20,6 +20,8 @@ aten = torch.ops.aten
 def look_up(table: Any, ids: Any) -> Any:
     value, shards = table.value, shards_of(table)
     if shards is not None:
+        if shards.rows > torch.iinfo(ids.dtype).max:
+            ids = ids.long()
         ids = torch.where(ids < 0, ids + shards.rows, ids)
         if ids.device.type == "meta":  # where Keras tries shapes
             return value.new_empty((*ids.shape, *value.shape[1:]), device="meta")
