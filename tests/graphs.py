@@ -38,7 +38,7 @@ def one_kind_of_each(kinds_of):
 
 
 DTYPES = ("float16", "float32", "float64")
-# Errors of numbers near one after some steps, where both sides compute in these types. Numbers for
+# Errors of numbers near one after some steps; the reference computes in the same types. Numbers for
 # constructors are rounded to float32 first, as in TensorFlow 1.
 TOLERANCES = {"float16": 4e-3, "float32": 4e-6, "float64": 2e-8}
 

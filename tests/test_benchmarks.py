@@ -75,8 +75,8 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     assert count["200 of 64x64"] == 200 * 64 * 64
 
 
-def test_sides_of_the_training_benchmark_learn_the_same(monkeypatch):
-    """Our optimizer in `fit` and the backend's loop end at the same weights; without step, none."""
+def test_both_loops_of_the_training_benchmark_learn_the_same(monkeypatch):
+    """Our optimizer in `fit` ends where the loop of the backend does. No step moves nothing."""
     monkeypatch.setattr(training, "STEPS", 6)
     ends = []
     for side in ("ours", "loop", "none"):
@@ -176,7 +176,7 @@ def test_solvers_benchmark():
 
 @pytest.mark.spread
 def test_state_benchmark():
-    """Each side has a row, and state is as small as the dtype of the slots says."""
+    """Each contender has a row, and state is as small as the dtype of the slots says."""
     work = "small"
     rows = state.measure(work, [(64, 64), (8,)], budget=0.05)
     found = state.memory("int8", [(64, 64), (8,)])
@@ -237,11 +237,11 @@ def test_embedding_benchmark(monkeypatch, tmp_path):
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
-def test_sides_of_the_embedding_benchmark_learn_the_same():
-    """Steps of two sides would not be comparable if one of them did less."""
-    for side in embedding.SIDES:
+def test_all_contenders_of_the_embedding_benchmark_learn():
+    """One that left rows out would do less work, and times could not be compared."""
+    for contender in embedding.CONTENDERS:
         keras.utils.set_random_seed(0)
-        training = embedding.Training(side, (200, 4), 64, "zipf")
+        training = embedding.Training(contender, (200, 4), 64, "zipf")
         training.turn()
         table = keras.ops.convert_to_numpy(training.model.weights[0])
         ids = np.unique(training.x[: training.steps * training.batch])

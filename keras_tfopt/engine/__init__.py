@@ -83,6 +83,7 @@ add_product = backend.add_product
 eigh = backend.eigh
 eigh_is_slow = backend.eigh_is_slow
 lerp = backend.lerp
+singular_values = backend.singular_values
 is_variable = backend.is_variable
 outside_compiler = backend.outside_compiler
 Steps = backend.Steps

@@ -107,7 +107,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             self._trainable_variables_indices[self._var_key(variable)] = len(self._state.entries)
             self._trainable_variables.append(variable)
             entries.append(self._entry(variable, like))
-            self._state.entries.append(entries[-1])
+            self._state.add(entries[-1])
         return entries
 
     def entry_of(self, variable: Any) -> Entry:

@@ -95,6 +95,10 @@ def eigh(matrix: Any) -> tuple[Any, Any]:
     return keras.ops.eigh(matrix)
 
 
+def singular_values(matrix: Any) -> Any:
+    return keras.ops.svd(matrix, full_matrices=False, compute_uv=False)
+
+
 def eigh_is_slow() -> bool:
     return False
 

@@ -49,13 +49,14 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
     in_shards = shards(engine)
     for update in updates:
-        if 0 in update.variable.shape and update.kind.mode in ("rows", "touched"):
+        in_rows, parts = update.kind.mode in ("rows", "touched"), None
+        if in_rows and 0 in update.variable.shape:
             continue
         values = [v.value for v in (update.variable, *update.slots)]
         known = update.scalars_in(scalars)
-        parts = shards_of(update.variable)
-        if not (engine.scope == "element" or engine.rows_alone) or not all(update.cut):
-            parts = None  # it may see all rows: XLA finds out who needs what
+        # Where a rule may see all rows, XLA finds out who needs what.
+        if in_rows and all(update.cut) and (engine.scope == "element" or engine.rows_alone):
+            parts = shards_of(update.variable)
         if update.kind.mode == "rows":
             if update.gradient.indices.shape[0] == 0 and all(update.cut):
                 continue  # else there is a slot that belongs to all rows

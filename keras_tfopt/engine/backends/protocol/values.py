@@ -229,5 +229,8 @@ class Numbers(Protocol):
     def eigh(self, matrix: Any) -> tuple[Any, Any]:
         """Return ascending eigenvalues and eigenvectors of symmetric matrices `(..., n, n)`."""
 
+    def singular_values(self, matrix: Any) -> Any:
+        """Return descending singular values `(..., k)` of matrices `(..., m, n)`; k the lesser."""
+
     def eigh_is_slow(self) -> bool:
         """Return whether to decompose a matrix takes much longer than some dozens of products."""

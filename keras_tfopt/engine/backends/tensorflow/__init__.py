@@ -14,6 +14,7 @@ from keras_tfopt.engine.backends.defaults import (
     run_in_pieces,
     set_random_state,
     sharding_problem,
+    singular_values,
     with_averages,
     without_gradients,
 )

@@ -13,6 +13,7 @@ from keras_tfopt.engine.backends.defaults import (
     reduce_replicas,
     replicas,
     sharding_problem,
+    singular_values,
     with_averages,
 )
 from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
