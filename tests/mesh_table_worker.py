@@ -33,7 +33,6 @@ RUNS = {
     "accumulation": lambda: opt.LazyAdam(0.01, epsilon=1e-3, gradient_accumulation_steps=2),
     "ema": lambda: opt.LazyAdam(0.01, epsilon=1e-3, use_ema=True, ema_momentum=0.7),
     "shard_state": lambda **o: opt.LazyAdam(0.01, epsilon=1e-3, **o),
-    "int8": lambda: opt.LazyAdam(0.01, epsilon=1e-3, slot_dtype="int8"),
     "clipping": lambda: opt.VariableClipping(
         opt.LazyAdam(0.01, epsilon=1e-3), {"embeddings": [1]}, 0.3
     ),

@@ -30,7 +30,7 @@ TOLERANCE = 2e-6
 # Between devices, products are added up in another order; bfloat16 has 8 bits.
 ROUNDED = 4e-3
 FOUR = ["LazyAdam", "catch_up", "Adagrad", "Ftrl", "clipped", "accumulation", "ema"]
-FOUR += ["shard_state", "int8", "clipping", "NormalizedSGD", "MovingAverage"]
+FOUR += ["shard_state", "clipping", "NormalizedSGD", "MovingAverage"]
 SLOTS = {"Adagrad": 1, "catch_up": 3, "accumulation": 4, "ema": 3, "NormalizedSGD": 0}
 SLOTS |= {"MovingAverage": 3}
 ELSEWHERE = {"one": 1.0, "two": 0.5, "mesh": 0.5, "bfloat16": 0.25, "twice": 0.25}
@@ -217,7 +217,8 @@ class TestOnWorkers:
             ("SyncReplicas", "makes variables equal on all workers: use keras_tfopt.distributed"),
             ("rows together", "NormalizedSGD looks at several rows together"),
             ("clipnorm", "has clipnorm=1.0, a norm over rows of other workers, too"),
-            ("int8", "has slot_dtype='int8', which workers do not exchange"),
+            ("int8", "LazyAdam has slot_dtype='int8' for it in `groups`: use 'bfloat16' there"),
+            ("max_norm", "has max_norm=1.0 for it in `groups`, a norm over rows of other workers"),
             ("wrapper", "VariableClipping is a wrapper that may look at all rows"),
             ("keras", "is one of rows only: use an optimizer of keras_tfopt"),
             ("ids", "the table 'table/embeddings' has 42 rows. Received: id 42"),

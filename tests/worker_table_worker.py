@@ -180,7 +180,8 @@ def refused(workers):
         "SyncReplicas": opt.SyncReplicas(opt.LazyAdam(0.1), None),
         "rows together": ShardedState(opt.NormalizedSGD(0.1)),
         "clipnorm": ShardedState(opt.LazyAdam(0.1, clipnorm=1.0)),
-        "int8": ShardedState(opt.LazyAdam(0.1, slot_dtype="int8")),
+        "int8": ShardedState(opt.LazyAdam(0.1, groups={"embeddings": {"slot_dtype": "int8"}})),
+        "max_norm": ShardedState(opt.LazyAdam(0.1, groups={"embeddings": {"max_norm": 1.0}})),
         "wrapper": ShardedState(opt.VariableClipping(opt.LazyAdam(0.1), {"table": [1]}, 1.0)),
     }
     found = {name: step(optimizer) for name, optimizer in optimizers.items()}

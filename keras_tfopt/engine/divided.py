@@ -24,7 +24,12 @@ def check_divided(
     for variable, like in zip(variables, likes, strict=True):
         shards = shards_of(variable)
         for part in parts(optimizer) if shards is not None else ():
-            problem = _problem(part, like) or (shards.between_workers and _between(part, together))
+            problem = _problem(part, like)
+            if problem is None and shards.between_workers:
+                problem = _between(part, together)
+                # Groups of a part inside are looked at once it is built.
+                if problem is None and part is optimizer:
+                    problem = _between_by_groups(part, like)
             if problem:
                 raise ValueError(
                     f"The table {path_of(variable)!r} has shard='rows', and {type(part).__name__} "
@@ -66,8 +71,20 @@ def _between(part: Any, together: bool) -> str | None:
                 f"has {option}={getattr(part, option)!r}, a norm over rows of other workers, too: "
                 "use `global_clipnorm`"
             )
-    if part.slot_dtype == "int8":
-        return "has slot_dtype='int8', which workers do not exchange: use 'bfloat16'"
+    return None
+
+
+def _between_by_groups(part: Any, like: Like) -> str | None:
+    """Return the same of what groups say of the table."""
+    given = {} if hasattr(part, "inner_optimizer") else part.settings_of(like).given
+    for option in ("clip_unitwise", "max_norm"):
+        if given.get(option) is not None:
+            return (
+                f"has {option}={given[option]!r} for it in `groups`, a norm over rows of other "
+                "workers, too: leave it out there"
+            )
+    if "int8" in str(given.get("slot_dtype")):
+        return "has slot_dtype='int8' for it in `groups`: use 'bfloat16' there"
     return None
 
 

@@ -74,13 +74,13 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         likes = [describe(variable, type(self).__name__) for variable in variables]
         if self.built:
             return
-        check_divided(self, variables, likes)
         # Most models have no table; the default is there for those that have.
         usual: tuple = (None, [], DEFAULTS["row_variables"])
         chosen = any(choice not in usual for choice in self.choices().values())
         if chosen:
             self.settle(likes)
         self.check(likes)
+        check_divided(self, variables, likes)
         if chosen:
             warn_unmatched(type(self).__name__, self.choices(), likes)
         self._trainable_variables = []
@@ -96,8 +96,8 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         An optimizer inside must know them already, and they come in its order.
         """
         likes = [describe(variable, type(self).__name__) for variable in variables]
-        check_divided(self, variables, likes)
         self.check([*(entry.like for entry in self._state.entries), *likes])
+        check_divided(self, variables, likes)
         with backend.build_scope(self, variables):
             self._add_entries(list(variables), likes)
 
