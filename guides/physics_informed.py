@@ -27,14 +27,14 @@ Adam gets what suits it:
 
 - Three learning rates, each with a cosine decay to zero over all of its time. The best counts.
 - float32. In float64 it makes fewer steps, and ended no lower.
-- All points in each step: with so few of them, smaller batches are hardly faster.
+- All points in each step. Batches of 64 of the 256 points ended higher, also with more steps.
 
 L-BFGS gets float64: in float32 its line searches end in rounding after a few seconds.
 
 The advantage is not always as large. On the unit square, with $u = \\sin(2 \\pi x) \\sin(\\pi y)$,
-2,048 points and wider layers, Adam took batches of 256 points: in 20 seconds it came to three times
-the error of L-BFGS. With $\\sin(4 \\pi x) \\sin(2 \\pi y)$, L-BFGS began too far from the solution and
-stayed there. So begin with Adam until the error falls.
+2,048 points and wider layers, Adam took batches of 256 points. In 20 seconds it came to three times
+the error of L-BFGS. With $\\sin(4 \\pi x) \\sin(2 \\pi y)$, L-BFGS began too far from the solution
+and stayed there. So begin with Adam until the error falls.
 """
 
 import os
