@@ -244,34 +244,30 @@ The cost of a step does not depend on the number of rows. The memory does.
 
 **Storage.** 10^9 rows of 64 float32 numbers take 256 GB. LazyAdam keeps two more numbers for each
 of them, which makes 768 GB. Adagrad keeps one, which makes 512 GB. `catch_up` adds 4 GB. On sixteen
-hosts, LazyAdam takes 48 GB on each. On JAX:
+hosts, LazyAdam takes 48 GB on each. With PyTorch and a process on each host,
 
-    mesh = keras.distribution.DeviceMesh((1, 16), ("batch", "model"), devices)
-    layout = keras.distribution.LayoutMap(mesh)
-    layout[".*embeddings"] = ("model", None)
-    keras.distribution.set_distribution(
-        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
+    workers = keras_tfopt.distributed.connect()
+    table = keras_tfopt.layers.Embedding(10**9, 64, shard="rows")
+    optimizer = keras_tfopt.distributed.ShardedState(keras_tfopt.LazyAdam(1e-3))
 
-puts the first 62.5 million rows on the first host, and so on. State of the table's shape is laid
-out in the same way. Row numbers fit into int32 up to 2.1 * 10^9.
+puts the first 62.5 million rows on the first host, and so on, with their state. On JAX,
+`shard="rows"` does the same over the devices of one process.
 
 **A step** of 65,536 different ids reads and writes 65,536 rows of 3 * 64 numbers. All hosts
 together read 50 MB and write 50 MB, which is 6 MB on each of 16. The hosts exchange the ids
-(0.26 MB), the rows that are looked up (16.8 MB) and their gradients (16.8 MB). All hosts know the
-ids. Each host fills in the rows it has, and a sum over the hosts completes them. In a ring, this
-moves 2 * 15/16 of 16.8 MB through each link. That is 31 MB, or 2.5 ms at 100 Gbit/s. Then all hosts
-know the gradients, and each takes those of its rows. Dense training would exchange no more, but
-each host would read and write 7 * 16 GB in every step, which takes seconds.
+(0.26 MB), the rows that are looked up (16.8 MB) and their gradients (16.8 MB). On PyTorch each host
+asks the hosts that have the rows of its part of the batch, and sends 15/16 of a sixteenth of that:
+2 MB, or 0.16 ms at 100 Gbit/s. On JAX, where shapes are static, all devices get all ids. Each fills
+in the rows it has, and a sum over the devices completes them. Then all get all gradients, and each
+takes those of its rows. Each device sends 15/16 of all: 32 MB, or 2.5 ms. Dense training would
+exchange no more, but each host would read and write 7 * 16 GB in every step, which takes seconds.
 
 **What is missing.**
 
-- The compiler decides how rows travel. For a table divided by rows it sums over all ids, as above.
-  An exchange of each id with the host that has its row (all-to-all) would send a sixteenth of that.
-  A table divided by columns (`(None, "model")`) exchanges activations instead of rows.
-- Each host makes its own initial values only if the initializer is traced.
-- One host writes Keras's files. A checkpoint of 768 GB would have to be written by all hosts.
-- On PyTorch and TensorFlow, Keras divides no tables. `DistributedDataParallel` and
-  `MirroredStrategy` copy them to every device.
+- Files are those of the whole table, and each host that saves gathers all of it. A checkpoint of
+  768 GB would have to be written in parts.
+- On JAX the devices must be those of one process. On TensorFlow no table is divided, and
+  `MirroredStrategy` copies it to every device.
 - Rows that are never looked up again keep their memory. Nothing is evicted, and ids are not
   hashed.
 """

@@ -3,8 +3,7 @@
 Classes are named with their modules, because several packages have one of the same name.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -69,17 +68,17 @@ class Corrected(keras.optimizers.schedules.LearningRateSchedule):
         return self.number * ops.sqrt(1 - beta ** (ops.cast(step, "float64") + 1))
 
 
-def _around(wrapper: Any, optimizer: Any, decay: float | None) -> Any:
+def around(wrapper: Any, optimizer: Any, decay: float | None) -> Any:
     return wrapper(optimizer, decay) if decay else optimizer
 
 
-def _without(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def without(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key != name}
 
 
 def _nadam_w(given: Mapping[str, Any]) -> Any:
     chosen = given.get("mask")
-    optimizer = keras_tfopt.NadamW(**_without(given, "mask"))
+    optimizer = keras_tfopt.NadamW(**without(given, "mask"))
     if chosen is not None:
         optimizer.exclude_from_weight_decay(
             var_names=[f"^{name}$" for name, decays in chosen.items() if not decays]
@@ -97,7 +96,7 @@ def _adopt(given: Mapping[str, Any]) -> Any:
         given["clipping"] = False
     decay, decoupled = given.pop("weight_decay", None), given.pop("decoupled", False)
     wrapper = DecayFromSecondStep if decoupled else DecayOfGradient
-    return _around(wrapper, keras_tfopt.ADOPT(**given), decay)
+    return around(wrapper, keras_tfopt.ADOPT(**given), decay)
 
 
 def _cautious_adam_w(given: Mapping[str, Any]) -> Any:
@@ -125,7 +124,7 @@ def _laprop(given: Mapping[str, Any]) -> Any:
     given = dict(given)
     decay, is_cautious = given.pop("weight_decay", None), given.pop("caution", False)
     laprop = keras_tfopt.LaProp(**given)
-    return _around(DecayAfter, keras_tfopt.Cautious(laprop) if is_cautious else laprop, decay)
+    return around(DecayAfter, keras_tfopt.Cautious(laprop) if is_cautious else laprop, decay)
 
 
 def _adan(given: Mapping[str, Any]) -> Any:
@@ -146,7 +145,7 @@ _OPTAX = {
     "mu_dtype": None,
     "mask": None,
 }
-_TORCH = {
+TORCH = {
     "lr": "learning_rate",
     "beta1": "beta_1",
     "beta2": "beta_2",
@@ -157,38 +156,10 @@ _TORCH = {
     **dict.fromkeys(["foreach", "capturable", "differentiable"]),
 }
 _MOMENTS = {"exp_avg": "m", "exp_avg_sq": "v"}
-_NO_DECAY = {"weight_decay": 0.0}  # none is given here
+NO_DECAY = {"weight_decay": 0.0}  # none is given here
 
 # Those of an optimizer inside.
 _ADAM_W = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
-# Most are not those of Keras, or have another name here.
-_ADAFACTOR = {
-    "learning_rate": None,
-    "min_dim_size_to_factor": 128,
-    "decay_rate": 0.8,
-    "decay_offset": 0,
-    "multiply_by_parameter_scale": True,
-    "clipping_threshold": 1.0,
-    "momentum": None,
-    "weight_decay_rate": None,
-    "eps": 1e-30,
-    "factored": True,
-}
-_BIG_VISION = {
-    "decay_rate": 0.8,
-    "decay_offset": 0,
-    "eps": None,  # 1e-30 in float32
-    "unscaled_wd": False,
-}
-_ADAFACTOR_OF_TIMM = {
-    "lr": None,
-    "eps": 1e-30,
-    "eps_scale": 0.001,
-    "clip_threshold": 1.0,
-    "decay_rate": -0.8,
-    "scale_parameter": True,
-    "warmup_init": False,
-}
 
 MODERN: dict[str, dict[str, Any]] = {
     "optax.lion": {
@@ -202,64 +173,32 @@ MODERN: dict[str, dict[str, Any]] = {
         "arguments": {**_OPTAX, "mask": "mask", "nesterov": "nesterov"},
         "slots": {"mu": "m", "nu": "v"},
         "other_defaults": {"weight_decay": 0.0001, "mask": None, "nesterov": True},
-        "make": lambda given: _nadam_w(_without(given, "nesterov")),
+        "make": lambda given: _nadam_w(without(given, "nesterov")),
     },
     "optax.contrib.ademamix": {
         "ours": "AdEMAMix",
         "arguments": _OPTAX,
         "slots": {"m1": "m", "m2": "m_slow", "nu": "v"},
         # The learning rate has no default there.
-        "other_defaults": _NO_DECAY,
+        "other_defaults": NO_DECAY,
     },
     "optax.contrib.simplified_ademamix": {
         "ours": "SimplifiedAdEMAMix",
         "arguments": _OPTAX,
         "slots": {"n": "v"},
-        "other_defaults": _NO_DECAY,
+        "other_defaults": NO_DECAY,
     },
     "pytorch_optimizer.AdEMAMix": {
         "ours": "AdEMAMix",
-        "arguments": {**_TORCH, "t_alpha_beta3": "warmup_steps", "weight_decouple": "decoupled"},
+        "arguments": {**TORCH, "t_alpha_beta3": "warmup_steps", "weight_decouple": "decoupled"},
         "slots": {**_MOMENTS, "exp_avg_slow": "m_slow"},
-        "other_defaults": {**_NO_DECAY, "weight_decouple": False},
-        "make": lambda given: keras_tfopt.AdEMAMix(**_without(given, "decoupled")),
-    },
-    "optax.adafactor": {
-        "ours": "Adafactor",
-        "arguments": {"weight_decay_mask": None},
-        "read": lambda *where: _factor(*where, names=("v_row", "v_col")),
-        "other_defaults": _ADAFACTOR,
-        "make": lambda given: _adafactor(given),
-    },
-    "timm.optim.adafactor_bv.AdafactorBigVision": {
-        "ours": "Adafactor",
-        "arguments": {
-            **_TORCH,
-            "momentum_dtype": "of_slot",
-            "clipping_threshold": "clip_threshold",
-            "beta2_cap": "beta_2_cap",
-            **dict.fromkeys(["decay_offset", "eps", "unscaled_wd"]),
-        },
-        "read": lambda *where: _factor(*where, names=("exp_avg_sq_r", "exp_avg_sq_c")),
-        "other_defaults": _BIG_VISION,
-        "make": lambda given: _adafactor_of_big_vision(given),
-    },
-    "timm.optim.Adafactor": {
-        "ours": "Adafactor",
-        "arguments": {**_TORCH, "lr": "lr", "beta1": "momentum", "beta2": None, "betas": None},
-        "slots": {
-            "exp_avg": "m",
-            "exp_avg_sq": "v",
-            "exp_avg_sq_row": "row",
-            "exp_avg_sq_col": "col",
-        },
-        "other_defaults": {**_NO_DECAY, **_ADAFACTOR_OF_TIMM},
-        "make": lambda given: _adafactor_of_timm(given),
+        "other_defaults": {**NO_DECAY, "weight_decouple": False},
+        "make": lambda given: keras_tfopt.AdEMAMix(**without(given, "decoupled")),
     },
     "pytorch_optimizer.CAME": {
         "ours": "CAME",
         "arguments": {
-            **_TORCH,
+            **TORCH,
             "eps1": "epsilon_1",
             "eps2": "epsilon_2",
             "ams_bound": None,
@@ -272,8 +211,8 @@ MODERN: dict[str, dict[str, Any]] = {
             "exp_avg_res_row": "residual_row",
             "exp_avg_res_col": "residual_col",
         },
-        "other_defaults": {**_NO_DECAY, "weight_decouple": True},
-        "make": lambda given: keras_tfopt.CAME(**_without(given, "decoupled")),
+        "other_defaults": {**NO_DECAY, "weight_decouple": True},
+        "make": lambda given: keras_tfopt.CAME(**without(given, "decoupled")),
     },
     "optax.contrib.adopt": {
         "ours": "ADOPT",
@@ -283,15 +222,15 @@ MODERN: dict[str, dict[str, Any]] = {
     },
     "timm.optim.Adopt": {
         "ours": "ADOPT",
-        "arguments": {**_TORCH, "clip_exp": "clip_exponent"},
+        "arguments": {**TORCH, "clip_exp": "clip_exponent"},
         "slots": _MOMENTS,
-        "other_defaults": {**_NO_DECAY, "clip_exp": 0.333, "decoupled": False},
+        "other_defaults": {**NO_DECAY, "clip_exp": 0.333, "decoupled": False},
         "make": _adopt,
     },
     "timm.optim.AdamWLegacy": {
         "ours": "Cautious",
         "arguments": {
-            **_TORCH,
+            **TORCH,
             "caution": "caution",
             "clipping_threshold": "clip_threshold",
             "corrected_weight_decay": "corrected_decay",
@@ -307,15 +246,15 @@ MODERN: dict[str, dict[str, Any]] = {
     },
     "timm.optim.LaProp": {
         "ours": "LaProp",
-        "arguments": {**_TORCH, "caution": "caution"},
+        "arguments": {**TORCH, "caution": "caution"},
         "slots": _MOMENTS,
-        "other_defaults": {**_NO_DECAY, "caution": False},
+        "other_defaults": {**NO_DECAY, "caution": False},
         "make": _laprop,
     },
     "timm.optim.Mars": {
         "ours": "MARS",
         "arguments": {
-            **_TORCH,
+            **TORCH,
             "mars_type": "form",
             "lr_1d_factor": "factor",
             "caution": "caution",
@@ -323,7 +262,7 @@ MODERN: dict[str, dict[str, Any]] = {
         "slots": _MOMENTS,
         "unused": ("exp_avg_sq",),  # of matrices, in the form of Lion
         "other_defaults": {
-            **_NO_DECAY,
+            **NO_DECAY,
             "mars_type": "adamw",
             "betas_1d": None,
             "lr_1d_factor": 1.0,
@@ -333,69 +272,12 @@ MODERN: dict[str, dict[str, Any]] = {
     },
     "timm.optim.Adan": {
         "ours": "Adan",
-        "arguments": {**_TORCH, "caution": "cautious"},
+        "arguments": {**TORCH, "caution": "cautious"},
         "slots": {"exp_avg": "m", "exp_avg_diff": "d", "exp_avg_sq": "n"},
         "other_defaults": {"no_prox": False, "caution": False},
         "make": _adan,
     },
 }
-
-
-def _adafactor(given: Mapping[str, Any]) -> Any:
-    """In optax the learning rate is a factor, and the decay is not multiplied by it."""
-    if not given["factored"] or given["decay_offset"]:
-        raise ValueError(f"Adafactor has no counterpart of what is given: {given}")
-    rate, scale = given["learning_rate"], given["multiply_by_parameter_scale"]
-    optimizer = keras_tfopt.Adafactor(
-        1.0 if rate is None else rate,
-        beta_2_decay=-given["decay_rate"],
-        epsilon_1=given["eps"],
-        clip_threshold=given["clipping_threshold"] or 1e9,  # no limit
-        relative_step=False,
-        scale_parameter=scale,
-        momentum=given["momentum"],
-        min_dim_size_to_factor=given["min_dim_size_to_factor"],
-    )
-    return _around(keras_tfopt.DecoupledWeightDecay, optimizer, given["weight_decay_rate"])
-
-
-def _adafactor_of_big_vision(given: Mapping[str, Any]) -> Any:
-    """The average is multiplied by the learning rate, where ours is one of steps."""
-    rest = _without(_without(given, "of_slot"), "decay_rate")
-    return keras_tfopt.Adafactor(
-        **rest, beta_2_decay=-given["decay_rate"], relative_step=False, scale_parameter=False
-    )
-
-
-def _factor(optimizer: Any, variable: Any, name: str, there: Any, names: tuple[str, str]) -> Any:
-    """The first of these names is the mean over the longer axis, the last one if both are equal."""
-    if name == "exp_avg":
-        return optimizer.slot(variable, "m") / optimizer.learning_rate
-    if name not in names:
-        return optimizer.slot(variable, {"ema": "m"}.get(name, "v"))
-    is_swapped = variable.shape[-2] > variable.shape[-1]
-    ours = ("row", "col")[(name == names[1]) != is_swapped]
-    return ops.reshape(optimizer.slot(variable, ours), there)
-
-
-def _adafactor_of_timm(given: Mapping[str, Any]) -> Any:
-    """In timm a learning rate switches the relative step and the scale off."""
-    if given["warmup_init"]:
-        raise ValueError(f"Adafactor has no counterpart of what is given: {given}")
-    rate = given["lr"]
-    return keras_tfopt.Adafactor(
-        0.01 if rate is None else rate,
-        beta_2_decay=given["decay_rate"],
-        epsilon_1=given["epsilon"],
-        epsilon_2=given["eps_scale"],
-        clip_threshold=given["clip_threshold"],
-        relative_step=rate is None,
-        scale_parameter=rate is None and given["scale_parameter"],
-        momentum=given.get("momentum"),
-        # There, axes have to be longer than this.
-        min_dim_size_to_factor=given["min_dim_size_to_factor"] + 1,
-        weight_decay=given["weight_decay"],
-    )
 
 
 def _mars(given: Mapping[str, Any]) -> Any:
@@ -412,52 +294,3 @@ def _mars(given: Mapping[str, Any]) -> Any:
 
 def _of_vectors(settings: Mapping[str, Any]) -> Any:
     return lambda variable: settings if len(variable.shape) < 2 else None
-
-
-def _exponential_decay(init_value: float, transition_steps: int, decay_rate: float) -> Any:
-    return lambda step: init_value * decay_rate ** (step / transition_steps)
-
-
-def _linear_schedule(init_value: float, end_value: float, transition_steps: int) -> Any:
-    def at(step: Any) -> Any:
-        return init_value + (end_value - init_value) * ops.minimum(step / transition_steps, 1.0)
-
-    return at
-
-
-def _ademamix_alpha(alpha: float, steps: int) -> Any:
-    return lambda step: alpha * ops.minimum(step / steps, 1.0)
-
-
-def _ademamix_beta3(beta_start: float, beta: float, steps: int) -> Any:
-    start, end = math.log(beta_start), math.log(beta)
-
-    def at(step: Any) -> Any:
-        part = step / steps
-        value = ops.exp(start * end / ((1 - part) * end + part * start))
-        return ops.minimum(value, beta)
-
-    return at
-
-
-def _warmup_cosine(
-    init_value: float, peak_value: float, warmup_steps: int, decay_steps: int, end_value: float
-) -> Any:
-    return keras.optimizers.schedules.CosineDecay(
-        init_value,
-        decay_steps - warmup_steps,
-        alpha=end_value / peak_value,
-        warmup_target=peak_value,
-        warmup_steps=warmup_steps,
-    )
-
-
-SCHEDULES: dict[str, Callable[..., Any]] = {
-    "exponential_decay": _exponential_decay,
-    "linear_schedule": _linear_schedule,
-    "warmup_cosine_decay_schedule": _warmup_cosine,
-    "ademamix_alpha": _ademamix_alpha,
-    "ademamix_beta3": _ademamix_beta3,
-    # What ADOPT clips by; its exponent is an argument here.
-    "power": lambda exponent: {"config": {"exponent": exponent}},
-}

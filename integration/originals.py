@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import fnmatch
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,19 +12,18 @@ import numpy as np
 
 import keras_tfopt
 from integration import (
+    adafactor_originals,
+    addons_originals,
     estimated_originals,
-    keras2,
     modern_originals,
     muon_originals,
     schedule_free_originals,
     second_order_originals,
 )
-from integration.recordings import BadRecording, Case, Gradient
+from integration import recorded_schedules as schedules
+from integration.addons_originals import COUNT, DECAYED, KERAS2, ROWS_DO_NOT_DECAY, decayed
+from integration.recordings import BadRecording, Case, Gradient, NotReplayable
 from keras_tfopt.legacy.table import TABLE, WITHOUT_MEANING
-
-
-class NotReplayable(Exception):
-    """A recorded class, argument or circumstance that has no counterpart here (yet)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,61 +118,6 @@ def _inside(extras: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[.
     return {name: of(value) for name, value in extras.items()}
 
 
-_DECAYED = {"decay_var_list": "decay_variables"}
-_ROWS_DO_NOT_DECAY = "the original does not decay rows of plain gradient descent, ours does"
-
-# What Keras 2 calls its optimizers, and what has their formula here.
-KERAS2: dict[str, Callable[..., Any]] = {
-    "Adadelta": functools.partial(keras_tfopt.Adadelta, epsilon=1e-7),
-    "Adagrad": keras_tfopt.Adagrad,  # Keras adds 1e-7 to a root that is 0.3 at least
-    "Adam": functools.partial(keras_tfopt.Adam, epsilon=1e-7),
-    "Adamax": functools.partial(keras_tfopt.AdaMax, epsilon=1e-7),
-    "Nadam": keras2.Nadam,
-    "RMSprop": keras2.RMSprop,
-    "RectifiedAdam": keras_tfopt.RectifiedAdam,
-    "SGD": keras2.SGD,
-}
-_AROUND = {"optimizer": "inner_optimizer"}
-_ADDONS: dict[str, Any] = {"global_step": "iterations"}
-
-
-def _addon(ours: str, **other: Any) -> Original:
-    """Return the entry of a rule of TensorFlow Addons, whose rate may fall by `decay`."""
-
-    def make(given: Mapping[str, Any]) -> Any:
-        given = dict(given)
-        cls = getattr(keras_tfopt, ours)
-        if "decay" in given:
-            schedule = keras.optimizers.schedules.InverseTimeDecay
-            given["learning_rate"] = schedule(given["learning_rate"], 1, given.pop("decay"))
-        exempt = given.pop("exclude_from_weight_decay", None)
-        optimizer = cls(**given)
-        if exempt:
-            optimizer.exclude_from_weight_decay(var_names=exempt)
-        return optimizer
-
-    return Original(ours, make=make, **_ADDONS, **other)
-
-
-def _adam_w(given: Mapping[str, Any]) -> Any:
-    return keras_tfopt.AdamW(**{"epsilon": 1e-7, **_chosen(given)})
-
-
-def _decayed(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    given = _chosen(given)
-    own = {name: given.pop(name) for name in ("weight_decay", "decay_variables") if name in given}
-    return keras_tfopt.DecoupledWeightDecay(make(**given), **own)
-
-
-def _chosen(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With the variables that decay instead of those that do not, which count for less."""
-    given = dict(given)
-    excluded = given.pop("exclude_from_weight_decay", None)
-    if excluded:
-        given.setdefault("decay_variables", f"^(?!.*(?:{'|'.join(excluded)}))")
-    return given
-
-
 ORIGINALS: dict[str, Original] = {
     "AdadeltaOptimizer": Original("Adadelta"),
     "AdagradDAOptimizer": Original("AdagradDA"),
@@ -184,7 +127,7 @@ ORIGINALS: dict[str, Original] = {
     "AdaMaxOptimizer": Original("AdaMax", extras={"beta1_power": _power("beta_1")}),
     "AddSignOptimizer": Original("AddSign"),
     "AdamGSOptimizer": Original("AdamGS"),
-    "AdamWOptimizer": Original("AdamW", _BETAS, extras=_inside(_POWERS), selects=_DECAYED),
+    "AdamWOptimizer": Original("AdamW", _BETAS, extras=_inside(_POWERS), selects=DECAYED),
     "AMSGradOptimizer": Original(
         "AMSGrad",
         extras={"t": lambda optimizer, _: float(optimizer.iterations)},
@@ -232,7 +175,7 @@ ORIGINALS: dict[str, Original] = {
     "LazyAdamGSOptimizer": Original("LazyAdamGS"),
     "LazyAdamOptimizer": Original("LazyAdam", extras=_POWERS),
     "MomentumOptimizer": Original("Momentum"),
-    "MomentumWOptimizer": Original("MomentumW", {"use_nesterov": "nesterov"}, selects=_DECAYED),
+    "MomentumWOptimizer": Original("MomentumW", {"use_nesterov": "nesterov"}, selects=DECAYED),
     "MovingAverageOptimizer": Original("MovingAverage", step_argument=True),
     "MultitaskOptimizerWrapper": Original("Multitask"),
     "ProximalAdagradOptimizer": Original("ProximalAdagrad"),
@@ -253,40 +196,17 @@ ORIGINALS: dict[str, Original] = {
         deviations=_SUMS_ROWS,
     ),
     "NormalizedSGD": Original("NormalizedSGD", deviations=_SUMS_ROWS),
-    # TensorFlow Addons. What is inside of these are the rules of Keras 2.
-    "AdaBelief": _addon("AdaBelief"),
-    "COCOB": _addon("COCOB", slots={"lr": "largest"}),
-    "ConditionalGradient": _addon("ConditionalGradient", unused=("conditional_gradient",)),
-    "LAMB": _addon("LAMB"),
-    "LazyAdam": _addon("LazyAdam", defaults={"epsilon": 1e-7}, other_defaults={"epsilon": 1e-7}),
-    "NovoGrad": _addon("NovoGrad", repeated=("vhat",)),
-    "ProximalAdagrad": _addon("ProximalAdagrad"),
-    "RectifiedAdam": _addon("RectifiedAdam"),
-    "Yogi": _addon("Yogi", arguments=_BETAS),
-    "AdamW": Original("AdamW", make=lambda given: _adam_w(given), selects=_DECAYED, **_ADDONS),
-    "SGDW": Original(
-        "SGDW",
-        make=lambda given: keras_tfopt.SGDW(**_chosen(given)),
-        selects=_DECAYED,
-        deviations={
-            _ROWS_DO_NOT_DECAY: lambda case: case.sparse and "momentum" not in case.entry["kwargs"]
-        },
-        **_ADDONS,
-    ),
-    "Lookahead": Original("Lookahead", _AROUND, **_ADDONS),
-    "MovingAverage": Original(
-        "MovingAverage", _AROUND, other_defaults={"average_decay": 0.99}, **_ADDONS
-    ),
-    "SWA": Original("StochasticWeightAveraging", _AROUND, **_ADDONS),
 }
-_NEWER = (
+_OTHERS = (
+    addons_originals.ADDONS,
     modern_originals.MODERN,
+    adafactor_originals.ADAFACTOR,
     estimated_originals.ESTIMATED,
     muon_originals.MUON,
     schedule_free_originals.SCHEDULE_FREE,
     second_order_originals.SECOND_ORDER,
 )
-for _rows in _NEWER:
+for _rows in _OTHERS:
     ORIGINALS |= {name: Original(**row) for name, row in _rows.items()}
 # The package itself says how arguments of these are called here.
 for _name in ORIGINALS.keys() & TABLE.keys():
@@ -306,18 +226,18 @@ def original(name: str) -> Original:
             "DecoupledWeightDecay",
             inner.arguments,
             extras=_inside(inner.extras),
-            selects=_DECAYED,
+            selects=DECAYED,
             extends=found[1],
-            deviations={_ROWS_DO_NOT_DECAY: lambda case: plain and case.sparse},
+            deviations={ROWS_DO_NOT_DECAY: lambda case: plain and case.sparse},
         )
     if name.startswith("extend:") and name.removeprefix("extend:") in KERAS2:
         make = KERAS2[name.removeprefix("extend:")]
         return Original(
             "DecoupledWeightDecay",
-            make=lambda given: _decayed(make, given),
+            make=lambda given: decayed(make, given),
             slots={"accum_var": "accum_update", "accum_grad": "accum"},  # of Adadelta
-            selects=_DECAYED,
-            **_ADDONS,
+            selects=DECAYED,
+            **COUNT,
         )
     raise NotReplayable(f"there is no counterpart of {name}")
 
@@ -363,10 +283,12 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
         elif key == "global_step":  # a number is a count that stands still
             ours[new] = keras.Variable(value, dtype="int32", trainable=False)
         elif key == "learning_rate" and isinstance(value, Mapping) and "function_of_T" in value:
-            function = _FUNCTIONS_OF_STEP[value["function_of_T"]]
+            function = schedules.FUNCTIONS_OF_STEP[value["function_of_T"]]
             steps = arguments.get("global_step")
             stands = isinstance(steps, int)
-            ours[new] = float(function(np.float32(steps + 1))) if stands else _Following(function)
+            ours[new] = (
+                float(function(np.float32(steps + 1))) if stands else schedules.Following(function)
+            )
         else:
             ours[new] = argument(value, global_step)
     return entry.optimizer_class()(**ours) if entry.make is None else entry.make(ours)
@@ -393,8 +315,8 @@ def argument(value: Any, global_step: Any = None) -> Any:
         return value
     if _is_optimizer(value):
         return build(value["optimizer"], value["kwargs"], global_step)
-    if value.get("function_of_T") in _FUNCTIONS_OF_STEP:
-        return _FUNCTIONS_OF_STEP[value["function_of_T"]]
+    if value.get("function_of_T") in schedules.FUNCTIONS_OF_STEP:
+        return schedules.FUNCTIONS_OF_STEP[value["function_of_T"]]
     if "class_name" in value:
         return _of_keras2(value)
     if all(isinstance(item, bool) for item in value.values()):  # of each variable
@@ -403,39 +325,21 @@ def argument(value: Any, global_step: Any = None) -> Any:
         return dict(value)  # of a matrix in several dimensions
     if "clip_dims" in value:
         return {_path(name): dims for name, dims in value["clip_dims"].items()}
-    if value.get("fn") not in _SCHEDULES:
+    if value.get("fn") not in schedules.OF_TENSORFLOW:
         raise NotReplayable(f"there is no counterpart of the argument {dict(value)}")
     # Passed as a tensor or as a callable, TensorFlow 1 evaluates it once per step all the same.
-    schedule = _SCHEDULES[value["fn"]](
+    schedule = schedules.OF_TENSORFLOW[value["fn"]](
         **{k: v for k, v in value.items() if k not in ("fn", "passed_as")}
     )
     done = 0 if global_step is None else int(global_step)
-    return _Continued(schedule, done) if done else schedule
-
-
-class _Following(keras.optimizers.schedules.LearningRateSchedule):
-    """A function of the number of the step, which is one more than the steps done."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __call__(self, step):
-        return self.function(keras.ops.cast(step, "float32") + 1)
-
-
-# As the recordings spell them.
-_FUNCTIONS_OF_STEP: dict[str, Callable[[Any], Any]] = {
-    "0.2/sqrt(T)": lambda step: 0.2 / step**0.5,
-    "T/(T+1)": lambda step: step / (step + 1),
-    "1/(T+1)": lambda step: 1 / (step + 1),
-}
+    return schedules.Continued(schedule, done) if done else schedule
 
 
 def _of_keras2(recipe: Mapping[str, Any]) -> Any:
     name, config = recipe["class_name"], recipe["config"]
     given = {key: argument(value) for key, value in config.items()}
-    if name in modern_originals.SCHEDULES:
-        return modern_originals.SCHEDULES[name](**given)
+    if name in schedules.OF_OTHERS:
+        return schedules.OF_OTHERS[name](**given)
     if name in KERAS2:
         return KERAS2[name](**given)
     if hasattr(keras_tfopt.schedules, name):
@@ -455,49 +359,3 @@ def selection(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         raise NotReplayable(f"apply_kwargs is not handled: {unknown}")
     # Where none are named, the originals decay all.
     return {selects[key]: [_path(v) for v in value] or None for key, value in given.items()}
-
-
-class _Continued(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule in a run that begins after some steps."""
-
-    def __init__(self, schedule, done):
-        self.schedule, self.done = schedule, done
-
-    def __call__(self, step):
-        return self.schedule(step + self.done)
-
-
-def _exponential_decay(learning_rate, decay_steps, decay_rate, staircase=False):
-    return keras.optimizers.schedules.ExponentialDecay(
-        learning_rate, decay_steps, decay_rate, staircase
-    )
-
-
-class _PolynomialDecay(keras.optimizers.schedules.PolynomialDecay):
-    """Keras's without its NaN: XLA divides by multiplying, so 1 - steps / steps can be negative."""
-
-    def __call__(self, step):
-        left = keras.ops.cast(self.decay_steps - step, "float32")
-        left = keras.ops.maximum(left, 0.0) / self.decay_steps
-        span = self.initial_learning_rate - self.end_learning_rate
-        return self.end_learning_rate + span * left**self.power
-
-
-def _polynomial_decay(learning_rate, decay_steps, end_learning_rate=0.0001, power=1.0, cycle=False):
-    if cycle:
-        raise NotReplayable("there is no counterpart of a decay in cycles")
-    return _PolynomialDecay(learning_rate, decay_steps, end_learning_rate, power)
-
-
-def _piecewise_constant(boundaries, values):
-    return keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, values)
-
-
-_SCHEDULES: dict[str, Callable[..., Any]] = {
-    "exponential_decay": _exponential_decay,
-    "polynomial_decay": _polynomial_decay,
-    "piecewise_constant": _piecewise_constant,
-    "get_linear_decay_fn": keras_tfopt.schedules.LinearSignDecay,
-    "get_cosine_decay_fn": keras_tfopt.schedules.CosineSignDecay,
-    "get_restart_decay_fn": keras_tfopt.schedules.RestartSignDecay,
-}

@@ -33,6 +33,10 @@ class Rows(NamedTuple):
 Gradient = np.ndarray | Rows | None
 
 
+class NotReplayable(Exception):
+    """A recorded class, argument or circumstance that has no counterpart here (yet)."""
+
+
 class BadRecording(Exception):
     """The files contradict their manifest, or are in a format that is not handled."""
 

@@ -1,7 +1,7 @@
 """Optimizers over workers in NumPy, from their papers, all workers in one loop.
 
-A worker has a linear model with squared error and plain momentum. Nothing here knows of exchanges:
-what a worker gets to know of the others is read from them.
+A worker has a linear model with squared error and plain momentum. No values are exchanged here:
+where a method sends something, this code reads it from the other worker.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ START = 0.1
 
 
 def batches(rank):
-    """What worker `rank` trains on: inputs and targets of each step."""
+    """Return the inputs and targets of each step of worker `rank`."""
     rng = np.random.default_rng(100 + rank)
     x = rng.normal(size=(STEPS, BATCH, INPUTS)).astype("float32")
     noise = rng.normal(size=(STEPS, BATCH, 1)).astype("float32")
@@ -37,14 +37,14 @@ class Worker:
 
 
 def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0):
-    """Weights of each worker, and the center if there is one, after some steps.
+    """Return the weights of each worker after some steps, and the center if the method has one.
 
     Args:
         method: Name of the class.
-        stale: Pairs of step and worker whose gradient is too old.
+        stale: Pairs of step and worker. The gradient of that worker is too old in that step.
         steps: Number of gradients of each worker.
-        micro_steps: Gradients of which the mean makes an update.
-        alone: Steps that worker 0 made before there were others, who start from there.
+        micro_steps: Number of gradients whose mean makes an update.
+        alone: Steps that worker 0 makes before the others join. They start from its weights.
     """
     workers = [Worker(rank) for rank in range(WORKERS)]
     center, pulled_to = workers[0].x, [worker.x for worker in workers]
@@ -102,9 +102,10 @@ def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0):
 
 
 def train_in_two_layers():
-    """Weights of `y = (x w + b) v + c`, all of them 1 and b, c 0 at first, averaged in each step.
+    """Return the weights of `y = (x w + b) v + c` after steps that average the gradients.
 
-    Then several workers are one with the mean of their gradients.
+    All weights start at 1, and b and c at 0. Such workers step as one worker does with the mean of
+    their gradients.
     """
     data = [batches(rank) for rank in range(WORKERS)]
     x, y = (np.concatenate(parts, axis=1).astype(float) for parts in zip(*data))

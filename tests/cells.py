@@ -1,7 +1,9 @@
 """Which tests run on which backend. An exhaustive run leaves nothing out.
 
-A cell of the matrix is a test and an optimizer, with all variants, modes and dtypes of the test.
-Each cell has a backend that is its home. This table is `TABLE` below:
+The suite is a matrix with a row for each test and a column for each optimizer. A cell is one test
+of one optimizer, with all variants of its arguments, all modes and all dtypes. To save time, a run
+on one backend takes only some of the cells. The backend on which a cell runs in full is its home.
+`TABLE` below says what runs there and elsewhere:
 
 | tests of a cell                                   | at home                   | elsewhere |
 |---------------------------------------------------|---------------------------|-----------|
@@ -13,10 +15,13 @@ Each cell has a backend that is its home. This table is `TABLE` below:
 | every sixth of the others                         | one                       | none      |
 | the rest                                          | none                      | none      |
 
-The first line that fits decides. Why: the engine knows few kinds of rules (REPRESENTATIVES has one
-optimizer of each), so what does not depend on a formula is tested with these. A formula is Python
-branches and operations of a backend, so every branch and every backend takes part. `spread` is for
-slow tests that are much the same on all backends.
+The first line that fits decides. The reasons:
+
+- The engine knows few kinds of rules. REPRESENTATIVES has one optimizer of each kind. With these,
+  tests try what does not depend on a formula.
+- A formula has branches in Python and operations of a backend. So every branch and every
+  backend takes part.
+- `spread` marks slow tests whose result is much the same on all backends.
 
 Home, mode and every sixth cell are chosen by a hash of names. So they stay the same from run to
 run, and when tests or optimizers are added.
@@ -44,12 +49,12 @@ class Cell(NamedTuple):
 
 
 def spread(*values):
-    """Parameters of a test that is to run on one backend with them."""
+    """Return parameters with which a test runs on one backend only."""
     return pytest.param(*values, marks=pytest.mark.spread)
 
 
 def exhaustive(*values):
-    """Parameters of a test that is to run with them in exhaustive runs only."""
+    """Return parameters with which a test runs in exhaustive runs only."""
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
@@ -69,7 +74,7 @@ def case_of(item):
 
 
 def cell_of(item):
-    """The cell that a test belongs to, or None. The mark `cell` says what its name does not."""
+    """Return the cell of a test, or None. Its mark `cell` tells what its name and Case do not."""
     said = {}
     for mark in item.iter_markers("cell"):
         said = {**mark.kwargs, **said}
@@ -82,24 +87,24 @@ def cell_of(item):
 
 
 def mode_of(item):
-    """Return "eager" or "compiled", as a test makes steps; "" where it does not say."""
+    """Return "eager" or "compiled", by how a test makes steps; "" where no parameter says it."""
     way = way_of(item)
     return "eager" if way in EAGER else "compiled" if way else ""
 
 
 def way_of(item):
-    """Return the parameter of a test that says how it makes steps; "" where none does."""
+    """Return the parameter that says how a test makes steps, "" where there is none."""
     words = [_params(item).get(name) for name in WAYS]
     return next(filter(None, words), "")
 
 
 def variant_of(item):
-    """All parameters of a test but the way to make steps."""
+    """Return all parameters of a test except the one that says how it makes steps."""
     return tuple((n, repr(v)) for n, v in sorted(_params(item).items()) if n not in WAYS)
 
 
 def backends_of(item):
-    """The backends on which a test says something, of those that are installed."""
+    """Return the installed backends for which a test is meant."""
     mark = item.get_closest_marker("backends")
     return tuple(name for name in INSTALLED if mark is None or name in mark.args)
 
@@ -117,7 +122,7 @@ def one(tests, words, backend):
 
 
 def each_variant_and_each_mode(tests, words, backend):
-    """Each variant in some mode, and each mode with some variant."""
+    """Return tests so that each variant runs in some mode, and each mode with some variant."""
     return one_of_each(tests, variant_of, *words) + one_of_each(tests, way_of, *words)
 
 
@@ -134,7 +139,7 @@ TABLE = {
 
 
 def line_of(item, representatives):
-    """The line of the table that decides about a test."""
+    """Return the line of the table that decides about a test."""
     if item.get_closest_marker("exhaustive"):
         return "exhaustive"
     if item.get_closest_marker("spread"):
@@ -150,7 +155,7 @@ def line_of(item, representatives):
 
 
 def left_out(items, backend, representatives):
-    """The tests, of those given, that a run on this backend leaves to others."""
+    """Return those of the given tests that a run on this backend leaves to other backends."""
     groups, unwanted = collections.defaultdict(list), set()
     for item in items:
         line = line_of(item, representatives)
@@ -174,10 +179,10 @@ def one_of_each(tests, kind_of, *words):
     kinds = collections.defaultdict(list)
     for item in tests:
         kinds[kind_of(item)].append(item)
-    # By the name of one of them, or all kinds would have the same mode.
+    # The name of one test is among the words. Else all kinds would get the same mode.
     return [one_of(alike, *words, min(item.name for item in alike)) for alike in kinds.values()]
 
 
 def _name_in_all_ways(item):
-    """The name of a test without the way to make steps: not every backend has every way."""
+    """Return the name of a test without how it makes steps, which differs between backends."""
     return re.sub(rf"(?<=[\[-]){re.escape(str(way_of(item)))}(?=[\]-])", "", item.name, count=1)

@@ -31,10 +31,11 @@ def assert_close(actual, expected, tolerance, what, relative=None):
 
 
 def bent(grads, values):
-    """Return gradients of a quadratic function at `values`, with a thousandth of those given.
+    """Return gradients of a quadratic function at `values`, plus a thousandth of those given.
 
-    The last gradients and those before differ by the step times second derivatives, nearly: these
-    are 0.5 to 1.5, and a hundredth of that in the rows of a table, as each step names other rows.
+    Rules of curvature divide by differences of gradients. Here a difference is nearly the step
+    times the second derivatives, which are 0.5 to 1.5. In the rows of a table they are a hundredth
+    of that, because each step names other rows.
     """
     new = {}
     for path, g in grads.items():
@@ -51,7 +52,7 @@ def bent(grads, values):
 
 
 def suited(grads, values, reference):
-    """Return the gradients to compare with: in float32, of a quadratic for rules of curvature."""
+    """Return the gradients to compare with: of a quadratic for rules of curvature in float32."""
     single = all(np.asarray(value).dtype == "float32" for value in values.values())
     return bent(grads, values) if reference.divides_by_curvature and single else grads
 
@@ -59,10 +60,10 @@ def suited(grads, values, reference):
 def follow(runner, reference, plan, tolerance):
     """Step both, and compare every variable and slot after every step.
 
-    The reference computes in float64, from the very numbers that the optimizer gets. So float32
-    is compared with the true value of the formula and not with other roundings of it, which would
-    share such mistakes as 1 - float32(0.999). Slots are compared relative to the largest number
-    they have held: second moments can be all below the tolerance, and sums can cancel.
+    The reference computes in float64, with the numbers that the optimizer gets. So float32 is
+    compared with the true value of the formula. Another computation in float32 would share its
+    mistakes, such as 1 - float32(0.999). Errors of slots are relative to the largest number that
+    they have held: second moments can all be below the tolerance, and sums can cancel.
     """
     largest = {}
     x = {path: value.astype("float64") for path, value in runner.values.items()}

@@ -1,4 +1,4 @@
-"""Every wrapper, and every kind of optimizer to put inside: the cells of several tests."""
+"""Wrappers, and kinds of optimizers to put inside them, for tests of both together."""
 
 import keras
 
@@ -38,5 +38,5 @@ COMPOSITIONS = {
     for wrapper, outer in WRAPPERS.items()
     for inner, make in INNERS.items()
 }
-# What costs a training in another process for each.
+# Those that are trained in another process, which takes long.
 IN_PROCESSES = COMPOSITIONS if EXHAUSTIVE else {}

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-# float64 exists on JAX only with x64 on. Here it is on for the whole run, so that the contract
-# can be checked at 1e-12; the tests say every dtype, so float32 stays float32. What users have,
-# JAX without x64, runs in the subprocesses of test_cross_backend.py.
+# JAX has float64 only if x64 is on. It is on for the whole run, so that the contract can be checked
+# to 1e-12. Tests name every dtype, so float32 stays float32. Users have JAX without x64:
+# test_cross_backend.py trains so, in processes of its own.
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -137,7 +137,8 @@ def _parts(items, count):
 def _order(items, cells):
     """Put the tests of one optimizer on one worker: they share compiled code.
 
-    Tests that share other things come first. These take long, and at the end workers would wait.
+    Tests that share something else come first. They take long, and workers would wait for them at
+    the end.
     """
     files = list(dict.fromkeys(item.path for item in items))
     cases = {id(item): getattr(cells.case_of(item), "name", "") for item in items}

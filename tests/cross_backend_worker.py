@@ -2,9 +2,9 @@
 
     KERAS_BACKEND=torch python -m tests.cross_backend_worker OUT.npz
 
-Keys are `<Case>/<jit>/<epoch>/<weight>`. `<jit>` differs between backends: every one of them has
-to agree with every one of the others. Without `--exhaustive`, there is the first Case of each kind
-of rules, which TensorFlow trains in one way, by a hash.
+Keys are `<Case>/<jit>/<epoch>/<weight>`. Values of `<jit>` differ between backends. The weights of
+each agree with those of each other. Without `--exhaustive`, the program trains the first Case of
+each kind of rules, and on TensorFlow with one value of `<jit>`, chosen by a hash.
 """
 
 import sys
@@ -25,7 +25,7 @@ MASKED = 0  # ids that are masked: mask_zero
 
 
 def fit():
-    """Fit the same weights on repeated ids, on masked ids, and without some ids."""
+    """Train with repeated ids, with masked ids, and with ids that never occur."""
     rng = np.random.default_rng(0)
     used = np.setdiff1d(np.arange(1, VOCABULARY), UNUSED)
     ids = rng.choice(used, size=(24, 6))

@@ -39,7 +39,7 @@ class MoveRows(opt.Rule):
 
 
 class Lopsided(opt.Rule):
-    """Slots of other shapes than the variable's: one number, and one number a row."""
+    """A rule with slots of other shapes than the variable's: one number, and one number a row."""
 
     scope = "variable"
     sparse = "move_rows"
@@ -61,7 +61,7 @@ class Lopsided(opt.Rule):
 
 
 class Picky(opt.Wrapper):
-    """Hooks to which the sum of the gradients is another thing than the gradients of the parts."""
+    """A wrapper whose hooks are not linear: the parts of a gradient would give another step."""
 
     def slots(self, like):
         return {"largest": opt.zeros(like)}
@@ -77,7 +77,7 @@ class Picky(opt.Wrapper):
 
 
 class Normalized(opt.Wrapper):
-    """The same with the hooks that see all variables at once."""
+    """Another such wrapper, with the hooks that see all variables at once."""
 
     def before_step(self, grads, variables):
         values = [g.values if isinstance(g, opt.RowGradient) else g for g in grads]
@@ -94,7 +94,7 @@ class Normalized(opt.Wrapper):
 
 
 def representatives():
-    """A public optimizer of each scope and sparse mode there is: the first Case of it."""
+    """Return the first public optimizer of each scope and sparse mode."""
     first = {}
     for case in CASES:
         if issubclass(case.cls, opt.Rule):
@@ -209,10 +209,11 @@ SPREADS = {
 
 
 def is_usual(spread, steps, run):
-    """Whether a run belongs to what is not exhaustive: all runs, but not all in every way.
+    """Return whether a run is part of the usual suite: each run is, on one backend at least.
 
-    The first way there is for one backend, by a hash, and for some runs on all. What every backend
-    has besides is for one of them, too, and of several spreads of the same one is.
+    With the first way to spread work, a run takes place on one backend, chosen by a hash; those in
+    EVERYWHERE take place on all. Tests of lookups and rows exist on every backend, so one backend
+    runs each of them. Where several ways to spread work know a run, one of them takes it.
     """
     first = next(iter(SPREADS))
     if EXHAUSTIVE:
@@ -226,7 +227,7 @@ def is_usual(spread, steps, run):
 
 
 def every_run():
-    """(spread, steps, run): what is spread, after the same on one device."""
+    """Yield (spread, steps, run): first all runs on one device, then those that are spread."""
     spread_runs = [
         (spread, steps, run)
         for spread, modes in SPREADS.items()
@@ -242,9 +243,9 @@ def every_run():
 
 
 def data(parts=1):
-    """Ids that repeat in a sample, that are in one half of a batch only, that are masked.
+    """Return ids and targets. Some ids repeat in a sample, some are masked, some in one half only.
 
-    Of each batch only the first of some parts, if asked: what one device would see of it.
+    With several parts, only the first part of each batch is returned: what one device would see.
     """
     rng = np.random.default_rng(0)
     used = np.setdiff1d(np.arange(1, VOCABULARY), UNUSED)
@@ -263,7 +264,7 @@ def batches():
 
 
 def named_rows():
-    """Values and indices: rows in both halves, in one only, repeated, and named with zeros."""
+    """Yield values and indices of rows: in both halves, in one, repeated, and named with zeros."""
     rng = np.random.default_rng(2)
     for _ in range(5):
         ids = np.array([1, 3, 3, 5, 1, 6, 8, 5], "int32") + rng.integers(0, 3, dtype="int32")
@@ -303,14 +304,14 @@ def fit(run, parts=1, embedding=keras.layers.Embedding, **compile_arguments):
 
 
 def difference(a, b):
-    """The largest, relative to the numbers where these are larger than 1."""
+    """Return the largest difference, relative where numbers are larger than 1."""
     a, b = a.astype(float), b.astype(float)
     return float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a)), initial=0.0))
 
 
 class Results(dict):
     def record(self, spread, steps, run, train, facts=lambda model, optimizer: {}):
-        """Keeps what came of `train(run)`, which returns model and optimizer."""
+        """Keep the results of `train(run)`, which returns model and optimizer."""
         try:
             model, optimizer = train(run)
             found = dict(zip(("table", "kernel", "bias"), model.get_weights(), strict=True))

@@ -1,14 +1,14 @@
-"""What test_distribution.py runs once per backend: trains on two devices and on one.
+"""The program of test_distribution.py, run once per backend: it trains on two devices and on one.
 
     KERAS_BACKEND=jax python -m tests.distribution_worker OUT.npz
 
-A run is a way to spread the work, a way to make steps, and an optimizer of `RUNS`. It is written as
-arrays `<spread>/<steps>/<run>/<array>`: the model's weights and the optimizer's state, which have
-to equal those of `one/<steps>/<run>`, and `fact/...`, which says how the work was really spread.
-A run that fails is written as `error`, its traceback, so that one failure does not hide the others.
+A run has three parts: how the work is spread, how steps are made, and an optimizer of `RUNS`. It is
+written as arrays `<spread>/<steps>/<run>/<array>`, the weights of the model and the state of the
+optimizer. They have to equal those of `one/<steps>/<run>`. `fact/...` says how the work was really
+spread. Of a run that fails, the traceback is written as `error`, and the other runs go on.
 
-Devices are made before a backend starts, so none of this can happen in the test process. On
-PyTorch a device is a process, of which a launcher has started two.
+Devices have to be made before a backend starts, so this is a process of its own. On PyTorch a
+device is a process, and a launcher starts two.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ def on_tensorflow(results):
         return model, optimizer
 
     def direct(run, strategy):
-        """Steps outside of `strategy.run`: with the strategy in scope, and then without."""
+        """Step outside of `strategy.run`: first in the scope of the strategy, then without it."""
         with strategy.scope():
             model, optimizer = make_model(run), RUNS[run]()
         table, *others = model.trainable_variables
@@ -143,7 +143,7 @@ def on_tensorflow(results):
     results.record("half", "fit", job.CONTROL, half)
 
     def strayed(run):
-        """An optimizer from outside of the strategy in which it is to work."""
+        """Build an optimizer in the scope of a strategy, outside of which it was made."""
         optimizer = RUNS[run]()
         with strategies["mirrored"].scope():
             model = make_model(run)

@@ -1,4 +1,4 @@
-"""Models with tables, and `Dense`, an optimizer of all rows that puts back those not looked up."""
+"""Models with tables, and `Dense`, an optimizer of all rows that puts untouched ones back."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ WEIGHTS = np.maximum(_rng.normal(0.5, 1, BATCH * BATCHES), 0).astype("float32")
 
 
 class Dense(keras.optimizers.Optimizer):
-    """Adam of all rows; then those of tables that are not `touched` are put back."""
+    """Adam of all rows, which then puts back the rows of tables that are not `touched`."""
 
     def __init__(self, learning_rate=RATE, tables=0, masked=True, **base):
         super().__init__(learning_rate, **base)
@@ -107,9 +107,10 @@ def no_gradients():
 
 
 class WholeTable(keras.layers.Embedding):
-    """Keras's layer, but that rows are cast to half precision after they are taken, not before.
+    """Keras's layer, but rows are cast to half precision after they are taken from the table.
 
-    What Keras rounds before it sums would not show what is right to more than two digits.
+    Keras casts the whole table first. Sums of gradients that are rounded so are right to two digits
+    only.
     """
 
     def add_weight(self, *args, **kwargs):

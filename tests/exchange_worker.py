@@ -310,7 +310,7 @@ if BACKEND != "tensorflow":
 
 
 def runs(engine):
-    """(kind, method) of everything that an engine can do."""
+    """Return (kind, method) of everything to be run in an engine."""
     left_out = LEFT_OUT[engine]
     return [
         (kind, method)
@@ -322,7 +322,10 @@ def runs(engine):
 
 
 def is_usual(engine, kind, method):
-    """Where all methods are tried, but for `fit`, each is on one backend, by a hash."""
+    """Return whether a run is part of the usual suite.
+
+    Runs that try all methods take place on one backend each, chosen by a hash, except for `fit`.
+    """
     if (engine, kind) in IN_PART:
         return method in IN_PART[engine, kind]
     if kind == "fit" or KINDS[kind][1] is not METHODS:
@@ -331,7 +334,7 @@ def is_usual(engine, kind, method):
 
 
 def connect():
-    """The strategy if there is one, and the ranks of the workers that run here."""
+    """Return the strategy, or None, and the ranks of the workers that run here."""
     if ENGINE != "mirrored":
         engine = "jax_mesh" if ENGINE == "mesh_of_processes" else ENGINE
         workers = distributed.connect(timeout=60, engine=engine)

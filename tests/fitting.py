@@ -1,4 +1,4 @@
-"""A model with a table that checks fit, and what single steps operation by operation give.
+"""A model with a table, checks of `fit`, and what steps operation by operation give.
 
 What is checked has a `name` and `make(**changes)`, which returns an optimizer: a Case, or a
 composition of optimizers.
@@ -86,7 +86,7 @@ def jit_compile(checked):
 
 
 def steps_per_execution(checked):
-    """It does not divide the number of steps, so that the last execution is shorter."""
+    """Three steps are not divisible by two, so the last execution is shorter."""
     if BACKEND == "torch":
         pytest.skip("Keras has no steps_per_execution on PyTorch")
     equals_baseline(checked, fitted(checked.make(), {"steps_per_execution": 2}))

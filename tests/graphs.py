@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow 1 for tests: variables of both kinds, gradients, and how exact a step is."""
+"""Graphs of TensorFlow 1 for tests: variables of both kinds, gradients, tolerances."""
 
 import contextlib
 
@@ -23,7 +23,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def one_kind_of_each(kinds_of):
-    """Mark a test for `{name: kinds of variables}`: one kind of each name, or all if exhaustive."""
+    """Mark a test for `{name: kinds of variables}`: one kind of each name, all if exhaustive."""
     pairs = [
         pytest.param(
             name,
@@ -38,8 +38,8 @@ def one_kind_of_each(kinds_of):
 
 
 DTYPES = ("float16", "float32", "float64")
-# Of numbers near one, after some steps that are computed in these types on both sides. Numbers
-# given to constructors pass through float32 on their way, as in TensorFlow 1.
+# Errors of numbers near one after some steps; the reference computes in the same types. Numbers for
+# constructors are rounded to float32 first, as in TensorFlow 1.
 TOLERANCES = {"float16": 4e-3, "float32": 4e-6, "float64": 2e-8}
 
 

@@ -1,14 +1,20 @@
-"""Parameter groups once more, in NumPy: every variable has a reference of its own."""
+"""For tests of parameter groups: a reference in NumPy, variables, and a small network."""
 
 import re
+
+import keras
+import numpy as np
 
 import keras_tfopt
 from keras_tfopt.wrappers.decay import Decay
 from tests.reference import Reference
 
+START = {"a/kernel": np.full((3, 2), 2.0), "a/bias": np.ones(2), "b/kernel": np.full(2, 3.0)}
+GRADIENTS = {path: np.full_like(value, 0.5) for path, value in START.items()}
+
 
 def hyperparameters_of(case):
-    """Other values for all hyperparameters that groups may set: numbers, each a little smaller."""
+    """Return a smaller value for each hyperparameter that is a number and that groups may set."""
     optimizer = case.make()
     rule = keras_tfopt.engine.innermost(optimizer)
     fields = [] if rule.scope == "model" else list(rule._fields)
@@ -66,3 +72,22 @@ class Grouped(Reference):
             factor = self._settings(path).get("learning_rate_factor", 1.0)
             moved[path] = x[path] + factor * (value - x[path])
         return moved, s
+
+
+def network():
+    model = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            keras.layers.Embedding(6, 3, name="embedding"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, name="dense"),
+            keras.layers.BatchNormalization(name="norm"),
+            keras.layers.Dense(2, name="head"),
+        ]
+    )
+    random = np.random.default_rng(0)
+    model.set_weights([random.uniform(0.1, 1, size=w.shape) for w in model.get_weights()])
+    return model
+
+
+DATA = np.arange(24).reshape(6, 4) % 6, np.arange(12.0).reshape(6, 2)

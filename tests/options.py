@@ -1,4 +1,4 @@
-"""The options of Keras's base class once more, in NumPy, and small problems to try them on.
+"""The options of Keras's base class in NumPy, and small problems to try them on.
 
 `Expected` applies the options around the reference of a rule, in float64.
 """
@@ -59,9 +59,9 @@ def dense_like(g, x):
 class Expected:
     """The options in NumPy, in float64, around the reference of a rule.
 
-    In this order: repeated rows are summed, the loss is scaled back, micro-steps are added up, the
-    mean is clipped and, to maximize, negated, weights decay, the rule takes its step, averages
-    follow, and replace the variables where they are asked to. Rows stay rows all along.
+    The order is: sum repeated rows, scale the loss back, add micro-steps up, clip the mean, negate
+    it to maximize, decay weights, take the step of the rule, move averages, and put averages in the
+    place of variables where that is asked for. Row gradients stay row gradients in all of these.
     """
 
     def __init__(self, case, start, variant=None, no_decay=(), learning_rate=None, **options):
@@ -222,7 +222,7 @@ OPTIONS = {
 
 
 def allowed(case, options):
-    """LARS has a weight decay of its own, which the reference knows."""
+    """Return the options without weight decay where a rule, as LARS, has its own."""
     own = "weight_decay" in case.variants[case.main]
     return {k: v for k, v in options.items() if not (own and k == "weight_decay")}
 
@@ -238,7 +238,7 @@ def run_against_numpy(case, options, mode, dtype="float32", count=6):
 
 
 def in_modes(eager):
-    """Every case in eager mode, if there is one; compiled, one for rows and one for all at once."""
+    """Parametrize over modes: eager with every Case, compiled with a rule of each kind."""
     compiled = [CASE["LazyAdam"], CASE["GGT"]]
     return pytest.mark.parametrize(
         ("case", "mode"),
@@ -271,7 +271,7 @@ def small_data():
 
 
 def dense_gradients(count, seed=0):
-    """Dense, zero in the resting rows of the table: what a training loop hands over."""
+    """Return dense gradients as training gives them, zero in the resting rows of the table."""
     x = initial()
     return [{p: dense_like(g[p], x[p]) for p in x} for g in gradients(count, seed=seed)]
 

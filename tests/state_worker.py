@@ -122,9 +122,9 @@ def everything(model):
 
 
 def ways(name):
-    """(source, target) of the journeys of a training: one each, unless the run is exhaustive."""
+    """Return (source, target): which backends save, and which go on. One pair unless exhaustive."""
     every = list(itertools.permutations(INSTALLED, 2))
-    # One after the other: more trainings than ways, so that each way is gone.
+    # There are more trainings than pairs, so each pair occurs.
     return every if EXHAUSTIVE else [every[list(TRAVELLERS).index(name) % len(every)]]
 
 

@@ -47,7 +47,7 @@ def make(name, **given):
 
 
 def after_steps(optimizer, steps=4, apply=None):
-    """A kernel and a bias after some steps with the same gradients."""
+    """Return a kernel and a bias after some steps with the same gradients."""
     rng = np.random.default_rng(3)
     variables = [
         make_variable("dense/kernel", rng.normal(size=(3, 2)).astype("float32")),

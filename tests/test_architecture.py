@@ -90,7 +90,7 @@ def test_there_is_something_to_check():
 
 @every_file
 def test_one_file_imports_what_keras_keeps_private(path):
-    """import-linter checks all other imports: see pyproject.toml."""
+    """All other imports are checked by import-linter: see pyproject.toml."""
     if path.name != "keras_private.py":
         assert not [name for name in imports(path) if name.startswith("keras.src")]
 

@@ -309,7 +309,7 @@ def test_no_averages_at_all():
 
 
 def test_averages_of_two():
-    """Where two wrappers keep averages, `of` has to say whose are meant."""
+    """Where two wrappers keep averages, `of` has to say which ones are meant."""
 
     def make():
         return keras_tfopt.MovingAverage(keras_tfopt.Lookahead(momentum(), 4), 0.5)

@@ -25,7 +25,7 @@ NUMBERS = (math.nan, math.inf, "0.5", None, [0.5], 1j)
 
 
 def message(error, *parts):
-    """The message, after a check that it has all parts and is more than those."""
+    """Return the message, after a check that it names argument, range and value."""
     text = str(error.value)
     for part in parts:
         assert part in text, f"{part!r} is not in: {text}"
@@ -143,7 +143,7 @@ def sound():
 
 
 def refuse(runner, path, gradient, *parts):
-    """A step with this gradient is refused, and nothing has changed, other variables included."""
+    """Check that a step with this gradient is refused, and that no variable has changed."""
     before = runner.snapshot()
     with pytest.raises(Refused) as error:
         runner.step({**sound(), path: gradient})
@@ -155,7 +155,7 @@ def refuse(runner, path, gradient, *parts):
 
 @pytest.fixture(params=IMMEDIATE)
 def runner_of(request):
-    """Makes a runner in mid-training: there is something in every slot."""
+    """Return a runner in the middle of a training, with something in every slot."""
 
     def make(case):
         runner = Runner(case.make(), VALUES, request.param)
@@ -290,7 +290,7 @@ def test_wrong_shapes_are_refused_when_compiling(case, mode):
 @every_compiled
 @not_torch
 def test_compiled_steps_drop_rows_that_do_not_exist(case, mode):
-    """They cannot raise. Whatever else is in the step is done, and no other row is hit."""
+    """They cannot raise. The rest of the step is done, and no other row changes."""
     values = np.random.default_rng(0).normal(size=(4, 2))
     for indices in ([1, 4, 5, 9], [1, 4, -1, -5]):
         wrong = Runner(case.make(), VALUES, mode)

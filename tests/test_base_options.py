@@ -1,7 +1,7 @@
 """The options that Keras gives every optimizer, on ours, with dense and with row gradients.
 
-Expected numbers come from `Expected`, which writes the options in NumPy, or from stock Keras on
-dense float32 variables, where stock Keras is right.
+Expected numbers come from `Expected`, which computes the options in NumPy. Where stock Keras is
+right, they also come from it, on dense float32 variables.
 """
 
 import keras
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from integration.stock_defects import mean_of_outputs
+from integration.stock_defects.scenarios import mean_of_outputs
 from tests.cases import CASES, RULES
 from tests.compare import assert_close, assert_same
 from tests.options import (
@@ -32,7 +32,7 @@ from tests.stepping import MODES, Rows, Runner, make_variable, through_json, to_
 
 
 def pairs(cases, names=OPTIONS):
-    """Cases with options that the expectation is defined for."""
+    """Parametrize over Cases and the options for which `Expected` is defined."""
     return pytest.mark.parametrize(
         ("case", "name"),
         [
@@ -41,8 +41,9 @@ def pairs(cases, names=OPTIONS):
             )
             for case in cases
             for name in names
-            # Does a wrapper see the variable before or after it is overwritten? Nobody says. And
-            # averages of the optimizer inside do not see what a wrapper does after the step.
+            # Two pairs are left out. Nobody says whether a wrapper sees a variable before or after
+            # averages overwrite it. And averages of the optimizer inside do not see a wrapper that
+            # acts after the step.
             if case.inner is None
             or "ema_overwrite_frequency" not in OPTIONS[name]
             and not (case.changes_variables_after_the_step and "use_ema" in OPTIONS[name])
@@ -84,7 +85,7 @@ def test_option_in_float64(name):
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.spread
 def test_option_in_fit(name):
-    """Through `fit`, with what the backend makes of an embedding's gradient."""
+    """The same in `fit`, with the gradients that the backend computes of an embedding."""
     options = dict(OPTIONS[name])
     model = keras.Sequential(
         [keras.layers.Input((3,), dtype="int32"), keras.layers.Embedding(4, 2)]
@@ -130,8 +131,8 @@ def test_rows_stay_rows(case, name, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    # Together, stock averages after every micro-step, in which nothing has moved; and stock has
-    # no `maximize`.
+    # Left out are options where stock Keras differs: with both of these it also averages after
+    # micro-steps, in which nothing has moved; and it has no `maximize`.
     [
         name
         for name, options in OPTIONS.items()
@@ -140,7 +141,7 @@ def test_rows_stay_rows(case, name, monkeypatch):
     ],
 )
 def test_dense_steps_are_those_of_stock_keras(name):
-    """Stock momentum keeps the rate inside of its slot: at a constant rate it is the same."""
+    """At a constant rate: the momentum of stock Keras holds the learning rate too."""
     options = OPTIONS[name]
     mine = keras_tfopt.Momentum(0.05, momentum=0.8, **options)
     stock = keras.optimizers.SGD(0.05, momentum=0.8, **options)

@@ -1,4 +1,4 @@
-"""The benchmarks run, and both sides of a ratio do the same work."""
+"""The benchmarks run, and both optimizers of a ratio do the same work."""
 
 import keras
 import numpy as np
@@ -17,6 +17,7 @@ from integration.benchmarks import (
     results,
     solvers,
     state,
+    tables,
     training,
     verbs,
 )
@@ -74,8 +75,8 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
     assert count["200 of 64x64"] == 200 * 64 * 64
 
 
-def test_sides_of_the_training_benchmark_learn_the_same(monkeypatch):
-    """Our optimizer in `fit` and the backend's loop end at the same weights; without step, none."""
+def test_both_loops_of_the_training_benchmark_learn_the_same(monkeypatch):
+    """Our optimizer in `fit` ends where the loop of the backend does. No step moves nothing."""
     monkeypatch.setattr(training, "STEPS", 6)
     ends = []
     for side in ("ours", "loop", "none"):
@@ -148,7 +149,7 @@ def test_rules_of_elements_read_what_the_benchmark_says():
 
 @pytest.mark.spread
 def test_what_is_around_an_optimizer_is_beside_it(monkeypatch):
-    """A wrapper is measured beside the optimizer that it is around."""
+    """A wrapper is compared with the optimizer inside of it alone."""
     name, pair = next(iter(modern.AROUND.items()))
     monkeypatch.setattr(modern, "AROUND", {name: pair})
     ((work, times, *_, inside),) = modern.around({"small": SMALL}, budget=0.05)
@@ -166,7 +167,7 @@ def test_groups_benchmark():
 
 
 def test_solvers_benchmark():
-    """Both sides make as many evaluations, so they do the same work."""
+    """Both solvers make as many evaluations, so they do the same work."""
     ours, alone = solvers.Ours(5, 20), solvers.Alone(5, 20)
     assert abs(ours.run(4) - alone.run(4)) <= 1
     result = solvers.measure({"ours": solvers.Ours, "scipy": solvers.Alone}, 1, 5, 20, 3)
@@ -175,7 +176,7 @@ def test_solvers_benchmark():
 
 @pytest.mark.spread
 def test_state_benchmark():
-    """Each side has a row, and state is as small as the dtype of the slots says."""
+    """Each contender has a row, and state is as small as the dtype of the slots says."""
     work = "small"
     rows = state.measure(work, [(64, 64), (8,)], budget=0.05)
     found = state.memory("int8", [(64, 64), (8,)])
@@ -188,7 +189,7 @@ def test_state_benchmark():
 
 @pytest.mark.spread
 def test_exchange_benchmark(capsys):
-    """On one worker, which has nobody to exchange with."""
+    """One worker is enough: it exchanges with nobody."""
     found = exchange.measure(3, (2000,))
     exchange.report("alone", [{**found[0], "numbers": 10**6}])
     assert found[0]["never"] > 0 and found[0]["always"] > 0
@@ -197,7 +198,7 @@ def test_exchange_benchmark(capsys):
 
 @pytest.mark.spread
 def test_verbs_benchmark():
-    """Both sides of it train alike, and its table says how long each took."""
+    """The verbs and what they are compared with train alike; the table has the time of each."""
     trained = []
     for make in (verbs.verbs, verbs.by_hand):
         training = verbs.Training(3)
@@ -236,13 +237,21 @@ def test_embedding_benchmark(monkeypatch, tmp_path):
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
-def test_sides_of_the_embedding_benchmark_learn_the_same():
-    """Steps of two sides would not be comparable if one of them did less."""
-    for side in embedding.SIDES:
+def test_all_contenders_of_the_embedding_benchmark_learn():
+    """One that left rows out would do less work, and times could not be compared."""
+    for contender in embedding.CONTENDERS:
         keras.utils.set_random_seed(0)
-        training = embedding.Training(side, (200, 4), 64, "zipf")
+        training = embedding.Training(contender, (200, 4), 64, "zipf")
         training.turn()
         table = keras.ops.convert_to_numpy(training.model.weights[0])
         ids = np.unique(training.x[: training.steps * training.batch])
         assert np.all(np.any(table[ids] != 0, axis=1))
         assert not np.any(np.delete(table, ids, axis=0))
+
+
+@pytest.mark.backends("jax", reason="tables are divided over a mesh of JAX")
+def test_a_table_in_parts():
+    with keras.distribution.DataParallel(devices=keras.distribution.list_devices()[:1]).scope():
+        found = tables.measure(64, 4, steps=8, optimizer="adagrad")
+    assert found["milliseconds"] >= found["fastest"] > 0
+    assert found["gigabytes"] == found["here"] > 0

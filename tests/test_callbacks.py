@@ -1,4 +1,4 @@
-"""`SwapEMAWeights`: averages while looking, trained weights before and after."""
+"""`SwapEMAWeights`: averages while a model is evaluated, trained weights before and after."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ X, Y = np.eye(4, dtype="float32"), np.arange(4.0, dtype="float32")[:, None]
 
 
 class Watch(keras.callbacks.Callback):
-    """Takes down the weights that a batch is computed with."""
+    """Keep the weights with which each batch is computed."""
 
     def __init__(self):
         super().__init__()

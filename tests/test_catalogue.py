@@ -42,7 +42,7 @@ def rows_of(text):
 
 @pytest.mark.spread
 def test_distances_from_the_originals_are_on_the_page(page):
-    """The numbers of this backend: the same as on the page, but for rounding."""
+    """On this backend the distances are those on the page, except for rounding."""
     now, then = rows_of(catalogue.differences()), rows_of(page)
     assert [row[:3] for row in now] == [row[:3] for row in then], "run `make catalogue`"
     for new, old in zip(now, then, strict=True):

@@ -1,4 +1,4 @@
-"""Which tests a run leaves to other backends, and what the matrix makes of reports."""
+"""Which tests a run leaves to other backends, and how reports are added up to a matrix."""
 
 import collections
 import importlib.util
@@ -58,7 +58,7 @@ def suite():
 
 @pytest.fixture
 def run(monkeypatch):
-    """{backend: {(test, optimizer): {(mode, dtype)}}} of what is not left out."""
+    """Return {backend: {(test, optimizer): {(mode, dtype)}}} of the tests that run."""
     monkeypatch.setattr(cells, "INSTALLED", cells.BACKENDS)
     found = {}
     for backend in cells.BACKENDS:

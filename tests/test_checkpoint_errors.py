@@ -103,7 +103,7 @@ def test_counts_that_differ_are_both_reported(tmp_path):
 
 
 def test_without_any_count(tmp_path):
-    """Without a global step the count stays; a schedule needs it, and that is an error."""
+    """Without a global step the count stays; with a schedule, which needs it, that is an error."""
     prefix = changed(recorded("Momentum"), tmp_path, global_step=None)
     model, optimizer = dense(), keras_tfopt.Momentum(0.1)
     report = legacy.load_checkpoint(prefix, model, optimizer)
@@ -115,7 +115,7 @@ def test_without_any_count(tmp_path):
 
 @pytest.mark.parametrize("beta", [0.5, 0.77, 0.9, 0.999, 0.9999])
 def test_steps_of_powers(beta):
-    """Against the loop that TensorFlow 1 runs, in float32."""
+    """The number of steps from powers, against the loop that TensorFlow 1 runs, in float32."""
     power, steps, checked = np.float32(beta), 0, set(np.geomspace(1, 40_000, 12).astype(int))
     for steps in range(40_001):
         if steps in checked:

@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 1 whose variables are called otherwise, or are in parts."""
+"""Checkpoints of TensorFlow 1 with other names of variables, or with variables in parts."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def test_nine_comes_before_ten():
 
 @pytest.mark.parametrize("built", [True, False])
 def test_scopes(built, tmp_path):
-    """A scope of variables around all, and one of the training that state is in besides."""
+    """All variables are in a scope; state is in a scope of the training besides."""
 
     def rename(name):
         if name == "global_step":
@@ -78,7 +78,7 @@ def test_layers_are_called_as_in_tensorflow_1(tmp_path):
 
 
 def test_two_networks_of_the_same_layers(tmp_path):
-    """Which of them is meant has to be said; what is left out is not used."""
+    """A program has to say which one is meant; the other one is not read."""
     theirs = contents(recorded())
     arrays = {name: array for name, array in theirs.items() if "dense" not in name}
     for name in theirs.keys() - arrays.keys():

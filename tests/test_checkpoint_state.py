@@ -50,7 +50,7 @@ def test_weights_alone():
 
 
 def test_ggt_is_laid_out_as_here():
-    """Built in another order than that of names: every variable finds its own columns."""
+    """GGT has columns for each variable: each finds its own, whatever the order of building."""
     theirs = contents(recorded("GGT"))
     places, start = {}, 0
     for name in ("dense/bias", "dense/kernel", "dense_1/bias", "dense_1/kernel"):

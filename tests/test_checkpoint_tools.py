@@ -152,7 +152,7 @@ print(more, before, report.iterations, float(first[5]), float(last[5]))
 @pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_a_gigabyte(tmp_path):
-    """A table and its two moments: one tensor in memory beside the model, and a bar."""
+    """Of a table with two moments, one tensor at a time is in memory beside the model."""
     rows = 1_400_000
     table = np.random.default_rng(0).standard_normal((rows, 64), "float32")
     name = "embedding/embeddings"

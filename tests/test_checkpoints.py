@@ -204,7 +204,7 @@ def test_round_trip_is_exact(kind, prefix, tmp_path):
 
 
 def restored_by(python, kind, prefix, out):
-    """What `integration/tf1/restore.py` makes of a checkpoint; None if it lacks the optimizer."""
+    """Return what `integration/tf1/restore.py` writes; None if TensorFlow has no such optimizer."""
     folder = RECORDED / kind
     files = [folder / "manifest.json", prefix, folder / "continuation.npz", out]
     done = run_program(python, "restore.py", files, out.parent)
@@ -283,7 +283,7 @@ def states(optimizer, variables):
 @pytest.mark.parametrize("name", sorted(NAMES["names"]))
 @pytest.mark.filterwarnings("ignore:Weight decay beside")
 def test_names_are_those_of_tensorflow_1(name, tmp_path):
-    """Every class: all that a graph of TensorFlow 1.15.5 asks for is written, and nothing else."""
+    """For every class, the file has all that a graph of TensorFlow 1.15.5 asks for, and no more."""
     expected = NAMES["names"][name]
     variables, optimizer = a_layer(), MAKERS[name](counter())
     with pytest.raises(ValueError, match="must be built"):

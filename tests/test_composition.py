@@ -1,9 +1,8 @@
 """Every wrapper around every kind of optimizer, in everything that Keras does with optimizers.
 
-A cell of the matrix is a wrapper, what is inside of it, and a check. Without `--exhaustive` a
-selection runs, in which each check meets two wrappers, and each wrapper several checks. Two checks
-need processes of their own: several devices in test_distribution.py, another backend in
-test_state.py.
+A cell is a wrapper, an optimizer inside, and a check. Without `--exhaustive`, each check takes two
+wrappers, so that each wrapper meets several checks. Two checks need processes of their own: several
+devices are in test_distribution.py, another backend is in test_state.py.
 """
 
 import importlib.util
@@ -111,7 +110,7 @@ def schedule(cell):
 
 
 def accumulation(cell):
-    """Three micro-steps are one step on the batch of all of them."""
+    """Three micro-steps are one step on their batches together."""
     parts = fitted(cell.make(gradient_accumulation_steps=3))
     whole = fitted(cell.make(), batch_size=12)
     close(parts.get_weights(), whole.get_weights(), 1e-4, 1e-5)
@@ -199,7 +198,7 @@ def backup_and_restore(cell):
 
 
 def row_gradients(cell):
-    """Rows are summed, the ones that are not named stay, and compiled steps do the same."""
+    """Repeated rows are summed, other rows stay, and compiled steps do the same."""
     rng = np.random.default_rng(3)
     values = rng.normal(size=(4, 3)).astype("float32")
     twice = Rows(np.concatenate([values, values]) / 2, np.array([1, 2, 4, 5] * 2, "int32"))
@@ -257,7 +256,7 @@ CHECKS = (
 
 
 def cells():
-    """All, or two wrappers for each check, with as many kinds of optimizers as there are."""
+    """Return all cells; or two wrappers for each check, with many kinds of optimizers inside."""
     for (w, wrapper), (i, inner), (c, check) in itertools.product(
         *map(enumerate, (WRAPPERS, INNERS, CHECKS))
     ):

@@ -25,7 +25,7 @@ def trainable():
 @every_case("case")
 @pytest.mark.parametrize("copied", (copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))))
 def test_copies_step_independently(case, copied):
-    """A copy has the state, and takes it to the variables that it is built for."""
+    """A copy has the state of the original, and uses it for the variables it is built for."""
     plan = gradients(steps=("normal",) * 4)
     first = Runner(case.make(), trainable(), "eager")
     for grads in plan[:2]:

@@ -1,8 +1,8 @@
 """The three backends agree: the same `fit` gives the same weights.
 
-One subprocess per backend trains and writes its weights (cross_backend_worker.py); the files are
-compared pairwise here. There are no stored numbers. The subprocesses run without x64 on JAX, as
-users do, so this also checks what the contract suite, which runs with x64, cannot.
+One subprocess per backend trains and writes its weights (cross_backend_worker.py). Here the files
+are compared in pairs; no numbers are stored. The subprocesses run as users do, without x64 on JAX.
+The contract suite runs with x64 and cannot check that.
 """
 
 import itertools

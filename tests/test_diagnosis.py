@@ -164,7 +164,7 @@ class Tags(keras.layers.Embedding):
     ],
 )
 def test_swapping_is_advised_where_it_helps(cls, regularizer, helps):
-    """The advice comes for tables of Keras that could be swapped, and is gone then."""
+    """Tables of Keras that could be swapped get the advice, and no longer once they are."""
     table = cls(50, 3, embeddings_regularizer=regularizer)
     model = keras.Sequential(
         [keras.Input((4,), dtype="int32"), table, keras.layers.Flatten(), keras.layers.Dense(1)]

@@ -1,7 +1,7 @@
-"""Training on two devices gives the weights and the state that training on one device gives.
+"""Training on two devices gives the weights and the state of training on one device.
 
-tests/distribution_worker.py does the training, in a process of its own, and says there what is
-trained and how it is spread; here the results are compared.
+tests/distribution_worker.py trains in a process of its own, and describes the runs. Here the
+results are compared.
 """
 
 import collections
@@ -55,7 +55,7 @@ def results(tmp_path_factory):
 
 
 def trained(results, spread, steps, run):
-    """The arrays of a run, which has to have worked; and the facts about it."""
+    """Return the arrays of a run, which must not have failed, and the facts about it."""
     found = results[spread, steps, run]
     assert "error" not in found, str(found["error"])
     facts = {k.removeprefix("fact/"): v.tolist() for k, v in found.items() if k.startswith("fact/")}
@@ -122,7 +122,7 @@ def test_clipping_has_an_effect(option, results):
 
 
 def test_halves_of_batches_differ():
-    """Ids in both halves of a batch, in one half only, in none, masked."""
+    """The data has ids in both halves of a batch, in one half, in none, and masked ones."""
     for ids, _ in worker.batches():
         first, second = (set(half.ravel()) for half in np.split(ids, worker.DEVICES))
         assert worker.MASKED in first | second

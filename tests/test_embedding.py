@@ -1,8 +1,8 @@
 """`keras_tfopt.layers.Embedding` in `fit`, beside the dense computation with Keras's own layer.
 
-What is right comes from `Dense`, which trains the same model with `keras.layers.Embedding`, batch
-by batch, by an optimizer that computes all rows and puts back, with a mask, those that were not in
-the batch. Clipping, accumulation, averages and schedules are those of Keras there.
+`Dense` computes what is right. It trains the same model with `keras.layers.Embedding`, batch by
+batch. It updates all rows, and puts back those that were not in the batch. Clipping, accumulation,
+averages and schedules are Keras's own there.
 """
 
 import importlib

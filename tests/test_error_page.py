@@ -1,4 +1,4 @@
-"""Pages of errors: what they say raises one does, and what is to be written instead works."""
+"""Pages of errors: the code that they say raises an error does, and the code instead works."""
 
 import re
 import shutil
@@ -17,14 +17,14 @@ CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def parts_of(page):
-    """What all code of a page begins with, and its sections."""
+    """Return the code that all examples of a page begin with, and its sections."""
     prelude, *sections = re.split(r"^## ", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE)
     (code,) = CODE.findall(prelude)
     return code, sections
 
 
 def sections():
-    """Page, message, the code that raises it and the code that works, of each section."""
+    """Yield for each section: page, message, the code that raises it, and the code that works."""
     for page, section in [(name, one) for name in PAGES for one in parts_of(name)[1]]:
         head, text = section.split("\n", 1)
         message, backends = re.fullmatch(r"`+(.+?)`+(?: \((.+)\))?", head).groups()

@@ -1,6 +1,6 @@
-"""Two workers over the engines of this backend are what two workers are in NumPy.
+"""Two workers over the engines of this backend end where two workers in NumPy do.
 
-tests/exchange_worker.py does the training, in processes of its own, and writes what came of it.
+tests/exchange_worker.py trains, in processes of its own, and writes the results.
 """
 
 import collections
@@ -150,7 +150,7 @@ def test_one_worker_goes_on_from_what_several_saved(engine, method, folders):
 
 
 def test_the_methods_differ():
-    """Each from every other, so that none could stand for another."""
+    """No two methods end at the same weights, so none could stand for another."""
     ends = {m: np.array(averaging.train(m)[0]).ravel() for m in exchange_worker.METHODS}
     for a in ends:
         for b in ends:
@@ -161,7 +161,7 @@ def test_the_methods_differ():
 
 
 class Twin(distributed.Exchange):
-    """A second worker that always has what the first one has: the smallest engine there is."""
+    """The smallest engine: a second worker that always has the values of the first one."""
 
     size = 2
 

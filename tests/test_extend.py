@@ -1,4 +1,4 @@
-"""Further variables for an optimizer that is built: as if it had known them from the start."""
+"""Further variables for an optimizer that is built: steps are as if it had known them before."""
 
 import keras
 import numpy as np

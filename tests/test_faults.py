@@ -1,4 +1,4 @@
-"""What becomes of the other workers when something happens to one: real processes, real faults.
+"""One worker fails, and the others get an error: real processes, real faults.
 
 tests/fault_worker.py is such a worker.
 """
@@ -15,15 +15,15 @@ from tests.stepping import BACKEND
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
 TIMEOUT = fault_worker.TIMEOUT
-# The time-out, three seconds in which workers find out who is missing, and a machine with other
-# things to do.
+# The time-out, plus three seconds in which workers find out who is missing, plus some for a busy
+# machine.
 LIMIT = TIMEOUT + 3 + 10
 # JAX aborts a process when others have not ended within the time-out either.
 END = LIMIT + TIMEOUT + 20
 
 
 def run(fault, folder, **more):
-    """The workers, and seconds from the fault to the error in the other."""
+    """Return the workers, and the seconds from the fault to the error in the others."""
     ended = worker_processes.run("tests.fault_worker", fault, folder, **more)
     assert all(worker.status is not None for worker in ended), "somebody hangs"
     text = "".join(worker.text for worker in ended)
@@ -58,7 +58,7 @@ def test_others_end_with_a_clear_error(fault, limit, reason, tmp_path):
 
 @pytest.mark.spread
 def test_first_worker_dies(tmp_path):
-    """With it dies what the others have in common."""
+    """The store that all workers use belongs to the first one, and ends with it."""
     (_, survivor), seconds = run("first_killed", tmp_path)
     assert survivor.status not in (0, None)
     if BACKEND == "jax":  # which may abort before there is an error

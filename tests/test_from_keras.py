@@ -1,4 +1,4 @@
-"""Optimizers of Keras as ours and back: the next steps are those of the optimizer of Keras."""
+"""Optimizers of Keras as ours, and back: the next steps are the same as those in Keras."""
 
 import keras
 import numpy as np
@@ -55,7 +55,7 @@ def variables():
 
 
 def gradients(step):
-    """Of the table, rows 0 and 1 have a gradient in the first steps alone, row 3 never has."""
+    """Return gradients. Rows 0 and 1 of the table have one in the first steps only, row 3 never."""
     rng = np.random.default_rng(step)
     given = [rng.normal(size=shape).astype("float32") for shape in ((3, 2), (2,), (4, 2))]
     given[2][3] = 0

@@ -14,7 +14,7 @@ START = {"a/kernel": np.zeros((40, 3), "float32"), "b/bias": np.zeros(7, "float3
 
 
 def gradients_of(step):
-    """Sizes change by a factor of 10,000 now and then, so that remains of old gradients show."""
+    """Return gradients whose size sometimes changes by 10,000: remains of old ones would show."""
     rng = np.random.default_rng(step)
     size = np.float32(10.0 ** (-4 + step // 50 % 5))
     return {path: size * rng.normal(size=x.shape).astype("float32") for path, x in START.items()}

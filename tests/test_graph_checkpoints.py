@@ -31,7 +31,7 @@ def test_every_recorded_class_is_made():
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_variables_of_a_graph_are_those_of_tensorflow_1(name):
-    """Names, shapes, data types, and which slot is whose: all that a Saver goes by."""
+    """A Saver finds the names, shapes, data types and slots that it looks for."""
     assert names.described(MAKERS[name]) == NAMES["names"][name]
 
 
@@ -61,7 +61,7 @@ def test_training_goes_on_in_a_graph(kind, prefix, tmp_path):
             recorded.assert_close(done[name], arrays[name], tolerance["var"], name)
             compared += 1
     assert compared > 20
-    # And what it saves is what it was given, to the bit, under the same names.
+    # It saves again what it was given, to the bit, under the same names.
     given = recorded.contents(str(recorded.RECORDED / kind / prefix))
     again = recorded.contents(saved)
     assert set(again) == set(given)

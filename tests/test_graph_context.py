@@ -1,4 +1,4 @@
-"""Where steps of TensorFlow 1 stand: in control flow, functions, partitions, replicas."""
+"""Steps of TensorFlow 1 in control flow, in functions, on partitioned variables, in replicas."""
 
 import json
 import os
@@ -106,7 +106,7 @@ def test_steps_in_a_function(name, compiler):
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_reg_adagrad_is_told_in_functions(inside):
-    """By one compiled step for both; or by a context within the function."""
+    """The context may be around a step that is compiled, or inside the compiled function."""
     with eagerly():
         x, optimizer = tf.Variable([1.0]), legacy.RegAdagradOptimizer(0.1, 0.25)
 
@@ -366,7 +366,7 @@ def test_replicas():
 
 @pytest.mark.slow
 def test_tensorflow_that_behaves_as_its_version_1():
-    """Shapes are of other objects then, tensors are equal to themselves only, and more."""
+    """Shapes are other objects there, and a tensor is equal only to itself."""
     chosen = (
         "half and (LARS or RMSProp) or shape or state or averages or resource and (branch or "
         "function or Shampoo or GGT__hyper or Multitask or Clipping)"

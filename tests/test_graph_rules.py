@@ -1,7 +1,7 @@
 """Rules in graphs and sessions, on reference and resource variables, as TensorFlow 1 runs them.
 
-Numbers in float32 and float64 are compared with recordings, by test_graph_recordings.py and
-test_legacy_compositions.py; names of variables by test_graph_checkpoints.py.
+Numbers in float32 and float64 are compared with recordings in test_graph_recordings.py and
+test_legacy_compositions.py, names of variables in test_graph_checkpoints.py.
 """
 
 import inspect
@@ -113,7 +113,7 @@ FORMS = {
 
 
 def after_three(sess, optimizers):
-    """What each makes of a variable of its own."""
+    """Return what each of several optimizers makes of a variable of its own."""
     ours, count = [variable(INITIAL["kernel"]) for _ in optimizers], counter(name="any")
     scale = v1.placeholder("float32", [])
     g = scale * tensor(GRADIENTS["kernel"])

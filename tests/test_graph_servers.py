@@ -51,7 +51,7 @@ def test_two_workers_and_a_parameter_server_train_as_on_tensorflow_1(tmp_path):
         for source in ("module", "tensorflow"):
             value = ours[name.replace("tensorflow", source, 1)]
             if name.endswith("ModelAverage/GradientDescent/1/step"):
-                # The other worker counts, and may be one count ahead when this one looks.
+                # The other worker counts as well, and may be one step ahead by now.
                 assert set(value - recorded[name]) <= {0, 1}, f"{source} {name}: {value}"
                 continue
             np.testing.assert_allclose(
@@ -158,7 +158,7 @@ class Worker:
         self.session.run(self.train, feed)
 
     def state(self):
-        """By the names in the recording, what there is."""
+        """Return the state by its names in the recording."""
         with self.graph.as_default():
             found = {f"{self.here}/extra/local_step": self.optimizer._local_step}
             found["center/extra/global_step"] = self.step
@@ -240,7 +240,7 @@ def made_by(getter, name="x", value=(1.0, 2.0), **more):
 
 
 def test_what_a_getter_makes():
-    """Names and collections, without servers; and what is not trainable stays what it is."""
+    """Names and collections, without servers. Variables that are not trainable are left alone."""
     with tf.Graph().as_default():
         getter = legacy.AGNCustomGetter("/job:worker/task:1")
         x = made_by(getter)
@@ -288,7 +288,7 @@ def test_a_subclass_keeps_what_it_overrides():
 
 
 def test_slots_may_be_made_within_the_scope_of_the_getter():
-    """Where the original raises an error."""
+    """In the original this is an error."""
     with tf.Graph().as_default(), v1.Session() as session:
         getter = legacy.ElasticAverageCustomGetter("/cpu:0")
         with v1.variable_scope("", custom_getter=getter):

@@ -1,4 +1,4 @@
-"""A program of TensorFlow 1 as a whole, with nothing changed but where its optimizers come from."""
+"""A whole program of TensorFlow 1, in which only the import of its optimizers is changed."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ READ, APPLY = 1, 2
 @pytest.mark.parametrize("use_resource", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_schedules(case, use_resource):
-    """What a worker read at one event is applied at another, as old as it is by then."""
+    """A worker reads at one event; what it computes is applied at another, with its age."""
     entry = CASES[case]
     recorded = np.load(FOLDER / entry["file"])
     inner = entry["inner_optimizer"]

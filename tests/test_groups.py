@@ -1,4 +1,4 @@
-"""Parameter groups: what `groups` of an optimizer does, and what it refuses."""
+"""Parameter groups: what each setting of `groups` does, how groups are saved and shown."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import pytest
 import keras_tfopt
 from tests.cases import every_case
 from tests.compare import assert_close, assert_same, follow
-from tests.grouped import Grouped, hyperparameters_of
+from tests.grouped import DATA, GRADIENTS, START, Grouped, hyperparameters_of, network
 from tests.small_model import FEW, gradients, initial
 from tests.stepping import (
     Rows,
@@ -21,9 +21,6 @@ from tests.stepping import (
     through_json,
     to_numpy,
 )
-
-START = {"a/kernel": np.full((3, 2), 2.0), "a/bias": np.ones(2), "b/kernel": np.full(2, 3.0)}
-GRADIENTS = {path: np.full_like(value, 0.5) for path, value in START.items()}
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -47,7 +44,7 @@ def assert_moved(optimizer, mode, expected, steps=1, grads=GRADIENTS):
 @every_case("case")
 @eager_and_compiled
 def test_every_optimizer_with_two_groups_matches_its_reference(case, mode):
-    """One has learning rates, the other hyperparameters; the kernel is in both."""
+    """One group has learning rates, the other hyperparameters, and the kernel is in both."""
     groups = {
         r"^layer/": {"learning_rate_factor": 0.5},
         r"(kernel|embeddings)$": {"learning_rate_factor": 0.25, **hyperparameters_of(case)},
@@ -205,7 +202,7 @@ def test_variables_in_half_precision_have_the_learning_rates_of_groups(mode, dty
 
 @keras_tfopt.register
 class AtMostTheLearningRate(keras_tfopt.Rule):
-    """A rule with scalars that a vector of learning rates would get wrong."""
+    """A rule whose scalars are wrong if it is given a vector of learning rates."""
 
     def scalars(self, lr, step):
         return {"most": keras.ops.max(keras.ops.stack([lr, lr / 2]))}
@@ -262,27 +259,8 @@ def test_functions_that_are_not_registered_cannot_be_saved():
         optimizer.get_config()
 
 
-def network():
-    model = keras.Sequential(
-        [
-            keras.Input((4,), dtype="int32"),
-            keras.layers.Embedding(6, 3, name="embedding"),
-            keras.layers.Flatten(),
-            keras.layers.Dense(3, name="dense"),
-            keras.layers.BatchNormalization(name="norm"),
-            keras.layers.Dense(2, name="head"),
-        ]
-    )
-    random = np.random.default_rng(0)
-    model.set_weights([random.uniform(0.1, 1, size=w.shape) for w in model.get_weights()])
-    return model
-
-
-DATA = np.arange(24).reshape(6, 4) % 6, np.arange(12.0).reshape(6, 2)
-
-
 def test_a_saved_model_goes_on_as_one_that_was_not_saved(tmp_path):
-    """Although the paths of its variables change when it is loaded."""
+    """Paths of its variables change when the model is loaded."""
     model = network()
     groups = [
         keras_tfopt.layer_decay(model, 0.5),
@@ -299,85 +277,6 @@ def test_a_saved_model_goes_on_as_one_that_was_not_saved(tmp_path):
         one.fit(*DATA, epochs=3, shuffle=False, verbose=0)
     for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
         assert_close(a, b, 1e-6, "weights")
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    (
-        ({"kernel": {"beta_3": 0.5}}, "'kernel'.*no setting 'beta_3'.*Did you mean 'beta_1'"),
-        ({"kernel": {"momentum": 0.5}}, "Adam has no setting 'momentum'.*There are: learning_rate"),
-        ({"kernel": {"learning_rate": 0.5}}, "learning_rate_factor"),
-        ({"kernel": {"learning_rate_factor": -0.5}}, "finite number >= 0 .*-0.5"),
-        ({"kernel": {"learning_rate_factor": math.nan}}, "finite number >= 0 .*nan"),
-        ({"kernel": {"learning_rate_factor": "1"}}, "finite number >= 0 .*'1'"),
-        ({"kernel": {"weight_decay": -1}}, "`weight_decay` must be a finite number >= 0"),
-        ({"kernel": {"max_norm": 0}}, "`max_norm` must be a finite number > 0"),
-        ({"kernel": {"clip_unitwise": math.inf}}, "`clip_unitwise` must be a finite number > 0"),
-        ({"kernel": {"frozen": 1}}, "`frozen` must be True or False"),
-        ({"kernel": {"frozen": True, "beta_1": 0.5}}, "no settings beside `frozen`"),
-        ({"kernel": {"beta_1": 1.0}}, r"'kernel'.*`beta_1` must be a number in \[0, 1\)"),
-        ({"(": {}}, "regular expressions"),
-        ({"": {"frozen": True}}, "no empty pattern"),
-        ({"kernel": 0.5}, "dictionary from regular expressions"),
-        ("kernel", "dictionary from regular expressions"),
-    ),
-)
-def test_bad_settings_are_refused_at_once(groups, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        keras_tfopt.Adam(groups=groups)
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    (
-        ({"a/kernle": {}}, "match variables. Received: 'a/kernle'.*'a/kernel'"),
-        ({"a/": {"frozen": True}, "bias": {"frozen": False}}, "'a/bias' must not be in a group"),
-        ({"^kernel": {}}, "matches none. Near paths: .'a/kernel', 'b/kernel'"),
-        (lambda variable: {"beta_3": 0.5}, "no setting 'beta_3'"),
-        (lambda variable: 0.5, "settings must be a dictionary or None"),
-    ),
-)
-def test_groups_that_do_not_fit_the_model_are_refused_before_the_first_step(groups, message):
-    optimizer = keras_tfopt.Adam(groups=groups)
-    variables = [
-        keras.Variable(value, name=path.replace("/", "_")) for path, value in START.items()
-    ]
-    before = [to_numpy(variable) for variable in variables]
-    with pytest.raises((TypeError, ValueError), match=message):
-        Runner(optimizer, START)
-    with pytest.raises((TypeError, ValueError)):
-        optimizer.apply([keras.ops.ones_like(v) for v in variables], variables)
-    assert_same([to_numpy(variable) for variable in variables], before)
-    assert not optimizer.built
-
-
-def test_the_name_of_a_sequential_is_part_of_paths():
-    model = network()
-    model.compile(keras_tfopt.Adam(groups={"^head/": {"frozen": True}}), "mse")
-    with pytest.raises(ValueError, match=r"All paths begin with 'sequential\w*/'.*head/kernel"):
-        model.fit(*DATA, verbose=0)
-
-
-def test_errors_of_functions_reach_the_user():
-    groups = [{"bias": {"frozen": True}}, lambda variable: {}[variable.path]]
-    with pytest.raises(KeyError, match="a/kernel"):
-        Runner(keras_tfopt.Adam(groups=groups), START)
-
-
-def test_hyperparameters_of_all_variables_together_are_refused():
-    with pytest.raises(ValueError, match="`beta_1` of GGT belongs to all variables together"):
-        keras_tfopt.GGT(groups={"kernel": {"beta_1": 0.5}})
-
-
-def test_groups_are_given_once_and_to_optimizers_that_have_them():
-    groups = {"kernel": {"learning_rate_factor": 0.5}}
-    with pytest.raises(ValueError, match="must be given once"):
-        keras_tfopt.MovingAverage(keras_tfopt.Adam(groups=groups), groups=groups)
-    with pytest.raises(TypeError, match="must be one of keras_tfopt"):
-        keras_tfopt.MovingAverage(keras.optimizers.Adam(), groups=groups)
 
 
 # Reports

@@ -1,7 +1,7 @@
 """The guides run on the backend of the test run, with small settings, and draw their pictures.
 
-In full they run in `make guides`, each on one backend; so, on another one of the backends that are
-installed, they run here, on all of them only in exhaustive runs.
+`make guides` runs each in full on one backend. Here each runs on one of the other installed
+backends, and in exhaustive runs on all.
 """
 
 import re
@@ -40,7 +40,7 @@ def home(guide):
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """A function from a guide to what it printed."""
+    """Return a function from a guide to what it printed."""
     folder = tmp_path_factory.mktemp("guides")
     output_of("-m", "tests.guides_worker", folder, *usual(), **AS_USERS)
 
@@ -179,7 +179,7 @@ def own_optimizer(text):
 
 
 def switching(text):
-    """The next steps are the same but for rounding, and not so without the optimizer's state."""
+    """With the optimizer's state the next steps are the same, but for rounding; without it, not."""
     here = keras.backend.backend()
     (name,) = re.findall(r"^going on on (\w+)", text, re.MULTILINE) or [""]
     anew = lines(text, [f"{here}, optimizer anew"], 4)[f"{here}, optimizer anew"]
@@ -191,7 +191,7 @@ def switching(text):
 
 
 def workers(text):
-    """What is exchanged less often is exchanged so; and everybody learns."""
+    """Methods that exchange less often do so, and all of them learn."""
     names = "SyncReplicas", "ModelAverage", "ElasticAverage", "AGN", "DiLoCo", "no exchange"
     rows = lines(text, names, 3)  # period, exchanges, loss
     steps = rows["SyncReplicas"][1]
@@ -212,7 +212,7 @@ def fine_tuning(text):
 
 
 def physics_informed(text):
-    """What was measured, whoever wins in a few seconds."""
+    """The table has what was measured. Which method wins in a few seconds is open."""
     names = "Adam, rate 0.003", "Adam before L-BFGS", "L-BFGS after Adam"
     rows = lines(text, names, 3)  # seconds, iterations, error
     assert all(count > 10 and 0 < error < 2 for _, count, error in rows.values())
@@ -220,7 +220,7 @@ def physics_informed(text):
 
 
 def less_memory(text):
-    """Every side is there with its bytes; whether its losses are within the spread is measured."""
+    """Each form of the state has a row with its bytes. A few seconds say nothing about losses."""
     sides = {"Adam, float32": 8, "Adam, bfloat16": 4, "Adam, int8": 2, "Adafactor": 0}
     means = {}
     for side, least in sides.items():

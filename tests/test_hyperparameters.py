@@ -14,7 +14,7 @@ FACTORS = (1.0, 0.9, 0.7, 0.8)  # each stays in every range
 
 
 def changing(case):
-    """Numbers of the main variant that may change, but the learning rate."""
+    """Return hyperparameters of the main variant that are numbers, but not the learning rate."""
     others = ("learning_rate", *case.fixed)
     arguments = case.variants[case.main]
     return [n for n, v in arguments.items() if isinstance(v, float) and n not in others]
@@ -31,7 +31,7 @@ every_number = pytest.mark.parametrize(
 
 
 class Changing(Expected):
-    """A reference whose hyperparameter is another one at each step."""
+    """A reference with another value of one hyperparameter in each step."""
 
     def __init__(self, case, name, values):
         super().__init__(case, initial())

@@ -1,8 +1,8 @@
 """Every optimizer in all that Keras does with a model around it: compiling, fitting, changing.
 
-A cell is an optimizer and a check. With `--exhaustive` all cells run; without, two optimizers for
-each check, which take turns, of those that stand for a kind (`REPRESENTATIVES`). Wrappers around
-other kinds of optimizers than that of their Case are tested in test_composition.py.
+A cell is an optimizer and a check. With `--exhaustive`, all cells run. Without, each check takes
+two optimizers in turn, of those that stand for a kind (`REPRESENTATIVES`). Wrappers are tested with
+other optimizers inside in test_composition.py.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def not_jit_compiled(case):
 
 
 def the_same_seed(case):
-    """Shuffled data and dropout: the same to the bit, and another seed is another training."""
+    """With the same seed, shuffled data and dropout give the same bits; with another, not."""
 
     def trained(seed):
         keras.utils.set_random_seed(seed)
@@ -86,7 +86,7 @@ def compiled_again(case):
 
 
 def two_models_in_turns(case):
-    """Each has an optimizer, of other numbers than the other."""
+    """Two optimizers with other numbers do not disturb each other."""
     others = {"learning_rate": 0.011}
     models = [make_model(case.make()), make_model(case.make(**others))]
     for _ in range(EPOCHS):
@@ -135,7 +135,7 @@ def frozen(case):
     dense.trainable = False
     model.compile(optimizer, "mse")
     if BACKEND == "jax":
-        # The trainer hands over values without names, so they have to be all.
+        # The trainer gives values without names, so they have to be of all variables.
         with pytest.raises(ValueError, match="1 .* built with 3 variables"):
             fit(model, 1)
         return
@@ -172,7 +172,7 @@ def frozen_for_a_new_optimizer(case):
 
 
 def added(case):
-    """An optimizer refuses variables that it was not built for, by their names."""
+    """An optimizer names the variables for which it was not built, and refuses them."""
     model = make_model(case.make())
     fit(model, 1)
     optimizer = model.optimizer
@@ -227,7 +227,7 @@ def averages_through_two_fits(case):
 
 
 def constraints(case):
-    """Hold after training; where they never act, they change nothing."""
+    """Constraints hold after training; those that never act change nothing."""
 
     def constrained(constraint):
         model = make_model(case.make())
@@ -244,7 +244,7 @@ def constraints(case):
 
 
 def policies(case):
-    """Variables keep their dtype, state is not narrower than float32, and training is training."""
+    """Variables keep their dtype, state has at least float32, and steps are those of float32."""
     for name in ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16", "float64"):
         with policy(name):
             optimizer = case.make()
@@ -256,8 +256,8 @@ def policies(case):
         kept = {v.dtype for v in model.optimizer.variables} - {"int32", "int64", "bool"}
         # The learning rate is of Keras's float type, unless variables are float64.
         assert kept <= {"float64", "float32"}, name
-        # What a pass rounds turns the sign of a gradient here and there, and where a variable has
-        # gone far, its own numbers are rounded by more.
+        # Rounding in a pass turns the sign of some gradients. And where a variable has moved far,
+        # its own numbers are rounded by more.
         largest = 1e-5 if name == "float64" else 0.05
         ends = zip(model.trainable_variables, baseline(case), START, strict=True)
         for v, expected, start in ends:
@@ -288,7 +288,7 @@ CHECKS = (
 
 
 def cells():
-    """All, or two optimizers for each check: in turns, so that each meets some checks."""
+    """Return all cells, or two optimizers for each check, in turn."""
     kinds = [case for case in CASES if case.name in REPRESENTATIVES]
     for number, check in enumerate(CHECKS):
         some = [kinds[(2 * number + i) % len(kinds)] for i in range(2)]

@@ -21,7 +21,7 @@ QUIRK = "SyncReplicasOptimizer__GradientDescent_w2_sparse_duplicates"
 
 @pytest.fixture(autouse=True)
 def plainly():
-    """Compiling anew for each worker would take longer than its steps."""
+    """Run without compiling: to compile for each worker takes longer than its steps."""
     with keras_tfopt.engine.plain():
         yield
 
@@ -44,7 +44,7 @@ def test_there_are_all_recordings():
 
 @pytest.mark.spread
 def test_rows_that_repeat_are_summed_and_not_merged_as_in_the_original():
-    """There, an accumulator takes unsorted rows for sorted ones. All else is as recorded."""
+    """The accumulator of the original takes rows for sorted. All else is as recorded."""
     case = RECORDED[QUIRK]
     run, different = replay_workers.start(case), set()
     for event in range(case.entry["events"]):

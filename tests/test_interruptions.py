@@ -1,4 +1,4 @@
-"""Trainings that are killed, and gradients that are no numbers."""
+"""Trainings that are killed, and gradients that are not finite."""
 
 import shutil
 import signal
@@ -70,7 +70,7 @@ SOUND = {
 
 
 def steps_with(case, entry, mode):
-    """Two sound steps; a third in which one entry of a kernel and one of a row may be replaced."""
+    """Return three steps. In the third, an entry of a kernel and one of a row may be replaced."""
     runner = Runner(case.make(), SOUND, mode)
     for step in range(3):
         rng = np.random.default_rng(step)
@@ -95,10 +95,10 @@ def needs_finite(case):
 @every_case("case")
 @pytest.mark.parametrize("entry", (np.nan, np.inf, -np.inf))
 def test_numbers_that_are_not_finite_stay_where_they_are(case, entry):
-    """They are neither hidden nor carried into other variables and, by rules of rows, other rows.
+    """They reach no other variable and, by rules of rows, no other row. They are not hidden.
 
-    A rule of bounded steps hides infinity, which has a sign as other numbers have. Rules that look
-    at all variables at once spread them, or refuse them as GGT does, see test_ggt.py.
+    A rule of bounded steps hides infinity, of which it takes the sign. Rules that look at all
+    variables at once spread it, or refuse it as GGT does: see test_ggt.py.
     """
     if needs_finite(case):
         with pytest.raises(ValueError, match="NaN or infinity in the gradient of 'hit/kernel'"):
@@ -131,7 +131,7 @@ def test_numbers_that_are_not_finite_stay_where_they_are(case, entry):
 @pytest.mark.formula
 @every_case("case")
 def test_gradients_of_zero_from_the_first_step_on(case):
-    """Nothing has been seen yet that a step could be divided by."""
+    """A rule must not divide by a state of zeros."""
     start = initial(paths=("layer/kernel", "layer/bias", "fresh/kernel", "table/embeddings"))
     zeros = {path: np.zeros_like(value) for path, value in start.items()}
     # Rows that nobody names rest.

@@ -1,11 +1,11 @@
-"""Questions that the tests of Keras ask of its own optimizers, asked of each of ours.
+"""What the tests of Keras check of its own optimizers, checked of each of ours.
 
-Numbers that theirs take from SGD come here from the reference of each rule, or from the same
-optimizer without the option. Questions that other tests answer are left out: golden values
+Where they take numbers from SGD, these tests take them from the reference of each rule, or from the
+same optimizer without the option. What other tests check is left out: recorded values
 (test_contract.py), configurations (test_contract_state.py), pickling (test_copies.py), constraints
 (test_in_fit.py), options of the base class (test_base_options.py), accumulation
-(test_accumulation.py), loss scales (test_loss_scaling.py), row gradients (test_rows.py),
-strategies and devices (test_distribution.py), checkpoints of TensorFlow (test_state.py).
+(test_accumulation.py), loss scales (test_loss_scaling.py), row gradients (test_rows.py), strategies
+and devices (test_distribution.py), checkpoints of TensorFlow (test_state.py).
 """
 
 import keras
@@ -34,7 +34,7 @@ def variable(value=START, path="layer/kernel"):
 
 
 def stepped(optimizer, *grads, start=START):
-    """A variable after some steps by `apply_gradients`, which is how Keras's tests make them."""
+    """Return a variable after some steps by `apply_gradients`, as the tests of Keras make them."""
     v = variable(start)
     for g in grads:
         optimizer.apply_gradients([(ops.convert_to_tensor(g), v)])
@@ -127,7 +127,7 @@ def test_only_one_way_to_clip(case):
 @every_case("case")
 @pytest.mark.parametrize("every", (None, 2))
 def test_variables_that_are_overwritten_with_their_gradients(case, every):
-    """Keras keeps scales of float8 so: no step changes them, and the largest is accumulated."""
+    """Keras keeps scales of float8 so. No step changes them, and accumulation takes the largest."""
     options = {"gradient_accumulation_steps": every} if every else {}
     optimizer, plain = case.make(**options), case.make()
     scale, kernel, alone = variable(path="scale"), variable(), variable()
@@ -159,7 +159,7 @@ def test_variables_that_are_overwritten_with_their_gradients(case, every):
 
 @every_case("case")
 def test_weight_decay_and_what_is_exempt(case):
-    """Theirs is the base's; a rule or wrapper with a decay of its own takes the name."""
+    """In Keras it is the option of the base; rules and wrappers may have their own."""
     if "weight_decay" in case.own_arguments:
         pytest.skip("its `weight_decay` is its own, which the references have")
 
@@ -217,7 +217,7 @@ def test_steps_without_state_are_not_for_tensorflow(case):
 
 
 def test_every_option_of_keras_is_asked_for():
-    """New ones have to be looked at."""
+    """An option that Keras adds needs a test here."""
     assert keras_options() == {
         *("name", "weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema"),
         *("ema_momentum", "ema_overwrite_frequency", "loss_scale_factor"),

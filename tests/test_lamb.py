@@ -69,7 +69,7 @@ def all_but_last(variable):
 
 @eager_and_compiled
 def test_each_column_may_have_a_ratio_of_its_own(mode):
-    """Over its rows, a matrix is as many variables as it has columns."""
+    """With norms over rows, each column of a matrix steps as a variable of its own."""
     start = initial(paths=PATHS)["layer/kernel"]
     columns = [f"column{i}" for i in range(start.shape[1])]
     apart = Runner(lamb(), dict(zip(columns, start.T, strict=True)), mode)
@@ -104,7 +104,7 @@ def by_formula(x, grads, decay, inside, lr=0.05, beta_1=0.9, beta_2=0.999):
 
 @pytest.mark.parametrize("decay", [0.0, 0.1, 1.0])
 def test_keras_decays_outside_of_the_ratio(decay):
-    """Both follow their formula; the formulas are one without decay only."""
+    """Both follow their formulas, which are equal only without decay."""
     stock = keras.optimizers.Lamb(0.05, epsilon=1e-6, weight_decay=decay or None)
     for optimizer, inside in ((lamb(weight_decay=decay), True), (stock, False)):
         found, start = moved(optimizer), initial(paths=PATHS)

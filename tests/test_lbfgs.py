@@ -68,7 +68,7 @@ def test_quadratic():
 @pytest.mark.spread
 @pytest.mark.parametrize("function", [valley, wells])
 def test_minima_are_those_of_scipy_and_optax(function):
-    """To what float32 has: Keras computes mean losses in it."""
+    """To the precision of float32, in which Keras computes mean losses."""
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     optimize = pytest.importorskip("scipy.optimize")
     _, w = trained(function, START, 70)

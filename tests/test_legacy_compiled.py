@@ -1,4 +1,4 @@
-"""`minimize(loss, inputs=..., compiled=True)`: one compiled step; what it cannot see is refused."""
+"""`minimize(loss, inputs=..., compiled=True)`: one compiled step, and what it refuses."""
 
 import copy
 import functools
@@ -30,7 +30,7 @@ class Counted:
 
 
 def check_runs(optimizer, loss, inputs, compiles, **arguments):
-    """Take a step, and check whether it was compiled: JAX runs the loss to compile it only."""
+    """Take a step, and check if it was compiled. JAX runs the loss only to compile it."""
     loss.runs = 0
     optimizer.minimize(loss, inputs=inputs, compiled=True, **arguments)
     assert bool(loss.runs) == compiles if BACKEND == "jax" else loss.runs == 1
@@ -198,7 +198,7 @@ def test_layers_are_built_by_the_first_step():
 
 
 def test_another_choice_of_variables_that_decay():
-    """What decays may be chosen in a compiled step for the first time."""
+    """A compiled step may be the first to choose other variables."""
     x, y = variable([1.0]), variable([1.0], "y")
     optimizer = legacy.MomentumWOptimizer(0.5, learning_rate=1.0, momentum=0.0)
 

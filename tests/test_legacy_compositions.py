@@ -1,4 +1,4 @@
-"""Optimizers inside of others, in branches and at edges of their numbers, as on TensorFlow 1.15."""
+"""Optimizers inside others, in branches, and with limiting numbers, as on TensorFlow 1.15."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def edge_of(name):
 
 
 def is_ignored(name):
-    """Whether the original does something else than it was told."""
+    """Return whether the original ignores an argument of this program."""
     return name.startswith("decay of some by minimize")
 
 
@@ -49,7 +49,7 @@ def assert_recorded(name, kind, found):
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
-    """The program with nothing changed but where its optimizers come from."""
+    """Return the results of the program, in which only the import of its optimizers is changed."""
     out = tmp_path_factory.mktemp("compositions") / "ours.npz"
     program = ROOT / "integration" / "tf1" / "compositions.py"
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_in_graphs(name, ours):
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if edge_of(name)])
 def test_edges_differ_where_names_say_so(name, ours):
-    """Where `names()` tells of a difference there is one; elsewhere there is none."""
+    """There is a difference exactly where `names()` tells of one."""
     edge, rule = name.split(", ")
     said = EDGES[edge] in legacy.names()[f"{rule}Optimizer"].differs
     for kind in kinds_of(name, SOME):
@@ -93,7 +93,7 @@ def test_edges_differ_where_names_say_so(name, ours):
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if is_ignored(name)])
 def test_minimize_decays_what_it_is_told(name, ours):
-    """All variables decay in the original, but it decays those of `apply_gradients`."""
+    """In the original, `minimize` decays all variables; only `apply_gradients` takes a choice."""
     asked = name.replace("by minimize, ", "").replace("decay of some ", "decay of some, ")
     for kind in kinds_of(name, SOME):
         found = in_graphs(ours, name, kind)
@@ -168,7 +168,7 @@ def test_eagerly(name):
 
 
 def test_a_gradient_of_zeros_for_ggt():
-    """In the original, and so on TensorFlow, it lets the last gradient act again."""
+    """In the original, and so on TensorFlow, the last gradient then acts again."""
     scenario = SCENARIOS["multitask, GGT"]
     found = run_eagerly(scenario)
     if BACKEND == "tensorflow":

@@ -23,7 +23,7 @@ def recorded(name, key):
 
 
 def check(name, found):
-    """Values at the end; by methods that are the same in SciPy of today, also the way there.
+    """Check the values at the end, and the way there for methods that SciPy has not changed.
 
     SciPy 1.4 evaluates the start twice for CG, and ends SLSQP by other conditions.
     """

@@ -1,4 +1,4 @@
-"""The names of the originals: what is there, how it is constructed, what it becomes."""
+"""The names of the originals: which ones exist, how they are constructed, what they return."""
 
 import inspect
 import json

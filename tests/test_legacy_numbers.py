@@ -136,7 +136,7 @@ def test_variables_as_hyperparameters_of_wrappers_are_read_in_each_step():
 @pytest.mark.parametrize("name", ["PowerSignOptimizer", "AddSignOptimizer"])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_sign_decay_in_fit_and_beside_the_verbs(name, dtype, tmp_path):
-    """As long a training, by the verbs alone and by verbs, then `fit` of the loaded model."""
+    """Steps by the verbs alone equal steps by the verbs and then by `fit` of the loaded model."""
     x, y = np.array([[1.0, 2.0]], "f"), np.array([[0.25]], "f")
 
     def after(count):
@@ -271,7 +271,7 @@ in_graphs = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 
 
 def in_session(build, steps, reference=False, start=(1.0, 2.0), dtype="float32"):
-    """Of the list that `build(v1, x)` returns, the first is run, and the rest read after each."""
+    """Run the first of what `build(v1, x)` returns several times; read the rest after each."""
     import tensorflow as tf
 
     v1 = tf.compat.v1

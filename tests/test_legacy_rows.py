@@ -68,7 +68,7 @@ STEPS = [([1, 1, 2], 3.0), ([0, 2, 3], 1.0), ([1, 3, 0], 0.0)]
     ],
 )
 def test_looked_up_rows_of_any_table_are_touched(make, look_up, compiled):
-    """As with the gradient of rows that TensorFlow computes: all that are named, and no others."""
+    """As with TensorFlow's gradients of rows: all that are looked up are touched, no others."""
     table, twin = (make_variable("table", np.arange(10.0).reshape(5, 2)) for _ in range(2))
     kernel = make_variable("kernel", np.ones((2, 2), "f"))
     optimizer, told = make(), make()
@@ -96,7 +96,7 @@ def test_looked_up_rows_of_any_table_are_touched(make, look_up, compiled):
     ],
 )
 def test_other_uses_give_dense_gradients(loss):
-    """Rows of zeros in them are rows of an ordinary gradient: their moments decay."""
+    """In such gradients, rows of zeros are ordinary: their moments decay."""
     table = make_variable("table", np.ones((5, 2), "f"))
     ((gradient, _),) = legacy.LazyAdamOptimizer(0.5).compute_gradients(lambda: loss(table))
     assert type(gradient).__name__ not in ("RowGradient", "IndexedSlices")

@@ -120,7 +120,7 @@ def test_variables_are_those_that_the_loss_read():
 
 
 def test_read_is_not_used():
-    """As of a second output of a model that the loss does not look at."""
+    """A loss may read a variable without depending on it, as that of a second output."""
     used, looked_at, stopped = variable([1.0], "a"), variable([5.0], "b"), variable(7.0, "c")
     optimizer = legacy.MomentumOptimizer(0.1, 0.9)
 

@@ -307,7 +307,7 @@ def test_tokens_and_queues():
 
 
 def test_the_table_of_what_there_was_is_whole():
-    """Every argument and method that is peculiar to these classes, as recorded, has a row."""
+    """Each argument and method that only these classes have, as recorded, has a row."""
     root = pathlib.Path(__file__).parents[1]
     text = (root / "guides" / "tf1_workers.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]

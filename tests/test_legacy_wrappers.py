@@ -12,7 +12,7 @@ from tests.verbs import counter, variable
 
 
 class Doubling(legacy.GradientDescentOptimizer):
-    """A user's own: gradients count twice, and no more than 3."""
+    """An optimizer of a user: gradients count twice, but are at most 3."""
 
     def compute_gradients(self, *args, **kwargs):
         pairs = super().compute_gradients(*args, **kwargs)

@@ -58,7 +58,7 @@ def batches():
 
 
 def losses_of(model, optimizer, data):
-    """Losses before each step, with gradients computed here: fit would be compiled each time."""
+    """Return the loss before each step. `fit` would compile a program for each optimizer."""
     losses = []
     for x, y in data:
         w, a, v, b = [to_numpy(variable) for variable in model.trainable_variables]

@@ -210,7 +210,7 @@ def test_nadam_of_keras_3_keeps_its_product(tmp_path):
 
 
 def unchanged(optimizer, model, file, **options):
-    """The error of loading; fail if anything has changed."""
+    """Return the error of loading, after a check that nothing has changed."""
     before = [to_numpy(v) for v in [*optimizer.variables, *model.weights]]
     with pytest.raises(Exception) as error:
         migrate.load_state(optimizer, model, file, **options)

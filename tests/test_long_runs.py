@@ -38,7 +38,7 @@ def goal_at(step):
 
 
 def arguments(case):
-    """Rates so small that errors have time to add up, and no run-away."""
+    """Return arguments with small rates: errors have time to add up, and nothing diverges."""
     return {**case.variants[case.main], "learning_rate": 0.01}
 
 

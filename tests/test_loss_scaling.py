@@ -25,7 +25,7 @@ every_loss_scale = pytest.mark.parametrize("scale_with", LOSS_SCALES.values(), i
 @every_loss_scale
 @in_modes(eager=True)
 def test_loss_scale_optimizer(case, mode, scale_with):
-    """Finite steps are those without it; the step that overflows touches nothing."""
+    """Finite steps are those without a loss scale; a step that overflows changes nothing."""
     if BACKEND == "jax" and mode == "eager" and scale_with is LOSS_SCALES["stock"]:
         pytest.skip("Keras's own `apply` leaks tracers on JAX; it is for `stateless_apply`")
     scaled = scale_with(case.make(), initial_scale=1024.0, dynamic_growth_steps=3)
@@ -82,7 +82,7 @@ def test_loss_scale_optimizer_around_other_options(options, scale_with):
 
 @pytest.mark.parametrize("mode", ("eager", "compiled"))
 def test_loss_scale_optimizer_with_row_gradients(mode):
-    """Rows that users name; in one of them a value that is not finite."""
+    """A user names rows, and one of them has a value that is not finite."""
     case = CASE["LazyAdam"]
     scaled = keras_tfopt.LossScaleOptimizer(case.make(), initial_scale=16.0)
     runner = Runner(scaled, {"embeddings": initial()["table/embeddings"]}, mode)
@@ -151,7 +151,7 @@ def test_a_loss_scale_factor_is_applied_to_the_loss():
 
 
 def test_a_loss_scale_that_an_earlier_keras_configured():
-    """Options of the base stood in its configuration, with their defaults."""
+    """Its configuration had options of the base class, with their defaults."""
     config = keras_tfopt.LossScaleOptimizer(keras_tfopt.Momentum(0.5), 4.0).get_config()
     old = {"clipnorm": None, "ema_momentum": 0.99, "use_ema": False, "dynamic": True}
     again = keras_tfopt.LossScaleOptimizer.from_config({**config, **old})

@@ -1,4 +1,4 @@
-"""Optimizers of one process do not disturb one another: what they share is compiled code alone."""
+"""Optimizers of one process share compiled code and nothing else, and do not disturb each other."""
 
 import concurrent.futures
 import gc
@@ -40,7 +40,7 @@ def gradients(shapes, maker, step):
 
 
 def expected():
-    """Values of each after each step, operation by operation and alone."""
+    """Return the values after each step of each optimizer alone, operation by operation."""
     known = {}
     for kind in np.ndindex(len(MAKERS), len(SHAPES)):
         maker, shapes = kind[0], SHAPES[kind[1]]
@@ -83,7 +83,7 @@ def test_optimizers_with_groups_of_one_rule(first):
 @pytest.mark.slow
 @pytest.mark.spread
 def test_optimizers_that_come_and_go():
-    """Identities and memory of what is gone belong to others soon."""
+    """New objects get the identities and the memory of old ones."""
     known, rng, alive = expected(), np.random.default_rng(0), []
     for number in range(COUNT):
         maker, which = int(rng.integers(len(MAKERS))), int(rng.integers(len(SHAPES)))
@@ -139,7 +139,7 @@ def aligned(shape, value):
 
 @pytest.mark.parametrize("kind", ["dense", "rows", "state"])
 def test_arrays_may_be_filled_anew_as_soon_as_a_call_returns(kind):
-    """A step that is still being computed, and state, have a copy of what they were given."""
+    """State, and a step that is still being computed, have copies of the arrays."""
     shape, steps = (40_000, 100) if kind == "rows" else (4_000_000,), 10
     variable = keras.Variable(np.zeros(shape, "float32"))
     optimizer = keras_tfopt.Momentum(0.5, momentum=0.5)

@@ -1,4 +1,4 @@
-"""Roots of matrices against NumPy in float64, and against TensorFlow 1's where that is right."""
+"""Roots of matrices against NumPy in float64, and against TensorFlow 1 where it is right."""
 
 import json
 from pathlib import Path

@@ -17,8 +17,8 @@ WORK = {
     # Some vectors of the size of the model: momentum, direction, both flat; but never the window.
     "window": ({"cls": "GGT", "shapes": [[5000, 500], [2500000]], "window": 24}, 8 * 4 * 5e6),
 }
-# Of that, what small variables may need in passing: gradients and variables laid into a bucket of
-# 4 MB each, and what else a process does.
+# Of that, small variables may need a bucket of 4 MB each for gradients and for variables; and the
+# process needs some for itself.
 BUCKETS = 2 * 4 * 2**20 + 8e6
 
 
@@ -59,7 +59,7 @@ def test_a_step_needs_no_second_copy(name):
     ],
 )
 def test_a_step_of_rows_needs_no_table(layer, cls, policy):
-    """1,024 rows of 32 numbers are 128 KB; the rest is what compilers keep of another model."""
+    """1,024 rows of 32 numbers are 128 KB; compilers keep the rest for another model."""
     used = measured({"layer": layer, "cls": cls, "table": [ROWS, WIDTH], "policy": policy})
     assert used["state"] > 2 * TABLE
     if layer == "ours":

@@ -1,4 +1,4 @@
-"""Programs of others become programs of Keras 3: before and after, which runs."""
+"""Programs of others become programs of Keras 3, which run."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spread  # little of it depends on the backend
 
 SCRIPTS = ROOT / "tests" / "scripts"
 NAMES = sorted(path.stem for path in (SCRIPTS / "before").glob("*.py"))
-# What is left to decide, as lines and words of the messages.
+# What a user has to decide, as line numbers and words of the messages.
 LEFT = {
     "keeping_state": [(5, "`lr` must be a number"), (6, "`lr` must be a number")],
     "old_names": [(15, "momentum_decay")],
@@ -65,7 +65,7 @@ def test_what_comes_out_runs(name):
 @JAX
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("addons_names", "tf1_session")])
 def test_what_goes_in_does_not_run(name):
-    """In Keras 3; a fixture that runs as it is would show nothing."""
+    """A program that runs in Keras 3 as it is would test nothing."""
     pytest.importorskip("tensorflow")
     with pytest.raises((AttributeError, ImportError, TypeError, ValueError)):
         runpy.run_path(str(SCRIPTS / "before" / f"{name}.py"))

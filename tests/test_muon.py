@@ -14,7 +14,7 @@ PLAIN = dict(learning_rate=1.0, momentum=0.0, nesterov=False, scaling="original"
 
 
 def moved(shapes, grads=None, mode="eager", **arguments):
-    """What one step takes off zeros, by path, and the gradients."""
+    """Return by path how far one step moves from zero, and the gradients."""
     normal = np.random.default_rng(0).normal
     grads = grads or {path: normal(size=shape) for path, shape in shapes.items()}
     optimizer = keras_tfopt.Muon(**{**PLAIN, **arguments})
@@ -94,8 +94,9 @@ def test_coefficients_are_given_for_every_iteration():
 def test_products_in_bfloat16_are_near():
     exact, grads = moved({"kernel": (4, 6)})
     near, _ = moved({"kernel": (4, 6)}, grads, products="bfloat16")
-    # Rounding by 2**-8, which each of five iterations lifts by up to 3.4 where singular values are
-    # small: 0.06 to 0.13 for gradients like these, of entries of up to 1.1, by backend.
+    # Each of five iterations makes a rounding of 2**-8 up to 3.4 times as large where singular
+    # values are small. For gradients like these, with entries of up to 1.1, errors are 0.06 to
+    # 0.13, by backend.
     assert 0 < np.max(np.abs(exact["kernel"] - near["kernel"])) < 0.2
 
 

@@ -20,7 +20,7 @@ def test_the_learning_rate_comes_first(name):
 
 @pytest.mark.parametrize("cls", (keras_tfopt.AdamW, keras_tfopt.MomentumW, LazyAdamW, StockW))
 def test_a_weight_decay_in_the_old_place_is_refused(cls):
-    """It came first once: what was right then must not turn its two numbers around."""
+    """It was the first argument once. Old calls must not swap the two numbers silently."""
     for arguments in ((1e-3,), (1e-4, 1e-3)):
         with pytest.raises(TypeError, match="weight_decay|positional"):
             cls(*arguments)

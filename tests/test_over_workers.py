@@ -170,7 +170,7 @@ def test_half_precision_is_exchanged_in_float32():
 
 @every_method
 def test_gradients_of_rows(method):
-    """Rows of all workers, some of them zero: as summed by hand."""
+    """Workers have some rows in common, and some are zero. The sums were made by hand."""
     rows = [
         Rows(np.repeat(np.float32(values)[:, None], 2, 1), np.array(indices, "int32"))
         for indices, values in (([0, 1], [1.0, 2.0]), ([1, 3, 3], [4.0, 0.0, 0.0]))
@@ -216,7 +216,7 @@ def test_a_named_row_of_zeros_is_touched():
 
 
 def test_loss_scales_stay_the_same():
-    """One worker overflows: nobody steps, and all halve the scale."""
+    """One worker overflows: no worker steps, and all halve the scale."""
 
     def make(exchange):
         inner = METHODS["ModelAverage"](momentum(), exchange=exchange)
@@ -234,7 +234,7 @@ def test_loss_scales_stay_the_same():
 
 @pytest.mark.parametrize("method", AFTER)
 def test_one_worker_leaves_out_a_step_alone(method):
-    """It exchanges with the others all the same, and what it left out is in no sum."""
+    """It still exchanges with the others, and its gradient is in no sum."""
 
     def make(exchange):
         inner = keras_tfopt.SkipNonFinite(keras_tfopt.GradientDescent(0.1))

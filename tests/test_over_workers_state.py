@@ -87,7 +87,7 @@ def test_another_number_of_workers_goes_on_from_the_first(method, sizes):
 
 @pytest.mark.parametrize("method", ("ElasticAverage", "AGN", "DiLoCo"))
 def test_the_center_of_a_single_worker_is_where_it_is(method):
-    """So that others who join later are not pulled to where it began."""
+    """Workers that join later are then not pulled to where it began."""
     optimizer = METHODS[method](momentum())
     runner = Runner(optimizer, VALUES)
     for step in range(PERIOD):

@@ -1,4 +1,4 @@
-"""Rules that users write: ordinary Python classes, with all that an ordinary class may have."""
+"""Rules that users write: Python classes, with all that a class may have."""
 
 import inspect
 

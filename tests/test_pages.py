@@ -76,6 +76,18 @@ def small_model_on(backend):
     return make
 
 
+def ids_on(backend):
+    """Give ids and targets to a block for this backend."""
+
+    def make():
+        rng = np.random.default_rng(0)
+        ids = rng.integers(0, 1000, (64, 8)).astype("int32")
+        return {"ids": ids, "targets": rng.normal(size=(64, 1)).astype("float32")}
+
+    make.backend = backend
+    return make
+
+
 def with_averages():
     given = small_model()
     optimizer = keras_tfopt.MovingAverage(keras_tfopt.Adam(0.01))
@@ -134,7 +146,7 @@ def with_keras_hub():
 
 # What blocks take as given: {page: (a function that makes it for a block, ...)}
 GIVEN = {
-    "docs/user_guide/embeddings.md": (dict,),
+    "docs/user_guide/embeddings.md": (dict, ids_on("jax"), ids_on("torch")),
     "docs/user_guide/groups.md": (for_groups, for_groups, small_model),
     "docs/user_guide/own_loops.md": (
         small_model_on("jax"),

@@ -35,7 +35,7 @@ def rounded(grads, dtype):
 @pytest.mark.parametrize("mode", ("eager", "compiled"))
 @pytest.mark.spread
 def test_small_updates_of_half_precision_variables(dtype, master_weights, mode):
-    """Below half a unit in the last place they are lost, unless there is a copy in float32."""
+    """Updates below half a unit in the last place are lost without a copy in float32."""
     rate = {"bfloat16": 2**-11, "float16": 2**-14}[dtype]
     runner = Runner(
         keras_tfopt.Momentum(rate, momentum=0.0, master_weights=master_weights),
@@ -74,7 +74,7 @@ def test_assigned_half_precision_variables_count_more_than_their_copies(dtype):
 )
 @pytest.mark.spread
 def test_options_on_half_precision_variables(dtype, name, mode):
-    """State is float32; the variables follow float64 to within their own roundings."""
+    """State is float32, and variables follow float64 to within their own rounding."""
     options, case = OPTIONS[name], CASE["LazyAdam"]
     start = {p: stepping.to_numpy(make_variable(p, v, dtype)) for p, v in INITIAL.items()}
     runner = Runner(case.make(master_weights=True, **options), start, mode, dtype)

@@ -1,7 +1,7 @@
 """Properties that hold for all legal numbers, tried with examples that hypothesis makes up.
 
-The examples are the same in every run. What is legal is not written down once more: the message
-that refuses an argument says it, and is held to its word.
+The examples are the same in every run. The message that refuses an argument says what is legal, and
+these tests check that this is true.
 """
 
 import datetime
@@ -35,7 +35,7 @@ def of(cases):
 
 
 class Legal:
-    """The legal values of an argument, as its own error message states them."""
+    """The legal values of an argument, read from its own error message."""
 
     def __init__(self, case, name):
         with pytest.raises((TypeError, ValueError)) as error:
@@ -49,7 +49,7 @@ class Legal:
         self.is_bound = bool(self.interval or self.above or self.integer)
 
     def limits(self):
-        """Lowest and highest number, and whether each of them is left out itself."""
+        """Return the lowest and highest number, and whether each of them itself is left out."""
         if self.interval:
             left, low, high, right = self.interval.groups()
             return float(low), float(high), left == "(", right == ")"
@@ -73,7 +73,7 @@ class Legal:
         )
 
     def others(self):
-        """Numbers that are none of the legal ones, and things that are no numbers."""
+        """Return numbers that are not legal, and values that are no numbers."""
         wrong = [
             st.text().filter(lambda text: not text.isspace()),
             st.lists(st.floats(), min_size=1),
@@ -94,7 +94,7 @@ class Legal:
 
 
 def arguments_of(case):
-    """Own arguments that are numbers or booleans by what they say, with what they may be."""
+    """Return arguments that are numbers or booleans by their messages, with legal values."""
     names = [name for name in case.own_arguments if name != "inner_optimizer"]
     legal = {name: Legal(case, name) for name in names}
     return {name: each for name, each in legal.items() if each.is_bound or each.is_bool}
@@ -251,7 +251,7 @@ def test_shapes_and_cuts_do_not_matter_to_rules_of_entries(case):
 
 @pytest.mark.formula
 def test_all_kinds_of_messages_were_understood():
-    """No number among the arguments was left out because of what its message says."""
+    """No argument that is a number was left out because its message was not understood."""
     for case in CASES:
         known = arguments_of(case)
         for name, default in case.own_arguments.items():

@@ -15,7 +15,7 @@ from keras_tfopt.engine.backends.protocol import Backend
 from keras_tfopt.engine.backends.select import backend
 
 DECLARED = {name: getattr(Backend, name) for name in dir(Backend) if not name.startswith("_")}
-FILES = sorted(pathlib.Path(inspect.getfile(Backend)).parent.rglob("*.py"))
+FILES = sorted(pathlib.Path(inspect.getfile(Backend)).parent.parent.rglob("*.py"))
 # Attributes of variables of Keras. Those of `engine` are the package's own.
 OURS = {"_value", "_layout"}
 

@@ -1,8 +1,8 @@
-"""Random nestings of wrappers around random rules, with random options, dtypes and gradients.
+"""Random nests of wrappers around random rules, with random options, dtypes and gradients.
 
-Whatever is put together is refused when it is made or built, or it makes the same steps eagerly and
-compiled, and goes on from its state in an optimizer made of its configuration. Examples are the
-same in every run, and others on each backend; `--exhaustive` tries more of them.
+A composition is refused when it is made or built, or it works: eager and compiled steps agree, and
+an optimizer made of its configuration goes on from its state. Examples are the same in every run,
+and differ between backends; `--exhaustive` tries more of them.
 """
 
 import dataclasses
@@ -134,7 +134,7 @@ def assert_same(runner, expected, dtype, what):
 
 
 def check(composition):
-    """Tries one composition; says whether there is such an optimizer."""
+    """Try one composition; return whether there is such an optimizer."""
     dtype = composition.dtype
     try:
         optimizer = composition.make()

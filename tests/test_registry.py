@@ -1,4 +1,4 @@
-"""Optimizers by name: that all are found, that what is said of them holds, and clear errors."""
+"""Optimizers by name: all are found, what is said of them holds, and errors are clear."""
 
 import inspect
 import pathlib

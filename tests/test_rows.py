@@ -66,7 +66,7 @@ def test_row_update_is_the_dense_update_on_touched_rows(case, mode):
 @every_case("case")
 @eager_and_compiled
 def test_no_rows_at_all(case, mode):
-    """An empty index list: a step of nothing for rows, of zeros for a rule that sees all rows."""
+    """An empty list of rows is a step of no rows, or of zeros for a rule that sees all rows."""
     table = np.random.default_rng(7).normal(size=(4, 3)).astype("float32")
     runner = Runner(case.make(), {"embeddings": table, "bias": np.ones(2)}, mode)
     # No two alike: eigenvalues that are equal or zero would leave eigenvectors open.
@@ -80,7 +80,7 @@ def test_no_rows_at_all(case, mode):
 @every_case("case")
 @eager_and_compiled
 def test_a_dense_gradient_touches_the_rows_that_are_not_zero(case, mode):
-    """Ordinary training on JAX and torch hands over a dense gradient for a variable of rows."""
+    """On JAX and PyTorch, training gives a dense gradient for a variable of rows."""
     table = np.random.default_rng(8).normal(size=(6, 3)).astype("float32")
     dense = Runner(case.make(), {"table/embeddings": table}, mode)
     by_rows = Runner(case.make(), {"table/embeddings": table}, mode)
@@ -115,7 +115,7 @@ def native_rows(rows, shape):
 @every_mode
 @pytest.mark.backends("tensorflow", "torch", reason="JAX has no row gradients of its own")
 def test_native_row_gradients(case, mode):
-    """Repeated rows are summed; a row is touched where the sum is not zero, as in any training."""
+    """Repeated rows are summed. A row is touched where the sum is not zero."""
     table = np.random.default_rng(10).normal(size=(6, 3)).astype("float32")
     native = Runner(case.make(), {"table/embeddings": table}, mode)
     explicit = Runner(case.make(), {"table/embeddings": table}, mode)

@@ -47,7 +47,7 @@ def test_recorded_tables(table):
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_the_end_is_exact(cls):
-    """At the last step and long after it, with steps that have no inverse in binary."""
+    """At the last step and long after it, also where the step number has no exact inverse."""
     for decay_steps in (1, 3, 10, 49, 10_000):
         for step in (decay_steps, decay_steps + 1, 2**24 + 1):
             if cls is schedules.RestartSignDecay:
@@ -230,7 +230,7 @@ def expected_of(folder, case):
 
 
 def compiled(function):
-    """The function as training compiles it; on PyTorch, where it does not, as it is."""
+    """Return the function as training compiles it; as it is on PyTorch, which does not."""
     if keras.backend.backend() == "jax":
         import jax
 

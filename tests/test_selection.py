@@ -1,4 +1,4 @@
-"""Choosing variables: which ones an argument takes, what it says of none, and what is saved."""
+"""Arguments that choose variables: which ones they choose, warnings, and what is saved."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def test_variables_that_decay(name, choice, expected):
     ],
 )
 def test_variables_that_lars_skips(choice, skipped, mode):
-    """Against the formula in NumPy, told which they are by their full paths."""
+    """Against the formula in NumPy, to which the full paths of these variables are given."""
     optimizer = through_json(keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice))
     runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()}, mode)
     runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
@@ -123,7 +123,7 @@ def wide(variable):
 
 @pytest.mark.parametrize("choice", (wide, ["words", wide], lambda v: "words" in v.path))
 def test_variables_of_rows(choice):
-    """The moments of a row without gradient decay where the variable is none of rows."""
+    """In other variables, moments of a row decay without a gradient."""
     names = ("words", "wide", "other")
     shapes = {"words": (4, 2), "wide": (4, 3), "other": (4, 1)}
     runner = Runner(
@@ -232,7 +232,7 @@ def excluding(optimizer):
 
 
 def test_where_nothing_is_near_there_are_paths():
-    """A pattern that is like no path is answered with paths of the model."""
+    """Where no path is like a pattern, the error shows some paths of the model."""
     optimizer = keras_tfopt.LARS(skip_list=["bias", "batch_norm"])
     variables = [make_variable(path, np.ones(shape)) for path, shape in SHAPES.items()]
     (text,) = warned(lambda: optimizer.build(variables))

@@ -1,5 +1,4 @@
-"""What Shampoo promises beside the contract: intervals that spare work, functions of the step,
-finite gradients, and clear errors."""
+"""What Shampoo promises beside the contract: intervals, functions of the step, large gradients."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Workers that share the state out come to the numbers of one worker with the mean gradient.
+"""Workers that share the state out end where one worker with the mean gradient does.
 
 tests/sharded_state_worker.py trains, in processes of its own; here its results are compared.
 """

@@ -110,7 +110,7 @@ def test_one_of_them_finds_its_own_power(models, which, steps):
 
 
 def test_without_a_graph_it_is_refused_or_told(models, tmp_path):
-    """Nothing but the graph tells whose a power is, and so nothing is changed."""
+    """Only the graph tells which optimizer a power belongs to. Without it nothing is changed."""
     prefix = without_graph(tmp_path)
     g_adam, d_adam = adams = optimizers(models)
     before = [to_numpy(v) for v in models[0].weights]

@@ -67,7 +67,7 @@ def optimizer_of(constructor):
 @pytest.mark.parametrize("run_eagerly", [False, True], ids=["compiled", "eager"])
 @pytest.mark.parametrize("case", [pytest.param(c, id=Path(c["file"]).stem) for c in CASES])
 def test_steps_are_those_of_optax(case, run_eagerly):
-    """An opaque step is a step here; else it is the last of each period."""
+    """In opaque mode, each recorded step is one here; else, the last of each period is."""
     recorded = np.load(FOLDER / case["file"])
     names = [variable["name"] for variable in case["variables"]]
     options = {**case["defaults"], **case["kwargs"]}

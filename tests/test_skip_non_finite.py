@@ -81,7 +81,7 @@ def test_the_callback_raises():
 
 @every_mode
 def test_averages_follow_the_steps_that_are_made(mode):
-    """Around one that leaves out steps: they move in all the others."""
+    """Averages around it move in all steps but those that are left out."""
     inner = keras_tfopt.SkipNonFinite(keras_tfopt.GradientDescent(1.0))
     runner = Runner(keras_tfopt.MovingAverage(inner, 0.5), {"k": np.zeros(2)}, mode)
     for g in (-1.0, np.nan, -1.0):

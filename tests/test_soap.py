@@ -1,4 +1,4 @@
-"""What the recordings of SOAP show in ways of their own: merged kernels, and single steps."""
+"""SOAP against recordings that need tests of their own: merged kernels, and single steps."""
 
 from pathlib import Path
 

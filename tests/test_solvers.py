@@ -1,7 +1,6 @@
 """Solvers of SciPy on models, beside NumPy, SciPy itself and closed forms."""
 
 import re
-import sys
 
 import keras
 import numpy as np
@@ -11,92 +10,22 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt.solvers import minimize
 from keras_tfopt.solvers.methods import METHODS
+from tests.solving import (
+    QUIET,
+    RANDOM,
+    SOLUTION,
+    Pairs,
+    Watch,
+    X,
+    Y,
+    linear,
+    network,
+    squares,
+    vector,
+)
 
 optimize = pytest.importorskip("scipy.optimize")
 BACKEND = keras.backend.backend()
-RANDOM = np.random.default_rng(7)
-X = RANDOM.normal(size=(60, 3))
-Y = X @ np.float64([[1.0], [-2.0], [0.5]]) + 0.3 + 0.1 * RANDOM.normal(size=(60, 1))
-SOLUTION = np.linalg.lstsq(np.hstack([X, np.ones((60, 1))]), Y, rcond=None)[0].ravel()
-
-
-class Dense(keras.layers.Layer):
-    """A dense layer in float64; on PyTorch, Keras multiplies matrices in float32."""
-
-    def __init__(self, width, activation=lambda x: x, use_bias=True, **options):
-        super().__init__(dtype=options.pop("dtype", "float64"))
-        self.width, self.activation, self.use_bias = width, activation, use_bias
-        self.options = options
-
-    def build(self, shape):
-        self.kernel = self.add_weight(shape=(shape[-1], self.width), name="kernel", **self.options)
-        self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
-        self.bias.trainable = self.use_bias
-
-    def call(self, x):
-        return self.activation(ops.sum(x[..., None] * self.kernel, axis=-2) + self.bias)
-
-
-def loss(y_true, y_pred):
-    """A mean of squares whose digits Keras leaves alone."""
-    return ops.sum((y_true - y_pred) ** 2, axis=-1)
-
-
-QUIET = {"loss": loss, "verbose": 0}
-
-
-def linear(dtype="float64", **options):
-    keras.utils.set_random_seed(3)
-    return keras.Sequential([keras.Input((3,), dtype=dtype), Dense(1, dtype=dtype, **options)])
-
-
-def network():
-    keras.utils.set_random_seed(3)
-    layers = [Dense(5, lambda a: a / (1 + a * a)), Dense(1)]  # JAX rounds tanh
-    return keras.Sequential([keras.Input((3,), dtype="float64"), *layers])
-
-
-def vector(model):
-    return np.concatenate(
-        [ops.convert_to_numpy(v.value).ravel() for v in model.trainable_variables]
-    )
-
-
-def squares(w):
-    """The loss of `network` and its gradient, in NumPy."""
-    w1, b1, w2, b2 = np.split(w, [15, 20, 25])
-    a = X @ w1.reshape(3, 5) + b1
-    hidden = a / (1 + a**2)
-    error = hidden @ w2[:, None] + b2 - Y
-    back = 2 / 60 * error
-    before = back @ w2[None] * (1 - a**2) / (1 + a**2) ** 2
-    parts = X.T @ before, before.sum(0), hidden.T @ back, back.sum(0)
-    return np.mean(error**2), np.concatenate([part.ravel() for part in parts])
-
-
-class Watch(keras.callbacks.Callback):
-    """Keep what callbacks see, and act in one of the iterations."""
-
-    def __init__(self, at=None, act=None):
-        super().__init__()
-        self.at, self.act, self.weights, self.logs, self.begun = at, act, [], [], []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.begun.append(epoch)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.weights.append(vector(self.model))
-        self.logs.append(logs)
-        if epoch == self.at:
-            self.act(self.model)
-
-
-def stop(model):
-    model.stop_training = True
-
-
-def interrupt(model):
-    raise KeyboardInterrupt
 
 
 # ---- Minima and iterates -------------------------------------------------------------------------
@@ -142,7 +71,7 @@ def test_iterates_are_those_of_scipy_alone(method):
 
 @pytest.mark.parametrize("method", ["Newton-CG", "trust-exact"])
 def test_second_derivatives_are_those_of_differences(method):
-    """A method that takes them goes the same way with those of NumPy."""
+    """A method goes the same way with second derivatives of NumPy."""
     model = network()
     start, size = vector(model), 26
     minimize(model, X, Y, method=method, options={"maxiter": 3}, **QUIET)
@@ -159,7 +88,7 @@ def test_second_derivatives_are_those_of_differences(method):
 
 @pytest.mark.parametrize("method", ["Nelder-Mead", "COBYLA"])
 def test_a_method_without_gradients_computes_none(method):
-    """The loss and a constraint have none: there is no gradient on the way that raises."""
+    """The loss and a constraint have none: their gradients would raise an error."""
     constraints = {"type": "ineq", "fun": lambda model: without(model.layers[0].kernel[0, 0]) - 1.5}
     given = {"constraints": constraints} if method == "COBYLA" else {}
 
@@ -182,7 +111,7 @@ def without(x):
 
 
 def test_the_loss_is_that_of_evaluate():
-    """With weights of samples and penalties of layers, however it is given."""
+    """With weights of samples and penalties of layers, in every form of the loss."""
     weight = RANDOM.uniform(size=60)
     for given in ({"loss": "mse"}, {}):
         model = linear("float32", regularizer="l2")
@@ -214,18 +143,6 @@ def test_a_loss_of_the_models_own():
 # ---- Data ----------------------------------------------------------------------------------------
 
 
-class Pairs(keras.utils.PyDataset):
-    def __init__(self):
-        super().__init__()
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        part = slice(16 * index, 16 * (index + 1))
-        return X[part], Y[part]
-
-
 def datasets():
     yield "arrays", dict(x=X, y=Y, batch_size=16)
     yield "PyDataset", dict(x=Pairs())
@@ -242,7 +159,7 @@ def datasets():
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in datasets()])
 def test_batches_are_summed(data):
-    """The last one is smaller; the sum is that of all data at once."""
+    """The last batch is smaller; the sum is that of all data at once."""
     whole, model = network(), network()
     minimize(whole, X, Y, options={"maxiter": 8}, **QUIET)
     history = minimize(model, **data, options={"maxiter": 8}, **QUIET)
@@ -251,7 +168,7 @@ def test_batches_are_summed(data):
 
 
 def test_data_stay_on_disk(tmp_path):
-    """Of an array in a file, no more than a batch is read at a time."""
+    """A run reads an array in a file by one batch at a time."""
     np.save(tmp_path / "x.npy", X)
     parts = []
 
@@ -350,180 +267,3 @@ def test_constraints(method):
     )
     expected = np.linalg.solve(system, np.concatenate([right, [1, 1.5]]))[:3]
     np.testing.assert_allclose(vector(model), expected, atol=2e-3)
-
-
-# ---- Runs ----------------------------------------------------------------------------------------
-
-
-def test_callbacks_of_keras(tmp_path):
-    keras.utils.set_random_seed(3)
-    layers = [keras.layers.Dense(n, a, dtype="float64") for n, a in ((5, "tanh"), (1, None))]
-    model = keras.Sequential([keras.Input((3,), dtype="float64"), *layers])
-    watch = Watch()
-    callbacks = [
-        keras.callbacks.EarlyStopping("loss", min_delta=0.5, patience=3),
-        keras.callbacks.ModelCheckpoint(tmp_path / "{epoch:02d}.keras"),
-        keras.callbacks.TensorBoard(tmp_path / "logs"),
-        watch,
-    ]
-    history = minimize(model, X, Y, callbacks=callbacks, **QUIET)
-    assert not history.result.success
-    assert history.result.message == "A callback has stopped the run"
-    count = len(history.epoch)
-    assert watch.begun == history.epoch and watch.logs[-1].keys() == {"loss", "gradient_norm"}
-    saved = [keras.saving.load_model(tmp_path / f"{n:02d}.keras") for n in range(1, count + 1)]
-    for loaded, seen in zip(saved, watch.weights):
-        np.testing.assert_array_equal(vector(loaded), seen)
-    assert list((tmp_path / "logs").rglob("events*"))
-
-
-@pytest.mark.spread
-@pytest.mark.parametrize("act", [stop, interrupt], ids=["stopped", "interrupted"])
-@pytest.mark.parametrize("method", [method.name for method in METHODS.values()])
-def test_a_run_that_ends_early_leaves_the_best_weights(method, act):
-    model = linear()
-    watch = Watch(1, act)
-    if act is interrupt:
-        with pytest.raises(KeyboardInterrupt):
-            minimize(model, X, Y, method=method, callbacks=[watch], **QUIET)
-    else:
-        history = minimize(model, X, Y, method=method, callbacks=[watch], **QUIET)
-        assert history.result.nit == 2 and not history.result.success
-    assert len(watch.weights) == 2
-    best = min(watch.logs, key=lambda logs: logs["loss"])
-    np.testing.assert_array_equal(vector(model), watch.weights[watch.logs.index(best)])
-
-
-def test_a_killed_run_goes_on(tmp_path):
-    model = network()
-    with pytest.raises(KeyboardInterrupt):
-        back_up = keras.callbacks.BackupAndRestore(tmp_path)
-        minimize(model, X, Y, callbacks=[back_up, Watch(3, interrupt)], **QUIET)
-    kept = vector(model)
-    again, watch = network(), Watch()
-    back_up = keras.callbacks.BackupAndRestore(tmp_path)
-    history = minimize(again, X, Y, callbacks=[back_up, watch], options={"maxiter": 9}, **QUIET)
-    assert history.epoch == [4, 5, 6, 7, 8]
-    assert history.history["loss"][0] < squares(kept)[0]
-    minimize(again, X, Y, callbacks=[watch], initial_epoch=20, options={"maxiter": 21}, **QUIET)
-    assert watch.begun[-1] == 20
-    done = minimize(again, X, Y, initial_epoch=5, options={"maxiter": 5}, **QUIET).result
-    assert done.nit == 0 and not done.success
-    np.testing.assert_array_equal(done.x, vector(again))
-
-
-@pytest.mark.parametrize("method", ["L-BFGS-B", "BFGS", "SLSQP", "Nelder-Mead"])
-def test_a_loss_that_is_no_number_ends_the_run(method):
-    calls = []
-
-    def loss(y_true, y_pred):
-        return ops.mean((y_pred - y_true) ** 2) + ops.sqrt(y_pred[0, 0] - 0.4)  # NaN below 0.4
-
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    model.set_weights([np.float32([[3.0]])])
-    data = np.ones((4, 1)), -np.ones((4, 1))
-    history = minimize(model, *data, loss=loss, method=method, callbacks=calls, verbose=0)
-    assert not history.result.success and "The loss is nan in evaluation" in history.result.message
-    assert 0.4 <= vector(model)[0] <= 3 and np.isfinite(history.result.fun)
-
-
-def test_a_loss_that_is_never_a_number():
-    model = linear()
-    before = vector(model)
-    history = minimize(model, np.full_like(X, np.nan), Y, **QUIET)
-    assert history.result.message == "The loss is nan in evaluation 1"
-    np.testing.assert_array_equal(vector(model), before)
-
-
-def test_progress_is_printed(capsys):
-    minimize(linear(), X, Y, loss="mse", verbose=2)
-    assert "loss" in capsys.readouterr().out
-    minimize(linear(), X, Y, loss="mse", options={"maxiter": 2})
-    assert "2/2" in capsys.readouterr().out
-    minimize(linear(), X, Y, loss="mse", verbose=0)
-    assert not capsys.readouterr().out
-
-
-# ---- Bad input -----------------------------------------------------------------------------------
-
-
-@pytest.mark.spread
-@pytest.mark.parametrize(
-    "error, text, changed",
-    [
-        (TypeError, "`model` must be a keras.Model", dict(model="model")),
-        (TypeError, "`method` must be a string", dict(method=3)),
-        (ValueError, "'L-BFGS-B', .*Did you mean 'L-BFGS-B'", dict(method="lbfgsb")),
-        (
-            ValueError,
-            "`bounds` must be empty with the method 'BFGS'",
-            dict(method="bfgs", bounds={"k": (0, 1)}),
-        ),
-        (
-            ValueError,
-            "`constraints` must be empty with .*'L-BFGS-B'",
-            dict(constraints=[{"type": "eq"}]),
-        ),
-        (ValueError, "'L-BFGS-B'.*Received: maxitre", dict(options={"maxitre": 3})),
-        (TypeError, "`options` must be a dictionary", dict(options=3)),
-        (ValueError, "maxiter.* must be an integer >= 0", dict(options={"maxiter": -1})),
-        (ValueError, "patterns that match.*'kernelz'.*kernel", dict(bounds={"kernelz": (0, 1)})),
-        (ValueError, "one pattern for a variable", dict(bounds={"kernel": (0, 1), "k": (0, 1)})),
-        (ValueError, r"pairs \(low, high\)", dict(bounds={"kernel": 3})),
-        (ValueError, "low <= high", dict(bounds={"kernel": (2, 1)})),
-        (ValueError, "broadcast to the shape", dict(bounds={"kernel": ([1, 2], 3)})),
-        (TypeError, "`bounds` must be a dictionary", dict(bounds=[(0, 1)])),
-        (ValueError, "`type`, 'eq'", dict(method="SLSQP", constraints=[{"type": "eq"}])),
-        (TypeError, "list of dictionaries", dict(method="SLSQP", constraints=3)),
-        (ValueError, "`loss` must be a loss", dict(loss=None)),
-        (ValueError, "`loss` must be None, the name", dict(loss="squares")),
-        (ValueError, "reduction", dict(loss=keras.losses.MeanSquaredError("sum"), batch_size=8)),
-        (TypeError, "not an iterator", dict(x=iter([1]), y=None)),
-        (ValueError, "`y` must be None where `x` is a dataset", dict(x=Pairs())),
-        (ValueError, "same number of samples", dict(y=Y[:3])),
-        (ValueError, "`batch_size` must be an integer >= 1", dict(batch_size=0)),
-        (ValueError, "`dtype` must be", dict(dtype="float16")),
-        (ValueError, "`verbose` must be", dict(verbose=3)),
-        (ValueError, "`initial_epoch` must be", dict(initial_epoch=-1)),
-        (TypeError, "maxiter.* must be an integer", dict(options={"maxiter": "ten"})),
-        (TypeError, "maxiter.* must be an integer", dict(options={"maxiter": 2.5})),
-        (ValueError, "`tol` must be", dict(tol=-1.0)),
-        (TypeError, "`callbacks` must be", dict(callbacks=[keras.callbacks.EarlyStopping])),
-        (
-            ValueError,
-            "`fun`, a function of the model",
-            dict(method="SLSQP", constraints=[{"type": "eq", "fun": lambda: 0.0}]),
-        ),
-    ],
-)
-def test_bad_input_changes_nothing(error, text, changed):
-    model = linear()
-    before = vector(model)
-    with pytest.raises(error, match=f"(?s){text}"):
-        minimize(**{"model": model, "x": X, "y": Y, **QUIET, **changed})
-    np.testing.assert_array_equal(vector(model), before)
-
-
-def test_a_function_of_constraints_is_a_scalar():
-    constraints = [{"type": "eq", "fun": lambda model: model.layers[0].kernel}]
-    with pytest.raises(ValueError, match=r"scalar tensor.*Received: shape \(3, 1\)"):
-        minimize(linear(), X, Y, method="SLSQP", constraints=constraints, **QUIET)
-
-
-@pytest.mark.parametrize("method, width", [("Nelder-Mead", 600), ("BFGS", 6000)])
-def test_methods_that_are_too_slow_for_large_models(method, width):
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(width)])
-    with pytest.raises(ValueError, match=f"Received: {method!r} for {2 * width:,} parameters"):
-        minimize(model, np.ones((1, 1)), np.ones((1, width)), method=method, **QUIET)
-
-
-def test_a_model_without_variables():
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Rescaling(2.0)])
-    with pytest.raises(ValueError, match="must have trainable variables"):
-        minimize(model, X, X, **QUIET)
-
-
-def test_scipy_is_asked_for_by_name(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(ImportError, match=r"pip install 'keras_tfopt\[solvers\]'"):
-        minimize(linear(), X, Y, **QUIET)

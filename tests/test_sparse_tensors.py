@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from integration.stock_defects import mean_of_outputs
+from integration.stock_defects.scenarios import mean_of_outputs
 from tests.compare import assert_close
 from tests.options import CASE, OPTIONS, Expected
 from tests.stepping import BACKEND, Rows, policy

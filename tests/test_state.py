@@ -88,7 +88,7 @@ def is_of_keras(name):
 )
 @pytest.mark.spread
 def test_saved_weights_go_on(name, is_built, tmp_path):
-    """Also in an optimizer that is not built yet, where stock Keras skips the state of its own."""
+    """Weights go on also in an optimizer that is not built, where stock Keras skips its state."""
     make = OTHERS[name]
     model, path = trained(make), tmp_path / "model.weights.h5"
     model.save_weights(path)
@@ -258,7 +258,7 @@ def test_a_wrapper_refuses_as_well():
     ],
 )
 def test_load_weights_raises_what_the_optimizer_refuses(make, removed, says, is_built, tmp_path):
-    """Keras collects errors of loading, and raises one at the end that quotes the first."""
+    """Keras collects errors of loading and raises one at the end, which quotes the first."""
     path = tmp_path / "other.weights.h5"
     trained(make).save_weights(path)
     if removed is not None:
@@ -351,7 +351,7 @@ def test_every_way_between_backends_is_gone():
 
 
 def checkpoints():
-    """Each optimizer at one time only, unless the run is exhaustive."""
+    """Return optimizers and times of the checkpoint: one time each, all if exhaustive."""
     times = "built", "before build", "before the model is trained"
     for name in OTHERS:
         usual = pick(times, "checkpoint", name)

@@ -1,16 +1,16 @@
 """Ours has none of the defects of Keras's own optimizers that integration.stock_defects measures.
 
-Whether the installed Keras still has each is recorded: as a property of the test in the JUnit
-report, and, where it has lost one, in pytest's summary of warnings. That is good news and no
-failure.
+Whether the installed Keras still has each defect is a property of the test in the JUnit report. A
+defect that Keras has lost is a warning in pytest's summary. It is good news and no failure.
 """
 
 import warnings
 
 import pytest
 
-from integration import stock_defects
-from integration.stock_defects import BACKEND, PROBES
+from integration.stock_defects import PROBES
+from integration.stock_defects.findings import BACKEND, as_json, from_json
+from integration.stock_defects.tables import markdown, report
 
 COSTLY = {"1a", "7a", "7b", "8"}  # subprocesses, several programs
 
@@ -43,12 +43,12 @@ def test_there_is_a_probe_for_each_defect():
 
 def test_the_table_shows_what_stock_and_ours_did():
     cheap = [p.run() for p in PROBES if p.number in ("5a", "5b", "9a", "9b")]
-    again = stock_defects.from_json(stock_defects.as_json(cheap))
+    again = from_json(as_json(cheap))
     assert again == cheap
-    lines = stock_defects.markdown({BACKEND: again}).split("\n\n")[0].splitlines()
+    lines = markdown({BACKEND: again}).split("\n\n")[0].splitlines()
     assert len(lines) == 2 + len(cheap)
     for finding, line in zip(cheap, lines[2:]):
         assert line.count(" | ") == lines[0].count(" | ")
         assert finding.defect in line and str(finding.ours) in line
         assert (f"**{finding.stock}**" in line) == finding.stock_has_it
-    assert all(finding.defect in stock_defects.report(cheap) for finding in cheap)
+    assert all(finding.defect in report(cheap) for finding in cheap)

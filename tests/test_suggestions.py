@@ -1,4 +1,4 @@
-"""Mistakes of newcomers: they work where they can, and otherwise the error says what to write."""
+"""Mistakes of newcomers work where they can. Otherwise the error says what to write."""
 
 import inspect
 

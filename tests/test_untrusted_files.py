@@ -1,7 +1,7 @@
-"""Configurations and files that somebody else wrote: nothing in them is run.
+"""Configurations and files that somebody else wrote: no code in them is run.
 
-What is damaged or belongs elsewhere is refused with an error, and the optimizer stays as it was.
-Checkpoints of TensorFlow 1 have their own tests of damage in test_checkpoint_errors.py.
+Damaged files and files of something else are refused with an error, and the optimizer stays as it
+was. Damaged checkpoints of TensorFlow 1 are in test_checkpoint_errors.py.
 """
 
 import base64
@@ -66,7 +66,7 @@ class Dangerous:
 @pytest.mark.formula
 @every_case("case")
 def test_no_argument_runs_what_it_holds(case, marker):
-    """Neither when it is read nor, where it passes for something, in a step."""
+    """Neither when it is read nor in a step, if it is taken for an argument."""
     names = {*case.own_arguments, "learning_rate", "row_variables", "weight_decay", "name"}
     right = keras.saving.serialize_keras_object(case.make())
     for name in names:
@@ -190,7 +190,7 @@ def test_damaged_layouts_of_state(built):
 
 @every_case("case")
 def test_state_with_one_entry_that_is_wrong(case):
-    """Each in turn: missing, of another shape, not numbers. Then the right state is loaded."""
+    """One entry is missing, of another shape, or no number. Then the right state is loaded."""
     runner = Runner(case.make(), {"kernel": np.ones((3, 2)), "embeddings": np.ones((4, 2))})
     optimizers = [runner.optimizer]
     while hasattr(optimizers[-1], "inner_optimizer"):

@@ -1,4 +1,4 @@
-"""A rule of one's own that is wrong: the error says what is wrong with it, compiled or not."""
+"""A wrong rule of a user: the error says what is wrong with it, compiled or not."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ import keras_tfopt
 
 
 def rule(**members):
-    """A class of optimizers with a slot, right but for what is given."""
+    """Return a class of optimizers with a slot, in which the given methods are wrong."""
     right = {
         "slots": lambda self, like: {"m": keras_tfopt.zeros(like)},
         "update": lambda self, g, x, s, t: (x - t.lr * g, {"m": s.m + g}),

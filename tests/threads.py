@@ -20,7 +20,7 @@ VALUES = {"k": np.linspace(-1, 1, 6).reshape(2, 3), "table/embeddings": np.ones(
 
 
 class Hub:
-    """A place where threads meet: each brings a value, and all get the list of values, by rank."""
+    """A place where threads meet. Each brings a value, and all get the list of values, by rank."""
 
     def __init__(self, size):
         self.size = size

@@ -34,7 +34,7 @@ FEW = 1024
 Table = tuple[int, int]
 
 # The layer and the optimizer
-SIDES: dict[str, tuple[Callable, Callable]] = {
+CONTENDERS: dict[str, tuple[Callable, Callable]] = {
     "ours": (keras_tfopt.layers.Embedding, lambda: keras_tfopt.LazyAdam(1e-3)),
     "stock": (keras.layers.Embedding, lambda: keras.optimizers.Adam(1e-3)),
     "stock layer": (keras.layers.Embedding, lambda: keras_tfopt.LazyAdam(1e-3)),
@@ -67,15 +67,15 @@ def draw(rng: np.random.Generator, kind: str, rows: int, count: int) -> np.ndarr
 class Training:
     """A model that has little but a table, and its steps."""
 
-    def __init__(self, side: str, table: Table, count: int, kind: str, jit: bool | str = "auto"):
-        layer, optimizer = SIDES[side]
+    def __init__(self, name: str, table: Table, count: int, kind: str, jit: bool | str = "auto"):
+        layer, optimizer = CONTENDERS[name]
         rng = np.random.default_rng(0)
         samples = count // LENGTH * STEPS
         self.x = draw(rng, kind, table[0], samples * LENGTH).reshape(samples, LENGTH)
         self.y = rng.standard_normal((samples, 1), dtype="float32")
         self.batch = count // LENGTH
         # Keras's take seconds, and differ less from each other.
-        self.steps = STEPS if side == "ours" else STEPS // 3
+        self.steps = STEPS if name == "ours" else STEPS // 3
         self.model = keras.Sequential(
             [
                 keras.layers.Input((LENGTH,), dtype="int32"),
@@ -146,9 +146,9 @@ def growth_over_ids(jit: bool | str, turns: int) -> list[dict]:
 
 def stock_layer(jit: bool | str, turns: int) -> dict:
     """Our optimizer with Keras's layer, and Keras's optimizer with the same."""
-    sides = ("stock layer", "stock")
-    times = measure({s: Training(s, USUAL, FEW, "zipf", jit) for s in sides}, turns)
-    found = {side: summary(times[side]) for side in sides}
+    both = ("stock layer", "stock")
+    times = measure({s: Training(s, USUAL, FEW, "zipf", jit) for s in both}, turns)
+    found = {name: summary(times[name]) for name in both}
     single = [a / b for a, b in zip(times["stock"], times["stock layer"])]
     found["stock / stock layer"] = summary(single)
     return found

@@ -1,9 +1,9 @@
 """Adam with slots of fewer bytes beside its float32: `python -m integration.benchmarks.state`.
 
-Steps of all sides take turns in one process. Memory is that of processes of their own, a side each:
-by how much they grow at most, without weights and gradients. That is the state and what a step
-needs while it runs, such as slots that are decoded. On JAX the programs that XLA has compiled are
-left out; TensorFlow does not tell them apart.
+Steps of all contenders take turns in one process. The memory of each is measured in a process of
+its own: by how much that grows at most, without weights and gradients. This is the state and what
+a step needs while it runs, such as slots that are decoded. On JAX the programs that XLA has
+compiled are left out; TensorFlow does not tell them apart.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from integration.benchmarks.shapes import WORK, Shapes
 
 STATUS = Path("/proc/self/status")
 STOCK = "keras.optimizers.Adam"
-SIDES: dict[str, Callable[[], Any]] = {
+CONTENDERS: dict[str, Callable[[], Any]] = {
     dtype: lambda dtype=dtype: keras_tfopt.Adam(
         contenders.LEARNING_RATE, epsilon=1e-7, slot_dtype=dtype
     )
     for dtype in ("float32", "bfloat16", "int8")
 }
-SIDES[STOCK] = lambda: keras.optimizers.Adam(contenders.LEARNING_RATE)
+CONTENDERS[STOCK] = lambda: keras.optimizers.Adam(contenders.LEARNING_RATE)
 SHAPES = ("one of 20M", "transformer")  # of WORK
 
 
@@ -52,11 +52,12 @@ def bytes_of_state(optimizer: Any) -> int:
     return sum(math.prod(v.shape) * dtype.itemsize for v, dtype in pairs)
 
 
-def memory(side: str, shapes: Shapes) -> dict[str, float]:
+def memory(name: str, shapes: Shapes) -> dict[str, float]:
     """Return the bytes of state per parameter, and by how many MB this process grows."""
-    contenders.of_keras(SIDES[side], [(128, 64), (8,)])()  # what compilers need stays with them
+    # Compilers keep some memory after the first step.
+    contenders.of_keras(CONTENDERS[name], [(128, 64), (8,)])()
     before = alive()
-    optimizer = SIDES[side]()
+    optimizer = CONTENDERS[name]()
     step = contenders.of_keras(lambda: optimizer, shapes)
     for _ in range(3):
         step()
@@ -91,27 +92,27 @@ def of_process(name: str) -> int:
     return 1024 * next((int(line.split()[1]) for line in lines if line.startswith(name + ":")), 0)
 
 
-def memory_elsewhere(side: str, work: str) -> dict[str, float]:
+def memory_elsewhere(name: str, work: str) -> dict[str, float]:
     """Return what `memory` finds in a process of its own."""
-    command = [sys.executable, "-m", "integration.benchmarks.state", "--memory", side]
+    command = [sys.executable, "-m", "integration.benchmarks.state", "--memory", name]
     done = subprocess.run([*command, "--work", work], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
-    """Return a row for each side."""
-    steps = {side: contenders.of_keras(make, shapes) for side, make in SIDES.items()}
+    """Return a row for each contender."""
+    steps = {name: contenders.of_keras(make, shapes) for name, make in CONTENDERS.items()}
     times = rounds_of(steps, budget)
     return [
         {
             "work": work,
-            "slots": side,
+            "slots": name,
             "parameters": parameters_of(shapes),
-            "rounds": len(times[side]),
-            "milliseconds": round(statistics.median(times[side]), 3),
-            "ratio_to_float32": ratio(times, side, "float32"),
+            "rounds": len(times[name]),
+            "milliseconds": round(statistics.median(times[name]), 3),
+            "ratio_to_float32": ratio(times, name, "float32"),
         }
-        for side in SIDES
+        for name in CONTENDERS
     ]
 
 
@@ -137,7 +138,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of rounds each")
     parser.add_argument("--work", nargs="*", choices=WORK, default=SHAPES, help="which variables")
-    parser.add_argument("--memory", choices=SIDES, help=argparse.SUPPRESS)  # for the processes
+    parser.add_argument("--memory", choices=CONTENDERS, help=argparse.SUPPRESS)  # for the processes
     options = parser.parse_args()
     if options.memory:
         print(json.dumps(memory(options.memory, WORK[options.work[0]]())))

@@ -33,7 +33,13 @@ from keras_tfopt.engine.gradients import clipped_by_global_norm
 from keras_tfopt.engine.groups import several_paths
 from keras_tfopt.engine.inspection import Describing, GroupTable
 from keras_tfopt.engine.keras_private import exempt_from_rematerialization, layers_below, layers_in
-from keras_tfopt.engine.lookup import forget_compiled, is_dense, look_up, share_rows
+from keras_tfopt.engine.lookup import (
+    divided_table,
+    forget_compiled,
+    is_dense,
+    look_up,
+    share_rows,
+)
 from keras_tfopt.engine.loss_scaling import LossScalingEngine
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.options import (
@@ -48,7 +54,7 @@ from keras_tfopt.engine.options import (
     own_parameters,
     tolerating,
 )
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, shards_of
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.selection import (
     check_built,
@@ -71,11 +77,13 @@ from keras_tfopt.engine.wrapping import WrappingEngine
 check_traceable = backend.check_traceable
 combine_rows = backend.combine_rows
 row_products = backend.row_products
+row_shards = backend.row_shards
 conditional = backend.conditional
 add_product = backend.add_product
 eigh = backend.eigh
 eigh_is_slow = backend.eigh_is_slow
 lerp = backend.lerp
+singular_values = backend.singular_values
 is_variable = backend.is_variable
 outside_compiler = backend.outside_compiler
 Steps = backend.Steps

@@ -56,6 +56,8 @@ class Provided:
     # slower by far than the backend's own routines.
     fused = True
     second_order = False
+    rows_alone = False
+    """Whether `update` looks at each row alone, though its scope is "variable"."""
     # Whether a gradient that is not finite would spoil the state for good.
     needs_finite = False
 

@@ -11,7 +11,7 @@ from keras import ops
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.rows import RowGradient, fits, is_looked_up
-from keras_tfopt.engine.state import Like, own_copy, widest
+from keras_tfopt.engine.state import Entry, Like, own_copy, widest
 
 _TINY = 1e-6  # gradients of smaller norm are not divided by it
 
@@ -170,6 +170,18 @@ def clipped_by_unit(gradient: Any, x: Any, most: float, epsilon: float = 1e-3) -
         return ops.where(of_g < limit, values, values * (limit / below))
 
     return _map(limited, gradient)
+
+
+def clip_units(incoming: Incoming, entries: Sequence[Entry]) -> Incoming:
+    """Return the gradients, clipped for each variable of which the entry has a limit."""
+    clipped = []
+    for g, variable, place, _ in zip(*incoming, strict=True):
+        entry = entries[place]
+        if entry.unit_limit is not None:
+            x = ops.cast(backend.read(variable), entry.like.dtype)
+            g = clipped_by_unit(g, x, entry.unit_limit)
+        clipped.append(g)
+    return incoming._replace(grads=clipped)
 
 
 def check(gradient: Any, variable: Any, like: Like) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,26 +25,27 @@ def scalar(value: Any, dtype: str) -> Any:
     return ops.convert_to_tensor(value, dtype)
 
 
+@dataclasses.dataclass
 class Rates:
     """The scalars of a step for variables of one rule, which may have several learning rates.
 
-    Args:
+    Attributes:
         together: Tensors by name: scalars, or vectors with a number for each of the rates.
         count: Number of learning rates.
     """
 
-    def __init__(self, together: dict[str, Any], count: int):
-        self.together, self._count = together, count
+    together: dict[str, Any]
+    count: int
 
     @functools.cached_property
     def each(self) -> list[dict[str, Any]]:
         """For each of the rates, scalars by name."""
-        if self._count == 1:
+        if self.count == 1:
             return [self.together]
         several = {n: ops.unstack(v) for n, v in self.together.items() if len(v.shape)}
         return [
             {**self.together, **{name: values[number] for name, values in several.items()}}
-            for number in range(self._count)
+            for number in range(self.count)
         ]
 
 

@@ -171,7 +171,8 @@ def torch_device() -> str:
 def set_torch_device_attribute() -> None:
     """Set the device that Keras looks up to None where it was never set, which means the same.
 
-    Dynamo of PyTorch 2.8 fails where it has to guard that an attribute is missing.
+    Each thread has its own. Dynamo of PyTorch 2.8 fails where it has to guard that an attribute is
+    missing.
     """
     if not hasattr(global_state.GLOBAL_STATE_TRACKER, "torch_device"):
         global_state.set_global_attribute("torch_device", None)

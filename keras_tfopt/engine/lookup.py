@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.keras_private import layers_in, read_uncast, table_of
-from keras_tfopt.engine.rows import deliver_rows
+from keras_tfopt.engine.rows import deliver_rows, divide_rows, shards_of
 
 
 def look_up(table: keras.Variable, ids: Any) -> Any:
@@ -23,7 +23,8 @@ def look_up(table: keras.Variable, ids: Any) -> Any:
     """
     if keras.backend.standardize_dtype(ids.dtype) not in ("int32", "int64"):
         ids = ops.cast(ids, "int32")
-    rows = table.shape[0]
+    shards = shards_of(table)
+    rows = table.shape[0] if shards is None else shards.rows
     limits = backend.limits(ids)
     if limits is not None and (limits[0] < -rows or limits[1] >= rows):
         wrong = limits[1] if limits[1] >= rows else limits[0]
@@ -42,6 +43,23 @@ def share_rows(layer: keras.layers.Embedding) -> None:
     table = table_of(layer)
     read_uncast(table)  # under mixed precision, Keras would cast all of it
     deliver_rows(table)
+
+
+def divided_table(layer: keras.layers.Embedding, shards: Any) -> keras.Variable:
+    """Return a new table of an embedding layer, of which a device or a worker has some rows."""
+    shape = (shards.here, layer.output_dim)
+    with keras.name_scope(layer.name, caller=layer):
+        table = keras.Variable(
+            shards.initializer(layer.embeddings_initializer, layer.output_dim),
+            shape=shape,
+            dtype=layer.variable_dtype,
+            autocast=False,  # under mixed precision, Keras would cast all of it
+            layout=shards.layout(shape),
+            name="embeddings",
+        )
+    deliver_rows(table)
+    divide_rows(table, shards)
+    return table
 
 
 def forget_compiled(model: keras.Model) -> None:

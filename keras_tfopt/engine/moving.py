@@ -127,7 +127,9 @@ def bind_rule(
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
-        kept = read_slots(kept_names, as_stored, kind.stored, kind.dtype)
+        kept = as_stored
+        if kind.stored:
+            kept = read_slots(kept_names, as_stored, kind.stored, kind.dtype)
         x = start = current_value(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
@@ -254,7 +256,7 @@ class Mover:
         """Make a step: clip, apply the rule, average, constrain."""
         own = self.optimizer
         if own.clips_units:
-            incoming = incoming._replace(grads=self._with_clipped_units(incoming))
+            incoming = gradients.clip_units(incoming, own._state.entries)
         if own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm:
             grads = gradients.clip_and_orient(own, incoming.grads)
             incoming = incoming._replace(grads=grads)
@@ -296,7 +298,7 @@ class Mover:
 
     def _apply_rule(self, incoming: Incoming) -> None:
         own = self.optimizer
-        updates = [self._update(*one) for one in zip(*incoming, strict=True)]
+        updates = list(map(self._update, *incoming))
         scalars: dict[tuple[str, int], Rates] = {}
         for update in updates:
             key = update.kind.dtype, update.kind.rule
@@ -359,17 +361,6 @@ class Mover:
         key = place if mode == "dense" else (place, mode, by_name)
         made = own._statics[key] = functools.partial(Update, *of_variable, rate=entry.rate)
         return made
-
-    def _with_clipped_units(self, incoming: Incoming) -> list[Any]:
-        """Return the gradients, those with a limit for their units clipped."""
-        clipped = []
-        for g, variable, place, _ in zip(*incoming, strict=True):
-            entry = self.optimizer._state.entries[place]
-            if entry.unit_limit is not None:
-                x = ops.cast(backend.read(variable), entry.like.dtype)
-                g = gradients.clipped_by_unit(g, x, entry.unit_limit)
-            clipped.append(g)
-        return clipped
 
     def _bound_norms(self, incoming: Incoming) -> None:
         """Scale variables down that have become larger than `max_norm` of their groups."""

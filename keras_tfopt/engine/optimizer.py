@@ -18,6 +18,7 @@ from keras_tfopt.engine.building import (
     path_of,
 )
 from keras_tfopt.engine.decoded_slot import seen, tensors
+from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
@@ -73,6 +74,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         likes = [describe(variable, type(self).__name__) for variable in variables]
         if self.built:
             return
+        check_divided(self, variables, likes)
         # Most models have no table; the default is there for those that have.
         usual: tuple = (None, [], DEFAULTS["row_variables"])
         chosen = any(choice not in usual for choice in self.choices().values())
@@ -94,6 +96,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         An optimizer inside must know them already, and they come in its order.
         """
         likes = [describe(variable, type(self).__name__) for variable in variables]
+        check_divided(self, variables, likes)
         self.check([*(entry.like for entry in self._state.entries), *likes])
         with backend.build_scope(self, variables):
             self._add_entries(list(variables), likes)
@@ -104,7 +107,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             self._trainable_variables_indices[self._var_key(variable)] = len(self._state.entries)
             self._trainable_variables.append(variable)
             entries.append(self._entry(variable, like))
-            self._state.entries.append(entries[-1])
+            self._state.add(entries[-1])
         return entries
 
     def entry_of(self, variable: Any) -> Entry:

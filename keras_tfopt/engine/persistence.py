@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.conversion import Saved, converted, without_scales
+from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
 
 LAYOUT = "layout"
@@ -68,6 +69,9 @@ class Persistent:
             store[LAYOUT] = np.frombuffer(text, dtype="uint8")
 
     def _array(self, variable: Any) -> np.ndarray:
+        parts = shards_of(variable)
+        if parts is not None:
+            return parts.read(variable)
         if self.shards is None:
             return variable.numpy()
         return np.array(ops.convert_to_numpy(self.shards.read(variable)))
@@ -168,10 +172,10 @@ class Persistent:
                 raise ValueError(
                     problem + f"position {position} is {there!r} there and {role!r} here"
                 )
-            if tuple(array.shape) != tuple(variable.shape):
+            if tuple(array.shape) != whole_shape(variable):
                 raise ValueError(
                     problem + f"position {position} ({role!r}) has shape {tuple(array.shape)} "
-                    f"there and {tuple(variable.shape)} here"
+                    f"there and {whole_shape(variable)} here"
                 )
         for variable, array, role in zip(variables, saved.arrays, roles, strict=True):
             if self.shards is not None and not self.shards.is_here(variable):
@@ -179,7 +183,8 @@ class Persistent:
             if unless_changed and _is_early(role):
                 if not np.isclose(variable.numpy(), array, rtol=1e-6, atol=0):
                     continue
-            variable.assign(own_copy(array))
+            parts = shards_of(variable)
+            variable.assign(own_copy(array if parts is None else parts.own(array)))
 
 
 _WAY_OUT = (

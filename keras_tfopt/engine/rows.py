@@ -126,6 +126,22 @@ def is_looked_up(variable: Any) -> bool:
     return getattr(variable, "is_looked_up", False)
 
 
+def divide_rows(variable: Any, shards: Any) -> None:
+    """Mark a table, or a slot with something for each of its rows, as one in parts."""
+    variable.row_shards = shards
+
+
+def shards_of(variable: Any) -> Any:
+    """Return how a table is divided by rows over devices or workers; None where it is whole."""
+    return getattr(variable, "row_shards", None)
+
+
+def whole_shape(variable: Any) -> tuple[int, ...]:
+    """Return the shape of a variable, or of the whole table of which this is a part."""
+    shards, shape = shards_of(variable), tuple(variable.shape)
+    return shape if shards is None else (shards.rows, *shape[1:])
+
+
 def sees_rows(slot: Slot, like: Like) -> bool:
     """Return whether a step on some rows sees those rows of a slot only, not all of it."""
     same = bool(like.shape) and tuple(slot.shape[:1]) == like.shape[:1]

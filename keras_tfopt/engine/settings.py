@@ -28,7 +28,8 @@ def compile_in_background(enabled: bool) -> None:
     Steps run operation by operation until compiled code is there. Both agree to rounding, so two
     runs may differ in the last place. Where runs must agree in all bits, or where steps are timed,
     pass False: then the first step compiles and takes seconds. It also does so after
-    `torch.use_deterministic_algorithms(True)`. On the other backends this changes nothing.
+    `torch.use_deterministic_algorithms(True)`, and in each of several processes of
+    `torch.distributed`. On the other backends this changes nothing.
 
     Args:
         enabled: Whether to compile in the background, in all threads from now on.

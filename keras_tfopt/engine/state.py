@@ -208,10 +208,16 @@ class State:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.has_resting = False
+        """Whether there are variables that take no steps."""
         self.shared: dict[str, Any] = {}
         """Variables of all variables of the model together, by name."""
         self.other: dict[str, Any] = {}
         """Bookkeeping, by what files call it."""
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.has_resting |= entry.rests
 
     @property
     def slot_names(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import path_of, prepare
 from keras_tfopt.engine.inspection import table
 from keras_tfopt.engine.optimizer import Optimizer
+from keras_tfopt.engine.rows import whole_shape
 from keras_tfopt.engine.selection import check_built
 
 
@@ -83,13 +84,14 @@ def _rows_of(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 def _row(path: str | None, name: str, state: Any) -> dict[str, Any]:
     dtype = keras.backend.standardize_dtype(state.dtype)
-    size = math.prod(state.shape) * np.dtype(dtype).itemsize
+    shape = whole_shape(state)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     split, part = backend.part_of(state)
     return {
         "variable": path,
         "state": name,
         "dtype": dtype,
-        "shape": tuple(state.shape),
+        "shape": shape,
         "split": split,
         "bytes": size,
         "bytes_here": round(size * part),

@@ -70,23 +70,16 @@ class Pipeline:
                 mover.refuse_unless_finite(grads, variables)
 
             # What Keras overwrites with its gradient takes no step, nor does what is frozen.
-            aside = [n for n, place in enumerate(places) if entries[place].rests]
-            over = [n for n in aside if entries[places[n]].overwritten]
-            overwritten = [grads[n] for n in over], [variables[n] for n in over]
-            if aside:
-                kept = [n for n in range(len(grads)) if n not in aside]
-                grads, variables = [grads[n] for n in kept], [variables[n] for n in kept]
-                places = [places[n] for n in kept]
+            overwritten: list[list[Any]] = []
+            if owner._state.has_resting:
+                over = [n for n, place in enumerate(places) if entries[place].overwritten]
+                moving = [n for n, place in enumerate(places) if not entries[place].rests]
+                overwritten = only(over, grads, variables)
+                grads, variables, places = only(moving, grads, variables, places)
 
             # Sum over replicas, then rows that repeat; ask wrappers whether to go on.
-            local = None
-            for stage, wrapper in enumerate(wrappers):
-                outermost = stage == 0 and not summed
-                local = wrapper.own_gradients(grads, outermost) if local is None else local
-            if local is not None:
-                grads = local
-            elif backend.has_replicas and not summed:
-                grads = backend.reduce_replicas(grads)
+            if backend.has_replicas:
+                grads = self._over_replicas(grads, summed)
             if rows:
                 refused = mover.refused_rows()
                 grads = [gradients.sum_repeated(g, refused) for g in grads]
@@ -99,25 +92,27 @@ class Pipeline:
             # Where workers share the state out, each goes on with its own variables.
             shards = owner.shards
             if shards is not None:
-                kept = [n for n, variable in enumerate(variables) if shards.is_here(variable)]
-                grads, variables = [grads[n] for n in kept], [variables[n] for n in kept]
-                places = [places[n] for n in kept]
+                own = [n for n, variable in enumerate(variables) if shards.is_here(variable)]
+                grads, variables, places = only(own, grads, variables, places)
 
             micro_steps, last = core.gradient_accumulation_steps, None
-            scalars: list[Known] = []
             unnamed = [None] * len(grads)
+            here = Incoming(grads, variables, places, unnamed)
+            scalars: list[Known] = []
+            before: list[Any] = []
+            inside = 0
             if wrappers or micro_steps:
                 done = ops.convert_to_tensor(core._iterations)
                 number = done // (micro_steps or 1) + 1
-                scalars = [wrapper.scalars_now(number, places) for wrapper in wrappers]
                 last = ops.equal((done + 1) % micro_steps, 0) if micro_steps else None
-            inside = 1 + max([n for n, w in enumerate(wrappers) if w.meets_workers()], default=-1)
-
-            here = Incoming(grads, variables, places, unnamed)
-            before = [wrapper.old_values(here) for wrapper in wrappers[: max(inside - 1, 0)]]
+            if wrappers:
+                scalars = [wrapper.scalars_now(number, places) for wrapper in wrappers]
+                meeting = [n for n, wrapper in enumerate(wrappers) if wrapper.meets_workers()]
+                inside = 1 + max(meeting, default=-1)
+                before = [wrapper.old_values(here) for wrapper in wrappers[: max(inside - 1, 0)]]
 
             def micro_step() -> None:
-                if over:
+                if any(overwritten):
                     mover.overwrite(*overwritten)
                 factor = core.loss_scale_factor
                 unscaled = grads if factor is None else [g / factor for g in grads]
@@ -156,6 +151,14 @@ class Pipeline:
             if writes:
                 backend.commit(writes)
             backend.keep_layouts(owner, variables)
+
+    def _over_replicas(self, grads: list[Any], summed: bool) -> list[Any]:
+        """Return the sums over the replicas, or what a wrapper takes of this one instead."""
+        for stage, wrapper in enumerate(self.wrappers):
+            own = wrapper.own_gradients(grads, outermost=stage == 0 and not summed)
+            if own is not None:
+                return own
+        return grads if summed else backend.reduce_replicas(grads)
 
     def _update(self, incoming: Incoming, known: list[Known], inside: int) -> None:
         """Move the variables by the gradients of a whole step, with the hooks around.
@@ -217,6 +220,11 @@ def are_all(optimizer: Any, variables: Any) -> bool:
         and len(variables) == len(known)
         and all(map(operator.is_, variables, known))
     )
+
+
+def only(places: Sequence[int], *lists: list[Any]) -> list[list[Any]]:
+    """Return of each list the members at these places."""
+    return [[members[place] for place in places] for members in lists]
 
 
 def both(first: Any, second: Any) -> Any:

@@ -203,8 +203,6 @@ def read_slots(
     names: Sequence[str], slots: Sequence[Any], stored: Sequence[Stored], dtype: str
 ) -> list[Any]:
     """Return the slots that a rule knows, in the dtype of its arithmetic."""
-    if not stored:
-        return list(slots)
     ways = {one.slot: one for one in stored}
     found, read = dict(zip(names, slots, strict=True)), []
     for name in names_without_scales(names, stored):
@@ -233,8 +231,6 @@ def written_slots(
         seeds: Of each slot, its number by `seed_of`.
         step: Number of the step.
     """
-    if not stored:
-        return dict(new)
     written = dict(new)
     for name, dtype, signed in stored:
         value = written.get(name)

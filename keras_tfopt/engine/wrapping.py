@@ -53,6 +53,8 @@ class Hooks(Constructed):
 
     sparse = "dense"
     needs_old = False
+    rows_alone = False
+    """Whether the hooks look at each row of a table alone."""
     by_rate = True
     """Whether `t` may differ between variables with different learning rates or weight decays."""
 

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_tfopt.distributed.exchanges import current
 from keras_tfopt.engine import (
+    divided_table,
     exempt_from_rematerialization,
     forget_compiled,
     is_dense,
     layers_in,
     look_up,
+    row_shards,
+    shards_of,
     share_rows,
 )
 from keras_tfopt.rule import register
@@ -48,6 +54,11 @@ class Embedding(keras.layers.Embedding):
     Args:
         input_dim: Integer > 0, the number of rows.
         output_dim: Integer > 0, the width of a row.
+        shard: Keyword only. "rows" divides the table, and its state, by rows over the devices of
+            a JAX mesh (`keras.distribution`), or over workers on PyTorch, whose optimizer is then a
+            `keras_tfopt.distributed.ShardedState`. A lookup exchanges ids and rows. Files are those
+            of the whole table. The user guide says which optimizers can move it. Defaults to None:
+            the table is whole.
         *args: All further arguments are those of `keras.layers.Embedding`.
         **kwargs: Likewise.
 
@@ -61,6 +72,9 @@ class Embedding(keras.layers.Embedding):
             XLA (`jit_compile=True`) gives the last row, JAX gives NaN. No row is touched then, and
             the next eager step with a row gradient, or `keras_tfopt.callbacks.RaiseSkipped`, says
             how many ids there were.
+        ValueError: with `shard`, where a table cannot be divided, when the layer is built: without
+            a `keras.distribution` on JAX, on TensorFlow, and for a number of rows that the devices
+            of a mesh do not divide. A layer that was loaded warns, and keeps its table whole.
 
     Half precision: under a mixed policy the rows are cast, not the table.
 
@@ -84,14 +98,28 @@ class Embedding(keras.layers.Embedding):
     layer is an error.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    built: bool
+    shard: str | None = None  # also of a layer that `swap_embeddings` has converted
+    _is_loaded = False
+
+    def __init__(self, *args: Any, shard: str | None = None, **kwargs: Any):
+        if shard not in (None, "rows"):
+            raise ValueError(f"Argument `shard` must be None or 'rows'. Received: {shard!r}")
+        self.shard = shard
         super().__init__(*args, **kwargs)
+        if shard is not None:
+            self._check_shard()
         # A lookup keeps nothing that could be computed again, and would lose its row gradients.
         exempt_from_rematerialization(self)
 
     def build(self, input_shape: Any = None) -> None:
         """Create the table."""
         if self.built:
+            return
+        shards = None if self.shard is None else self._row_shards()
+        if shards is not None:
+            self._embeddings = divided_table(self, shards)
+            self.built = True
             return
         super().build(input_shape)
         if self.quantization_mode is None:
@@ -102,6 +130,78 @@ class Embedding(keras.layers.Embedding):
         if self.lora_enabled or self.quantization_mode or not is_dense(inputs):
             return super().call(inputs)
         return ops.cast(look_up(self.embeddings, inputs), self.compute_dtype)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the whole table. Where workers have parts of it, all of them call this."""
+        shards = shards_of(self._embeddings) if self.built else None
+        if shards is None:
+            super().save_own_variables(store)
+        else:
+            store["0"] = shards.read(self._embeddings)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read the table, of which a worker takes its rows."""
+        shards = shards_of(self._embeddings) if self.built else None
+        if shards is None:
+            super().load_own_variables(store)
+            return
+        shapes = {key: tuple(store[key].shape) for key in store.keys()}
+        if shapes != {"0": (self.input_dim, self.output_dim)}:
+            raise ValueError(
+                f"The layer {self.name!r} takes a table of shape "
+                f"{(self.input_dim, self.output_dim)}. Received: {shapes}"
+            )
+        self._embeddings.assign(shards.own(np.asarray(store["0"])))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments; `shard` only if it was given, as Keras's layer has none."""
+        config = super().get_config()
+        return config if self.shard is None else {**config, "shard": self.shard}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Embedding:
+        """Return the layer. Where no table can be divided, it warns and keeps the table whole."""
+        layer = super().from_config(config)
+        layer._is_loaded = True
+        return layer
+
+    def enable_lora(self, *args: Any, **kwargs: Any) -> None:
+        """Add the matrices of low rank, unless the table is divided."""
+        if self.shard is not None:
+            raise ValueError("A table with shard='rows' takes no lora. Received: enable_lora(...)")
+        super().enable_lora(*args, **kwargs)
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Quantize the table, unless it is divided."""
+        if self.shard is not None:
+            raise ValueError("A table with shard='rows' cannot be quantized. Received: quantize(.)")
+        super().quantize(*args, **kwargs)
+
+    def _check_shard(self) -> None:
+        """Raise an error for arguments with which all devices would need all rows."""
+        given = {
+            "embeddings_regularizer": self.embeddings_regularizer,
+            "embeddings_constraint": self.embeddings_constraint,
+            "lora_rank": self.lora_rank,
+            "dtype": self.quantization_mode,
+        }
+        for argument, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    "With shard='rows', a layer sees the rows in the batch only, so that argument "
+                    f"`{argument}` cannot be used. Received: {value!r}"
+                )
+
+    def _row_shards(self) -> Any:
+        """Return how the table is divided here; None if it is whole."""
+        try:
+            return row_shards(self.input_dim, current())
+        except ValueError as error:
+            text = f"The layer {self.name!r} has shard='rows', but {error}"
+            if not self._is_loaded:
+                raise ValueError(f"{text}. Or leave `shard` out. Received: shard='rows'") from error
+            warnings.warn(f"{text}. It was loaded so, and keeps its table whole", stacklevel=3)
+            return None
 
 
 def swap_embeddings(model: keras.Model) -> keras.Model:

@@ -6,6 +6,9 @@ Both define the same names. Four are base classes, because state lives in differ
 around ours look for it, and a step is a list of operations. Elsewhere it is in a Keras optimizer,
 which makes the step.
 
+One class for both would need Keras optimizers in graphs, where Keras cannot make variables, or the
+slots of TensorFlow on other backends.
+
 The other names are functions of variables (`native`, `read`, `name_of`, `is_variable`,
 `make_variable`), of optimizers (`apart`, `form_of`, `rest_while_zero`, `outside_compiler`), and
 what else differs (`OptimizerBase`, `MODULES`, `log`, `problem_of`).

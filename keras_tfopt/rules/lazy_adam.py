@@ -59,6 +59,7 @@ class LazyAdam(Adam):
     """
 
     sparse = "rows"
+    rows_alone = True
 
     catch_up: bool = flag(default=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_number
-from keras_tfopt.engine import add_product
+from keras_tfopt.engine import add_product, singular_values
 
 NORMS = ("frobenius", "spectral", "schatten", "aol")
 
@@ -49,7 +49,7 @@ def orthogonalized(
 def _norm(x: Any, kind: str) -> Any:
     """Return a norm of each matrix, or a number for each of its rows."""
     if kind == "spectral":
-        return ops.svd(x, full_matrices=False, compute_uv=False)[:, :1, None]
+        return singular_values(x)[:, :1, None]
     if kind == "frobenius":
         return ops.sqrt(ops.sum(ops.square(x), axis=(1, 2), keepdims=True))
     product = x @ ops.transpose(x, (0, 2, 1))

@@ -27,6 +27,7 @@ class Decay(Wrapper):
     """Abstract: shrinks variables before the step of the optimizer inside."""
 
     sparse = "rows"
+    rows_alone = True
 
     weight_decay: Any = within(0)
     decay_variables: Any = field(check_choice, default=None)

@@ -44,6 +44,8 @@ class Lookahead(Wrapper):
     `keras.optimizers` and in TensorFlow 1.
     """
 
+    rows_alone = True
+
     sync_period: int = integer(1, default=6)
     slow_step_size: float = within(0, 1, default=0.5, fixed=True)
 

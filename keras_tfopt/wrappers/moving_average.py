@@ -70,6 +70,7 @@ class MovingAverage(Wrapper):
     """
 
     by_rate = False
+    rows_alone = True
 
     average_decay: Any = within(0, 1, default=0.9999)
     num_updates: Any = field(_check_num_updates, default=None)

@@ -51,6 +51,8 @@ class StochasticWeightAveraging(Wrapper):
     the weights that they were taken with; take them anew for the averages.
     """
 
+    rows_alone = True
+
     start_averaging: int = integer(0, default=0)
     average_period: int = integer(1, default=10)
 

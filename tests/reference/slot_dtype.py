@@ -75,3 +75,11 @@ def nearest(x):
     bits = np.asarray(x, "float32").view("uint32").astype("int64")
     up = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     return up.astype("uint32").view("float32")
+
+
+def sample(shape, signed=True, seed=0):
+    """Return numbers of all decades, some of them zero."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape) * 10.0 ** rng.integers(-8, 1, size=shape)
+    x = np.where(rng.random(shape) < 0.05, 0.0, x if signed else np.abs(x))
+    return x.astype("float32")

@@ -92,6 +92,17 @@ class Exchange:
             f"Received: {type(self).__name__} of {self.size} workers"
         )
 
+    def row_shards(self, rows: int) -> Any:
+        """Return how a table of so many rows is divided over the workers.
+
+        Raises:
+            ValueError: if workers of this engine divide no tables.
+        """
+        raise ValueError(
+            f"{type(self).__name__} of {self.size} workers divides no tables: connect workers on "
+            "PyTorch, or set a keras.distribution on JAX"
+        )
+
     def close(self) -> None:
         """End the connection."""
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tfopt.distributed.exchanges.workers import WorkersEngine
-from keras_tfopt.engine import Engine, WrappingEngine, innermost, parts, path_of
+from keras_tfopt.engine import Engine, RowGradient, WrappingEngine, innermost, parts, path_of
+from keras_tfopt.engine.building import describe
+from keras_tfopt.engine.divided import check_divided
+from keras_tfopt.engine.rows import shards_of
 
 
 class SharingEngine(WorkersEngine):
@@ -14,6 +17,7 @@ class SharingEngine(WorkersEngine):
 
     is_engine = True
     must_be_outermost = True
+    divides_tables = True
 
     def meets_workers(self) -> bool:
         """Return whether the workers exchange weights after a step."""
@@ -25,7 +29,9 @@ class SharingEngine(WorkersEngine):
             shards = self.exchange.shards()
             self._check_inner()
             self._check_unbuilt()
-            shards.assign(variables)
+            likes = [describe(variable, type(self).__name__) for variable in variables]
+            check_divided(self, variables, likes, together=True)
+            shards.assign([variable for variable in variables if shards_of(variable) is None])
             for part in parts(self):
                 part.shards = shards
         super().build(variables)
@@ -75,6 +81,12 @@ class SharingEngine(WorkersEngine):
     ) -> tuple[list[Any], Any, dict[str, Any]]:
         if self.shards is None:
             return grads, None, {}
+        for gradient, variable in zip(grads, variables, strict=True):
+            if shards_of(variable) is not None and not isinstance(gradient, RowGradient):
+                raise ValueError(
+                    f"The table {path_of(variable)!r} has shard='rows' and may be used for lookups "
+                    "only. Received: a dense gradient of it"
+                )
         inside = [p for p in parts(self.inner_optimizer) if isinstance(p, WrappingEngine)]
         everywhere = any(part.has("accept_step") for part in inside)
         return self.shards.mean_gradients(grads, variables, everywhere), None, {}
@@ -84,4 +96,5 @@ class SharingEngine(WorkersEngine):
         _, last = self._update_number()
         if last is None or bool(last):
             entries = [entry for entry in self._state.entries if not entry.rests]
-            self.shards.send_variables([entry.variable for entry in entries])
+            variables = [entry.variable for entry in entries]
+            self.shards.send_variables([v for v in variables if shards_of(v) is None])

@@ -14,6 +14,7 @@ from torch import distributed
 from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.processes import Processes
 from keras_tfopt.distributed.exchanges.torch_shards import TorchShards
+from keras_tfopt.distributed.exchanges.torch_tables import WorkerRows
 
 
 class TorchDistributed(Processes):
@@ -40,6 +41,9 @@ class TorchDistributed(Processes):
 
     def shards(self) -> TorchShards:
         return TorchShards(self)
+
+    def row_shards(self, rows: int) -> WorkerRows:
+        return WorkerRows(self, rows)
 
     def watch(self, exchange: Callable[[], Any]) -> None:
         """Run an exchange between the workers; an error names the one that is missing."""

@@ -12,6 +12,7 @@ from torch import distributed
 
 from keras_tfopt.engine import RowGradient
 from keras_tfopt.engine.gradients import sum_repeated
+from keras_tfopt.engine.rows import shards_of
 
 
 class TorchShards:
@@ -41,7 +42,8 @@ class TorchShards:
 
     def register(self, state: Any, variable: Any) -> None:
         """Note that a piece of state belongs to a variable."""
-        self._own(state, self.owner_of(variable))
+        if self.is_split(variable):
+            self._own(state, self.owner_of(variable))
 
     def owner_of(self, variable: Any) -> int:
         """Return the worker of a variable or of its state; this one, of what all workers have."""
@@ -67,10 +69,14 @@ class TorchShards:
     ) -> list[Any]:
         """Return mean gradients over the workers, of own variables or, if asked, of all.
 
-        Gradients of rows stay rows: those of all workers, which may repeat.
+        Gradients of rows stay rows: those of all workers, which may repeat. Those of tables that
+        are divided by rows are means already, of the rows that this worker has.
         """
         found = list(grads)
-        dense = [n for n, g in enumerate(grads) if not isinstance(g, RowGradient)]
+        divided = {n for n, variable in enumerate(variables) if shards_of(variable) is not None}
+        dense = [
+            n for n, g in enumerate(grads) if not isinstance(g, RowGradient) and n not in divided
+        ]
         owners = [self.owner_of(variable) for variable in variables]
 
         def exchange() -> None:
@@ -87,7 +93,7 @@ class TorchShards:
                     ):
                         found[n] = part
             for n, g in enumerate(grads):
-                if isinstance(g, RowGradient):
+                if isinstance(g, RowGradient) and n not in divided:
                     values = torch.cat(self._gathered(g.values)) / self.size
                     indices = torch.cat(self._gathered(g.indices))
                     if everywhere or owners[n] == self.rank:

@@ -19,11 +19,13 @@ from keras_tfopt.distributed.exchanges.replicas import ReplicaStates
 from keras_tfopt.distributed.exchanges.row_means import mean_gradient
 from keras_tfopt.engine import averages, gradients
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import describe, listed, path_of
+from keras_tfopt.engine.building import describe, listed
+from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.moving import Scalars, current_value
 from keras_tfopt.engine.nesting import innermost
+from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.step import Known
 from keras_tfopt.engine.wrapping import WrappingEngine, pipeline_of
@@ -71,6 +73,8 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
     moves_center = False
     # Whether gradients are averaged before the step; otherwise workers exchange after it.
     averages_gradients = False
+    # Whether tables may be divided by rows over the workers.
+    divides_tables = False
 
     def __init__(
         self, inner_optimizer: Any, exchange: Any = None, name: str | None = None, **base: Any
@@ -154,16 +158,17 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
     def _start_alike(self, variables: list[Any]) -> None:
         exchange = self.exchange
+        if exchange.size > 1 and not self.divides_tables:
+            refuse_divided(self, variables)
         if exchange.size == 1 or exchange.one_process:
             return
-        likes = [describe(variable, type(self).__name__) for variable in variables]
         resumes = self._waiting is not None
         mine = {
             "optimizer": type(self).__name__,
             "arguments": {**self.own_config(), "accumulation": self.gradient_accumulation_steps},
             "variables": [
-                [path_of(v).rsplit("/", 1)[-1], list(like.shape), str(v.dtype)]
-                for v, like in zip(variables, likes, strict=True)
+                [describe(v, type(self).__name__).name, list(whole_shape(v)), str(v.dtype)]
+                for v in variables
             ],
             "resumes": resumes,
         }
@@ -172,6 +177,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             check_same(json.loads(text), json.loads(texts[0]), rank)
         if resumes:
             return  # each worker goes on from where it was
+        variables = [variable for variable in variables if shards_of(variable) is None]
         with backend.build_scope(self, variables):
             arrays = exchange.broadcast([_array(variable) for variable in variables])
             # On worker 0 as well: all processes of a JAX program must run the same operations.

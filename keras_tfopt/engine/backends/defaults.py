@@ -37,6 +37,14 @@ def sharding_problem() -> str | None:
     )
 
 
+def row_shards(rows: int, exchange: Any) -> Any:
+    raise ValueError(
+        f"{keras.backend.backend()} divides no tables: set KERAS_BACKEND to jax, and a "
+        "keras.distribution; or to torch, with a process for each worker and "
+        "keras_tfopt.distributed.connect()"
+    )
+
+
 def keep_layouts(owner: Any, variables: Sequence[Any]) -> None:
     pass
 
@@ -85,6 +93,10 @@ def add_product(base: Any, beta: float, left: Any, right: Any, alpha: float) -> 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
     return keras.ops.eigh(matrix)
+
+
+def singular_values(matrix: Any) -> Any:
+    return keras.ops.svd(matrix, full_matrices=False, compute_uv=False)
 
 
 def eigh_is_slow() -> bool:

@@ -1,10 +1,9 @@
-"""The functions of `engine/backends/protocol.py` on JAX."""
+"""The functions of `engine/backends/protocol/` on JAX."""
 
 from keras_tfopt.engine.backends.defaults import (
     add_product,
     build_scope,
     combine_rows,
-    eigh,
     eigh_is_slow,
     is_variable,
     lerp,
@@ -18,6 +17,7 @@ from keras_tfopt.engine.backends.defaults import (
     set_random_state,
     without_gradients,
 )
+from keras_tfopt.engine.backends.jax.decompositions import eigh, singular_values
 from keras_tfopt.engine.backends.jax.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.jax.lookup import from_native, look_up
 from keras_tfopt.engine.backends.jax.loss import check_traceable, loss_and_gradients
@@ -32,6 +32,7 @@ from keras_tfopt.engine.backends.jax.rows import (
 )
 from keras_tfopt.engine.backends.jax.sharding import keep_layouts, part_of, sharding_problem
 from keras_tfopt.engine.backends.jax.steps import Steps
+from keras_tfopt.engine.backends.jax.tables import row_shards
 from keras_tfopt.engine.backends.jax.tracing import (
     asks_for_value,
     compilation,

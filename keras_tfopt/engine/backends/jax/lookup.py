@@ -7,6 +7,7 @@ the dense gradient then, and the compiler leaves it out. For others it is an ord
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any
 
@@ -16,16 +17,16 @@ from jax.custom_derivatives import SymbolicZero
 
 from keras_tfopt.engine.backends.jax.private import get_opaque_trace_state
 from keras_tfopt.engine.keras_private import get_stateless_scope
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, shards_of
 
 # {identity of a dense gradient: (weak reference to it, the (ids, values) it is the sum of)}
 NOTES: dict[int, tuple[weakref.ref, tuple[tuple[Any, Any], ...]]] = {}
 
 
 def look_up(table: Any, ids: Any) -> Any:
-    value, scope = table.value, get_stateless_scope()
+    value, scope, shards = table.value, get_stateless_scope(), shards_of(table)
     if scope is None:
-        return _look_up(value, ids)[0]
+        return _look_up(shards, value, ids)[0]
     # Several lookups in one table are a chain, in which each hands the table on to the next. Their
     # gradients are then summed here and not by JAX, whose sums have no notes. What happens in a
     # trace of its own, such as the body of a loop, is left to JAX.
@@ -33,7 +34,7 @@ def look_up(table: Any, ids: Any) -> Any:
     trace = get_opaque_trace_state()
     before = chain.get(id(table))
     goes_on = before is not None and before[0] == trace and before[1] is value
-    rows, handed_on = _look_up(before[2] if goes_on else value, ids)
+    rows, handed_on = _look_up(shards, before[2] if goes_on else value, ids)
     chain[id(table)] = trace, value, handed_on
     return rows
 
@@ -47,25 +48,35 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     return RowGradient.unchecked(jnp.concatenate(values), jnp.concatenate(ids), shape, named=False)
 
 
-@jax.custom_vjp
-def _look_up(table: Any, ids: Any) -> Any:
-    return jnp.take(table, ids, axis=0), table
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _look_up(shards: Any, table: Any, ids: Any) -> Any:
+    if shards is None:
+        return jnp.take(table, ids, axis=0), table
+    ids = shards.everywhere(jnp.where(ids < 0, ids + table.shape[0], ids))
+    return shards.take(table, ids), table
 
 
-def _forward(table: Any, ids: Any) -> Any:
-    ids = jnp.where(ids.value < 0, ids.value + table.value.shape[0], ids.value)
-    return (jnp.take(table.value, ids, axis=0), table.value), ids
+def _forward(shards: Any, table: Any, ids: Any) -> Any:
+    table, ids = table.value, jnp.where(ids.value < 0, ids.value + table.value.shape[0], ids.value)
+    if shards is None:
+        return (jnp.take(table, ids, axis=0), table), ids
+    ids = shards.everywhere(ids)
+    return (shards.take(table, ids), table), ids
 
 
-def _backward(ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, None]:
+def _backward(shards: Any, ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, None]:
     values, later = gradients  # of the rows, and of the table as it was handed on
     if isinstance(values, SymbolicZero):  # nothing depends on this lookup
         return later, None
     pieces: tuple[tuple[Any, Any], ...] | None = ()
     if isinstance(later, SymbolicZero):
         later = jnp.zeros(later.shape, later.dtype)
+        if shards is not None:
+            later = shards.divided(later)
     else:
         pieces = _pieces_of(later)
+    if shards is not None:  # the devices that have the rows need them
+        values = shards.everywhere(values)
     dense = later.at[ids].add(values, mode="drop")
     if pieces is not None:
         key = id(dense)

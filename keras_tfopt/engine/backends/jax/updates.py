@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from keras_tfopt.engine.backends.jax.sharding import (
     split_like_slots,
 )
 from keras_tfopt.engine.backends.jax.values import commit
+from keras_tfopt.engine.rows import shards_of
 from keras_tfopt.engine.state import Rows
 
 if TYPE_CHECKING:
@@ -47,10 +49,14 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
     in_shards = shards(engine)
     for update in updates:
-        if 0 in update.variable.shape and update.kind.mode in ("rows", "touched"):
+        in_rows, parts = update.kind.mode in ("rows", "touched"), None
+        if in_rows and 0 in update.variable.shape:
             continue
         values = [v.value for v in (update.variable, *update.slots)]
         known = update.scalars_in(scalars)
+        # Where a rule may see all rows, XLA finds out who needs what.
+        if in_rows and all(update.cut) and (engine.scope == "element" or engine.rows_alone):
+            parts = shards_of(update.variable)
         if update.kind.mode == "rows":
             if update.gradient.indices.shape[0] == 0 and all(update.cut):
                 continue  # else there is a slot that belongs to all rows
@@ -58,9 +64,15 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             step = _update_rows
             if engine.scope == "element" and isinstance(rows.values, jax.core.Tracer):
                 step = _update_rows_in_pieces
-            new = step(engine, update, rows.indices, rows.values, values, known)
+            run = functools.partial(step, engine, update)
+            if parts is not None:
+                run = functools.partial(parts.update_rows, run)
+            new = run(rows.indices, rows.values, values, known)
         elif update.kind.mode == "touched":
-            new = _update_touched(engine, update, values, known)
+            run = functools.partial(_update_touched, engine, update)
+            if parts is not None:
+                run = functools.partial(parts.update_touched, run)
+            new = run(update.gradient, update.mask, values, known)
         else:
             g = update.gradient
             if in_shards and engine.scope == "element":
@@ -153,7 +165,7 @@ def _update_rows(
         indices = pad(jnp.where(nonzero(g), indices, rows), rows)
         sorted_rows = {"unique_indices": True}
     new = []
-    if shards(engine):
+    if shards(engine) and shards_of(update.variable) is None:
         # Else the whole of it might be gathered, after an update in parts.
         x = rows_placed(update.variable, x) if cut[0] else x
     for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
@@ -188,13 +200,17 @@ def _update_rows_in_pieces(
 
 
 def _update_touched(
-    engine: Any, update: Update, values: list[Any], scalars: dict[str, Any]
+    engine: Any,
+    update: Update,
+    g: Any,
+    mask: Any,
+    values: list[Any],
+    scalars: dict[str, Any],
 ) -> list[Any]:
     """Update the rows in which a dense gradient is not zero, or that were named."""
-    g, rows = update.gradient, update.gradient.shape[0]
-    touched = nonzero(g)
-    if update.mask is not None:
-        touched |= update.mask
+    rows, touched = g.shape[0], nonzero(g)
+    if mask is not None:
+        touched |= mask
     if not isinstance(g, jax.core.Tracer):
         count = int(touched.sum())
         if not count and all(update.cut):

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_tfopt.engine.backends.jax.sharding import layout_of_shards, shards
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, shards_of
 
 
 def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
@@ -21,9 +21,24 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
         layout = variable._layout
     elif distribution is not None:
         layout = keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
+    parts = shards_of(variable)
+    if parts is not None and shape[:1] == (parts.rows,):
+        layout = parts.layout(shape)
     if shards(engine):
         layout = layout_of_shards(variable, layout, shape)
+    if layout is not None and not isinstance(options["initializer"], str):
+        options["initializer"] = Initial(options["initializer"])
     return engine.add_variable(layout=layout, **options)
+
+
+class Initial(keras.initializers.Initializer):
+    """A function as an initializer: Keras compiles that of large variables, if it is an object."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        return self.function(shape, dtype=dtype)
 
 
 def copy_of(variable: Any, dtype: str) -> Any:

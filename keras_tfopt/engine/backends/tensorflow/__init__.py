@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol.py` on TensorFlow."""
+"""The functions of `engine/backends/protocol/` on TensorFlow."""
 
 from keras_tfopt.engine.backends.defaults import (
     Steps,
@@ -10,9 +10,11 @@ from keras_tfopt.engine.backends.defaults import (
     lerp,
     part_of,
     random_state,
+    row_shards,
     run_in_pieces,
     set_random_state,
     sharding_problem,
+    singular_values,
     with_averages,
     without_gradients,
 )

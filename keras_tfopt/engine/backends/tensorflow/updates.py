@@ -126,7 +126,7 @@ def _run_whole(
     call, shared = group[0].call, None
     if in_plain.get() or not engine.fused:
         for update in group:
-            x, *slots = [read(v) for v in (update.variable, *update.slots)]
+            x, *slots = map(read, (update.variable, *update.slots))
             known = update.scalars_in(scalars)
             x, slots = call(update.gradient, x, slots, known, update.mask)
             commit(update.writes([x, *slots]))

@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol.py` on PyTorch."""
+"""The functions of `engine/backends/protocol/` on PyTorch."""
 
 from keras_tfopt.engine.backends.defaults import (
     Steps,
@@ -13,6 +13,7 @@ from keras_tfopt.engine.backends.defaults import (
     reduce_replicas,
     replicas,
     sharding_problem,
+    singular_values,
     with_averages,
 )
 from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
@@ -57,6 +58,7 @@ from keras_tfopt.engine.backends.torch.values import (
     part_of,
     random_state,
     row_products,
+    row_shards,
     set_random_state,
     take,
 )

@@ -25,6 +25,7 @@ from keras_tfopt.engine.backends.torch.private import (
     constant_hyperparameters,
     known_processor,
     look_for_no_symbolic_tensors,
+    trace_no_empty_module,
 )
 from keras_tfopt.engine.keras_private import set_torch_device_attribute
 
@@ -98,6 +99,7 @@ class Compiled:
     def _begin(self, args: tuple, in_background: bool) -> concurrent.futures.Future:
         """Start compiling for these arguments, or do it now."""
         examples = self._examples(*args)
+        set_torch_device_attribute()  # of this thread, as compiled code may look for it here
         self._is_from_background = in_background
         if in_background:
             return _worker().submit(self._compile, examples)
@@ -124,6 +126,7 @@ class Compiled:
             _is_compiling.set()
             try:
                 look_for_no_symbolic_tensors()
+                trace_no_empty_module()
                 compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
                 with torch.no_grad(), constant_hyperparameters(), known_processor():
                     set_torch_device_attribute()

@@ -8,16 +8,24 @@ import torch
 
 from keras_tfopt.engine.backends.torch.private import (
     empty_subclass,
+    in_data_parallel,
     replace_all,
     written_arguments,
 )
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, shards_of
 
 aten = torch.ops.aten
 
 
 def look_up(table: Any, ids: Any) -> Any:
-    value = table.value
+    value, shards = table.value, shards_of(table)
+    if shards is not None:
+        if shards.rows > torch.iinfo(ids.dtype).max:
+            ids = ids.long()
+        ids = torch.where(ids < 0, ids + shards.rows, ids)
+        if ids.device.type == "meta":  # where Keras tries shapes
+            return value.new_empty((*ids.shape, *value.shape[1:]), device="meta")
+        return _look_up_elsewhere(value, ids, shards)
     ids = torch.where(ids < 0, ids + value.shape[0], ids)
     if torch.is_grad_enabled() and value.requires_grad:
         return _look_up(value, ids)
@@ -43,6 +51,40 @@ class _Lookup(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         values = values.reshape(-1, *ctx.shape[1:])
         return LookupGradient([(ids.reshape(-1), values)], ctx.shape), None
+
+
+@torch.compiler.disable
+def _look_up_elsewhere(value: Any, ids: Any, shards: Any) -> Any:
+    if in_data_parallel():
+        raise ValueError(
+            "torch's DistributedDataParallel makes all variables equal on all workers, also the "
+            "rows of tables with shard='rows': use keras_tfopt.distributed.ShardedState instead"
+        )
+    return _DividedLookup.apply(value, ids, shards)
+
+
+class _DividedLookup(torch.autograd.Function):
+    """A lookup in a table of which each worker has some rows."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Any, ids: Any, shards: Any) -> Any:
+        distinct, where = torch.unique(ids, return_inverse=True)
+        places, counts, own = shards.ask(distinct)
+        rows = shards.answer(table.detach().index_select(0, places), counts, own)
+        ctx.save_for_backward(where, places)
+        ctx.shards, ctx.counts, ctx.own, ctx.shape = shards, counts, own, tuple(table.shape)
+        return torch.nn.functional.embedding(where, rows)
+
+    @staticmethod
+    @torch.compiler.disable
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, values: Any) -> tuple:
+        where, places = ctx.saved_tensors
+        values = values.reshape(-1, *ctx.shape[1:])
+        total = values.new_zeros((sum(ctx.own), *ctx.shape[1:]))
+        total.index_add_(0, where.reshape(-1), values)
+        means = ctx.shards.give_back(total, ctx.counts, ctx.own)
+        return DividedGradient([(places, means)], ctx.shape), None, None
 
 
 class LookupGradient(torch.Tensor):
@@ -82,7 +124,7 @@ class LookupGradient(torch.Tensor):
         return self.dense
 
     def _with(self, pieces: list[tuple[Any, Any]]) -> LookupGradient:
-        return LookupGradient(pieces, tuple(self.shape))
+        return type(self)(pieces, tuple(self.shape))
 
     @classmethod
     def __torch_dispatch__(
@@ -95,7 +137,7 @@ class LookupGradient(torch.Tensor):
         for one in written_arguments(function, args, LookupGradient):
             one.to_plain()
             one.pieces = None
-        args, kwargs = replace_all(LookupGradient, LookupGradient.to_plain, (args, kwargs))
+        args, kwargs = replace_all(LookupGradient, lambda one: one.to_plain(), (args, kwargs))
         return function(*args, **kwargs)
 
     # What reads memory past the dispatcher.
@@ -117,6 +159,20 @@ class LookupGradient(torch.Tensor):
 
     def __repr__(self, **kwargs: Any) -> str:
         return repr(self.to_plain())
+
+
+class DividedGradient(LookupGradient):
+    """The same for a table of which each worker has some rows: it is never dense."""
+
+    def to_plain(self) -> Any:
+        raise ValueError(
+            "The gradient of a table with shard='rows' is one of rows only: use an optimizer of "
+            "keras_tfopt whose row gradients touch rows only, inside of "
+            "keras_tfopt.distributed.ShardedState. Nothing has been changed"
+        )
+
+    def __repr__(self, **kwargs: Any) -> str:
+        return f"DividedGradient({tuple(self.shape)})"
 
 
 def _lazily(function: Any, args: tuple, kwargs: dict) -> LookupGradient | None:

@@ -98,6 +98,23 @@ def known_processor() -> Iterator[None]:
         cpu_vec_isa.valid_vec_isa_list = find
 
 
+@functools.cache
+def trace_no_empty_module() -> None:
+    """Give Inductor its empty module, which it would make once by tracing a function.
+
+    While `torch.fx` traces, it takes the calls of all modules, in all threads: a model that another
+    thread calls meanwhile ends with "NameError: module is not installed as a submodule". Sets
+    `torch._inductor.loop_body.InterpreterShim._dummy_gm`.
+    """
+    from torch._inductor.loop_body import InterpreterShim
+
+    if hasattr(InterpreterShim, "_dummy_gm"):
+        graph = torch.fx.Graph()
+        graph.output(graph.placeholder("x"))
+        empty = torch.fx.GraphModule({}, graph)
+        InterpreterShim._dummy_gm = staticmethod(lambda: empty)
+
+
 def compiling_alone() -> contextlib.AbstractContextManager:
     """Keep other threads from compiling, and from clearing what is compiled, in this context.
 
@@ -167,3 +184,10 @@ def indices_of(node: Any) -> Any:
         indices = node._saved_indices[0]
         return indices if indices is not None and not indices.dtype.is_floating_point else None
     return None
+
+
+def in_data_parallel() -> bool:
+    """Return whether this runs inside of a model's `DistributedDataParallel`."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel._active_ddp_module is not None

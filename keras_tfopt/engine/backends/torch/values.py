@@ -7,12 +7,31 @@ from typing import Any
 
 import keras
 import torch
+from torch import distributed
 
-from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
 
+def row_shards(rows: int, exchange: Any) -> Any:
+    if exchange.size > 1:
+        return exchange.row_shards(rows)
+    if distributed.is_available() and distributed.is_initialized():
+        if distributed.get_world_size() > 1:
+            raise ValueError(
+                "the workers are not connected: call keras_tfopt.distributed.connect() right after "
+                "the imports"
+            )
+    return None
+
+
 def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
+    parts = shards_of(variable)
+    if parts is not None:
+        state = engine.add_variable(**options)
+        if options["shape"][:1] == (parts.here,):
+            divide_rows(state, parts)
+        return state
     shards = engine.shards
     if shards is None or variable is None:
         return engine.add_variable(**options)
@@ -26,6 +45,9 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
 
 
 def part_of(variable: Any) -> tuple[str, float]:
+    parts = shards_of(variable)
+    if parts is not None:
+        return "axis 0", parts.here / parts.rows
     elsewhere = variable.value.device.type == "meta"
     return ("on another worker", 0.0) if elsewhere else ("whole", 1.0)
 

@@ -1,0 +1,113 @@
+"""One compiled step of an elementwise rule, in place, over flat tensors of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keras_tfopt.engine.backends.torch import compile as torch_compile
+from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.state import BLOCK
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.moving import Update
+
+CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
+PART = 1 << 19  # the same where compiled code makes two passes
+
+_compiled: dict[tuple, tuple[Callable, Callable]] = {}
+
+
+def flat_step(
+    engine: Any, update: Update, in_blocks: bool, dimensions: tuple[tuple[str, int], ...] | None
+) -> tuple[Callable, Callable]:
+    """Return the in-place step over flat tensors, compiled where possible, and in pieces.
+
+    Args:
+        engine: The optimizer.
+        update: One of those that are run.
+        in_blocks: Whether memory is a matrix of blocks.
+        dimensions: Scalars, and of each whether it is a vector with a number for each learning
+            rate; None where there is one learning rate.
+    """
+    value, kind, names = update.variable._value, update.kind, update.names
+    key = ("step", kind, names, value.dtype, value.device.type, in_blocks, dimensions)
+    if key not in engine._fast:
+        rule, changing = engine.rule_to_share(kind.rule)
+        shared = (*sharing_key(engine, rule, changing), *key)
+        if shared not in _compiled:
+            name = f"{type(rule).__name__}_step"
+            has_rates = dimensions is not None
+            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, engine.scope)
+        engine._fast[key] = _compiled[shared]
+    return engine._fast[key]
+
+
+def _compile(
+    call: Callable[..., tuple[Any, list[Any]]],
+    name: str,
+    in_blocks: bool,
+    has_rates: bool,
+    scope: str,
+) -> tuple[Callable, Callable]:
+    def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
+        def norm(values: Any) -> Any:
+            squares = values * values
+            if blocks is None:
+                whole = squares.shape[0] // BLOCK * BLOCK
+                sums = torch.sum(squares[:whole].view(-1, BLOCK), 1)
+                return torch.sqrt(torch.sum(sums) + torch.sum(squares[whole:]))
+            owner, zeros, _ = blocks
+            sums = zeros.index_add(0, owner, torch.sum(squares, 1))
+            return torch.sqrt(sums)[owner].unsqueeze(1)
+
+        if has_rates:  # a column for each scalar that is a vector
+            rates = blocks[2]
+            scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
+        y, changed = call(g, x, slots, scalars, None, norm)
+        x.copy_(y)
+        for slot, new in zip(slots, changed, strict=True):
+            if new is not None:
+                slot.copy_(new)
+
+    def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
+        if scope != "element" or blocks is not None:
+            step(g, x, slots, blocks, scalars)
+            return
+        length = CHUNK // BLOCK if g.ndim == 2 else CHUNK
+        parts = [tensor.split(length) for tensor in (g, x, *slots)]
+        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+            step(g_part, x_part, slot_parts, None, scalars)
+
+    def like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+        like = [tensor.new_ones(5000, *tensor.shape[1:]) for tensor in (g, x, *slots)]
+        return like[0], like[1], like[2:], None, scalars
+
+    def like_many_blocks(
+        g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]
+    ) -> tuple:
+        like = [tensor.new_ones(20, *tensor.shape[1:]) for tensor in (g, x, *slots)]
+        owner, zeros, rates = blocks
+        blocks = owner.new_zeros(20), zeros, None if rates is None else rates.new_zeros(20)
+        return like[0], like[1], like[2:], blocks, scalars
+
+    def alike(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+        return g.clone(), x.clone(), [slot.clone() for slot in slots], blocks, scalars
+
+    sums_blocks = in_blocks and scope != "element"  # which depends on their number
+    with_owners = in_blocks and has_rates
+    examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
+    compiled = torch_compile.Compiled(step, name, uncompiled, examples, checks=sums_blocks)
+    if not in_blocks or scope != "element" or has_rates:
+        return compiled, uncompiled
+
+    def in_parts(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
+        # A scale is known after a pass over its block. What the second pass needs of the first one
+        # lies in memory, which stays in the cache if there is little of it.
+        parts = [tensor.split(PART // BLOCK) for tensor in (g, x, *slots)]
+        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+            compiled(g_part, x_part, slot_parts, None, scalars)
+
+    return in_parts, uncompiled

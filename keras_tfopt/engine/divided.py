@@ -1,0 +1,81 @@
+"""Tables that are divided by rows: which optimizers can move them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tfopt.engine.averages import parts
+from keras_tfopt.engine.building import path_of
+from keras_tfopt.engine.rows import shards_of
+from keras_tfopt.engine.state import Like
+
+# Options that need a norm over rows of all workers. That over all variables is exchanged.
+NORMS = ("clipnorm", "clip_unitwise")
+
+
+def check_divided(
+    optimizer: Any, variables: Sequence[Any], likes: Sequence[Like], together: bool = False
+) -> None:
+    """Raise an error where an optimizer would have to see all rows of a table in parts.
+
+    With `together`, the workers are going to exchange what they have to.
+    """
+    for variable, like in zip(variables, likes, strict=True):
+        shards = shards_of(variable)
+        for part in parts(optimizer) if shards is not None else ():
+            problem = _problem(part, like) or (shards.between_workers and _between(part, together))
+            if problem:
+                raise ValueError(
+                    f"The table {path_of(variable)!r} has shard='rows', and {type(part).__name__} "
+                    f"{problem}"
+                )
+
+
+def _problem(part: Any, like: Like) -> str | None:
+    if not getattr(part, "is_engine", False):
+        return (
+            "needs its dense gradient: use an optimizer of keras_tfopt, see keras_tfopt.from_keras"
+        )
+    if hasattr(part, "inner_optimizer"):
+        return None
+    if part.scope == "model" or part.sparse != "rows" or not part.takes_rows(like):
+        return (
+            "needs its dense gradient: use a rule whose row gradients touch rows only, such as "
+            "LazyAdam, Adagrad or Ftrl"
+        )
+    return None
+
+
+def _between(part: Any, together: bool) -> str | None:
+    """Return why the rows cannot be on several workers, if so."""
+    if hasattr(part, "inner_optimizer"):
+        if part.rows_alone or getattr(part, "divides_tables", False):
+            return None
+        return "is a wrapper that may look at all rows: put none around the rule, or MovingAverage"
+    if part.shards is None and not together:
+        return (
+            "exchanges nothing between workers: write "
+            f"keras_tfopt.distributed.ShardedState({type(part).__name__}(...))"
+        )
+    if part.scope != "element" and not part.rows_alone:
+        return "looks at several rows together, which may be on other workers"
+    for option in NORMS:
+        if getattr(part, option) is not None:
+            return (
+                f"has {option}={getattr(part, option)!r}, a norm over rows of other workers, too: "
+                "use `global_clipnorm`"
+            )
+    if part.slot_dtype == "int8":
+        return "has slot_dtype='int8', which workers do not exchange: use 'bfloat16'"
+    return None
+
+
+def refuse_divided(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raise an error for such a table, where all workers are to have the same variables."""
+    for variable in variables:
+        if shards_of(variable) is not None:
+            raise ValueError(
+                f"The table {path_of(variable)!r} has shard='rows', and {type(optimizer).__name__} "
+                "makes variables equal on all workers: use keras_tfopt.distributed.ShardedState"
+            )

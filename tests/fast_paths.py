@@ -1,0 +1,29 @@
+"""Variables and optimizers for tests of compiled paths, and a short training of them."""
+
+import keras
+import numpy as np
+
+import keras_tfopt
+
+SHAPES = [(7, 5), (5,), (), (400, 400), (3, 2, 2), (1,), (0, 4)]  # the fourth is large for torch
+OPTIMIZERS = {
+    "momentum": lambda: keras_tfopt.Momentum(0.1, nesterov=True),
+    "adam_decayed": lambda: keras_tfopt.Adam(0.01, weight_decay=0.1),
+    "lars": lambda: keras_tfopt.LARS(1.0, eeta=0.1, skip_list=["v1"]),
+}
+
+
+def variables(dtype="float32"):
+    random = np.random.default_rng(0)
+    return [
+        keras.Variable(random.standard_normal(s), name=f"v{i}", dtype=dtype)
+        for i, s in enumerate(SHAPES)
+    ]
+
+
+def train(optimizer, values, steps=3, shapes=SHAPES):
+    random = np.random.default_rng(1)
+    for _ in range(steps):
+        optimizer.apply([random.standard_normal(s).astype("float32") for s in shapes], values)
+    state = [v for e in optimizer._state.entries for v in e.slots.values()]
+    return [keras.ops.convert_to_numpy(keras.ops.cast(v, "float32")) for v in [*values, *state]]

@@ -1,0 +1,49 @@
+"""What a program may do while PyTorch compiles a rule in the background."""
+
+import pytest
+
+from tests.programs import output_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.backends("torch", reason="the others compile in the foreground"),
+]
+
+# While `torch.fx` traces a function, it takes the calls of all modules, in all threads. Here it
+# works slowly, so that modules are called meanwhile.
+CALLS_MODULES = """
+import threading
+import time
+
+import torch
+from torch.fx import Tracer
+
+import keras_tfopt
+from keras_tfopt.engine.backends.torch import compile as torch_compile
+from tests.test_fast_paths import train, variables
+
+create_arg, traced = Tracer.create_arg, set()
+
+
+def slowly(self, argument):
+    traced.add(threading.current_thread())
+    time.sleep(0.01)
+    return create_arg(self, argument)
+
+
+Tracer.create_arg = slowly
+values, optimizer = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
+train(optimizer, values, steps=1)
+compiling = torch_compile._worker().submit(print)  # done after the rule
+module = torch.nn.Linear(2, 2)
+while not compiling.done():
+    module(torch.ones(2))
+train(optimizer, values, steps=1)
+print(torch_compile.report(optimizer), "traced in", len(traced), "thread")
+assert threading.current_thread() not in traced
+"""
+
+
+def test_modules_are_called_while_a_rule_is_compiled():
+    text = output_of("-c", CALLS_MODULES, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+    assert "compiled by torch.compile" in text and text.rstrip().endswith("traced in 1 thread")

@@ -1,0 +1,46 @@
+"""Decompositions of several batches of matrices at once."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_tfopt.engine import eigh, singular_values
+from tests.programs import output_of
+from tests.stepping import BACKEND, to_numpy
+
+RANDOM = np.random.default_rng(0)
+MATRICES = RANDOM.standard_normal((2, 3, 5, 4))
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 5, 4), (2, 3, 5, 4)], ids=str)
+def test_batches_are_decomposed_as_by_numpy(shape):
+    given = MATRICES[(0,) * (4 - len(shape))]
+    found = to_numpy(singular_values(ops.convert_to_tensor(given)))
+    np.testing.assert_allclose(found, np.linalg.svd(given, compute_uv=False), rtol=1e-12)
+    square = given @ np.swapaxes(given, -1, -2)
+    values, vectors = map(to_numpy, eigh(ops.convert_to_tensor(square)))
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(square), atol=1e-12)
+    np.testing.assert_allclose(square @ vectors, vectors * values[..., None, :], atol=1e-12)
+
+
+TRAINS = """
+import keras
+import numpy as np
+
+import keras_tfopt
+
+widths = (128, 200, 96, 256, 64, 10)
+model = keras.Sequential([keras.Input((64,)), *map(keras.layers.Dense, widths)])
+optimizer = keras_tfopt.DistributedShampoo(
+    beta_2=0.99, epsilon=1e-8, max_preconditioner_dim=128, precondition_frequency=1
+)
+model.compile(optimizer, "mse")
+x = np.random.default_rng(0).standard_normal((256, 64)).astype("float32")
+model.fit(x, x[:, :10], batch_size=32, verbose=0)
+print("trained", int(optimizer.iterations))
+"""
+
+
+@pytest.mark.slow
+def test_decompositions_of_a_step_do_not_wait_for_each_other():
+    assert "trained 8" in output_of("-c", TRAINS, KERAS_BACKEND=BACKEND, timeout=300)

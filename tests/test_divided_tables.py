@@ -1,0 +1,349 @@
+"""A table in parts on devices or workers gives what the whole table gives on one.
+
+tests/mesh_table_worker.py trains on JAX, tests/worker_table_worker.py on PyTorch, in processes of
+their own; here their results are judged.
+"""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tfopt.distributed import Exchange
+from keras_tfopt.layers import Embedding, swap_embeddings
+from tests import worker_processes
+from tests.test_sharded_state import difference
+
+on_jax = [
+    pytest.mark.backends("jax", reason="tables are divided over a mesh of JAX"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("mesh_tables"),
+]
+on_torch = [
+    pytest.mark.backends("torch", reason="tables are divided over workers on PyTorch"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("worker_tables"),
+]
+TOLERANCE = 2e-6
+# Between devices, products are added up in another order; bfloat16 has 8 bits.
+ROUNDED = 4e-3
+FOUR = ["LazyAdam", "catch_up", "Adagrad", "Ftrl", "clipped", "accumulation", "ema"]
+FOUR += ["shard_state", "int8", "clipping", "NormalizedSGD", "MovingAverage"]
+SLOTS = {"Adagrad": 1, "catch_up": 3, "accumulation": 4, "ema": 3, "NormalizedSGD": 0}
+SLOTS |= {"MovingAverage": 3}
+ELSEWHERE = {"one": 1.0, "two": 0.5, "mesh": 0.5, "bfloat16": 0.25, "twice": 0.25}
+ELSEWHERE |= {"eager": 0.25}
+MESH_RUNS = {f"four/{run}": 0.25 for run in FOUR}
+MESH_RUNS |= {f"{place}/LazyAdam": part for place, part in ELSEWHERE.items()}
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mesh_tables")
+    arguments = "tests.mesh_table_worker", folder / "out.json", folder
+    ended = worker_processes.run_alone(*arguments, limit=600)
+    assert ended.status == 0, ended.text[-4000:]
+    return json.loads((folder / "out.json").read_text())
+
+
+def found(results, name):
+    result = results[name]
+    assert not (isinstance(result, dict) and "error" in result), result["error"]
+    return result
+
+
+class TestOnAMesh:
+    pytestmark = on_jax
+
+    @pytest.mark.parametrize("run", MESH_RUNS)
+    def test_same_as_a_whole_table(self, run, mesh):
+        """Weights, slots, losses and predictions; rows in no batch rest."""
+        one = found(mesh, run)
+        tolerance = ROUNDED if run.startswith("bfloat16") else TOLERANCE
+        assert one["moved"] > 0.01
+        assert one["difference"] <= tolerance and one["predicted"] <= tolerance
+        assert one["rested"] and one["in_layout"]
+
+    @pytest.mark.parametrize("run", MESH_RUNS)
+    def test_memory_of_a_device(self, run, mesh):
+        one = found(mesh, run)
+        assert one["part"] == MESH_RUNS[run]
+        assert one["slots"] == SLOTS.get(run.split("/")[1], 2)
+
+    def test_ids_and_rows_are_exchanged_and_nothing_of_the_size_of_the_table(self, mesh):
+        """16 samples of 4 ids, rows of 8 numbers: what is exchanged, and all arrays there are."""
+        one = found(mesh, "exchanged")
+        of_rows = [row for row in one["exchanged"] if row[0] != "all-reduce"]
+        assert of_rows == [
+            ["all-gather", "f32", [16, 32]],  # gradients
+            ["all-gather", "s32", [16, 4]],  # ids
+            ["reduce-scatter", "f32", [16, 8]],  # rows, those of a device
+        ]
+        whole = [shape for shape in one["shapes"] if shape[0] == 40]
+        assert not whole and [10, 8] in one["shapes"]
+
+    def test_saved_files_travel(self, mesh):
+        places = found(mesh, "saved")
+        assert places["weights"] == 0  # of a file with a whole table
+        for name, part in (("none", 1.0), ("two", 0.5), ("four", 0.25)):
+            difference, here, warned = places[name]
+            assert difference <= TOLERANCE and here == part
+            assert bool(warned) == (name == "none")
+
+    def test_a_large_table_starts_as_a_whole_one(self, mesh):
+        assert found(mesh, "large") == [0, [2**17, 32]]
+
+    def test_ids_out_of_range_are_nan_in_compiled_code(self, mesh):
+        whole, divided = found(mesh, "outside")
+        assert whole == divided and [n for n, nan in enumerate(divided) if nan] == [0, 5]
+
+    @pytest.mark.parametrize(
+        ("what", "error"),
+        [
+            ("no distribution", "has shard='rows', but there is no keras.distribution"),
+            ("no axis", "the mesh has no axis 'data' for data, only ['batch', 'model']"),
+            ("rows", "cannot have equal parts of 41 rows: make it 44 rows"),
+            ("many", "a table has 2000000000 rows at most: make it two tables"),
+            ("dense", "and Adam needs its dense gradient: use a rule whose row gradients"),
+            ("model", "and GGT needs its dense gradient"),
+            ("inside", "and Adam needs its dense gradient: use an optimizer of keras_tfopt"),
+            ("ids", "the table 'table/embeddings' has 40 rows. Received: id 40"),
+            ("apart", "there are 4 workers that train apart"),
+        ],
+    )
+    def test_refused(self, what, error, mesh):
+        texts = found(mesh, "refused")
+        assert error in texts[what]
+        assert not texts["changed"] and not texts["built"]
+
+
+WORKER_RUNS = ["LazyAdam", "catch_up", "Adagrad", "Ftrl", "clipped", "accumulation", "ema"]
+WORKER_RUNS += ["MovingAverage", "Lookahead", "twice", "scaled"]
+# Of tests/worker_table_worker.py.
+ROWS, WIDTH, DISTINCT = 42, 8, 32
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    """{(size, rank): {run: arrays}}; the run "facts" has numbers and texts."""
+    folder, found = tmp_path_factory.mktemp("worker_tables"), {}
+    for size in (2, 4, 1):
+        names = ["Adagrad"] if size == 4 else []
+        module = "tests.worker_table_worker", folder, *names
+        if size > 1:
+            ended = worker_processes.run(*module, workers=size, limit=600)
+        else:
+            ended = [worker_processes.run_alone(*module, limit=600)]
+        for rank, process in enumerate(ended):
+            assert process.status == 0, process.text[-4000:]
+            arrays = found[size, rank] = {}
+            with np.load(folder / f"{size}_{rank}.npz") as file:
+                for key, array in file.items():
+                    if key == "facts":
+                        arrays["facts"] = json.loads(str(array))
+                        continue
+                    run, number = key.split("/")
+                    arrays.setdefault(run, {})[int(number)] = array
+    return found
+
+
+def arrays_of(results, size, rank, run):
+    arrays = results[size, rank]
+    assert run in arrays, arrays["facts"].get(run)
+    return arrays[run]
+
+
+class TestOnWorkers:
+    pytestmark = on_torch
+
+    @pytest.mark.parametrize("run", WORKER_RUNS)
+    def test_same_as_one_worker(self, run, workers):
+        """Weights, whole state and losses, on both workers."""
+        one = arrays_of(workers, 1, 0, run)
+        for rank in range(2):
+            assert difference(arrays_of(workers, 2, rank, run), one) <= TOLERANCE
+
+    def test_on_four_workers(self, workers):
+        one = arrays_of(workers, 1, 0, "Adagrad")
+        for rank in range(4):
+            assert difference(arrays_of(workers, 4, rank, "Adagrad"), one) <= TOLERANCE
+
+    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4)])
+    def test_saved_files_travel(self, size, saved_by, workers):
+        expected = arrays_of(workers, 1, 0, "from_1")
+        before = arrays_of(workers, 1, 0, "MovingAverage")
+        assert max(np.max(np.abs(before[n] - expected[n])) for n in before) > 0.01
+        for rank in range(size):
+            assert difference(arrays_of(workers, size, rank, f"from_{saved_by}"), expected) <= (
+                TOLERANCE
+            )
+
+    def test_memory_of_a_worker(self, workers):
+        """Of 42 rows, four workers have 11 at most."""
+        whole = workers[1, 0]["facts"]["bytes"]
+        for size, most in ((2, 0.5), (4, 11 / 42)):
+            parts = [workers[size, rank]["facts"]["bytes"] for rank in range(size)]
+            for run in parts[0]:
+                name = "MovingAverage" if run.startswith("from") else run
+                assert max(part[run] for part in parts) <= most * whole[name] + 1e-9
+                assert sum(part[run] for part in parts) == whole[name]
+
+    def test_described_as_a_whole(self, workers):
+        """Shape and bytes are those of all workers together."""
+        (shape, split, size, here), _ = workers[2, 0]["facts"]["described"]
+        assert (shape, split, size, here) == ([ROWS, WIDTH], "axis 0", 1344, 672)
+
+    @pytest.mark.parametrize("size", [2, 4])
+    def test_bytes_that_are_exchanged(self, size, workers):
+        """A worker sends ids once, rows and gradients to others, and each distinct id once."""
+        away = DISTINCT * (size - 1) // size
+        for rank in range(size):
+            assert workers[size, rank]["facts"]["exchanged"] == {
+                "counts": 8 * (size - 1),
+                "int32": 4 * away,
+                "float32": 2 * 4 * WIDTH * away,
+            }
+
+    def test_workers_draw_different_rows(self, workers):
+        assert workers[2, 0]["facts"]["drawn"] == ROWS
+
+    @pytest.mark.parametrize(
+        ("what", "error"),
+        [
+            ("alone", "write keras_tfopt.distributed.ShardedState(LazyAdam(...))"),
+            ("dense", "and Adam needs its dense gradient: use a rule whose row gradients"),
+            ("SyncReplicas", "makes variables equal on all workers: use keras_tfopt.distributed"),
+            ("rows together", "NormalizedSGD looks at several rows together"),
+            ("clipnorm", "has clipnorm=1.0, a norm over rows of other workers, too"),
+            ("int8", "has slot_dtype='int8', which workers do not exchange"),
+            ("wrapper", "VariableClipping is a wrapper that may look at all rows"),
+            ("keras", "is one of rows only: use an optimizer of keras_tfopt"),
+            ("ids", "the table 'table/embeddings' has 42 rows. Received: id 42"),
+            ("few", "2 workers cannot each have a part of 1 rows"),
+            ("initializer", "GlorotUniform draws numbers by the size of a table"),
+            ("DistributedDataParallel", "use keras_tfopt.distributed.ShardedState instead"),
+        ],
+    )
+    def test_refused(self, what, error, workers):
+        text, changed, built = workers[2, 0]["facts"]["refused"][what]
+        assert error in text
+        assert not changed and not built
+
+
+@pytest.mark.backends("tensorflow", reason="the others divide tables")
+def test_tensorflow_refuses():
+    with pytest.raises(ValueError, match="tensorflow divides no tables: set KERAS_BACKEND to jax"):
+        Embedding(8, 4, shard="rows").build()
+
+
+@pytest.mark.backends("tensorflow", "jax", reason="one worker of PyTorch has the whole table")
+def test_a_loaded_layer_keeps_its_table_whole():
+    config = {**Embedding(8, 4).get_config(), "shard": "rows"}
+    layer = Embedding.from_config(config)
+    with pytest.warns(UserWarning, match="It was loaded so, and keeps its table whole"):
+        layer.build()
+    assert layer.embeddings.shape == (8, 4)
+    assert layer.get_config()["shard"] == "rows"
+
+
+@pytest.mark.backends("torch", reason="other backends need several devices")
+def test_one_worker_has_the_whole_table():
+    layer = Embedding(8, 4, shard="rows")
+    layer.build()
+    assert layer.embeddings.shape == (8, 4)
+
+
+@pytest.mark.backends("torch", reason="rows beyond int32 are for workers on PyTorch")
+def test_ids_beyond_int32(monkeypatch):
+    """The second of two workers has the rows from 5 * 10^9 on; the first asks for the same ids."""
+    import torch
+
+    from keras_tfopt.distributed.exchanges.torch_tables import WorkerRows
+
+    class Second(Exchange):
+        rank, size = 1, 2
+
+        def watch(self, exchange):
+            exchange()
+
+    def all_to_all(output, values, output_counts=None, counts=None):
+        own = values[1:] if counts is None else values[counts[0] :]  # what is for this worker
+        output.copy_(torch.cat([own, own]))
+
+    monkeypatch.setattr(torch.distributed, "all_to_all_single", all_to_all)
+    shards = WorkerRows(Second(), 10**10)
+    places, counts, own = shards.ask(torch.tensor([3, 5 * 10**9, 10**10 - 1]))
+    assert shards.here == 5 * 10**9 and counts == [2, 2] and own == [1, 2]
+    assert places.tolist() == [0, 5 * 10**9 - 1, 0, 5 * 10**9 - 1]
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("shard", ["columns", True, 4])
+def test_another_word(shard):
+    with pytest.raises(ValueError, match=f"`shard` must be None or 'rows'. Received: {shard!r}"):
+        Embedding(8, 4, shard=shard)
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("embeddings_regularizer", "l2"), ("embeddings_constraint", "unit_norm"), ("lora_rank", 2)],
+)
+def test_arguments_that_need_all_rows(argument, value):
+    with pytest.raises(ValueError, match=f"argument `{argument}` cannot be used"):
+        Embedding(8, 4, shard="rows", **{argument: value})
+
+
+@pytest.mark.spread
+def test_not_given_is_not_in_the_configuration():
+    """Keras's layer has no such argument, and `swap_embeddings` goes both ways by files."""
+    assert "shard" not in Embedding(8, 4).get_config()
+    assert keras.layers.Embedding.from_config(Embedding(8, 4).get_config()).input_dim == 8
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(8, 4)])
+    assert "shard" not in swap_embeddings(model).layers[-1].get_config()
+
+
+# ---- The arithmetic of the documentation ---------------------------------------------------------
+
+
+def bytes_of_a_step(ids, columns, parts, by_all):
+    """Bytes that each of some devices sends: ids, rows, gradients; to the owners, or by all."""
+    there = (parts - 1) / parts
+    of_ids, of_rows = 4 * ids * there, 4 * columns * ids * there
+    return (of_ids + 2 * of_rows) if by_all else (of_ids + 2 * of_rows) / parts
+
+
+class TestArithmetic:
+    """docs/user_guide/embeddings.md says what a step exchanges for 10^10 rows."""
+
+    def test_of_the_documentation(self):
+        rows, columns, ids, parts = 10**10, 64, 65536, 64
+        assert rows * columns * 4 * 2 / 1e12 == pytest.approx(5.1, abs=0.1)  # TB with Adagrad
+        assert rows * columns * 4 * 2 / parts / 1e9 == 80  # GB on a device
+        by_all = bytes_of_a_step(ids, columns, parts, True) / 1e6
+        to_owners = bytes_of_a_step(ids, columns, parts, False) / 1e6
+        assert round(by_all, 1) == 33.3 and round(to_owners, 2) == 0.52
+
+    @pytest.mark.backends("torch", reason="workers on PyTorch send to the owners")
+    @pytest.mark.slow
+    @pytest.mark.xdist_group("worker_tables")
+    @pytest.mark.parametrize("size", [2, 4])
+    def test_of_workers(self, size, workers):
+        """There, all distinct ids of all workers are `size` times those of one."""
+        sent = workers[size, 0]["facts"]["exchanged"]
+        expected = bytes_of_a_step(size * DISTINCT, WIDTH, size, False)
+        assert sent["int32"] + sent["float32"] == expected
+
+    @pytest.mark.backends("jax", reason="devices of a mesh send to all")
+    @pytest.mark.slow
+    @pytest.mark.xdist_group("mesh_tables")
+    def test_of_a_mesh(self, mesh):
+        """By ring algorithms, from the shapes in the compiled step."""
+        parts, sent = 4, 0
+        for name, _, shape in found(mesh, "exchanged")["exchanged"]:
+            whole = 4 * math.prod(shape) * (parts if name == "reduce-scatter" else 1)
+            if name != "all-reduce":  # which is of other weights
+                sent += whole * (parts - 1) / parts
+        assert sent == bytes_of_a_step(64, 8, parts, True)

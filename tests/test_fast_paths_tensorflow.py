@@ -1,0 +1,112 @@
+"""Rules that XLA compiles inside a step of TensorFlow: what is compiled, and who shares it."""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.fast_paths import OPTIMIZERS, SHAPES, train, variables
+from tests.stepping import to_numpy
+
+pytestmark = pytest.mark.backends("tensorflow", reason="the inner XLA function is TensorFlow's")
+
+
+def compiled_functions(optimizer):
+    return [f for key, f in optimizer._fast.items() if key[0] == "whole"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_rule_runs_in_an_xla_compiled_function(name):
+    import tensorflow as tf
+
+    optimizer, values = OPTIMIZERS[name](), variables()
+    optimizer.build(values)
+    grads = [tf.ones(s) for s in SHAPES]
+
+    @tf.function
+    def step():
+        optimizer.apply(grads, values)
+
+    graph = step.get_concrete_function().graph
+    calls = [op for op in graph.get_operations() if "PartitionedCall" in op.type]
+    inner = [graph._get_function(op.get_attr("f").name) for op in calls]
+    compiled = [f for f in inner if f.cached_definition.attr["_XlaMustCompile"].b]
+    assert len(compiled) == len(set(SHAPES))
+    # Outside of these, nothing is computed with whole variables.
+    outside = {op.type for op in graph.get_operations() for t in op.outputs if t.shape == SHAPES[3]}
+    arithmetic = {"AddV2", "Sub", "Mul", "RealDiv", "Sqrt", "Square"}
+    assert outside and not outside & arithmetic
+
+
+def test_two_steps_one_trace():
+    # Of hyperparameters that no other test has: optimizers share what is compiled.
+    optimizer, values = keras_tfopt.Adam(0.01, beta_1=0.8125), variables()
+    train(optimizer, values, steps=4)
+    functions = compiled_functions(optimizer)
+    assert len(functions) == len(SHAPES)
+    assert all(f.experimental_get_tracing_count() == 1 for f in functions)
+
+
+def test_equal_optimizers_share_compiled_code():
+    optimizers = [keras_tfopt.Adam(rate, beta_1=0.625) for rate in (0.01, 0.02)]
+    optimizers.append(keras_tfopt.Adam(0.01, beta_1=0.6875))
+    optimizers.append(keras_tfopt.AdaMax(0.01, beta_1=0.625))
+    ends = []
+    for optimizer in optimizers:
+        values = variables()
+        train(optimizer, values, steps=2)
+        ends.append([to_numpy(v) for v in values])
+    one, other, *others = map(compiled_functions, optimizers)
+    assert all(a is b for a, b in zip(one, other, strict=True))
+    assert not any(f in one for found in others for f in found)
+    assert all(f.experimental_get_tracing_count() == 1 for f in one)
+    moved = [a - to_numpy(v) for a, v in zip(ends[0], variables(), strict=True)]
+    twice = [b - to_numpy(v) for b, v in zip(ends[1], variables(), strict=True)]
+    for a, b in zip(moved, twice, strict=True):  # the learning rate is not compiled in
+        np.testing.assert_allclose(2 * a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_shared_code_outlives_the_variables_it_was_made_for():
+    """`fit` creates state while it traces the step."""
+
+    def trained():
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+        model.set_weights([np.ones(w.shape) for w in model.get_weights()])
+        model.compile(keras_tfopt.Momentum(0.01, 0.8125), "mse", jit_compile=False)
+        model.fit(np.ones((4, 3)), np.zeros((4, 2)), epochs=3, verbose=0)
+        return [to_numpy(v) for v in (*model.weights, *model.optimizer.variables)]
+
+    first = trained()
+    keras.utils.clear_session()
+    gc.collect()
+    for a, b in zip(first, trained(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_shared_code_keeps_no_optimizer_alive(monkeypatch):
+    from keras_tfopt.engine.backends.tensorflow import updates as engine
+
+    monkeypatch.setattr(engine, "_shared", {})
+    monkeypatch.setattr(engine, "SHARED", 3)
+    optimizer = keras_tfopt.Adam(0.01)
+    train(optimizer, variables(), steps=1)
+    assert len(engine._shared) == 3 < len(compiled_functions(optimizer))
+    gone = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert gone() is None
+
+
+def test_variables_of_one_shape_share_compiled_code():
+    from keras_tfopt.engine.backends.tensorflow.updates import GROUP
+
+    shapes = [(3, 2)] * (2 * GROUP + 1)
+    optimizer = keras_tfopt.Adam(0.01, beta_1=0.5625)
+    values = [keras.Variable(np.ones(s), name=f"v{i}") for i, s in enumerate(shapes)]
+    train(optimizer, values, shapes=shapes)
+    functions = compiled_functions(optimizer)
+    assert len(functions) == 2  # of whole groups, and of the rest
+    assert all(f.experimental_get_tracing_count() == 1 for f in functions)

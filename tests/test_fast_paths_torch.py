@@ -1,0 +1,231 @@
+"""Rules compiled by torch.compile: what is compiled when, and where variables and slots lie."""
+
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt import engine
+from tests.fast_paths import OPTIMIZERS, SHAPES, train, variables
+
+pytestmark = pytest.mark.backends("torch", reason="torch.compile is the fast path of torch only")
+
+
+def test_a_rule_is_compiled_once_for_all_sizes():
+    from keras_tfopt.engine.backends.torch import compile as torch_compile
+
+    train(keras_tfopt.Adam(0.01, beta_1=0.83), variables())
+    before = torch_compile.compilations()
+    assert before > 0
+    for size in (100, 999, 200_000, 300_001):
+        values = [keras.Variable(np.ones(size, "float32"))]
+        train(keras_tfopt.Adam(0.01, beta_1=0.83), values, shapes=[(size,)])
+    assert torch_compile.compilations() == before
+
+
+def test_other_hyperparameters_never_exhaust_the_recompilation_limit():
+    from keras_tfopt.engine.backends.torch import compile as torch_compile
+
+    for number in range(10):  # the limit is eight per code object
+        before = torch_compile.compilations()
+        train(keras_tfopt.Momentum(0.1, momentum=0.5173 + number / 100), variables())
+        assert torch_compile.compilations() > before
+
+
+def test_slots_share_flat_memory():
+    optimizer, values = keras_tfopt.Adam(0.01), variables()
+    train(optimizer, values)
+    pointers = [optimizer.slot(v, "m").value.untyped_storage().data_ptr() for v in values[:3]]
+    assert len(set(pointers)) == 1
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_small_variables_are_updated_where_they_are(name):
+    """They are moved once; another optimizer that comes later does not move them again."""
+    values = variables()
+    before = [v.value for v in values]
+    train(OPTIMIZERS[name](), values)
+    first = [v.value.data_ptr() for v in values]
+    train(OPTIMIZERS[name](), values)
+    assert [v.value.data_ptr() for v in values] == first
+    assert all(v.value is old for v, old in zip(values, before))
+    # The second is of another kind for LARS, which skips it.
+    assert len({values[i].value.untyped_storage().data_ptr() for i in (0, 2, 4)}) == 1
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_memory_that_others_use_is_not_moved(name):
+    fast, plain = variables(), variables()
+    aliases = [v.value.detach().numpy() for v in fast]
+    train(OPTIMIZERS[name](), fast)
+    with engine.plain():
+        train(OPTIMIZERS[name](), plain)
+    for alias, value in zip(aliases, plain):
+        value = keras.ops.convert_to_numpy(value)
+        np.testing.assert_allclose(alias, value, rtol=2e-6, atol=2e-6)
+
+
+def test_variables_that_share_memory_go_on_sharing_it():
+    values = [keras.Variable(np.ones(6), name=f"v{i}") for i in range(3)]
+    values[1].value.data = values[0].value.data
+    train(keras_tfopt.Momentum(0.1), values, shapes=[(6,)] * 3)
+    assert values[1].value.data_ptr() == values[0].value.data_ptr()
+
+
+def test_replaced_variables_are_noticed():
+    import torch
+
+    optimizer, values = keras_tfopt.GradientDescent(0.1), variables()
+    train(optimizer, values)
+    values[0].value.data = torch.ones(SHAPES[0])
+    optimizer.apply([np.ones(s, "float32") for s in SHAPES], values)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(values[0]), 0.9, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_rule_over_all_variables_runs_in_compiled_pieces(monkeypatch, dtype):
+    from keras_tfopt.engine.backends.torch import compile as torch_compile
+    from keras_tfopt.engine.backends.torch import pieces as torch_pieces
+
+    monkeypatch.setattr(torch_pieces, "PIECE", 50_000)
+
+    def trained():
+        values = variables(dtype)
+        optimizer = keras_tfopt.GGT(0.1, window=3, weight_decay=0.1, master_weights=True)
+        optimizer.build(values)
+        random = np.random.default_rng(1)
+        for step in range(5):
+            grads = [random.standard_normal(s).astype("float32") for s in SHAPES]
+            optimizer.apply(grads if step < 3 else [None, *grads[1:]], values)
+        state = [keras.ops.convert_to_numpy(v) for v in optimizer.variables[2:]]
+        return state, torch_compile.report(optimizer)
+
+    fast, report = trained()
+    assert report.startswith("compiled by torch.compile")
+    with engine.plain():
+        plain, report = trained()
+    assert report.startswith("not compiled")
+    for a, b in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5 * np.max(np.abs(b), initial=0))
+
+
+def test_no_gradient_is_computed_through_variables_that_a_step_has_changed():
+    import torch
+
+    optimizer, values = keras_tfopt.Momentum(0.1), variables()
+    train(optimizer, values)
+    x = values[0].value
+    loss = torch.sum(x * torch.ones_like(x, requires_grad=True))
+    optimizer.apply([np.ones(s, "float32") for s in SHAPES], values)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("how", ["data", "value", "load"])
+def test_detached_slots_are_noticed(how):
+    import torch
+
+    optimizer, values = keras_tfopt.Momentum(0.1), variables()
+    train(optimizer, values)
+    slot = optimizer.slot(values[0], "momentum")
+    if how == "data":
+        slot.value.data = torch.zeros_like(slot.value.data)
+    elif how == "value":
+        slot._value = torch.nn.Parameter(torch.zeros_like(slot.value), requires_grad=False)
+    else:
+        slot.assign(np.zeros(slot.shape))
+    start = keras.ops.convert_to_numpy(values[0]).copy()
+    grads = [np.ones(s, "float32") for s in SHAPES]
+    optimizer.apply(grads, values)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(slot), 1.0)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(values[0]), start - 0.1, rtol=1e-6)
+
+
+def test_a_subset_of_the_variables_and_back():
+    ours, values = keras_tfopt.Adam(0.01), variables()
+    ours.build(values)
+    ones = [np.ones(s, "float32") for s in SHAPES]
+    for subset in (slice(None), slice(0, 2), slice(None)):
+        ours.apply(ones[subset], values[subset])
+    moments = keras.ops.convert_to_numpy(ours.slot(values[0], "m"))
+    np.testing.assert_allclose(moments, 1 - 0.9**3, rtol=1e-5)
+    moments = keras.ops.convert_to_numpy(ours.slot(values[4], "m"))
+    np.testing.assert_allclose(moments, 1 - 0.9**2, rtol=1e-5)
+
+
+def test_training_goes_on_while_a_rule_is_compiled():
+    """In a process of its own: here, other rules may wait to be compiled."""
+    code = """
+        import numpy, torch
+        import keras_tfopt
+        from keras_tfopt import engine
+        from keras_tfopt.engine.backends.torch import compile as torch_compile
+        from tests.fast_paths import train, variables
+
+        engine.compile_in_background(True)
+        values, optimizer = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
+        train(optimizer, values, steps=2)
+        assert "in the background" in torch_compile.report(optimizer)
+        torch_compile._worker().submit(print).result()  # what came before it is compiled
+        train(optimizer, values, steps=2)
+        assert torch_compile.report(optimizer).startswith("compiled"), "it has not switched"
+        with engine.plain():
+            others, plain = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
+            train(plain, others, steps=2)
+            expected = train(plain, others, steps=2)
+        found = train(optimizer, values, steps=0)
+        for a, b in zip(found, expected):
+            numpy.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+        torch.use_deterministic_algorithms(True)
+        optimizer = keras_tfopt.Momentum(0.1)
+        train(optimizer, variables(), steps=1)
+        assert torch_compile.report(optimizer).startswith("compiled"), "it is repeatable"
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing():
+    code = """
+        import keras
+        from keras_tfopt import LARS, engine
+        from keras_tfopt.engine.backends.torch import compile as torch_compile
+        from tests.fast_paths import train, variables
+
+        engine.compile_in_background(True)
+        values, optimizer = variables(), LARS(0.1, eeta=0.1)
+        train(optimizer, values, steps=1)
+        compiling = torch_compile._worker().submit(print)  # done after the rule
+        while not compiling.done():
+            keras.utils.clear_session(free_memory=False)
+        train(optimizer, values, steps=2)
+        assert torch_compile.report(optimizer).startswith("compiled")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
+    code = """
+        import os, warnings
+        os.environ["CXX"] = "/nowhere/c++"
+        os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+        import keras_tfopt
+        from tests.fast_paths import train, variables
+        keras_tfopt.engine.compile_in_background(False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fast = train(keras_tfopt.Adam(0.01), variables())
+            train(keras_tfopt.Momentum(0.01), variables())
+        said = [w for w in caught if "torch.compile does not work here" in str(w.message)]
+        assert len(said) == 1, [str(w.message) for w in caught]
+        with keras_tfopt.engine.plain():
+            plain = train(keras_tfopt.Adam(0.01), variables())
+        import numpy
+        for a, b in zip(fast, plain):
+            numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
