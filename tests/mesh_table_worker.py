@@ -5,11 +5,9 @@
 Devices are made before JAX starts, so none of this can happen in the test process.
 """
 
-import json
 import os
 import re
 import sys
-import traceback
 import warnings
 
 if __name__ == "__main__":
@@ -21,7 +19,7 @@ import numpy as np
 import keras_tfopt as opt
 from tests import sharding_worker
 from tests.sharding_worker import bytes_of, is_in_layout, step_of
-from tests.worker_processes import error_of
+from tests.worker_processes import error_of, write_results
 
 ROWS, WIDTH, LENGTH, BATCH = 40, 8, 4, 16
 RUNS = {
@@ -247,14 +245,7 @@ def main(out, folder):
         return exchanged(lambda: opt.LazyAdam(0.01))
 
     tasks["exchanged"] = exchange
-    results = {}
-    for name, task in tasks.items():
-        try:
-            results[name] = task()
-        except Exception:
-            results[name] = {"error": traceback.format_exc()}
-    with open(out, "w") as file:
-        json.dump(results, file)
+    write_results(tasks, out)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,9 @@
 Devices are made before JAX starts, so none of this can happen in the test process.
 """
 
-import json
 import os
 import re
 import sys
-import traceback
 import warnings
 
 if __name__ == "__main__":
@@ -21,7 +19,7 @@ import numpy as np
 
 import keras_tfopt as opt
 from keras_tfopt.engine.backends.jax import sharding
-from tests.worker_processes import error_of
+from tests.worker_processes import error_of, write_results
 
 ROWS, WIDTH, LENGTH, UNITS, CLASSES, BATCH = 40, 8, 8, 16, 8, 16
 sharding.SMALLEST = 16  # so that state of this model is large enough
@@ -244,14 +242,7 @@ def main(out, folder):
         tasks[f"exchanged/{name}"] = lambda make=make: on(data_parallel, exchanged, lambda: make)
     tasks["table"] = lambda: on(data_parallel, lambda _: table(), dict)
     tasks["refused"] = refused
-    results = {}
-    for name, task in tasks.items():
-        try:
-            results[name] = task()
-        except Exception:
-            results[name] = {"error": traceback.format_exc()}
-    with open(out, "w") as file:
-        json.dump(results, file)
+    write_results(tasks, out)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ tests/mesh_table_worker.py trains on JAX, tests/worker_table_worker.py on PyTorc
 their own; here their results are judged.
 """
 
-import json
 import math
 
 import keras
@@ -15,6 +14,7 @@ from keras_tfopt.distributed import Exchange
 from keras_tfopt.layers import Embedding, swap_embeddings
 from tests import worker_processes
 from tests.test_sharded_state import difference
+from tests.worker_processes import found
 
 on_jax = [
     pytest.mark.backends("jax", reason="tables are divided over a mesh of JAX"),
@@ -41,17 +41,9 @@ MESH_RUNS |= {f"{place}/LazyAdam": part for place, part in ELSEWHERE.items()}
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mesh_tables")
-    arguments = "tests.mesh_table_worker", folder / "out.json", folder
-    ended = worker_processes.run_alone(*arguments, limit=600)
-    assert ended.status == 0, ended.text[-4000:]
-    return json.loads((folder / "out.json").read_text())
-
-
-def found(results, name):
-    result = results[name]
-    assert not (isinstance(result, dict) and "error" in result), result["error"]
-    return result
+    return worker_processes.results_of(
+        "tests.mesh_table_worker", tmp_path_factory.mktemp("mesh_tables")
+    )
 
 
 class TestOnAMesh:
@@ -128,25 +120,10 @@ ROWS, WIDTH, DISTINCT = 42, 8, 32
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
     """{(size, rank): {run: arrays}}; the run "facts" has numbers and texts."""
-    folder, found = tmp_path_factory.mktemp("worker_tables"), {}
-    for size in (2, 4, 1):
-        names = ["Adagrad"] if size == 4 else []
-        module = "tests.worker_table_worker", folder, *names
-        if size > 1:
-            ended = worker_processes.run(*module, workers=size, limit=600)
-        else:
-            ended = [worker_processes.run_alone(*module, limit=600)]
-        for rank, process in enumerate(ended):
-            assert process.status == 0, process.text[-4000:]
-            arrays = found[size, rank] = {}
-            with np.load(folder / f"{size}_{rank}.npz") as file:
-                for key, array in file.items():
-                    if key == "facts":
-                        arrays["facts"] = json.loads(str(array))
-                        continue
-                    run, number = key.split("/")
-                    arrays.setdefault(run, {})[int(number)] = array
-    return found
+    folder = tmp_path_factory.mktemp("worker_tables")
+    return worker_processes.arrays_of_workers(
+        "tests.worker_table_worker", folder, fewer=["Adagrad"]
+    )
 
 
 def arrays_of(results, size, rank, run):

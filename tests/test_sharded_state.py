@@ -3,8 +3,6 @@
 tests/sharded_state_worker.py trains, in processes of its own; here its results are compared.
 """
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -38,25 +36,10 @@ TOLERANCE = 2e-6
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """{(size, rank): {run: arrays}}; the run "facts" has numbers and texts."""
-    folder, found = tmp_path_factory.mktemp("sharded_state"), {}
-    for size in (2, 4, 1):
-        names = ["Momentum"] if size == 4 else []
-        module = "tests.sharded_state_worker", folder, *names
-        if size > 1:
-            ended = worker_processes.run(*module, workers=size, limit=600)
-        else:
-            ended = [worker_processes.run_alone(*module, limit=600)]
-        for rank, process in enumerate(ended):
-            assert process.status == 0, process.text[-4000:]
-            arrays = found[size, rank] = {}
-            with np.load(folder / f"{size}_{rank}.npz") as file:
-                for key, array in file.items():
-                    if key == "facts":
-                        arrays["facts"] = json.loads(str(array))
-                        continue
-                    run_name, number = key.split("/")
-                    arrays.setdefault(run_name, {})[int(number)] = array
-    return found
+    folder = tmp_path_factory.mktemp("sharded_state")
+    return worker_processes.arrays_of_workers(
+        "tests.sharded_state_worker", folder, fewer=["Momentum"]
+    )
 
 
 def difference(one, other):

@@ -3,8 +3,6 @@
 tests/sharding_worker.py trains, in a process of its own; here its results are judged.
 """
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import pytest
 import keras_tfopt
 from tests import worker_processes
 from tests.stepping import BACKEND
+from tests.worker_processes import found
 
 on_jax = [
     pytest.mark.backends("jax", reason="shards are laid out over a mesh of JAX"),
@@ -30,17 +29,7 @@ TOLERANCE = 2e-6
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sharding")
-    arguments = "tests.sharding_worker", folder / "out.json", folder
-    ended = worker_processes.run_alone(*arguments, limit=600)
-    assert ended.status == 0, ended.text[-4000:]
-    return json.loads((folder / "out.json").read_text())
-
-
-def found(results, name):
-    result = results[name]
-    assert not (isinstance(result, dict) and "error" in result), result["error"]
-    return result
+    return worker_processes.results_of("tests.sharding_worker", tmp_path_factory.mktemp("sharding"))
 
 
 @pytest.mark.parametrize(("way", "run"), [(way, run) for way in RUNS for run in RUNS[way]])

@@ -1,11 +1,15 @@
 """Starts the processes of workers, and says how they ended."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import time
+import traceback
+
+import numpy as np
 
 from keras_tfopt.distributed import environment
 from keras_tfopt.distributed.launch import free_ports, loopback
@@ -92,3 +96,58 @@ def run_alone(module, *arguments, limit=240, **more):
         timeout=limit,
     )
     return Ended(done.returncode, time.time(), done.stdout)
+
+
+def arrays_of_workers(module, folder, fewer):
+    """Run a module with 2, 4 and 1 workers; with 4, only the runs named in `fewer`.
+
+    Each worker writes `{size}_{rank}.npz` into the folder, with arrays `run/number`, and "facts", a
+    text in JSON.
+
+    Returns:
+        {(size, rank): {run: {number: array}}}; the run "facts" has what the text says.
+    """
+    found = {}
+    for size in (2, 4, 1):
+        arguments = module, folder, *(fewer if size == 4 else [])
+        if size > 1:
+            ended = run(*arguments, workers=size, limit=600)
+        else:
+            ended = [run_alone(*arguments, limit=600)]
+        for rank, process in enumerate(ended):
+            assert process.status == 0, process.text[-4000:]
+            arrays = found[size, rank] = {}
+            with np.load(folder / f"{size}_{rank}.npz") as file:
+                for key, array in file.items():
+                    if key == "facts":
+                        arrays["facts"] = json.loads(str(array))
+                        continue
+                    name, number = key.split("/")
+                    arrays.setdefault(name, {})[int(number)] = array
+    return found
+
+
+def results_of(module, folder):
+    """Run a module once, which writes the results of its tasks by `write_results`; return them."""
+    out = folder / "out.json"
+    ended = run_alone(module, out, folder, limit=600)
+    assert ended.status == 0, ended.text[-4000:]
+    return json.loads(out.read_text())
+
+
+def found(results, name):
+    """Return the result of one task, which must not have failed."""
+    result = results[name]
+    assert not (isinstance(result, dict) and "error" in result), result["error"]
+    return result
+
+
+def write_results(tasks, out):
+    """Write what each of the tasks returns to a file; one that fails does not hide the others."""
+    results = {}
+    for name, task in tasks.items():
+        try:
+            results[name] = task()
+        except Exception:
+            results[name] = {"error": traceback.format_exc()}
+    pathlib.Path(out).write_text(json.dumps(results))
