@@ -50,7 +50,7 @@ def divided_table(layer: keras.layers.Embedding, shards: Any) -> keras.Variable:
     shape = (shards.here, layer.output_dim)
     with keras.name_scope(layer.name, caller=layer):
         table = keras.Variable(
-            shards.initializer(layer.embeddings_initializer, layer.output_dim),
+            shards.initializer(layer.embeddings_initializer),
             shape=shape,
             dtype=layer.variable_dtype,
             autocast=False,  # under mixed precision, Keras would cast all of it

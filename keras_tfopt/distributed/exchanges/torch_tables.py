@@ -36,7 +36,7 @@ class WorkerRows:
         """Return None: there is no mesh."""
         return None
 
-    def initializer(self, initializer: Any, columns: int) -> Callable[..., Any]:
+    def initializer(self, initializer: Any) -> Callable[..., Any]:
         """Return what makes the values of this worker's rows.
 
         Each worker draws from a seed of its own. A function that returns the whole table is cut.

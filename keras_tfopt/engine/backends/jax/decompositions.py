@@ -7,21 +7,20 @@ a single matrix needs no other thread.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import keras
+
+from keras_tfopt.engine.backends import defaults
 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
-    return _in_turn(keras.ops.eigh, matrix)
+    return _in_turn(defaults.eigh, matrix)
 
 
 def singular_values(matrix: Any) -> Any:
-    values_of = functools.partial(keras.ops.svd, full_matrices=False, compute_uv=False)
-    return _in_turn(values_of, matrix)
+    return _in_turn(defaults.singular_values, matrix)
 
 
 def _in_turn(decompose: Callable[[Any], Any], matrix: Any) -> Any:

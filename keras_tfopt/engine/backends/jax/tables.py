@@ -45,7 +45,7 @@ class MeshRows:
             [self.axis, *[None] * (len(shape) - 1)], self.device_mesh
         )
 
-    def initializer(self, initializer: Callable[..., Any], columns: int) -> Any:
+    def initializer(self, initializer: Callable[..., Any]) -> Any:
         """Return what makes the values of a table, from what makes those of a whole one."""
         return initializer
 

@@ -82,7 +82,7 @@ class Tables(Protocol):
 
         The result has `rows`; `here`, the rows of variables in this process; `layout(shape)`, of a
         table or of state with something for each row; `read(variable)`, the whole as an array;
-        `own(array)`, what a variable of this process has of it; and `initializer(whole, columns)`,
+        `own(array)`, what a variable of this process has of it; and `initializer(whole)`,
         which makes that.
 
         Args:
