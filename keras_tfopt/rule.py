@@ -57,7 +57,8 @@ class Rule(Fielded, Describing, Engine):
             together, in which None stands for the number of entries; what must be known of all
             entries comes from `sums` and `solve`, and `update` sees all entries or a piece of
             them. A variable without gradient takes part with zeros and stays as it is, and row
-            gradients are made dense.
+            gradients are made dense. A rule of scope "variable" that is of elements for some
+            variables defines `scope_of(like)`.
         sparse: What a row gradient does. "dense": the same as the dense gradient with zeros in the
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.

@@ -11,6 +11,8 @@ OPTIMIZERS = {
     "adam_decayed": lambda: keras_tfopt.Adam(0.01, weight_decay=0.1),
     "lars": lambda: keras_tfopt.LARS(1.0, eeta=0.1, skip_list=["v1"]),
 }
+# Vectors and the large variable are left to NadamW, a rule of elements.
+WITH_MATRICES = {**OPTIMIZERS, "muon": lambda: keras_tfopt.Muon(0.01, other_variables="v3")}
 
 
 def variables(dtype="float32"):

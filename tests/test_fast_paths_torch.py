@@ -1,5 +1,6 @@
 """Rules compiled by torch.compile: what is compiled when, and where variables and slots lie."""
 
+import math
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import engine
-from tests.fast_paths import OPTIMIZERS, SHAPES, train, variables
+from tests.fast_paths import OPTIMIZERS, SHAPES, WITH_MATRICES, train, variables
 
 pytestmark = pytest.mark.backends("torch", reason="torch.compile is the fast path of torch only")
 
@@ -229,3 +230,13 @@ def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
             numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_what_muon_leaves_to_a_rule_of_elements_shares_flat_memory():
+    x = variables()
+    optimizer = WITH_MATRICES["muon"]()
+    train(optimizer, x, steps=1)
+    left = [entry for entry in optimizer._state.entries if "v" in entry.slots]
+    small = [e for e in left if 0 not in e.variable.shape and math.prod(e.variable.shape) < 100]
+    memory = {e.slots["v"].value.untyped_storage().data_ptr() for e in small}
+    assert len(left) > len(small) == 3 and len(memory) == 1

@@ -185,3 +185,12 @@ def test_is_saved_with_its_other_rule():
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert again.get_config() == optimizer.get_config()
     assert again.others.beta_1 == 0.8 and again.others_factor == pytest.approx(0.015)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_large_matrices_of_equal_shape_move_as_each_alone(mode):
+    shapes = {"a": (300, 250), "b": (300, 250)}
+    together, grads = moved(shapes, mode=mode)
+    for path, shape in shapes.items():
+        alone, _ = moved({path: shape}, {path: grads[path]}, mode)
+        np.testing.assert_allclose(together[path], alone[path], atol=2e-5)

@@ -68,6 +68,10 @@ class Provided:
         """With scope "model": slots that follow from the others, so that no original keeps them."""
         return {}
 
+    def scope_of(self, like: Any) -> str:
+        """Return the scope of the rule for this variable."""
+        return self.scope
+
     def takes_rows(self, like: Any) -> bool:
         """Return whether `sparse` holds for this variable; where not, it is "dense"."""
         return True

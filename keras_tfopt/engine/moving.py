@@ -34,6 +34,7 @@ class Kind:
 
     mode: str  # "dense", "rows", "touched" (rows of a dense gradient that are not zero) or "move"
     dtype: str  # of the arithmetic
+    scope: str  # of the rule for this variable
     decays: bool  # whether the base's decoupled weight decay applies
     rule: int = 0  # the number of the hyperparameters, of those that groups make
     named: bool = False  # whether rows were named, and are touched also where the gradient is zero
@@ -112,7 +113,7 @@ def bind_rule(
     own_names = names_without_scales(kept_names, kind.stored)
     slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
-    of_elements = getattr(rule, "scope", None) == "element"
+    of_elements = kind.scope == "element"
     name_of_rule = type(rule).__name__
     # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
     has_master = MASTER in names
@@ -184,6 +185,12 @@ class Scalars:
         self.rows = rows
         self.touched = touched
         self.norm = norm
+
+    def below(self, prefix: str) -> Scalars:
+        """Return the same for a rule inside, of whose names `prefix` has to be taken away."""
+        names = [name for name in self._names if name.startswith(prefix)]
+        own = {name.removeprefix(prefix): getattr(self, name) for name in names}
+        return Scalars({"step": self.step, **own}, {}, self.rows, self.norm, self.touched)
 
 
 class Mover:
@@ -349,7 +356,9 @@ class Mover:
                 "`row_variables`, and keep its slots as int8 by a group: "
                 'groups={"<path>": {"slot_dtype": "int8"}}'
             )
-        kind = Kind(mode, entry.like.dtype, entry.decays, entry.rule, by_name, facts, entry.stored)
+        scope = own.scope_of(entry.like)
+        of_entry = entry.like.dtype, scope, entry.decays, entry.rule
+        kind = Kind(mode, *of_entry, by_name, facts, entry.stored)
         names = tuple(entry.slots)
         call = own._fast.get(("rule", kind, names))
         if call is None:

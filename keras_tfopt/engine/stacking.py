@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
     from keras_tfopt.engine.moving import Update
 
+# Elements of the largest variables that are stacked on a CPU. The products of larger ones keep its
+# cores busy one by one, and need no copies.
+MOST_ON_CPU = 1 << 16
+
 
 def run_stacked(
     engine: Any, updates: list[Update], scalars: Mapping[tuple[str, int], Rates]
@@ -23,14 +28,16 @@ def run_stacked(
     """Move variables that are alike together; return the updates that are left to be made.
 
     Alike are variables that the rule `stacks`, with dense gradients, that differ in nothing but
-    their values.
+    their values. On a CPU large ones are left.
     """
     found: dict[tuple, list[Update]] = collections.defaultdict(list)
     left = []
+    most = math.inf if backend.has_accelerator() else MOST_ON_CPU
     for update in updates:
+        is_small = math.prod(update.like.shape) <= most
         # Blocks of codes are of one variable, and are not stacked.
-        is_alone = update.kind.mode != "dense" or update.kind.stored
-        if not is_alone and engine.stacks(update.like):
+        is_plain = update.kind.mode == "dense" and not update.kind.stored
+        if is_small and is_plain and engine.stacks(update.like):
             dtype = keras.backend.standardize_dtype(update.variable.dtype)
             found[update.kind, update.names, update.like.shape, dtype, update.rate].append(update)
         else:

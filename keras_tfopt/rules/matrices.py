@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from keras_tfopt.engine import Like, Settings, changes, is_chosen, settled
@@ -86,6 +85,9 @@ class MatrixRule(Rule):
         """Return whether a variable is moved as a matrix."""
         return len(like.shape) > 1 and not is_chosen(like, self.other_variables)
 
+    def scope_of(self, like: Any) -> str:
+        return self.scope if self.stacks(like) else self._inner.rule.scope_of(like)
+
     def takes_rows(self, like: Any) -> bool:
         return not self.stacks(like) and self._inner.rule.takes_rows(like)
 
@@ -126,10 +128,7 @@ class MatrixRule(Rule):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if t.rank is not None:
             return (x, {}) if 0 in x.shape else self._update_matrix(g, x, s, t)
-        names = [name for name in t._names if name.startswith(_OTHERS)]
-        known = {name.removeprefix(_OTHERS): getattr(t, name) for name in names}
-        common = {"step": t.step, "rows": t.rows, "touched": t.touched, "norm": t.norm}
-        return self._inner.rule.update(g, x, s, SimpleNamespace(**{**common, **known}))
+        return self._inner.rule.update(g, x, s, t.below(_OTHERS))
 
     def _factor_of_others(self) -> float:
         """Return the learning rate of `others` as a multiple of the common one."""

@@ -154,11 +154,11 @@ class Muon(MatrixRule):
         turned = ops.transpose(u, order)
         shape = [int(turned.shape[n]) for n in range(len(order))]
         columns, rows = shape[-1], math.prod(shape[len(stack) : -1])
-        u = ops.reshape(turned, (-1, rows, columns))
+        u = ops.reshape(turned, (-1, rows, columns) if stack else (rows, columns))
         how = (self.ns_coefficients, self.norm, self.epsilon, self.products)
         x = orthogonalized(u, self.ns_steps, *how)
         if self.adaptive:
-            x = x * ops.sum(u * x, axis=(1, 2), keepdims=True)
+            x = x * ops.sum(u * x, axis=(-2, -1), keepdims=True)
         x = ops.transpose(ops.reshape(x, shape), [order.index(n) for n in range(len(order))])
         return rows, columns, x
 

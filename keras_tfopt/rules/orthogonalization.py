@@ -24,7 +24,7 @@ def orthogonalized(
     """Return matrices with their singular values moved near 1, by Newton-Schulz iterations.
 
     Args:
-        matrices: Tensor of shape (n, rows, columns).
+        matrices: Tensor of shape (rows, columns), or (n, rows, columns).
         steps: Number of iterations.
         coefficients: a, b, c of `a X + (b A + c A A) X` with A the product of X and its transpose,
             or a list of these for each iteration.
@@ -32,30 +32,34 @@ def orthogonalized(
         epsilon: Number > 0 that is added to the norm.
         dtype: Data type of the products; None takes that of the matrices.
     """
-    rows, columns = (int(n) for n in matrices.shape[1:])  # objects in graphs of TensorFlow 1
+    rows, columns = (int(n) for n in matrices.shape[-2:])  # objects in graphs of TensorFlow 1
     wide = rows <= columns
-    x = matrices if wide else ops.transpose(matrices, (0, 2, 1))
+    x = matrices if wide else _transposed(matrices)
     x = x / (_norm(x, norm) + epsilon)
     x = x if dtype is None else ops.cast(x, dtype)
     each = coefficients if isinstance(coefficients[0], Sequence) else [coefficients] * steps
     for a, b, c in each:
         # Not `ops.matmul`, which rounds to float32 on PyTorch.
-        product = x @ ops.transpose(x, (0, 2, 1))
+        product = x @ _transposed(x)
         x = add_product(x, a, add_product(product, b, product, product, c), x, 1.0)
     x = ops.cast(x, matrices.dtype)
-    return x if wide else ops.transpose(x, (0, 2, 1))
+    return x if wide else _transposed(x)
+
+
+def _transposed(x: Any) -> Any:
+    return ops.swapaxes(x, -2, -1)
 
 
 def _norm(x: Any, kind: str) -> Any:
     """Return a norm of each matrix, or a number for each of its rows."""
     if kind == "spectral":
-        return singular_values(x)[:, :1, None]
+        return singular_values(x)[..., :1, None]
     if kind == "frobenius":
-        return ops.sqrt(ops.sum(ops.square(x), axis=(1, 2), keepdims=True))
-    product = x @ ops.transpose(x, (0, 2, 1))
+        return ops.sqrt(ops.sum(ops.square(x), axis=(-2, -1), keepdims=True))
+    product = x @ _transposed(x)
     if kind == "aol":
-        return ops.sqrt(ops.sum(ops.abs(product), axis=2, keepdims=True))
-    return ops.sqrt(ops.sqrt(ops.sum(ops.square(product), axis=(1, 2), keepdims=True)))
+        return ops.sqrt(ops.sum(ops.abs(product), axis=-1, keepdims=True))
+    return ops.sqrt(ops.sqrt(ops.sum(ops.square(product), axis=(-2, -1), keepdims=True)))
 
 
 def check_coefficients(name: str, value: Any) -> list[Any]:

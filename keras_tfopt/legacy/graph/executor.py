@@ -291,8 +291,6 @@ class Executor(Verbs):
     fused = property(lambda self: self._rule.fused)
     flat = property(lambda self: self._rule.flat)
 
-    scope = property(lambda self: self._rule.scope)
-
     def rule_to_share(self, number: int = 0) -> tuple[Any, tuple[str, ...]]:
         """Return the rule, and the names of hyperparameters that are scalars of each step."""
         return self._rule.with_attributes(dict.fromkeys(self._changing())), self._changing()
@@ -304,7 +302,8 @@ class Executor(Verbs):
 
     def _kind_of(self, mode: str, like: Like) -> Kind:
         facts = () if self._rule.scope == "element" else tuple(self._rule.facts_of(like).items())
-        return Kind(mode, like.dtype, decays=False, named=True, facts=facts)
+        scope = self._rule.scope_of(like)
+        return Kind(mode, like.dtype, scope, decays=False, named=True, facts=facts)
 
     def _call(self, kind: Kind, names: tuple[str, ...]) -> Callable:
         if (kind, names) not in self._calls:

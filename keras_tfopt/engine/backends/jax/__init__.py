@@ -52,6 +52,7 @@ from keras_tfopt.engine.backends.jax.values import (
     conditional,
     copy_of,
     from_bits,
+    has_accelerator,
     is_finite,
     limits,
     norm,

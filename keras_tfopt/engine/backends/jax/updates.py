@@ -55,14 +55,14 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
         values = [v.value for v in (update.variable, *update.slots)]
         known = update.scalars_in(scalars)
         # Where a rule may see all rows, XLA finds out who needs what.
-        if in_rows and all(update.cut) and (engine.scope == "element" or engine.rows_alone):
+        if in_rows and all(update.cut) and (update.kind.scope == "element" or engine.rows_alone):
             parts = shards_of(update.variable)
         if update.kind.mode == "rows":
             if update.gradient.indices.shape[0] == 0 and all(update.cut):
                 continue  # else there is a slot that belongs to all rows
             rows = update.gradient
             step = _update_rows
-            if engine.scope == "element" and isinstance(rows.values, jax.core.Tracer):
+            if update.kind.scope == "element" and isinstance(rows.values, jax.core.Tracer):
                 step = _update_rows_in_pieces
             run = functools.partial(step, engine, update)
             if parts is not None:
@@ -75,7 +75,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             new = run(update.gradient, update.mask, values, known)
         else:
             g = update.gradient
-            if in_shards and engine.scope == "element":
+            if in_shards and update.kind.scope == "element":
                 g, values = split_like_slots(update, values)
             x, slots = update.call(g, values[0], values[1:], known, update.mask)
             new = [x, *slots]

@@ -14,6 +14,10 @@ from keras_tfopt.engine.backends.jax.sharding import layout_of_shards, shards
 from keras_tfopt.engine.rows import RowGradient, shards_of
 
 
+def has_accelerator() -> bool:
+    return jax.default_backend() != "cpu"
+
+
 def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
     shape, distribution = options["shape"], keras.distribution.distribution()
     layout = None

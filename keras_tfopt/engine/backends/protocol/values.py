@@ -224,7 +224,10 @@ class Numbers(Protocol):
         """Return `start + weight * (end - start)`, of tensors and a number."""
 
     def add_product(self, base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
-        """Return `beta * base + alpha * left @ right`, of matrices `(n, ..., ...)`."""
+        """Return `beta * base + alpha * left @ right`, of matrices or of `n` of them."""
+
+    def has_accelerator(self) -> bool:
+        """Return whether there is a GPU or TPU, on which variables are."""
 
     def eigh(self, matrix: Any) -> tuple[Any, Any]:
         """Return ascending eigenvalues and eigenvectors of symmetric matrices `(..., n, n)`."""

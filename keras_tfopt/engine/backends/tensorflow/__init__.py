@@ -50,6 +50,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     copy_of,
     eigh_is_slow,
     from_bits,
+    has_accelerator,
     is_finite,
     is_variable,
     limits,

@@ -131,7 +131,7 @@ def _run_whole(
             x, slots = call(update.gradient, x, slots, known, update.mask)
             commit(update.writes([x, *slots]))
         return
-    if key not in engine._fast and (engine.scope == "element" or engine.flat):
+    if key not in engine._fast and (group[0].kind.scope == "element" or engine.flat):
         rule, changing = engine.rule_to_share(group[0].kind.rule)
         shared = sharing_key(engine, rule, changing)
     variables = [v for update in group for v in (update.variable, *update.slots)]

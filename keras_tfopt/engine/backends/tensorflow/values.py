@@ -176,5 +176,9 @@ def row_products(rows: Any, vector: Any) -> Any:
     return tf.linalg.matvec(rows, vector)
 
 
+def has_accelerator() -> bool:
+    return any(device.device_type != "CPU" for device in tf.config.list_logical_devices())
+
+
 def eigh_is_slow() -> bool:
-    return in_xla() and not tf.config.list_logical_devices("GPU")
+    return in_xla() and not has_accelerator()

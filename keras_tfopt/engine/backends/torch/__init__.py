@@ -51,6 +51,7 @@ from keras_tfopt.engine.backends.torch.values import (
     copy_of,
     eigh,
     from_bits,
+    has_accelerator,
     is_finite,
     lerp,
     limits,

@@ -98,7 +98,7 @@ def run_fused(
     engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> list[Update]:
     """Run what can be run over flat memory; return the other updates."""
-    fused = [u for u in updates if _is_plain_update(u, engine.scope)]
+    fused = [u for u in updates if _is_plain_update(u, engine.flat)]
     if not fused:
         return updates
     key = ("plan", tuple([u.index for u in fused]))
@@ -120,20 +120,21 @@ def run_fused(
     return [update for update in updates if id(update) not in done]
 
 
-def _is_plain_update(update: Update, scope: str) -> bool:
-    """Return whether a whole variable is updated by a gradient that is a plain tensor."""
+def _is_plain_update(update: Update, takes_norms: bool) -> bool:
+    """Return whether a rule can run over flat memory, and has a plain tensor for a variable."""
     # Compiled code does not look again: subclasses may do anything.
     return (
-        update.kind.mode == "dense"
+        (update.kind.scope == "element" or takes_norms)
+        and update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor
         and 0 not in update.like.shape
-        and (not update.kind.stored or _can_be_blocks(update, scope))
+        and (not update.kind.stored or _can_be_blocks(update))
         # What a variable in half precision is compared with has to be rounded like it.
         and (MASTER not in update.names or keeps_casts())
     )
 
 
-def _can_be_blocks(update: Update, scope: str) -> bool:
+def _can_be_blocks(update: Update) -> bool:
     """Return whether memory of whole blocks has the blocks of the slots that are codes."""
     size, shape = math.prod(update.like.shape), update.like.shape
     for name, dtype, _ in update.kind.stored:
@@ -141,7 +142,7 @@ def _can_be_blocks(update: Update, scope: str) -> bool:
         if by_row and size // shape[0] % BLOCK:
             return False
     # What fills blocks up would count in norms.
-    return scope == "element" or size % BLOCK == 0 or not has_codes(update.kind.stored)
+    return update.kind.scope == "element" or size % BLOCK == 0 or not has_codes(update.kind.stored)
 
 
 def _rates_of(update: Update, scalars: dict[tuple[str, int], Rates]) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def _plan(
         size = value.numel()
         small = size < LARGE
         in_blocks = has_codes(update.kind.stored)
-        in_blocks |= small and (engine.scope != "element" or update.kind in with_rates)
+        in_blocks |= small and (update.kind.scope != "element" or update.kind in with_rates)
         key = (in_blocks, update.kind, update.names, value.dtype, value.device)
         lists = alike.setdefault(key, [[]])
         if small and filled.get(key, 0) + size <= BUCKET:
@@ -197,7 +198,7 @@ def _bucket(
     rooms = [size + (-size % BLOCK if in_blocks else 0) for size in sizes]
     blocks, stored = None, members[0].kind.stored
     has_rates = len({u.rate for u in members}) > 1
-    if in_blocks and (engine.scope != "element" or has_rates):
+    if in_blocks and (members[0].kind.scope != "element" or has_rates):
         counts = torch.tensor([room // BLOCK for room in rooms])
         owner = torch.repeat_interleave(torch.arange(len(sizes)), counts).to(values[0].device)
         rates = torch.tensor([u.rate for u in members]).to(owner.device)

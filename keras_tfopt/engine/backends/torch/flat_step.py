@@ -40,7 +40,7 @@ def flat_step(
         if shared not in _compiled:
             name = f"{type(rule).__name__}_step"
             has_rates = dimensions is not None
-            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, engine.scope)
+            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, kind.scope)
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
 

@@ -44,7 +44,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
     apart = get_stateless_scope() is not None and in_scope()
     # Compiled code may write a variable before it reads the old one as the value of a slot.
     is_plain = apart or in_plain.get() or engine.returns_given
-    if (engine.scope == "element" or engine.flat) and not is_plain:
+    if not is_plain:
         updates = buckets.run_fused(engine, updates, scalars)
     for update in updates:
         known = update.scalars_in(scalars)
@@ -85,7 +85,7 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> None:
         return  # else there is a slot that belongs to all rows
     values = [update.variable.value, *(slot.value for slot in update.slots)]
     rule, most = update.call, max(1, indices.numel())
-    if engine.scope == "element" and g.device.type == "cpu":
+    if update.kind.scope == "element" and g.device.type == "cpu":
         most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
     for rows, part in zip(indices.split(most), g.split(most), strict=True):
         old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]

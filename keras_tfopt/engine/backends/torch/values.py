@@ -142,9 +142,12 @@ def lerp(start: Any, end: Any, weight: Any) -> Any:
 
 
 def add_product(base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
-    if base.shape[0] == 1:  # a batch of one copies factors that are transposed
-        return torch.addmm(base[0], left[0], right[0], beta=beta, alpha=alpha)[None]
-    return torch.baddbmm(base, left, right, beta=beta, alpha=alpha)
+    product = torch.addmm if base.ndim == 2 else torch.baddbmm
+    return product(base, left, right, beta=beta, alpha=alpha)
+
+
+def has_accelerator() -> bool:
+    return torch.accelerator.is_available()
 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
