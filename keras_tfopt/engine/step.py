@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_tfopt.engine import gradients, hooks
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_distinct, pair, pairs_of
+from keras_tfopt.engine.building import check_distinct, check_pairs, pair, tuples_of
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, scalars_around
 from keras_tfopt.engine.options import changes, current
@@ -65,8 +65,7 @@ class Pipeline:
                 for g, v, place in zip(grads, variables, places, strict=True)
             ]
             rows = [n for n, g in enumerate(grads) if isinstance(g, RowGradient)]
-            if rows:
-                mover.raise_late_errors()
+            refused = mover.refused_rows() if rows else None
             if mover.needs_finite and not any(w.leaves_out_steps() for w in wrappers):
                 mover.refuse_unless_finite(grads, variables)
 
@@ -82,7 +81,6 @@ class Pipeline:
             if backend.has_replicas:
                 grads = self._over_replicas(grads, summed)
             if rows:
-                refused = mover.refused_rows()
                 grads = [gradients.sum_repeated(g, refused) for g in grads]
             reached, writes = [None], []
             for wrapper in wrappers:
@@ -217,8 +215,8 @@ class Stepping:
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
         """Apply pairs of a gradient and a variable; return the number of steps done."""
-        pairs = pairs_of(grads_and_vars)
-        self.apply([g for g, _ in pairs], [variable for _, variable in pairs])
+        grads, variables = zip(*check_pairs(tuples_of(grads_and_vars)), strict=True)
+        self.apply(grads, variables)
         return self._iterations
 
     def now(self, value: Any) -> Any:
