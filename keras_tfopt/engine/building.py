@@ -127,8 +127,8 @@ def tuples_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
     return pairs
 
 
-def check_pairs(pairs: Iterable[tuple]) -> None:
-    """Raise an error unless the second item of each tuple is a variable."""
+def check_pairs(pairs: list[tuple]) -> list[tuple]:
+    """Return tuples, the second item of each being a variable; or raise an error."""
     for pair in pairs:
         if len(pair) != 2 or not backend.is_variable(pair[1]):
             hint = f"; {instead_of(pair[1])}" if len(pair) == 2 else ""
@@ -136,12 +136,6 @@ def check_pairs(pairs: Iterable[tuple]) -> None:
                 f"Argument `grads_and_vars` must hold pairs of a gradient and a variable{hint}. "
                 f"Received: {pair!r}{of_tensorflow(pair[-1]) if pair else ''}"
             )
-
-
-def pairs_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
-    """Return pairs of a gradient, unchecked, and a variable; or raise an error."""
-    pairs = tuples_of(grads_and_vars)
-    check_pairs(pairs)
     return pairs
 
 

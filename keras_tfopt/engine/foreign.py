@@ -31,13 +31,9 @@ class ForeignMover(Mover):
         self.needs_finite = True  # one of its parts may
 
     def refused_rows(self) -> Any:
-        """Return None: what is handed on is checked again."""
-        return None
-
-    def raise_late_errors(self) -> None:
-        """Raise an error for rows out of range in earlier compiled steps."""
+        """Raise what `Mover.refused_rows` does; return None: what is handed on is checked again."""
         for part in self._own_parts():
-            part.raise_late_errors()
+            part.refused_rows()
 
     def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
         """Raise an error for gradients that would spoil the state; compiled steps cannot."""
@@ -123,9 +119,10 @@ class VerbMover(ForeignMover):
         self._step = step
 
     def refused_rows(self) -> Any:
-        """Return the counter of the optimizer, if it has one."""
-        own = self.optimizer
-        return own._pipeline.mover.refused_rows() if isinstance(own, Optimizer) else None
+        """Do what the optimizer inside does, and return its counter, if it has one."""
+        if isinstance(self.optimizer, Optimizer):
+            return self.optimizer._pipeline.mover.refused_rows()
+        return super().refused_rows()
 
     def move(self, incoming: Incoming) -> None:
         """Call the function."""

@@ -186,13 +186,12 @@ def clip_units(incoming: Incoming, entries: Sequence[Entry]) -> Incoming:
 
 def check(gradient: Any, variable: Any, like: Like) -> Any:
     """Return the gradient as a tensor or RowGradient to compute with, or raise an error."""
-    gradient = own_copy(gradient)
-    rows = (
-        gradient if isinstance(gradient, RowGradient) else backend.from_native(gradient, like.shape)
-    )
+    rows = gradient
+    if not isinstance(gradient, RowGradient):
+        rows = backend.from_native(gradient, like.shape)
     if rows is None:
         try:
-            gradient = ops.convert_to_tensor(gradient)
+            gradient = ops.convert_to_tensor(own_copy(gradient))
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"The gradient of {like.path!r} must be a tensor, an array or a row gradient. "

@@ -1,4 +1,4 @@
-"""Hyperparameters of a rule for some of the variables, and the scalars of a step from them."""
+"""Hyperparameters of a rule for some of the variables; what formulas and hooks find in `t`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.options import changes, current, is_number
-from keras_tfopt.engine.state import HYPERPARAMETER, Settings
+from keras_tfopt.engine.state import FACTOR, HYPERPARAMETER, Settings
 
 PACKAGE = "keras_tfopt."
 PLAIN: list[tuple[Any, Any]] = [(1.0, None)]
+Known = dict[tuple[str, int], dict[str, Any]]  # scalars by the keys of entries, and by name
 
 
 def scalar(value: Any, dtype: str) -> Any:
@@ -156,6 +157,24 @@ class Hyperparameters:
         if decays is not None:
             scalars["weight_decay_rate"] = lr * decays
         return {name: scalar(value, dtype) for name, value in scalars.items()}
+
+
+def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:
+    """Return what the hooks of a wrapper find in `t` in step `number`, by the keys of entries."""
+    known = {}
+    entries, inner = wrapper._state.entries, wrapper._pipeline.mover.optimizer
+    for dtype, rate in sorted({entries[place].scalars for place in places}):
+        settings = wrapper._rates[rate]
+        # A MultiOptimizer has several and gives none.
+        lr = getattr(inner, "learning_rate", None)
+        lr, step = None if lr is None else scalar(lr, dtype), scalar(number, dtype)
+        if lr is not None and FACTOR in settings.given:
+            lr = lr * scalar(wrapper.now(settings.factor), dtype)
+        by_groups = "scalars_in" in wrapper.defines
+        found = wrapper.scalars_in(settings, lr, step) if by_groups else wrapper.scalars(lr, step)
+        values = {**found, "step": step}.items()
+        known[dtype, rate] = {n: scalar(v, dtype) for n, v in values if v is not None}
+    return known
 
 
 def _tensor(values: Sequence[Any], iterations: Any, dtype: str) -> Any:

@@ -210,11 +210,11 @@ class Mover:
     # ---- What the pipeline asks, in the order of a step -----------------------------------------
 
     def refused_rows(self) -> Any:
-        """Return the variable that counts rows out of range in compiled steps, or None."""
-        return self.optimizer._state.other.get("refused_rows")
+        """Return the variable that counts rows out of range in compiled steps, or None.
 
-    def raise_late_errors(self) -> None:
-        """Raise an error for rows out of range in earlier compiled steps."""
+        Raises:
+            ValueError: for such rows in earlier steps.
+        """
         counter = self.optimizer._state.other.get("refused_rows")
         refused = None if counter is None else backend.limits(ops.convert_to_tensor(counter))
         if refused is not None and refused[1] > 0:
@@ -224,6 +224,7 @@ class Mover:
                 f"Received: {refused[1]} indices out of range in earlier compiled steps, which "
                 "left them out"
             )
+        return counter
 
     def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
         """Raise an error for gradients that would spoil the state; compiled steps cannot."""

@@ -118,7 +118,7 @@ def check_accumulation(wrapper: Any) -> None:
 
 def check_alike(wrapper: Any) -> None:
     """Raise an error where one worker would leave out a step that the others make."""
-    if not wrapper.has("accept_step"):
+    if "accept_step" not in wrapper.defines:
         return
     for part in averages.parts(wrapper.inner_optimizer):
         if hasattr(part, "workers") and part.workers() > 1:

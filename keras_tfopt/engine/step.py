@@ -10,13 +10,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.engine import gradients
+from keras_tfopt.engine import gradients, hooks
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_distinct, pair, pairs_of
+from keras_tfopt.engine.building import check_distinct, check_pairs, pair, tuples_of
 from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.hyperparameters import Known, scalars_around
+from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import RowGradient
-
-Known = dict[tuple[str, int], dict[str, Any]]  # scalars by the keys of entries, and by name
 
 
 class Pipeline:
@@ -48,7 +48,8 @@ class Pipeline:
         with keras.name_scope(owner.name):
             # Check all before anything changes.
             for wrapper in wrappers:
-                wrapper.raise_late_errors()
+                if "raise_late_errors" in wrapper.defines:
+                    wrapper.raise_late_errors()
             grads, variables = owner._filter_empty_gradients(grads, variables)
             # The way of Keras to look places up costs as much as the update of small variables.
             places = list(range(len(variables)))
@@ -64,8 +65,7 @@ class Pipeline:
                 for g, v, place in zip(grads, variables, places, strict=True)
             ]
             rows = [n for n, g in enumerate(grads) if isinstance(g, RowGradient)]
-            if rows:
-                mover.raise_late_errors()
+            refused = mover.refused_rows() if rows else None
             if mover.needs_finite and not any(w.leaves_out_steps() for w in wrappers):
                 mover.refuse_unless_finite(grads, variables)
 
@@ -81,11 +81,12 @@ class Pipeline:
             if backend.has_replicas:
                 grads = self._over_replicas(grads, summed)
             if rows:
-                refused = mover.refused_rows()
                 grads = [gradients.sum_repeated(g, refused) for g in grads]
             reached, writes = [None], []
             for wrapper in wrappers:
-                grads, goes_on, counts = wrapper.decide(grads, variables)
+                goes_on, counts = None, {}
+                if not wrapper.defines.isdisjoint(("decide", "accept_step")):
+                    grads, goes_on, counts = wrapper.decide(grads, variables)
                 writes += _counted(wrapper, counts, reached[-1]) if counts else []
                 reached.append(reached[-1] if goes_on is None else both(reached[-1], goes_on))
 
@@ -100,16 +101,19 @@ class Pipeline:
             here = Incoming(grads, variables, places, unnamed)
             scalars: list[Known] = []
             before: list[Any] = []
+            meeting: list[int] = []
             inside = 0
             if wrappers or micro_steps:
                 done = ops.convert_to_tensor(core._iterations)
                 number = done // (micro_steps or 1) + 1
                 last = ops.equal((done + 1) % micro_steps, 0) if micro_steps else None
             if wrappers:
-                scalars = [wrapper.scalars_now(number, places) for wrapper in wrappers]
-                meeting = [n for n, wrapper in enumerate(wrappers) if wrapper.meets_workers()]
+                scalars = [scalars_around(wrapper, number, places) for wrapper in wrappers]
+                several = [n for n, wrapper in enumerate(wrappers) if "meet" in wrapper.defines]
+                meeting = [n for n in several if wrappers[n].meets_workers()]
                 inside = 1 + max(meeting, default=-1)
-                before = [wrapper.old_values(here) for wrapper in wrappers[: max(inside - 1, 0)]]
+                outer = wrappers[: max(inside - 1, 0)]
+                before = [hooks.values_of(w, here) if w.needs_old else None for w in outer]
 
             def micro_step() -> None:
                 if any(overwritten):
@@ -140,7 +144,7 @@ class Pipeline:
             # What workers exchange, they exchange alike, moved or not; what is around, later.
             for stage in reversed(range(inside)):
                 wrapper, moved = wrappers[stage], both(reached[-1], last)
-                if wrapper.meets_workers():
+                if stage in meeting:
                     meet = functools.partial(wrapper.meet, grads, places, reached[-1])
                     run_if(owner, reached[stage], meet)
                 else:
@@ -155,9 +159,10 @@ class Pipeline:
     def _over_replicas(self, grads: list[Any], summed: bool) -> list[Any]:
         """Return the sums over the replicas, or what a wrapper takes of this one instead."""
         for stage, wrapper in enumerate(self.wrappers):
-            own = wrapper.own_gradients(grads, outermost=stage == 0 and not summed)
-            if own is not None:
-                return own
+            if "own_gradients" in wrapper.defines:
+                own = wrapper.own_gradients(grads, outermost=stage == 0 and not summed)
+                if own is not None:
+                    return own
         return grads if summed else backend.reduce_replicas(grads)
 
     def _update(self, incoming: Incoming, known: list[Known], inside: int) -> None:
@@ -170,10 +175,13 @@ class Pipeline:
         """
         put_back, seen = [], []
         for wrapper, scalars in zip(self.wrappers, known, strict=True):
-            incoming = incoming._replace(grads=wrapper.run_before(incoming, scalars))
-            put_back.append(wrapper.kept_unless_accepted(incoming, scalars))
+            if not wrapper.defines.isdisjoint(("before", "before_step")):
+                incoming = incoming._replace(grads=wrapper.run_before(incoming, scalars))
+            accepts = "accept" in wrapper.defines
+            put_back.append(wrapper.kept_unless_accepted(incoming, scalars) if accepts else [])
             seen.append(incoming)
-        before = [wrapper.old_values(one) for wrapper, one in zip(self.wrappers, seen, strict=True)]
+        each = zip(self.wrappers, seen, strict=True)
+        before = [hooks.values_of(w, one) if w.needs_old else None for w, one in each]
         self.mover.move(incoming)
         for stage in reversed(range(len(self.wrappers))):
             for variable, accepted, old in put_back[stage]:
@@ -184,7 +192,7 @@ class Pipeline:
 
 
 class Stepping:
-    """The verbs of an optimizer with a `_pipeline`."""
+    """The verbs of an optimizer with a `_pipeline`, and what arguments are in a step."""
 
     _pipeline: Pipeline
     _iterations: Any
@@ -207,9 +215,15 @@ class Stepping:
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
         """Apply pairs of a gradient and a variable; return the number of steps done."""
-        pairs = pairs_of(grads_and_vars)
-        self.apply([g for g, _ in pairs], [variable for _, variable in pairs])
+        grads, variables = zip(*check_pairs(tuples_of(grads_and_vars)), strict=True)
+        self.apply(grads, variables)
         return self._iterations
+
+    def now(self, value: Any) -> Any:
+        """Return what a hyperparameter (number, schedule, variable or callable) is in this step."""
+        if isinstance(value, float) or not changes(value):
+            return value
+        return current(value, backend.read(self._pipeline.mover.optimizer._iterations))
 
 
 def are_all(optimizer: Any, variables: Any) -> bool:

@@ -14,7 +14,7 @@ from keras_tfopt.engine.building import add_slot
 from keras_tfopt.engine.construction import Constructed
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import scalar
+from keras_tfopt.engine.hyperparameters import Known
 from keras_tfopt.engine.keras_private import tracked
 from keras_tfopt.engine.moving import Scalars
 from keras_tfopt.engine.nesting import (
@@ -28,12 +28,7 @@ from keras_tfopt.engine.nesting import (
     pass_groups,
 )
 from keras_tfopt.engine.optimizer import Optimizer
-from keras_tfopt.engine.options import (
-    AVERAGING,
-    CLIPPING_AND_DECAY,
-    changes,
-    current,
-)
+from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     NO_SETTINGS,
@@ -43,14 +38,31 @@ from keras_tfopt.engine.state import (
     Slot,
     widest,
 )
-from keras_tfopt.engine.step import Known, Pipeline
+from keras_tfopt.engine.step import Pipeline
 
 Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
+
+# What a step asks only of wrappers that define it: hooks, and functions of `WrappingEngine`.
+ASKED = (
+    "raise_late_errors",
+    "own_gradients",
+    "decide",
+    "accept_step",
+    "scalars_in",
+    "before_step",
+    "before",
+    "accept",
+    "after",
+    "after_step",
+    "meet",
+)
 
 
 class Hooks(Constructed):
     """What a wrapper says of itself; `keras_tfopt.Wrapper` documents it for users."""
 
+    defines: frozenset[str] = frozenset()
+    """Which of `ASKED` the class defines."""
     sparse = "dense"
     needs_old = False
     rows_alone = False
@@ -66,10 +78,6 @@ class Hooks(Constructed):
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr}
-
-    def scalars_in(self, settings: Settings, lr: Any, step: Any) -> dict[str, Any]:
-        """Return the scalars of variables of which groups say this; `lr` is their own."""
-        return self.scalars(lr, step)
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
         return g, x
@@ -112,17 +120,18 @@ class Hooks(Constructed):
 
     def leaves_out_steps(self) -> bool:
         """Return whether there may be calls in which the optimizer inside makes no step."""
-        return self.has("accept_step")
-
-    def has(self, hook: str) -> bool:
-        """Return whether a hook is defined, so that there is something to run."""
-        return getattr(type(self), hook) is not getattr(Hooks, hook)
+        return "accept_step" in self.defines
 
 
 class WrappingEngine(Hooks, PassingOn, Optimizer):
     """Runs a wrapper's hooks around the step of `inner_optimizer`. See `keras_tfopt.Wrapper`."""
 
     is_engine = True
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        own = ((name, getattr(cls, name, None)) for name in ASKED)
+        cls.defines = frozenset(n for n, f in own if f is not getattr(WrappingEngine, n, None))
 
     def __init__(self, inner_optimizer: Any, name: str | None = None, **base: Any):
         self._lock = False
@@ -234,34 +243,17 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         mover = VerbMover(self._pipeline.mover.optimizer, step)
         Pipeline((self,), mover).run(self, grads, trainable_variables)
 
-    def now(self, value: Any) -> Any:
-        """Return what a hyperparameter (number, schedule, variable or callable) is in this step."""
-        if isinstance(value, float) or not changes(value):
-            return value
-        return current(value, backend.read(self._pipeline.mover.optimizer._iterations))
-
     def is_of_rows(self, place: int) -> bool:
         """Return whether the optimizer inside takes this for a variable of rows."""
         return self._pipeline.mover.is_of_rows(place)
 
     # ---- What the pipeline asks -----------------------------------------------------------------
 
-    def raise_late_errors(self) -> None:
-        """Raise what compiled steps could not."""
-
-    def meets_workers(self) -> bool:
-        """Return whether workers exchange something after the step."""
-        return False
-
-    def own_gradients(self, grads: list[Any], outermost: bool) -> list[Any] | None:
-        """Return the gradients of this replica where they are not to be summed over replicas."""
-        return None
-
     def decide(
         self, grads: list[Any], variables: list[Any]
     ) -> tuple[list[Any], Any, dict[str, Any]]:
         """Return the gradients to go on with, whether to (None: yes), and new counters."""
-        if not (self.has("accept_step") and grads):  # there are none where all are frozen
+        if not ("accept_step" in self.defines and grads):  # there are none where all are frozen
             return grads, None, {}
         values = [gradients.values_of(g) for g in grads]
         return grads, *self.accept_step(values, self.counters_now())
@@ -271,26 +263,12 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         counters = {n: backend.read(counter) for n, counter in self._state.shared.items()}
         return collections.namedtuple("State", counters)(**counters)  # type: ignore[misc]
 
-    def scalars_now(self, number: Any, places: list[int]) -> Known:
-        """Return what hooks find in `t` in step `number`, by the keys of entries."""
-        known = {}
-        for dtype, rate in sorted({self._state.entries[place].scalars for place in places}):
-            settings = self._rates[rate]
-            # A MultiOptimizer has several and gives none.
-            lr = getattr(self._pipeline.mover.optimizer, "learning_rate", None)
-            lr, step = None if lr is None else scalar(lr, dtype), scalar(number, dtype)
-            if lr is not None and settings.factor != 1:
-                lr = lr * scalar(self.now(settings.factor), dtype)
-            values = {**self.scalars_in(settings, lr, step), "step": step}
-            known[dtype, rate] = {n: scalar(v, dtype) for n, v in values.items() if v is not None}
-        return known
-
     def run_before(self, incoming: Incoming, scalars: Known) -> list[Any]:
         """Run `before_step` and `before`; return the new gradients."""
-        if self.has("before_step"):
+        if "before_step" in self.defines:
             grads = self.before_step(incoming.grads, incoming.variables)
             incoming = incoming._replace(grads=grads)
-        if not self.has("before"):
+        if "before" not in self.defines:
             return incoming.grads
 
         def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
@@ -298,19 +276,15 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
 
         return hooks.run(self, "before", call, incoming, scalars)
 
-    def old_values(self, incoming: Incoming) -> list[Any] | None:
-        """Return what `after` finds as `t.old`, before the variables move."""
-        return hooks.values_of(self, incoming) if self.needs_old else None
-
     def run_after(self, incoming: Incoming, scalars: Known, old: list[Any] | None) -> None:
         """Run `after` and `after_step`."""
-        if self.has("after"):
+        if "after" in self.defines:
 
             def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
                 return None, *self.after(g, x, s, t)
 
             hooks.run(self, "after", call, incoming, scalars, old)
-        if not self.has("after_step"):
+        if "after_step" not in self.defines:
             return
         new = self.after_step(incoming.variables)
         if new is not None:
@@ -322,8 +296,6 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     ) -> list[tuple[Any, Any, Any]]:
         """Return what to put back where `accept` says no: `(variable, accepted, old value)`."""
         kept: list[tuple[Any, Any, Any]] = []
-        if not self.has("accept"):
-            return kept
         for gradient, variable, place, _ in zip(*incoming, strict=True):
             if self._overwrite_variable_with_gradient(variable):
                 continue

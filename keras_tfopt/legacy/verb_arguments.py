@@ -13,7 +13,7 @@ from keras import ops
 from keras_tfopt.checks import check_bool
 from keras_tfopt.engine import RowGradient, as_named_rows, is_dense
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import of_tensorflow, pairs_of, path_of
+from keras_tfopt.engine.building import check_pairs, of_tensorflow, path_of, tuples_of
 
 GATES = (0, 1, 2)  # Optimizer.GATE_NONE, GATE_OP and GATE_GRAPH
 
@@ -115,7 +115,7 @@ def _rank(shape: Any) -> int | None:
 
 def checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
     """Return pairs of a gradient, of rows as `RowGradient`, and a variable; or raise an error."""
-    pairs = pairs_of(grads_and_vars)
+    pairs = check_pairs(tuples_of(grads_and_vars))
     check_precision(pairs)
     if all(is_dense(gradient) for gradient, _ in pairs):
         return pairs

@@ -110,6 +110,7 @@ class Decay(Wrapper):
         return self.scalars_in(NO_SETTINGS, lr, step)
 
     def scalars_in(self, settings: Settings, lr: Any, step: Any) -> dict[str, Any]:
+        """Return the scalars of variables of which groups say this; `lr` is their own."""
         decay = self.now(self._decay_in(settings))
         if not self.scale_by_learning_rate:
             return {"decay": decay}

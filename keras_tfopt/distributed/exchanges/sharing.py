@@ -59,7 +59,7 @@ class SharingEngine(WorkersEngine):
             hooks = [
                 hook
                 for hook in ("before_step", "after_step")
-                if isinstance(part, WrappingEngine) and part.has(hook)
+                if isinstance(part, WrappingEngine) and hook in part.defines
             ]
             if hooks or isinstance(part, WorkersEngine):
                 why = f"has the hook {hooks[0]!r}" if hooks else "exchanges between workers itself"
@@ -88,7 +88,7 @@ class SharingEngine(WorkersEngine):
                     "only. Received: a dense gradient of it"
                 )
         inside = [p for p in parts(self.inner_optimizer) if isinstance(p, WrappingEngine)]
-        everywhere = any(part.has("accept_step") for part in inside)
+        everywhere = any("accept_step" in part.defines for part in inside)
         return self.shards.mean_gradients(grads, variables, everywhere), None, {}
 
     def meet(self, grads: list[Any], places: list[int], moved: Any) -> None:

@@ -22,12 +22,12 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import describe, listed
 from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
+from keras_tfopt.engine.hyperparameters import Known, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.moving import Scalars, current_value
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import Like
-from keras_tfopt.engine.step import Known
 from keras_tfopt.engine.wrapping import WrappingEngine, pipeline_of
 
 
@@ -299,7 +299,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         more = {"senders": self.exchange.size, "gradients": self._calls_between()}
         places = list(range(len(self._state.entries)))
         done = backend.read(innermost(self)._iterations)
-        known = self.scalars_now(done // self._micro_steps() + 1, places)
+        known = scalars_around(self, done // self._micro_steps() + 1, places)
         return {key: {**one, **more} for key, one in known.items()}
 
     def _meet(self, known: Known, values: list[Any]) -> list[Any]:

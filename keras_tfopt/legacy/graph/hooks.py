@@ -13,7 +13,6 @@ from keras_tfopt.engine.backends.tensorflow import norm
 from keras_tfopt.engine.hyperparameters import scalar
 from keras_tfopt.engine.moving import Scalars
 from keras_tfopt.legacy.graph import backend
-from keras_tfopt.wrapper import Wrapper
 
 
 def run_hook(
@@ -40,7 +39,7 @@ def run_hook(
     """
     slots, like = slots or {}, backend.like_of(variable)
     reach = wrapper.reach(like)
-    if reach is None or getattr(type(wrapper), hook) is getattr(Wrapper, hook):
+    if reach is None or hook not in wrapper.defines:
         return None
     rows = backend.distinct(gradient) if reach == "rows" else None
     this_step = _with(wrapper, values)

@@ -16,7 +16,7 @@ from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import (
     placed,
     rows_placed,
-    shards,
+    sharding_problem,
     split_like_slots,
 )
 from keras_tfopt.engine.backends.jax.values import commit
@@ -47,7 +47,7 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 
 
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
-    in_shards = shards(engine)
+    split = engine.shard_state and sharding_problem() is None
     for update in updates:
         in_rows, parts = update.kind.mode in ("rows", "touched"), None
         if in_rows and 0 in update.variable.shape:
@@ -64,22 +64,22 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             step = _update_rows
             if update.kind.scope == "element" and isinstance(rows.values, jax.core.Tracer):
                 step = _update_rows_in_pieces
-            run = functools.partial(step, engine, update)
+            run = functools.partial(step, split, update)
             if parts is not None:
                 run = functools.partial(parts.update_rows, run)
             new = run(rows.indices, rows.values, values, known)
         elif update.kind.mode == "touched":
-            run = functools.partial(_update_touched, engine, update)
+            run = functools.partial(_update_touched, split, update)
             if parts is not None:
                 run = functools.partial(parts.update_touched, run)
             new = run(update.gradient, update.mask, values, known)
         else:
             g = update.gradient
-            if in_shards and update.kind.scope == "element":
+            if split and update.kind.scope == "element":
                 g, values = split_like_slots(update, values)
             x, slots = update.call(g, values[0], values[1:], known, update.mask)
             new = [x, *slots]
-        if in_shards:
+        if split:
             owners = [update.variable, *update.slots]
             new = [
                 value if value is None or isinstance(value, Rows) else placed(owner, value)
@@ -149,7 +149,7 @@ def _zero(number: Any) -> Any:
 
 
 def _update_rows(
-    engine: Any, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
+    split: bool, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
     """Return new values of variable and slots; `indices` are distinct and sorted."""
     rows, cut = values[0].shape[0], update.cut
@@ -165,7 +165,7 @@ def _update_rows(
         indices = pad(jnp.where(nonzero(g), indices, rows), rows)
         sorted_rows = {"unique_indices": True}
     new = []
-    if shards(engine) and shards_of(update.variable) is None:
+    if split and shards_of(update.variable) is None:
         # Else the whole of it might be gathered, after an update in parts.
         x = rows_placed(update.variable, x) if cut[0] else x
     for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
@@ -176,14 +176,14 @@ def _update_rows(
 
 
 def _update_rows_in_pieces(
-    engine: Any, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
+    split: bool, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
     """Do the same as `_update_rows`, for a rule that looks at each row alone."""
     rows, count = values[0].shape[0], indices.shape[0]
     piece = max(1, NUMBERS // max(1, math.prod(g.shape[1:])))
     pieces = -(-count // piece)
     if pieces <= 1:
-        return _update_rows(engine, update, indices, g, values, scalars)
+        return _update_rows(split, update, indices, g, values, scalars)
     padding = pieces * piece - count
     indices = jnp.concatenate([indices, jnp.full(padding, rows, indices.dtype)])
     indices = pad(indices, rows)
@@ -193,19 +193,14 @@ def _update_rows_in_pieces(
         part, part_g = (
             jax.lax.dynamic_slice_in_dim(x, number * piece, piece) for x in (indices, g)
         )
-        new = _update_rows(engine, update, part, part_g, values, scalars)
+        new = _update_rows(split, update, part, part_g, values, scalars)
         return [old if value is None else value for old, value in zip(values, new, strict=True)]
 
     return jax.lax.fori_loop(0, pieces, turn, values)
 
 
 def _update_touched(
-    engine: Any,
-    update: Update,
-    g: Any,
-    mask: Any,
-    values: list[Any],
-    scalars: dict[str, Any],
+    split: bool, update: Update, g: Any, mask: Any, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
     """Update the rows in which a dense gradient is not zero, or that were named."""
     rows, touched = g.shape[0], nonzero(g)
@@ -218,7 +213,7 @@ def _update_touched(
         size = 1 << (count - 1).bit_length()  # few distinct shapes, each of which is compiled
         indices = pad(jnp.nonzero(touched, size=size, fill_value=rows)[0], rows)
         part = g.at[indices].get(mode="fill", fill_value=0)
-        return _update_rows(engine, update, indices, part, values, scalars)
+        return _update_rows(split, update, indices, part, values, scalars)
     # With a slot of the whole variable, one call, also where no row is touched.
     piece = min(PIECE, rows) if all(update.cut) else rows
     upto = jnp.cumsum(touched.astype("int32"))
@@ -228,7 +223,7 @@ def _update_touched(
         wanted = done + jnp.arange(1, piece + 1, dtype="int32")
         indices = pad(jnp.searchsorted(upto, wanted, side="left").astype("int32"), rows)
         part = g.at[indices].get(mode="fill", fill_value=0)
-        new = _update_rows(engine, update, indices, part, values, scalars)
+        new = _update_rows(split, update, indices, part, values, scalars)
         new = [old if value is None else value for old, value in zip(values, new, strict=True)]
         return done + piece, new
 

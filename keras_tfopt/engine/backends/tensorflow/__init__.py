@@ -39,7 +39,13 @@ from keras_tfopt.engine.backends.tensorflow.tracing import (
     place,
     run_on_shapes,
 )
-from keras_tfopt.engine.backends.tensorflow.updates import execute, is_ready, run_if, run_in_place
+from keras_tfopt.engine.backends.tensorflow.updates import (
+    execute,
+    is_ready,
+    reduce_replicas,
+    run_if,
+    run_in_place,
+)
 from keras_tfopt.engine.backends.tensorflow.values import (
     accumulate,
     add_variable,
@@ -58,7 +64,6 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     number,
     once,
     read,
-    reduce_replicas,
     replicas,
     row_products,
     take,

@@ -15,11 +15,11 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     commit,
     native,
     norm,
-    read,
     replicas,
     take,
 )
 from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
 
 if TYPE_CHECKING:
@@ -42,6 +42,25 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
         and tuple(gradient.shape) == like.shape
         and getattr(gradient, NOTE, None) is None
     )
+
+
+def reduce_replicas(grads: list[Any]) -> list[Any]:
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return grads
+    slices = [
+        tf.IndexedSlices(g.values, g.indices, tf.constant(g.shape, "int64"))
+        if isinstance(g, RowGradient)
+        else g
+        for g in grads
+    ]
+    total = context.all_reduce(tf.distribute.ReduceOp.SUM, slices)
+    return [
+        RowGradient.unchecked(s.values, s.indices, g.shape, named=g.named)
+        if isinstance(g, RowGradient)
+        else tf.ensure_shape(s, g.shape)
+        for g, s in zip(grads, total, strict=True)
+    ]
 
 
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
@@ -85,7 +104,7 @@ def run_in_place(
     # Variables with a copy on each of several devices are not for XLA.
     spread = any(isinstance(native(v), tf.distribute.DistributedValues) for v in variables)
     if in_plain.get() or spread:
-        result, writes = function([read(v) for v in variables], inputs)
+        result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
         commit([(variables[n], indices, value) for n, indices, value in writes])
         return result
     if key not in engine._fast:
@@ -126,7 +145,7 @@ def _run_whole(
     call, shared = group[0].call, None
     if in_plain.get() or not engine.fused:
         for update in group:
-            x, *slots = map(read, (update.variable, *update.slots))
+            x, *slots = map(tf.convert_to_tensor, (update.variable, *update.slots))
             known = update.scalars_in(scalars)
             x, slots = call(update.gradient, x, slots, known, update.mask)
             commit(update.writes([x, *slots]))
@@ -154,7 +173,8 @@ def _run_whole(
     same = {name: value for name, value in rates.together.items() if name not in by_rate}
     for update in group:
         # Outside of XLA, which sums in order and on one core.
-        norms = [norm(update.gradient), norm(read(update.variable))] if engine.flat else []
+        both = (update.gradient, update.variable) if engine.flat else ()
+        norms = [norm(tf.convert_to_tensor(v)) for v in both]
         own = {name: update.scalars_in(scalars)[name] for name in by_rate}
         given.append((update.gradient, update.mask, norms, own))
     if shared is not None:
@@ -179,7 +199,8 @@ def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tupl
         indices = tf.where(touched)[:, 0]
         g = tf.gather(update.gradient, indices)
     old = [
-        take(v, indices) if by_row else read(v) for v, by_row in zip(variables, cut, strict=True)
+        take(v, indices) if by_row else tf.convert_to_tensor(v)
+        for v, by_row in zip(variables, cut, strict=True)
     ]
     x, slots = update.call(g, old[0], old[1:], scalars)
     new = [x, *slots]

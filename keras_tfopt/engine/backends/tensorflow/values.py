@@ -18,7 +18,7 @@ def native(variable: Any) -> Any:
 
 
 def read(variable: Any) -> Any:
-    return tf.convert_to_tensor(native(variable))
+    return tf.convert_to_tensor(variable)
 
 
 def is_variable(value: Any) -> bool:
@@ -122,25 +122,6 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
         return engine.add_variable(**options)
     with engine._distribution_strategy.extended.colocate_vars_with(native(variable)):
         return engine.add_variable(**options)
-
-
-def reduce_replicas(grads: list[Any]) -> list[Any]:
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return grads
-    slices = [
-        tf.IndexedSlices(g.values, g.indices, tf.constant(g.shape, "int64"))
-        if isinstance(g, RowGradient)
-        else g
-        for g in grads
-    ]
-    total = context.all_reduce(tf.distribute.ReduceOp.SUM, slices)
-    return [
-        RowGradient.unchecked(s.values, s.indices, g.shape, named=g.named)
-        if isinstance(g, RowGradient)
-        else tf.ensure_shape(s, g.shape)
-        for g, s in zip(grads, total, strict=True)
-    ]
 
 
 def norm(x: Any) -> Any:
