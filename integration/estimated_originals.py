@@ -15,7 +15,6 @@ from keras_tfopt.engine import access
 def _prodigy(given: Mapping[str, Any]) -> Any:
     """Infinity is no limit of growth there; here that is None."""
     given = dict(given)
-    del given["slice"]  # a deviation, where it is not 1
     given["growth_rate"] = None if math.isinf(float(given["growth_rate"])) else given["growth_rate"]
     if given.pop("decoupled") or not given["weight_decay"]:
         return keras_tfopt.Prodigy(**given)
@@ -27,15 +26,15 @@ def _part(optimizer: Any, variable: Any, name: str, shape: Sequence[int]) -> Any
     """Return the entries of one variable in a slot that is laid out over all variables."""
     name = {"exp_avg": "m", "exp_avg_sq": "v", "grad_sum": "s"}.get(name, name)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    every = getattr(optimizer, "slice_p", 1) if name == "s" else 1
     start = 0
     for trained in access.variables_of(optimizer):
+        end = start + math.ceil(math.prod(trained.shape) / every)
         if trained is variable:
             break
-        start += math.prod(trained.shape)
+        start = end
     flat = ops.convert_to_numpy(optimizer.slot(None, name))
-    values = flat[start : start + math.prod(variable.shape)]
-    every = -(-len(values) // max(1, math.prod(shape)))  # some entries only, with slice_p
-    return np.reshape(values[::every], shape)
+    return np.reshape(flat[start:end], shape)
 
 
 def _number(name: str) -> Callable[..., Any]:
@@ -61,19 +60,15 @@ ESTIMATED: dict[str, dict[str, Any]] = {
             **_ARGUMENTS,
             "lr": "learning_rate",
             "decouple": "decoupled",
-            "slice_p": "slice",
             "fsdp_in_use": None,
         },
-        "other_defaults": {"weight_decay": 0, "decouple": True, "growth_rate": "inf", "slice_p": 1},
+        "other_defaults": {"weight_decay": 0, "decouple": True, "growth_rate": "inf"},
         "extras": {name: _number(name) for name in ("d", "d_numerator")},
         "read": _part,
         "make": _prodigy,
         "deviations": {
             "without momentum, the original's step has the new estimate, ours the old one": (
                 lambda case: case.entry["kwargs"].get("beta1") == 0
-            ),
-            "`slice_p` leaves entries out of the estimate, to save memory": (
-                lambda case: case.entry["kwargs"].get("slice_p", 1) != 1
             ),
         },
     },

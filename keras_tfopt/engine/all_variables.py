@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras import ops
@@ -16,6 +16,7 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.moving import Mover, Scalars, current_value, rule_at
 from keras_tfopt.engine.results import check_described
+from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along
 from keras_tfopt.engine.state import DECAY_FACTOR, FACTOR, MASTER, Like, widest, write
 
 
@@ -31,11 +32,12 @@ class ModelRule:
         rule: Any,
         changing: tuple[str, ...],
         names: Sequence[str],
-        along: Sequence[str],
+        along: Mapping[str, int],
         dtype: str,
         norm: Callable[[Any], Any],
     ):
-        self.names, self.along, self.dtype = tuple(names), tuple(along), dtype
+        self.names, self.along, self.dtype = tuple(names), along, dtype
+        self.every = max(along.values(), default=1)
         self._all_slots = collections.namedtuple("Slots", names)  # type: ignore[misc]
         small = [name for name in names if name not in along]
         self._small_slots = collections.namedtuple("SmallSlots", small)  # type: ignore[misc]
@@ -43,10 +45,14 @@ class ModelRule:
         self._changing, self._norm = changing, norm
 
     def sums(
-        self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any]
+        self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any], some: tuple = ()
     ) -> dict[str, Any]:
-        """Return the part that a piece has in the sums over all entries."""
-        return self._rule(scalars).sums(g, x, self._all_slots(**slots), self._t(scalars, {}))
+        """Return the part that a piece has in the sums over all entries.
+
+        `some` are the entries of g and x that slots with `every` have, if there are such slots.
+        """
+        t = self._t(scalars, self._sliced(g, x, some))
+        return self._rule(scalars).sums(g, x, self._all_slots(**slots), t)
 
     def solve(
         self, sums: dict[str, Any], slots: dict[str, Any], scalars: dict[str, Any]
@@ -57,10 +63,16 @@ class ModelRule:
         return self._checked({**sums, **found}, new)
 
     def update(
-        self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any], known: dict[str, Any]
+        self,
+        g: Any,
+        x: Any,
+        slots: dict[str, Any],
+        scalars: dict[str, Any],
+        known: dict[str, Any],
+        some: tuple = (),
     ) -> tuple[Any, dict[str, Any]]:
-        """Return a piece of the new variables, and of the new slots."""
-        t = self._t(scalars, known)
+        """Return a piece of the new variables, and of the new slots. `some` is as in `sums`."""
+        t = self._t(scalars, {**known, **self._sliced(g, x, some)})
         return self._checked(*self._rule(scalars).update(g, x, self._all_slots(**slots), t))
 
     def value(self, x: Any, master: Any) -> Any:
@@ -83,6 +95,9 @@ class ModelRule:
     def gradient(self, g: Any) -> Any:
         """Return a gradient to compute with, flat."""
         return ops.reshape(ops.cast(g, self.dtype), (-1,))
+
+    def _sliced(self, g: Any, x: Any, some: tuple) -> dict[str, Any]:
+        return dict(zip((SLICED_G, SLICED_X), some or (g, x), strict=True))
 
     def _rule(self, scalars: dict[str, Any]) -> Any:
         return rule_at(self.rule, self._changing, scalars)
@@ -128,10 +143,11 @@ class ModelStep:
         rule = self.rule
         values = zip(x, masters, strict=True)
         each_x = [rule.value(*each) for each in values]
-        flat_g = _joined([rule.gradient(g) for g in grads])
-        sums = rule.sums(flat_g, _joined(each_x), slots, scalars)
+        flat_g, flat_x = _joined([rule.gradient(g) for g in grads]), _joined(each_x)
+        some = self._sliced(flat_g, flat_x)
+        sums = rule.sums(flat_g, flat_x, slots, scalars, some)
         known, new = rule.solve(sums, slots, scalars)
-        flat_x, more = rule.update(flat_g, _joined(each_x), slots, scalars, known)
+        flat_x, more = rule.update(flat_g, flat_x, slots, scalars, known, some)
         parts = []
         for one, old in zip(self.variables, each_x, strict=True):
             part = rule.settled(one, old, flat_x[one.start : one.end], scalars, known)
@@ -139,6 +155,12 @@ class ModelStep:
         masters = [None if m is None else v for m, v in zip(masters, parts, strict=True)]
         x = [ops.cast(v, old.dtype) for v, old in zip(parts, x, strict=True)]
         return x, masters, {**new, **more}
+
+    def _sliced(self, *vectors: Any) -> tuple:
+        if self.rule.every == 1:
+            return ()
+        ranges = [(one.start, one.end) for one in self.variables]
+        return tuple(_joined(sliced(flat, ranges, self.rule.every)) for flat in vectors)
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -185,7 +207,7 @@ class AllVariablesMover(Mover):
     def _bound_rule(self) -> ModelRule:
         own = self.optimizer
         likes = [entry.like for entry in own._state.entries]
-        along = [name for name, slot in own.slots(likes).items() if None in slot.shape]
+        along = steps_along(own.slots(likes))
         names, dtype = list(own._state.shared), widest([like.dtype for like in likes])
         rule, changing = own.rule_to_share()
         return ModelRule(rule, changing, names, along, dtype, backend.norm)

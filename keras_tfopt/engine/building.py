@@ -53,7 +53,7 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
         if variable is not None:
             return backend.copy_of(variable, dtype)
         values = [backend.copy_of(entry.variable, dtype) for entry in optimizer._state.entries]
-        return ops.concatenate([ops.reshape(value, (-1,)) for value in values])
+        return ops.concatenate([ops.reshape(value, (-1,))[:: slot.every] for value in values])
 
     initializers: dict[Any, Any] = {"variable": initial, "identity": _identity, 0: "zeros"}
     return backend.add_variable(

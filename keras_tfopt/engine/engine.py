@@ -31,6 +31,7 @@ from keras_tfopt.engine.options import (
 from keras_tfopt.engine.rows import sees_rows
 from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
+from keras_tfopt.engine.slicing import shape_of, steps_along
 from keras_tfopt.engine.slot_dtype import as_kept, check_slot_dtype, check_slots, storage
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
@@ -288,14 +289,15 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
 
     def _add_model_slots(self, likes: list[Like], dtype: str) -> None:
         all_variables = Like((), dtype, self.name)
-        entries = sum(math.prod(like.shape) for like in likes)
-        for name, slot in self.slots(likes).items():
+        described = self.slots(likes)
+        steps_along(described)
+        for name, slot in described.items():
             if None in slot.shape[:-1]:
                 raise ValueError(
                     f"In the shape of slot {name!r}, None must stand in the last place. "
                     f"Received: {slot.shape}"
                 )
-            slot = dataclasses.replace(slot, shape=tuple(d or entries for d in slot.shape))
+            slot = dataclasses.replace(slot, shape=shape_of(slot, likes))
             self._state.shared[name] = add_slot(self, None, all_variables, name, slot)
 
     def _widen_learning_rate(self) -> None:

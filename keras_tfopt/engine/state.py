@@ -53,6 +53,8 @@ class Slot:
             former if it has as many rows as the variable.
         signed: Whether it may be negative. A slot that never is, as a second moment, says False:
             `slot_dtype="int8"` then has twice as many steps between 0 and the largest value.
+        every: Integer >= 1: None in the shape stands for the first entry of each variable and every
+            so many-th after it, flattened. Slots of one rule have the same `every`, or 1.
     """
 
     shape: tuple[int | None, ...]
@@ -60,6 +62,7 @@ class Slot:
     dtype: str | None = None
     by_row: bool | None = None
     signed: bool = True
+    every: int = 1
 
 
 class Stored(NamedTuple):

@@ -141,11 +141,13 @@ CASES = (
                 beta_1=0.8, beta_2=0.9, d0=0.1, d_coef=30.0, use_bias_correction=True
             ),
             "warm_up": dict(learning_rate=0.5, d0=0.1, d_coef=30.0, safeguard_warmup=True),
+            "sliced": dict(beta_1=0.6, beta_2=0.9, d0=0.1, d_coef=30.0, slice_p=3),
             "defaults": {},
         },
         refused={
             **BETAS,
             **dict.fromkeys(["epsilon", "d0", "d_coef"], POSITIVE),
+            "slice_p": (0, -3, True, 1.5, "2"),
             "beta_3": (1, *BELOW_ONE),
             "growth_rate": (0.5, -1),
         },

@@ -5,7 +5,6 @@ Used to fill an optimizer from checkpoints of TensorFlow 1.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from keras_tfopt.engine import (
     slots_of,
 )
 from keras_tfopt.engine.building import describe
+from keras_tfopt.engine.slicing import shape_of
 from keras_tfopt.engine.state import MASTER, widest
 from keras_tfopt.legacy.checkpoints.files import Content
 
@@ -57,10 +57,9 @@ def shared_slots(optimizer: Any, variables: Sequence[Any]) -> dict[str, Content]
     if rule is None or rule.scope != "model":
         return {}
     likes = [describe(variable, type(rule).__name__) for variable in variables]
-    entries = sum(math.prod(like.shape) for like in likes)
     dtype = widest([like.dtype for like in likes])
     return {
-        name: Content(tuple(entries if d is None else d for d in slot.shape), slot.dtype or dtype)
+        name: Content(shape_of(slot, likes), slot.dtype or dtype)
         for name, slot in rule.slots(likes).items()
     }
 

@@ -10,6 +10,7 @@ from tensorflow.python.training.optimizer import _var_key  # names need not be d
 
 from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
 from keras_tfopt.engine.backends.tensorflow import norm
+from keras_tfopt.engine.slicing import shape_of, steps_along
 from keras_tfopt.engine.state import Rows
 from keras_tfopt.legacy.graph.backend import dtype_of, group, like_of, read, to_dense, write
 
@@ -41,9 +42,10 @@ class Together:
             entries += math.prod(like_of(variable).shape)
         name, dtype_of_count = own._facts.counter
         own._create_non_slot_variable(tf.zeros([], dtype_of_count or dtype), name, first)
-        described = own._rule.slots([like_of(variable) for variable in variables])
+        likes = [like_of(variable) for variable in variables]
+        described = own._rule.slots(likes)
         for slot in own._facts.shared:
-            shape = [size or entries for size in described[slot].shape]
+            shape = shape_of(described[slot], likes)
             own._create_non_slot_variable(tf.zeros(shape, dtype), slot, first)
         own._create_non_slot_variable(tf.zeros([entries], dtype), own._facts.scratch[0], first)
 
@@ -86,7 +88,7 @@ class Together:
         """Return the step over these variables, and the variables with the slots."""
         own, likes = self._optimizer, [like_of(variable) for variable in variables]
         described = own._rule.slots(likes)
-        along = [name for name, slot in described.items() if None in slot.shape]
+        along = steps_along(described)
         dtype = likes[0].dtype
         changing = tuple(own._facts.changing)
         rule = ModelRule(own._rule, changing, tuple(described), along, dtype, norm)

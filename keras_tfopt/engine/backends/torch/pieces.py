@@ -16,6 +16,7 @@ from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.construction import sharing_key
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.slicing import count, sliced
 from keras_tfopt.engine.state import FACTOR, Rows
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ _compiled: dict[tuple, tuple[Callable, Callable]] = {}
 
 @dataclasses.dataclass
 class Part:
-    """Consecutive entries of one variable."""
+    """Consecutive entries of one variable, and where those of them are that some slots keep."""
 
     number: int
     start: int
     end: int
+    kept_start: int  # in the slot of all variables
+    kept_end: int
 
 
 def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
@@ -45,20 +48,22 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
         return False
     slots = {name: slot.value.detach() for name, slot in step.slots.items()}
     grads = [None if g is None else g.reshape(-1) for g in grads]
-    pieces = _pieces(step.variables)
+    pieces = _pieces(step.variables, step.rule.every)
     sums_of, update = _compiled_parts(engine, step.rule)
     sums: dict[str, Any] = {}
     of_variables = (FACTOR, "weight_decay_rate")
     common = {name: value for name, value in scalars.items() if name not in of_variables}
     for piece in pieces:
         g, x = _gradient(step, piece, grads), _joined(_values(step, piece))
-        found = sums_of(g, x, _cut(step, slots, piece), common)
+        some = _sliced(step, piece, g, x)
+        found = sums_of(g, x, _cut(step, slots, piece), common, some)
         sums = {name: sums[name] + one for name, one in found.items()} if sums else found
     known, new = step.rule.solve(sums, slots, common)
     for piece in pieces:
         cut = _cut(step, slots, piece)
         x, is_copy = _in_place_or_copied(step, piece, grads, scalars)
-        rows = update(_gradient(step, piece, grads), x, cut, common, known)
+        g = _gradient(step, piece, grads)
+        rows = update(g, x, cut, common, known, _sliced(step, piece, g, x))
         for name, (index, value) in rows.items():
             cut[name][int(index)].copy_(value)
         if is_copy:
@@ -71,7 +76,7 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
 def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
     """Return the parts of a rule that run for each piece."""
     changing = (*engine._changing, *engine._follows)
-    key = ("pieces", rule.names, rule.along, rule.dtype, changing)
+    key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing)
     if key not in engine._fast:
         shared = (*sharing_key(engine, rule.rule, changing), *key)
         if shared not in _compiled:
@@ -83,12 +88,12 @@ def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
 def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
     name = type(rule.rule).__name__
 
-    def sums(g: Any, x: Any, slots: dict, scalars: dict) -> Any:
-        return rule.sums(g, x, slots, scalars)
+    def sums(g: Any, x: Any, slots: dict, scalars: dict, some: tuple) -> Any:
+        return rule.sums(g, x, slots, scalars, some)
 
-    def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict) -> Any:
+    def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict, some: tuple) -> Any:
         """In place, except for rows of slots, which are returned."""
-        y, changed = rule.update(g, x, slots, scalars, known)
+        y, changed = rule.update(g, x, slots, scalars, known, some)
         x.copy_(y)
         rows = {}
         for slot, value in changed.items():
@@ -98,44 +103,33 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
                 slots[slot].copy_(value)
         return rows
 
+    def entries(name: str) -> int:
+        return 5000 if rule.along[name] == 1 else 3000
+
     def like_many(slots: dict) -> dict:
         return {
             # With columns of something larger, as pieces of matrices are.
-            n: v.new_ones(*v.shape[:-1], 6000)[..., 500:5500] if n in rule.along else v.clone()
+            n: v.new_ones(*v.shape[:-1], 6000)[..., 500 : 500 + entries(n)]
+            if n in rule.along
+            else v.clone()
             for n, v in slots.items()
         }
 
+    def examples(g: Any, x: Any, slots: dict, *scalars: dict) -> tuple:
+        *others, some = scalars
+        some = tuple(one.new_ones(3000) for one in some)
+        return g.new_ones(5000), x.new_ones(5000), like_many(slots), *others, some
+
     return (
-        torch_compile.Compiled(
-            sums,
-            f"{name}_sums",
-            sums,
-            lambda g, x, slots, scalars: (
-                g.new_ones(5000),
-                x.new_ones(5000),
-                like_many(slots),
-                scalars,
-            ),
-        ),
-        torch_compile.Compiled(
-            update,
-            f"{name}_update",
-            update,
-            lambda g, x, slots, scalars, known: (
-                g.new_ones(5000),
-                x.new_ones(5000),
-                like_many(slots),
-                scalars,
-                known,
-            ),
-        ),
+        torch_compile.Compiled(sums, f"{name}_sums", sums, examples),
+        torch_compile.Compiled(update, f"{name}_update", update, examples),
     )
 
 
-def _pieces(variables: Sequence[ModelVariable]) -> list[list[Part]]:
+def _pieces(variables: Sequence[ModelVariable], every: int) -> list[list[Part]]:
     """All entries in their order, in pieces of parts of one or several variables."""
     pieces: list[list[Part]] = []
-    room = 0
+    room = kept = 0
     for number, one in enumerate(variables):
         start, size = 0, one.end - one.start
         while start < size:
@@ -143,7 +137,9 @@ def _pieces(variables: Sequence[ModelVariable]) -> list[list[Part]]:
                 pieces.append([])
                 room = PIECE
             end = min(start + room, size)
-            pieces[-1].append(Part(number, start, end))
+            kept_end = kept + count(end, every) - count(start, every)
+            pieces[-1].append(Part(number, start, end, kept, kept_end))
+            kept = kept_end
             room -= end - start
             start = end
     return pieces
@@ -210,10 +206,25 @@ def _cut(step: ModelStep, slots: dict[str, Any], piece: list[Part]) -> dict[str,
     """Return the slots; of those with entries, the entries of the piece."""
     start = step.variables[piece[0].number].start + piece[0].start
     end = step.variables[piece[-1].number].start + piece[-1].end
-    return {
-        name: value[..., start:end] if name in step.rule.along else value
-        for name, value in slots.items()
+    kept = slice(piece[0].kept_start, piece[-1].kept_end)
+    ranges = {
+        name: slice(start, end) if every == 1 else kept for name, every in step.rule.along.items()
     }
+    return {
+        name: value[..., ranges[name]] if name in ranges else value for name, value in slots.items()
+    }
+
+
+def _sliced(step: ModelStep, piece: list[Part], *vectors: Any) -> tuple:
+    """Return the entries of a piece that slots with `every` have."""
+    every, ranges, start = step.rule.every, [], 0
+    if every == 1:
+        return ()
+    for part in piece:
+        end = start + part.end - part.start
+        ranges.append((start + -part.start % every, end))
+        start = end
+    return tuple(torch.cat(sliced(flat, ranges, every)) for flat in vectors)
 
 
 def _flat(variable: Any, part: Part) -> Any:
