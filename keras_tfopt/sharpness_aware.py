@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.checks import check_bool, check_hyperparameter, check_integer
+from keras_tfopt.checks import check_bool, check_hyperparameter, check_integer, check_number
 from keras_tfopt.engine import backend
 from keras_tfopt.rule import register
 from keras_tfopt.trainer import Trainer, assign
@@ -53,6 +53,11 @@ class SharpnessAware(Trainer):
             lets `rho` follow the learning rate). Defaults to 0.
         ascent_steps: Integer >= 1: gradients on the way uphill, each going the distance `rho`
             from where the last one ended. Defaults to 1.
+        ascent_momentum: Float in [0, 1): steps uphill go along :math:`v \leftarrow \mu v + d`
+            instead of :math:`d = s^2 g / \lVert s \, g \rVert`. :math:`v` stays from one training
+            step to the next, in weights of this model that do not train. Defaults to 0.
+        normalize: Whether :math:`d` is divided by the norm; if not, the distance grows with the
+            gradient, and `rho` is the learning rate of the steps uphill. Defaults to True.
         **kwargs: Those of `keras.Model`: `name`, `dtype`, `trainable`.
 
     Row gradients: they are made dense, since a step needs every element of both gradients. Large
@@ -76,10 +81,12 @@ class SharpnessAware(Trainer):
         - [Kwon et al., 2021](https://arxiv.org/abs/2102.11600) (ASAM)
         - [Zhuang et al., 2022](https://arxiv.org/abs/2203.08065) (GSAM)
 
-    Differences: `optax.contrib.sam` with `opaque_mode=True`, a normalized gradient and
-    `sync_period = ascent_steps + 1` makes the same steps. A gradient of zeros gives :math:`e = 0`
-    here and NaN there. `tf.keras.models.experimental.SharpnessAwareMinimization` of Keras 2 is SAM
-    with one step uphill; its `num_batch_splits` is `gradient_accumulation_steps` here.
+    Differences: `optax.contrib.sam` with `opaque_mode=True` and `sync_period = ascent_steps + 1`
+    makes the same steps, where its `adv_optimizer` is SGD of a normalized gradient, or of the
+    gradient itself. Its `reset_state=False` is needed for a momentum uphill. A gradient of zeros
+    gives :math:`e = 0` here and NaN there.
+    `tf.keras.models.experimental.SharpnessAwareMinimization` of Keras 2 is SAM with one step
+    uphill; its `num_batch_splits` is `gradient_accumulation_steps` here.
     """
 
     def __init__(
@@ -89,6 +96,8 @@ class SharpnessAware(Trainer):
         adaptive: bool = False,
         alpha: Any = 0.0,
         ascent_steps: int = 1,
+        ascent_momentum: float = 0.0,
+        normalize: bool = True,
         **kwargs: Any,
     ):
         super().__init__(model, **kwargs)
@@ -96,6 +105,20 @@ class SharpnessAware(Trainer):
         self.alpha = check_hyperparameter("alpha", alpha, 0)
         self.adaptive = check_bool("adaptive", adaptive)
         self.ascent_steps = check_integer("ascent_steps", ascent_steps, 1)
+        self.ascent_momentum = check_number(
+            "ascent_momentum", ascent_momentum, 0, 1, right_open=True
+        )
+        self.normalize = check_bool("normalize", normalize)
+        self._velocities: list[Any] = []
+
+    def build(self, input_shape: Any) -> None:
+        """Build the model, too, and the velocities uphill."""
+        super().build(input_shape)
+        if self.ascent_momentum and not self._velocities:
+            self._velocities = [
+                self.add_weight(shape=v.shape, dtype=v.dtype, initializer="zeros", trainable=False)
+                for v in self.trainable_variables
+            ]
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments, in a form that can be saved."""
@@ -107,6 +130,8 @@ class SharpnessAware(Trainer):
             "adaptive": self.adaptive,
             "alpha": serialize(self.alpha),
             "ascent_steps": self.ascent_steps,
+            "ascent_momentum": self.ascent_momentum,
+            "normalize": self.normalize,
         }
 
     @classmethod
@@ -121,7 +146,8 @@ class SharpnessAware(Trainer):
 
         Variables are as before, except for those that a training call and metrics change.
         """
-        variables, others = self.trainable_variables, self.non_trainable_variables
+        variables, kept = self.trainable_variables, {id(v) for v in self._velocities}
+        others = [v for v in self.non_trainable_variables if id(v) not in kept]
         before, random = [ops.copy(v) for v in others], backend.random_state()
         _, first = self._loss_and_gradients(data, measure=True)
         after = [ops.copy(v) for v in others]
@@ -132,8 +158,7 @@ class SharpnessAware(Trainer):
         )
         last = first
         for _ in range(self.ascent_steps):
-            for variable, distance in zip(variables, self._uphill(last, rho), strict=True):
-                variable.assign_add(distance)
+            self._go_uphill(last, rho)
             assign(others, before)
             backend.set_random_state(random)
             _, last = self._loss_and_gradients(data, measure=False)
@@ -143,15 +168,28 @@ class SharpnessAware(Trainer):
             return last, None
         return _without_part_across(first, last, alpha), None
 
-    def _uphill(self, grads: Sequence[Any], rho: Any) -> list[Any]:
-        """Return how far each variable goes uphill."""
+    def _go_uphill(self, grads: Sequence[Any], rho: Any) -> None:
+        """Move each variable uphill from where it is."""
+        ways = self._directions(grads)
+        for velocity, way in zip(self._velocities, ways, strict=False):
+            new = self.ascent_momentum * velocity + way
+            # An overflow, which loss scaling answers by leaving out the step, must not stay.
+            velocity.assign(ops.where(ops.isfinite(new), new, velocity.value))
+        for variable, way in zip(self.trainable_variables, self._velocities or ways, strict=True):
+            variable.assign_add(_times(rho, ops.convert_to_tensor(way)))
+
+    def _directions(self, grads: Sequence[Any]) -> list[Any]:
+        """Return where each variable goes, without `rho` and momentum."""
         scales = [ops.absolute(v) if self.adaptive else 1.0 for v in self.trainable_variables]
         grads = [g * s for g, s in zip(grads, scales, strict=True)]
-        # Squares of scaled gradients may overflow: make the largest 1 first.
-        largest = ops.max(ops.stack([_float32(ops.max(ops.absolute(g))) for g in grads]))
-        grads = [g / ops.cast(ops.where(largest > 0, largest, 1.0), g.dtype) for g in grads]
-        norm = ops.sqrt(_product(grads, grads))
-        factor = ops.where(norm > 0, rho / ops.where(norm > 0, norm, 1.0), 0.0)
+        if not self.normalize:
+            factor = 1.0 / self.optimizer.scale_loss(ops.ones(()))
+        else:
+            # Squares of scaled gradients may overflow: make the largest 1 first.
+            largest = ops.max(ops.stack([_float32(ops.max(ops.absolute(g))) for g in grads]))
+            grads = [g / ops.cast(ops.where(largest > 0, largest, 1.0), g.dtype) for g in grads]
+            norm = ops.sqrt(_product(grads, grads))
+            factor = ops.where(norm > 0, 1.0 / ops.where(norm > 0, norm, 1.0), 0.0)
         return [g * s * ops.cast(factor, g.dtype) for g, s in zip(grads, scales, strict=True)]
 
 

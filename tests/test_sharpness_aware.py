@@ -15,8 +15,6 @@ FOLDER = Path(__file__).parent / "golden" / "sam"
 # On PyTorch, Keras multiplies a matrix and a vector of float64 in float32.
 PRECISION = {"rtol": 1e-12, "atol": 1e-6 if keras.backend.backend() == "torch" else 0}
 RECORDED = json.loads((FOLDER / "manifest.json").read_text())["cases"]
-# Its steps uphill have momentum, which no method of `SharpnessAware` has.
-CASES = [case for case in RECORDED if case["case"] != "adam_keep_state"]
 
 
 class Quadratic(keras.layers.Layer):
@@ -58,6 +56,14 @@ def step(trainer):
 
 def optimizer_of(constructor):
     config = dict(constructor["config"])
+    if constructor["class_name"] == "adamw":
+        return keras_tfopt.AdamW(
+            config["learning_rate"],
+            weight_decay=config["weight_decay"],
+            beta_2=config["b2"],
+            epsilon=1e-8,
+            scale_by_learning_rate=True,
+        )
     if constructor["class_name"] == "adam":
         return keras_tfopt.Adam(config["learning_rate"], beta_2=config["b2"], epsilon=1e-8)
     return keras_tfopt.Momentum(config["learning_rate"], config.get("momentum", 0.0))
@@ -65,13 +71,15 @@ def optimizer_of(constructor):
 
 @pytest.mark.spread
 @pytest.mark.parametrize("run_eagerly", [False, True], ids=["compiled", "eager"])
-@pytest.mark.parametrize("case", [pytest.param(c, id=Path(c["file"]).stem) for c in CASES])
+@pytest.mark.parametrize("case", [pytest.param(c, id=Path(c["file"]).stem) for c in RECORDED])
 def test_steps_are_those_of_optax(case, run_eagerly):
     """In opaque mode, each recorded step is one here; else, the last of each period is."""
     recorded = np.load(FOLDER / case["file"])
     names = [variable["name"] for variable in case["variables"]]
     options = {**case["defaults"], **case["kwargs"]}
-    rho = options["adv_optimizer"]["config"]["transforms"][1]["config"]["learning_rate"]
+    uphill = options["adv_optimizer"]["config"]
+    is_normalized = "transforms" in uphill
+    uphill = uphill["transforms"][1]["config"] if is_normalized else uphill
     layer = Quadratic(
         recorded["loss/A"], recorded["loss/b"], {name: recorded[f"init/{name}"] for name in names}
     )
@@ -79,8 +87,10 @@ def test_steps_are_those_of_optax(case, run_eagerly):
         layer,
         optimizer_of(options["optimizer"]),
         run_eagerly,
-        rho=rho,
+        rho=uphill["learning_rate"],
         ascent_steps=options["sync_period"] - 1,
+        ascent_momentum=uphill.get("momentum", 0.0),
+        normalize=is_normalized,
     )
     calls = 1 if options["opaque_mode"] else options["sync_period"]
     bounds = case["tolerances"].get("if_hyperparameters_are_rounded_to_float32", case["tolerances"])
@@ -186,14 +196,17 @@ def test_no_distance_is_plain_training(options):
         np.testing.assert_allclose(value, expected, 1e-5, 1e-6)
 
 
-def test_mixed_precision_trains_as_float32_does():
+@pytest.mark.parametrize("options", [{}, {"ascent_momentum": 0.5, "normalize": False}], ids=str)
+def test_mixed_precision_trains_as_float32_does(options):
     results = []
     for policy, scaled in [("float32", False), ("mixed_float16", True)]:
         model = network(policy, dropout=0.0)
         optimizer = keras_tfopt.Momentum(0.1, 0.9)
         if scaled:
             optimizer = keras_tfopt.LossScaleOptimizer(optimizer, initial_scale=2.0**10)
-        results.append(fitted(SharpnessAware(model, rho=0.1), model, optimizer)[0]["loss"])
+        results.append(
+            fitted(SharpnessAware(model, rho=0.1, **options), model, optimizer)[0]["loss"]
+        )
     np.testing.assert_allclose(results[1], results[0], 0.05)  # float16 has 11 bits
 
 
@@ -222,7 +235,9 @@ def test_tables_train_as_with_dense_gradients():
 
 def test_a_saved_trainer_is_loaded_with_its_state(tmp_path):
     model = network()
-    trainer = SharpnessAware(model, rho=0.2, adaptive=True, alpha=0.1, ascent_steps=2)
+    trainer = SharpnessAware(
+        model, rho=0.2, adaptive=True, alpha=0.1, ascent_steps=2, ascent_momentum=0.5
+    )
     fitted(trainer, model, keras_tfopt.Momentum(0.1, 0.9))
     trainer.save(tmp_path / "trainer.keras")
     loaded = keras.models.load_model(tmp_path / "trainer.keras")
@@ -230,7 +245,12 @@ def test_a_saved_trainer_is_loaded_with_its_state(tmp_path):
     assert [c.pop("model")["class_name"] for c in configs] == ["Sequential"] * 2
     assert configs[0] == configs[1]
     assert loaded.evaluate(*data(), verbose=0) == trainer.evaluate(*data(), verbose=0)
-    for old, new in zip(trainer.optimizer.variables, loaded.optimizer.variables, strict=True):
+    pairs = zip(
+        [*trainer.weights, *trainer.optimizer.variables],
+        [*loaded.weights, *loaded.optimizer.variables],
+        strict=True,
+    )
+    for old, new in pairs:
         np.testing.assert_array_equal(ops.convert_to_numpy(new), ops.convert_to_numpy(old))
 
 
@@ -246,6 +266,8 @@ def test_a_saved_trainer_is_loaded_with_its_state(tmp_path):
         ({"rho": "0.1"}, TypeError, "`rho`"),
         ({"alpha": -0.1}, ValueError, r"`alpha` must be .*\[0, inf\)"),
         ({"adaptive": 1}, TypeError, "`adaptive` must be True or False"),
+        ({"ascent_momentum": 1.0}, ValueError, r"`ascent_momentum` must be .*\[0, 1\).*1\.0"),
+        ({"normalize": None}, TypeError, "`normalize` must be True or False"),
         ({"ascent_steps": 0}, ValueError, "`ascent_steps` must be .*>= 1"),
     ],
 )

@@ -115,10 +115,10 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
             for n, v in slots.items()
         }
 
-    def examples(g: Any, x: Any, slots: dict, *scalars: dict) -> tuple:
-        *others, some = scalars
-        some = tuple(one.new_ones(3000) for one in some)
-        return g.new_ones(5000), x.new_ones(5000), like_many(slots), *others, some
+    def examples(g: Any, x: Any, slots: dict, *scalars_and_some: Any) -> tuple:
+        *scalars, some = scalars_and_some
+        part = tuple(one.new_ones(3000) for one in some)
+        return g.new_ones(5000), x.new_ones(5000), like_many(slots), *scalars, part
 
     return (
         torch_compile.Compiled(sums, f"{name}_sums", sums, examples),
