@@ -1,7 +1,10 @@
 """What a program may do while PyTorch compiles a rule in the background."""
 
+import keras
+import numpy as np
 import pytest
 
+import keras_tfopt
 from tests.programs import output_of
 
 pytestmark = [
@@ -47,3 +50,16 @@ assert threading.current_thread() not in traced
 def test_modules_are_called_while_a_rule_is_compiled():
     text = output_of("-c", CALLS_MODULES, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     assert "compiled by torch.compile" in text and text.rstrip().endswith("traced in 1 thread")
+
+
+def test_no_check_is_left_out_while_a_rule_is_compiled(monkeypatch):
+    """PyTorch says to all threads that it compiles, not only to the one that does."""
+    import torch
+
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    table = keras.Variable(np.ones((4, 2)), name="table")
+    optimizer = keras_tfopt.LazyAdam(0.1)
+    optimizer.build([table])
+    gradient = keras_tfopt.RowGradient(np.ones((1, 2), "float32"), np.array([9]), (4, 2))
+    with pytest.raises(ValueError, match="'table' must lie between 0 and 3"):
+        optimizer.apply([gradient], [table])

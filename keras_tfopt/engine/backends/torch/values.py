@@ -122,7 +122,7 @@ def from_bits(bits: Any) -> Any:
 
 
 def limits(tensor: Any) -> tuple[int, int] | None:
-    if tensor.numel() == 0 or tensor.device.type == "meta" or torch.compiler.is_compiling():
+    if tensor.numel() == 0 or tensor.device.type == "meta" or torch.compiler.is_dynamo_compiling():
         return None
     low, high = torch.aminmax(tensor)
     return int(low), int(high)
@@ -151,7 +151,7 @@ def has_accelerator() -> bool:
 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
-    if torch.compiler.is_compiling() or matrix.dtype == torch.float64:
+    if torch.compiler.is_dynamo_compiling() or matrix.dtype == torch.float64:
         return torch.linalg.eigh(matrix)
     try:
         return torch.linalg.eigh(matrix)
@@ -162,14 +162,14 @@ def eigh(matrix: Any) -> tuple[Any, Any]:
 
 
 def combine_rows(weights: Any, rows: Any) -> Any:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         # One loop, with whatever follows; a product would be a call with a result in memory.
         return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
     return rows.T @ weights
 
 
 def row_products(rows: Any, vector: Any) -> Any:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         # One loop that reads the vector once, and makes it on the way.
         return torch.stack([(rows[i] * vector).sum() for i in range(rows.shape[0])])
     return rows @ vector
