@@ -65,6 +65,9 @@ class Rule(Fielded, Describing, Engine):
             A rule for which that holds in some variables only defines `takes_rows(like)`.
         flat: With scope "variable": the rule uses elementwise operations and `t.norm` only, so that
             it can run over many variables laid end to end.
+        elementwise: With scope "variable": the rule uses elementwise operations only, and its slots
+            are single numbers or of the variable's shape, so that PyTorch compiles it for large
+            variables of any shape.
         stacked: With scope "variable": whether `update` takes several variables of equal shape and
             facts in one call, stacked along a new first axis. A rule for which that holds in some
             variables only defines `stacks(like)`. Single variables come as they are.

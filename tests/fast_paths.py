@@ -11,8 +11,15 @@ OPTIMIZERS = {
     "adam_decayed": lambda: keras_tfopt.Adam(0.01, weight_decay=0.1),
     "lars": lambda: keras_tfopt.LARS(1.0, eeta=0.1, skip_list=["v1"]),
 }
-# Vectors and the large variable are left to NadamW, a rule of elements.
-WITH_MATRICES = {**OPTIMIZERS, "muon": lambda: keras_tfopt.Muon(0.01, other_variables="v3")}
+OF_ALL_SCOPES = {
+    **OPTIMIZERS,
+    # Vectors and the large variable are left to NadamW, a rule of elements.
+    "muon": lambda: keras_tfopt.Muon(0.01, other_variables="v3"),
+    # Rules that keep a number for each variable.
+    "laprop": lambda: keras_tfopt.LaProp(0.01),
+    "schedule_free": lambda: keras_tfopt.ScheduleFreeAdamW(0.01, weight_decay=0.1),
+    "schedule_free_sgd": lambda: keras_tfopt.ScheduleFreeSGD(0.1),
+}
 
 
 def variables(dtype="float32"):

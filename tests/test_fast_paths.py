@@ -7,17 +7,17 @@ import pytest
 import keras_tfopt
 from keras_tfopt import engine
 from tests.cells import exhaustive
-from tests.fast_paths import WITH_MATRICES, train, variables
+from tests.fast_paths import OF_ALL_SCOPES, train, variables
 
 BACKEND = keras.backend.backend()
 
 
-@pytest.mark.parametrize("name", WITH_MATRICES)
+@pytest.mark.parametrize("name", OF_ALL_SCOPES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_fast_equals_plain(name, dtype):
-    fast = train(WITH_MATRICES[name](), variables(dtype))
+    fast = train(OF_ALL_SCOPES[name](), variables(dtype))
     with engine.plain():
-        plain = train(WITH_MATRICES[name](), variables(dtype))
+        plain = train(OF_ALL_SCOPES[name](), variables(dtype))
     # bfloat16: a difference of a float32 rounding may fall on either side of a bfloat16 rounding.
     tolerance = 2e-6 if dtype == "float32" else 1e-2
     for a, b in zip(fast, plain):

@@ -1,5 +1,6 @@
 """Rules compiled by torch.compile: what is compiled when, and where variables and slots lie."""
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import engine
-from tests.fast_paths import OPTIMIZERS, SHAPES, WITH_MATRICES, train, variables
+from tests.fast_paths import OF_ALL_SCOPES, OPTIMIZERS, SHAPES, train, variables
 
 pytestmark = pytest.mark.backends("torch", reason="torch.compile is the fast path of torch only")
 
@@ -234,9 +235,26 @@ def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
 
 def test_what_muon_leaves_to_a_rule_of_elements_shares_flat_memory():
     x = variables()
-    optimizer = WITH_MATRICES["muon"]()
+    optimizer = OF_ALL_SCOPES["muon"]()
     train(optimizer, x, steps=1)
     left = [entry for entry in optimizer._state.entries if "v" in entry.slots]
     small = [e for e in left if 0 not in e.variable.shape and math.prod(e.variable.shape) < 100]
     memory = {e.slots["v"].value.untyped_storage().data_ptr() for e in small}
     assert len(left) > len(small) == 3 and len(memory) == 1
+
+
+@pytest.mark.parametrize("name", ["laprop", "schedule_free", "schedule_free_sgd"])
+def test_large_variables_of_rules_that_keep_a_number_are_compiled(name):
+    results = []
+    for context in (contextlib.nullcontext, engine.plain):
+        optimizer, x = OF_ALL_SCOPES[name](), variables()
+        with context():
+            train(optimizer, x, steps=1)
+            slots = optimizer.entry_of(x[3]).slots.values()
+            next(v for v in slots if not v.shape).assign(0.5)  # is what the next step reads
+            results.append(train(optimizer, x, steps=1))
+        plans = [plan for key, plan in optimizer._fast.items() if key[0] == "plan"]
+        is_compiled = [[bucket.positions for bucket in plan] for plan in plans] == [[[0]]]
+        assert is_compiled == (context is contextlib.nullcontext)
+    for fast, plain in zip(*results, strict=True):
+        np.testing.assert_allclose(fast, plain, 2e-6, 2e-6)

@@ -52,6 +52,7 @@ class Provided:
     scope = "element"
     sparse = "dense"
     flat = False
+    elementwise = False
     stacked = False
     # Whether the rule as a whole is worth compiling. Where it decomposes matrices, XLA on a CPU is
     # slower by far than the backend's own routines.

@@ -51,6 +51,7 @@ class LaProp(Rule):
     """
 
     scope = "variable"
+    elementwise = True
 
     learning_rate: Any = 4e-4
     beta_1: float = within(0, 1, default=0.9, right_open=True)

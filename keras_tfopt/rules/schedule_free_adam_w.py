@@ -68,6 +68,7 @@ class ScheduleFreeAdamW(Rule):
     """
 
     scope = "variable"
+    elementwise = True
 
     learning_rate: Any = 0.0025
     beta_1: float = within(0, 1, default=0.9, right_open=True)

@@ -60,6 +60,7 @@ class ScheduleFreeSGD(Rule):
     """
 
     scope = "variable"
+    elementwise = True
 
     learning_rate: Any = 1.0
     momentum: float = within(0, 1, default=0.9, right_open=True)

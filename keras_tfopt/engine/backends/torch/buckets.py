@@ -98,7 +98,7 @@ def run_fused(
     engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> list[Update]:
     """Run what can be run over flat memory; return the other updates."""
-    fused = [u for u in updates if _is_plain_update(u, engine.flat)]
+    fused = [u for u in updates if _is_plain_update(u, engine)]
     if not fused:
         return updates
     key = ("plan", tuple([u.index for u in fused]))
@@ -120,11 +120,11 @@ def run_fused(
     return [update for update in updates if id(update) not in done]
 
 
-def _is_plain_update(update: Update, takes_norms: bool) -> bool:
+def _is_plain_update(update: Update, engine: Any) -> bool:
     """Return whether a rule can run over flat memory, and has a plain tensor for a variable."""
     # Compiled code does not look again: subclasses may do anything.
     return (
-        (update.kind.scope == "element" or takes_norms)
+        (update.kind.scope == "element" or engine.flat or engine.elementwise and _is_alone(update))
         and update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor
         and 0 not in update.like.shape
@@ -132,6 +132,11 @@ def _is_plain_update(update: Update, takes_norms: bool) -> bool:
         # What a variable in half precision is compared with has to be rounded like it.
         and (MASTER not in update.names or keeps_casts())
     )
+
+
+def _is_alone(update: Update) -> bool:
+    """Return whether a variable is so large that it is a bucket of its own."""
+    return math.prod(update.like.shape) >= LARGE and not update.kind.stored
 
 
 def _can_be_blocks(update: Update) -> bool:
@@ -230,6 +235,10 @@ def _bucket(
 
     scales = {one.slot + SCALES for one in stored if one.dtype == "int8"}
     for name, *slots in zip(members[0].names, *(u.slots for u in members), strict=True):
+        if not slots[0].shape and len(members) == 1 and values[0].ndim:  # a number, used as it is
+            bucket.flat.append(slots[0]._value.detach())
+            bucket.moved += slots
+            continue
         is_scales = name in scales
         flat = laid_scales(slots) if is_scales else laid(slots[0]._value.new_zeros(sum(rooms)))
         if not is_scales:

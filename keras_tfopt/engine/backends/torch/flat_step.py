@@ -82,7 +82,10 @@ def _compile(
             step(g_part, x_part, slot_parts, None, scalars)
 
     def like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
-        like = [tensor.new_ones(5000, *tensor.shape[1:]) for tensor in (g, x, *slots)]
+        like = [
+            tensor.new_ones(5000, *tensor.shape[1:]) if tensor.ndim else tensor.clone()
+            for tensor in (g, x, *slots)
+        ]
         return like[0], like[1], like[2:], None, scalars
 
     def like_many_blocks(
