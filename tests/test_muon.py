@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
+from keras_tfopt.engine import stacking
 from tests.stepping import MODES, Rows, Runner
 
 # On each backend every formula is met in test_contract.py.
@@ -188,9 +189,12 @@ def test_is_saved_with_its_other_rule():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_large_matrices_of_equal_shape_move_as_each_alone(mode):
+def test_large_matrices_of_equal_shape_move_as_each_alone(mode, monkeypatch):
     shapes = {"a": (300, 250), "b": (300, 250)}
-    together, grads = moved(shapes, mode=mode)
+    one_by_one, grads = moved(shapes, mode=mode)
+    monkeypatch.setattr(stacking, "MOST_ON_CPU", np.inf)
+    together, _ = moved(shapes, grads, mode)
     for path, shape in shapes.items():
         alone, _ = moved({path: shape}, {path: grads[path]}, mode)
         np.testing.assert_allclose(together[path], alone[path], atol=2e-5)
+        np.testing.assert_allclose(one_by_one[path], alone[path], atol=2e-5)

@@ -130,6 +130,16 @@ def test_a_gradient_of_zeros_goes_nowhere():
     np.testing.assert_array_equal(arrays_of(layer)[0], start["w"])
 
 
+def test_an_overflow_uphill_does_not_stay_in_the_momentum():
+    start = np.float32([1.0, 2.0])
+    layer = Quadratic(np.eye(2, dtype="float32"), np.float32([3.0, 4.0]), {"w": start})
+    trainer = trainer_of(layer, keras_tfopt.GradientDescent(0.1), rho=0.1, ascent_momentum=0.5)
+    for weights in (start, np.float32([np.inf, 0.0]), start):
+        layer.parts[0].assign(weights)
+        step(trainer)
+    assert np.isfinite(arrays_of(layer)[0]).all()
+
+
 def test_rho_follows_its_schedule():
     matrix, start = np.eye(2, dtype="float32"), {"w": np.float32([3.0, 4.0])}
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 5.0])
