@@ -171,12 +171,13 @@ class SharpnessAware(Trainer):
     def _go_uphill(self, grads: Sequence[Any], rho: Any) -> None:
         """Move each variable uphill from where it is."""
         ways = self._directions(grads)
-        for velocity, way in zip(self._velocities, ways, strict=False):
-            new = self.ascent_momentum * velocity + way
+        for n, velocity in enumerate(self._velocities):
+            new = self.ascent_momentum * velocity + ways[n]
             # An overflow, which loss scaling answers by leaving out the step, must not stay.
-            velocity.assign(ops.where(ops.isfinite(new), new, velocity.value))
-        for variable, way in zip(self.trainable_variables, self._velocities or ways, strict=True):
-            variable.assign_add(_times(rho, ops.convert_to_tensor(way)))
+            ways[n] = ops.where(ops.isfinite(new), new, velocity.value)
+            velocity.assign(ways[n])
+        for variable, way in zip(self.trainable_variables, ways, strict=True):
+            variable.assign_add(_times(rho, way))
 
     def _directions(self, grads: Sequence[Any]) -> list[Any]:
         """Return where each variable goes, without `rho` and momentum."""

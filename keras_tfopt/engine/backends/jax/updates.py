@@ -16,7 +16,7 @@ from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import (
     placed,
     rows_placed,
-    sharding_problem,
+    shards,
     split_like_slots,
 )
 from keras_tfopt.engine.backends.jax.values import commit
@@ -47,7 +47,7 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 
 
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
-    split = engine.shard_state and sharding_problem() is None
+    split = engine.shard_state and shards(engine)
     for update in updates:
         in_rows, parts = update.kind.mode in ("rows", "touched"), None
         if in_rows and 0 in update.variable.shape:

@@ -123,8 +123,9 @@ def run_fused(
 def _is_plain_update(update: Update, engine: Any) -> bool:
     """Return whether a rule can run over flat memory, and has a plain tensor for a variable."""
     # Compiled code does not look again: subclasses may do anything.
+    is_flat = update.kind.scope == "element" or engine.flat
     return (
-        (update.kind.scope == "element" or engine.flat or engine.elementwise and _is_alone(update))
+        (is_flat or (engine.elementwise and _is_alone(update)))
         and update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor
         and 0 not in update.like.shape
@@ -235,7 +236,7 @@ def _bucket(
 
     scales = {one.slot + SCALES for one in stored if one.dtype == "int8"}
     for name, *slots in zip(members[0].names, *(u.slots for u in members), strict=True):
-        if not slots[0].shape and len(members) == 1 and values[0].ndim:  # a number, used as it is
+        if not slots[0].shape and values[0].ndim:  # a number, of a variable alone in its bucket
             bucket.flat.append(slots[0]._value.detach())
             bucket.moved += slots
             continue

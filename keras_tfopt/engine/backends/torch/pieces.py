@@ -103,6 +103,7 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
                 slots[slot].copy_(value)
         return rows
 
+    # Lengths that may differ must differ here, or compiled code takes them for one.
     def entries(name: str) -> int:
         return 5000 if rule.along[name] == 1 else 3000
 
