@@ -97,8 +97,8 @@ a variable apply.
 model = with_head(backbone)
 groups = [keras_tfopt.layer_decay(model, 0.7, depth=6), keras_tfopt.no_decay(model)]
 for group, settings in groups[0].items():
-    factor = settings["learning_rate_factor"]
-    print(f"{group.count('|') + 1:3} variables: learning_rate_factor {factor:.3f}")
+    rounded = {name: round(value, 6) for name, value in settings.items()}
+    print(f"{group.count('|') + 1:3} variables: {rounded}")
 
 """
 ## One learning rate, and one for each level
