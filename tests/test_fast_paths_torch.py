@@ -210,6 +210,29 @@ def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing():
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
 
+@pytest.mark.parametrize("rule", ["GGT(0.5)", "Prodigy(slice_p=5)"])
+def test_after_a_cleared_session_rules_are_compiled_for_all_sizes_again(rule):
+    code = f"""
+        import keras, numpy
+        import keras_tfopt
+        from keras_tfopt import engine
+
+        engine.compile_in_background(False)
+        def moved(size):
+            variable, optimizer = keras.Variable(numpy.ones(size)), keras_tfopt.{rule}
+            optimizer.apply([numpy.ones(size, "float32")], [variable])
+            return keras.ops.convert_to_numpy(variable)
+
+        for _ in range(2):
+            for size in (1, 2, 7):
+                values = moved(size)
+                with engine.plain():
+                    numpy.testing.assert_allclose(values, moved(size), 1e-6)
+            keras.utils.clear_session()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
 def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
     code = """
         import os, warnings

@@ -23,6 +23,7 @@ from keras_tfopt.engine.backends.torch.private import (
     compiler_options,
     compiling_alone,
     constant_hyperparameters,
+    is_compiled,
     known_processor,
     look_for_no_symbolic_tensors,
     trace_no_empty_module,
@@ -73,6 +74,7 @@ class Compiled:
         self._otherwise, self._examples, self._checks = otherwise, examples, checks
         self._compiling: concurrent.futures.Future | None = None
         self._is_from_background = False
+        self._own: Callable | None = None  # what Dynamo has compiled
 
     def __call__(self, *args: Any) -> Any:
         if not _compiler_works:
@@ -81,9 +83,8 @@ class Compiled:
             self._compiling = self._begin(args, in_background=_may_run_uncompiled())
         if not self._compiling.done() or _is_compiling.is_set():
             return self._otherwise(*args)
-        if self._is_from_background and self._compiling.exception() is not None:
-            # What the program did meanwhile may be the reason, as keras.utils.clear_session() is,
-            # which takes away what Dynamo has seen a moment before. Now the program waits.
+        if self._is_lost():
+            # Now the program waits.
             self._compiling = self._begin(args, in_background=False)
         try:
             compiled = self._compiling.result()
@@ -95,6 +96,18 @@ class Compiled:
                 return self._otherwise(*args)
             _give_up_compiling(error)
             return self._otherwise(*args)
+
+    def _is_lost(self) -> bool:
+        """Return whether compiling failed in the background, or what it made was cleared since.
+
+        What the program did may be the reason, as `keras.utils.clear_session` is. Dynamo would
+        compile anew by itself, for the arguments of a call in place of the examples; and code for
+        sizes of 1 takes no others.
+        """
+        assert self._compiling is not None
+        if self._compiling.exception() is not None:
+            return self._is_from_background
+        return self._own is not None and not is_compiled(self._own)
 
     def _begin(self, args: tuple, in_background: bool) -> concurrent.futures.Future:
         """Start compiling for these arguments, or do it now."""
@@ -131,6 +144,7 @@ class Compiled:
                 with torch.no_grad(), constant_hyperparameters(), known_processor():
                     set_torch_device_attribute()
                     compiled(*examples)
+                self._own = own if is_compiled(own) else None
             finally:
                 _is_compiling.clear()
         return compiled

@@ -126,6 +126,13 @@ def compiling_alone() -> contextlib.AbstractContextManager:
     return compile_lock
 
 
+def is_compiled(function: Any) -> bool:
+    """Return whether Dynamo has code for a function; `keras.utils.clear_session` clears it."""
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    return bool(_debug_get_cache_entry_list(function.__code__))
+
+
 def compilations() -> int:
     """Return how many graphs Dynamo has compiled in this process."""
     from torch._dynamo.utils import counters
