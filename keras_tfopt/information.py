@@ -14,6 +14,7 @@ import keras
 from keras_tfopt.engine import own_parameters
 from keras_tfopt.formulas import plain_text
 from keras_tfopt.rule import OPTIONS
+from keras_tfopt.wrapper import Wrapper
 
 SIDE = 512  # of the matrix for which bytes are counted
 # Required arguments, for counting state, which does not depend on them.
@@ -115,7 +116,7 @@ def described(name: str, cls: Any, originals: tuple[str, ...], elsewhere: str) -
         },
         slots=_section(text, "Slots") or ", ".join(_slots_of_keras(state)),
         bytes_per_parameter=4 * sum(math.prod(v.shape) for v in state) / SIDE**2,
-        scope=getattr(cls, "scope", None),
+        scope=None if issubclass(cls, Wrapper) else getattr(cls, "scope", None),
         row_gradients=_section(text, "Row gradients") or "as if dense",
         lazy=is_lazy(cls),
         second_order=getattr(cls, "second_order", False),

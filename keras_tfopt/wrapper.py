@@ -40,6 +40,14 @@ class Wrapper(Fielded, Describing, WrappingEngine):
             Touched are rows that a `RowGradient` names; in variables that match `row_variables` of
             the inner optimizer, also those with a gradient that is not zero. The inner optimizer
             may move all rows all the same.
+        scope: What one call of `before` or `after` must see. "variable": a variable in its shape.
+            "element": any piece of variables, flattened, so hooks may use elementwise operations
+            only. Then `before` returns `g` as it came, and PyTorch compiles the hooks with the rule
+            inside, in one; of `self` they read what the constructor has set, and nothing else.
+        flat: The same with scope "variable", where hooks also use `t.norm` and `t.mean`, or slots
+            that are single numbers, which they compute from the old values.
+        needs_gradient: Whether hooks read `g`. False gives them None, so that they can be compiled
+            with a rule that clips gradients or maximizes.
         needs_old: Whether `after` finds in `t.old` what the variable was before the inner step, and
             after all hooks before that; a copy for the time of a step.
         unsaved: Names of arguments of the constructor that belong to the process, and are not saved
@@ -67,7 +75,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         choices: `() -> {name: argument}`. Arguments that choose variables. `build` warns of what
             matches none.
         check: `(likes)`. Raise an error if the arguments do not fit the variables.
-        facts: `(like) -> dict`. What hooks find in `t` of a variable, by name.
+        facts: `(like) -> dict`. What hooks find in `t` of a variable, by name: `path`, but nothing
+            for hooks of elements, or with `flat`, which variables of different facts do not share.
         reach: `(like) -> "dense", "rows" or None`. `sparse` of a variable; None: hooks do not run.
         counters: `() -> {name: Slot}`. State of all variables together.
 

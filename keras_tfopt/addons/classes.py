@@ -165,7 +165,7 @@ class DecayingAsSGDW(Decaying, wrappers.SGDW):
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
         """Shrink a variable before the step, unless only rows of it have a gradient."""
-        if self._is_plain() and (t.rows or t.touched is not None):
+        if (t.rows or t.touched is not None) and self._is_plain():
             return g, x
         return super().before(g, x, s, t)
 

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras import ops
@@ -14,8 +14,9 @@ from keras import ops
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.moving import Mover, Scalars, current_value, rule_at
+from keras_tfopt.engine.moving import Mover, current_value, over_one, rule_at
 from keras_tfopt.engine.results import check_described
+from keras_tfopt.engine.scalars import Over, Scalars
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along
 from keras_tfopt.engine.state import DECAY_FACTOR, FACTOR, MASTER, Like, widest, write
 
@@ -34,7 +35,7 @@ class ModelRule:
         names: Sequence[str],
         along: Mapping[str, int],
         dtype: str,
-        norm: Callable[[Any], Any],
+        over: Over,
     ):
         self.names, self.along, self.dtype = tuple(names), along, dtype
         self.every = max(along.values(), default=1)
@@ -42,7 +43,7 @@ class ModelRule:
         small = [name for name in names if name not in along]
         self._small_slots = collections.namedtuple("SmallSlots", small)  # type: ignore[misc]
         self.rule = rule
-        self._changing, self._norm = changing, norm
+        self._changing, self._over = changing, over
 
     def sums(
         self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any], some: tuple = ()
@@ -103,7 +104,7 @@ class ModelRule:
         return rule_at(self.rule, self._changing, scalars)
 
     def _t(self, scalars: dict[str, Any], known: dict[str, Any]) -> Scalars:
-        return Scalars({**scalars, **known}, {}, False, self._norm)
+        return Scalars({**scalars, **known}, {}, False, self._over)
 
     def _checked(self, result: Any, new: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         check_described(type(self.rule).__name__, new, self.names)
@@ -176,7 +177,11 @@ class AllVariablesMover(Mover):
 
     takes_all = True
 
-    def _apply_rule(self, incoming: Incoming) -> None:
+    def only_moves(self) -> bool:
+        """Return False: the rule has no update for one variable."""
+        return False
+
+    def _apply_rule(self, incoming: Incoming, joined: Any = None) -> None:
         own = self.optimizer
         given = dict(zip(incoming.places, map(gradients.dense, incoming.grads), strict=True))
         members, end = [], 0
@@ -210,7 +215,7 @@ class AllVariablesMover(Mover):
         along = steps_along(own.slots(likes))
         names, dtype = list(own._state.shared), widest([like.dtype for like in likes])
         rule, changing = own.rule_to_share()
-        return ModelRule(rule, changing, names, along, dtype, backend.norm)
+        return ModelRule(rule, changing, names, along, dtype, over_one())
 
     def _run_whole(self, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> None:
         members, names = step.variables, list(step.slots)

@@ -109,7 +109,7 @@ class Formulas(Constructed):
         attributes["_rule_attributes"] = self._rule_attributes
         if self._follows:
             attributes.update(_arguments=self._arguments, _follows=self._follows)
-        return _instance(type(self), {**attributes, **values})
+        return instance(type(self), {**attributes, **values})
 
     def attributes_with(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes that some arguments of the constructor change, with these."""
@@ -147,7 +147,8 @@ def has_constructor(cls: type) -> bool:
     return False
 
 
-def _instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) -> Any:
+def instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) -> Any:
+    """Return an instance of a class of optimizers that holds these attributes and no state."""
     rule: Any = object.__new__(cls)
     # Not by way of `vars`, which Dynamo does not know in compiled code.
     for name, value in attributes.items():
@@ -158,7 +159,7 @@ def _instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) ->
 
 def _attributes_of(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that the constructors of a rule set, given these arguments."""
-    rule = _instance(cls, {}, _OPEN)
+    rule = instance(cls, {}, _OPEN)
     with computing_again():
         rule.__init__(**arguments)
     return {name: value for name, value in vars(rule).items() if name != _STATE}
@@ -255,14 +256,15 @@ def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
     identity.
     """
     values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
-    return type(engine), _identity(values), changing, keras.config.floatx()
+    return type(engine), identity(values), changing, keras.config.floatx()
 
 
-def _identity(value: Any) -> Any:
+def identity(value: Any) -> Any:
+    """Return what is equal for equal numbers, strings and collections of them, else for itself."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return type(value), repr(value)  # which tells -0.0 from 0.0
     if isinstance(value, (list, tuple)):
-        return type(value), *map(_identity, value)
+        return type(value), *map(identity, value)
     if isinstance(value, dict):
-        return dict, *((name, _identity(one)) for name, one in sorted(value.items()))
+        return dict, *((name, identity(one)) for name, one in sorted(value.items()))
     return id(value)

@@ -30,6 +30,10 @@ class ForeignMover(Mover):
         self.optimizer = optimizer
         self.needs_finite = True  # one of its parts may
 
+    def only_moves(self) -> bool:
+        """Return False: what else it does is not known."""
+        return False
+
     def refused_rows(self) -> Any:
         """Raise what `Mover.refused_rows` does; return None: what is handed on is checked again."""
         for part in self._own_parts():
@@ -81,7 +85,7 @@ class ForeignMover(Mover):
         part, place = self._part_at(place)
         return part._pipeline.mover.master_of(place) if isinstance(part, Optimizer) else None
 
-    def move(self, incoming: Incoming) -> None:
+    def move(self, incoming: Incoming, joined: Any = None) -> None:
         """Have the optimizer make its step."""
         own, grads = self.optimizer, incoming.grads
         if own.gradient_accumulation_steps:
@@ -124,7 +128,7 @@ class VerbMover(ForeignMover):
             return self.optimizer._pipeline.mover.refused_rows()
         return super().refused_rows()
 
-    def move(self, incoming: Incoming) -> None:
+    def move(self, incoming: Incoming, joined: Any = None) -> None:
         """Call the function."""
         factor, grads = self.optimizer.loss_scale_factor, incoming.grads
         if factor is not None:  # the optimizer divides by it

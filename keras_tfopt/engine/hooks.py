@@ -10,8 +10,9 @@ from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.moving import Scalars, current_value
+from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.scalars import Scalars
 from keras_tfopt.engine.state import write
 
 
@@ -75,13 +76,14 @@ def run(
             found = scalars[entry.scalars]
             if before is not None:
                 found = {**found, "old": ops.cast(before, like.dtype)}
-            t = Scalars(found, entry.facts, rows, backend.norm, mask)
+            t = Scalars(found, entry.facts, rows, over_one(), mask)
             slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
-            new_g, x, new = call(g, x, slots, t)
+            seen_g = g if wrapper.needs_gradient else None
+            new_g, x, new = call(seen_g, x, slots, t)
             if mask is not None:
                 x = ops.where(mask, x, current)
                 new = {name: ops.where(mask, value, s[name]) for name, value in new.items()}
-            new_grads.append(None if new_g is g else new_g)
+            new_grads.append(None if new_g is seen_g else new_g)
             own = {0: ops.cast(x, old.dtype)}
             if masters:
                 own[1] = ops.cast(x, like.dtype)

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -15,8 +15,9 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Rates
-from keras_tfopt.engine.results import check_result, refuse_norm
+from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.scalars import REFUSED, Over, Scalars, mean
 from keras_tfopt.engine.stacking import run_stacked
 from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, Stored, write
 from keras_tfopt.engine.stored import (
@@ -26,6 +27,9 @@ from keras_tfopt.engine.stored import (
     seed_of,
     written_slots,
 )
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.joining import Joined
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Kind:
     named: bool = False  # whether rows were named, and are touched also where the gradient is zero
     facts: tuple[tuple[str, Any], ...] = ()  # what the rule knows of the variable
     stored: tuple[Stored, ...] = ()  # how slots are kept in fewer bytes
+    flat: bool = False  # whether it can run over many variables laid end to end
+    around: tuple = ()  # what is static about the hooks of wrappers that run in the same call
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +103,7 @@ def bind_rule(
     rule: Any,
     kind: Kind,
     names: tuple[str, ...],
-    norm: Callable[[Any], Any],
+    over: Over,
     changing: tuple[str, ...] = (),
 ) -> Callable[..., tuple[Any, list[Any]]]:
     """Put around a rule what belongs to every rule: casts, decay, master weights, the row mask.
@@ -124,7 +130,7 @@ def bind_rule(
         slots: Sequence[Any],
         scalars: dict,
         mask: Any = None,
-        norm: Callable[[Any], Any] = norm,
+        over: Over = over,
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
@@ -134,7 +140,7 @@ def bind_rule(
         x = start = current_value(x, master, kind.dtype)
         if kind.decays:
             x = x - scalars["weight_decay_rate"] * x
-        t = Scalars(scalars, dict(kind.facts), rows, refuse_norm if of_elements else norm, mask)
+        t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
         result = now.update(g, x, slots_of(*kept), t)
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
@@ -158,39 +164,9 @@ def current_value(variable: Any, master: Any, dtype: str) -> Any:
     return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
-class Scalars:
-    """What rules see as `t`: scalars and a variable's facts by name, `rows`, `touched`, `norm`."""
-
-    def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
-        raise AttributeError(
-            f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
-            f"{sorted(self._names)}"
-        )
-
-    def __init__(
-        self,
-        scalars: dict[str, Any],
-        facts: dict[str, Any],
-        rows: bool,
-        norm: Callable[[Any], Any],
-        touched: Any = None,
-    ):
-        names = ["rows", "touched", "norm"]
-        for name, value in {**scalars, **facts}.items():
-            if not name.startswith(HYPERPARAMETER):
-                setattr(self, name, value)
-                names.append(name)
-        # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.
-        self._names = names
-        self.rows = rows
-        self.touched = touched
-        self.norm = norm
-
-    def below(self, prefix: str) -> Scalars:
-        """Return the same for a rule inside, of whose names `prefix` has to be taken away."""
-        names = [name for name in self._names if name.startswith(prefix)]
-        own = {name.removeprefix(prefix): getattr(self, name) for name in names}
-        return Scalars({"step": self.step, **own}, {}, self.rows, self.norm, self.touched)
+def over_one() -> Over:
+    """Return what formulas know of a variable that they see as a whole."""
+    return Over(backend.norm, mean)
 
 
 class Mover:
@@ -260,15 +236,32 @@ class Mover:
             masks.append(None if kept is None else backend.read(kept))
         return means, masks
 
-    def move(self, incoming: Incoming) -> None:
-        """Make a step: clip, apply the rule, average, constrain."""
+    def only_moves(self) -> bool:
+        """Return whether the rule is all that changes variables in a step."""
         own = self.optimizer
+        return not (own.use_ema or own.bounds_norms or own.clips_units or own.stacked)
+
+    def changes_gradients(self) -> bool:
+        """Return whether the rule sees other gradients than those that come."""
+        own = self.optimizer
+        return bool(own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm)
+
+    def move(self, incoming: Incoming, joined: Joined | None = None) -> None:
+        """Make a step: clip, apply the rule, average, constrain.
+
+        Args:
+            incoming: The gradients and their variables.
+            joined: Those that move in one call with the hooks of wrappers.
+        """
+        own, count = self.optimizer, len(incoming.grads)
         if own.clips_units:
             incoming = gradients.clip_units(incoming, own._state.entries)
-        if own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm:
-            grads = gradients.clip_and_orient(own, incoming.grads)
-            incoming = incoming._replace(grads=grads)
-        self._apply_rule(incoming)
+        if self.changes_gradients():
+            grads = [*incoming.grads, *(() if joined is None else joined.incoming.grads)]
+            grads = gradients.clip_and_orient(own, grads)
+            incoming = incoming._replace(grads=grads[:count])
+            joined = None if joined is None else joined.with_gradients(grads[count:])
+        self._apply_rule(incoming, joined)
         if own.bounds_norms:
             self._bound_norms(incoming)
         if own.use_ema:
@@ -304,14 +297,17 @@ class Mover:
 
     # ---- The rule -------------------------------------------------------------------------------
 
-    def _apply_rule(self, incoming: Incoming) -> None:
+    def _apply_rule(self, incoming: Incoming, joined: Joined | None) -> None:
         own = self.optimizer
         updates = list(map(self._update, *incoming))
+        together = [] if joined is None else joined.updates()
         scalars: dict[tuple[str, int], Rates] = {}
-        for update in updates:
+        for update in (*updates, *together):
             key = update.kind.dtype, update.kind.rule
             if key not in scalars:
                 scalars[key] = own._hyperparameters[key[1]].rates(key[0])
+        if joined is not None and together:
+            backend.execute(own, together, joined.scalars(scalars))
         # A variable that is listed twice moves twice.
         repeats = len(set(incoming.places)) < len(updates)
         for one in rounds(updates) if repeats else [updates]:
@@ -359,12 +355,13 @@ class Mover:
             )
         scope = own.scope_of(entry.like)
         of_entry = entry.like.dtype, scope, entry.decays, entry.rule
-        kind = Kind(mode, *of_entry, by_name, facts, entry.stored)
+        flat = scope == "element" or own.flat or own.elementwise
+        kind = Kind(mode, *of_entry, by_name, facts, entry.stored, flat)
         names = tuple(entry.slots)
         call = own._fast.get(("rule", kind, names))
         if call is None:
             rule, changing = own.rule_to_share(entry.rule)
-            call = bind_rule(rule, kind, names, backend.norm, changing)
+            call = bind_rule(rule, kind, names, over_one(), changing)
             own._fast["rule", kind, names] = call
         slots = list(entry.slots.values())
         of_variable = kind, place, entry.like, names, slots, entry.cut, call

@@ -32,13 +32,6 @@ def check_result(
     return new_x, new
 
 
-def refuse_norm(values: Any) -> Any:
-    raise TypeError(
-        "`t.norm` is of a whole variable: a rule that uses it must have the class attribute "
-        '`scope = "variable"`. Received: "element"'
-    )
-
-
 def check_described(rule: str, new: Any, described: Any) -> None:
     for name in new:
         if name not in described:

@@ -15,6 +15,7 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import check_distinct, check_pairs, pair, tuples_of
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, scalars_around
+from keras_tfopt.engine.joining import find
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import RowGradient
 
@@ -173,6 +174,13 @@ class Pipeline:
             known: The scalars of each wrapper.
             inside: The first wrapper of which what comes after the step belongs here.
         """
+        joined = None
+        joining = None if inside else find(self.wrappers, self.mover)
+        if joining is not None:
+            incoming, joined = joining.split(incoming, known)
+            if not incoming.grads:
+                self.mover.move(incoming, joined)
+                return
         put_back, seen = [], []
         for wrapper, scalars in zip(self.wrappers, known, strict=True):
             if not wrapper.defines.isdisjoint(("before", "before_step")):
@@ -182,7 +190,7 @@ class Pipeline:
             seen.append(incoming)
         each = zip(self.wrappers, seen, strict=True)
         before = [hooks.values_of(w, one) if w.needs_old else None for w, one in each]
-        self.mover.move(incoming)
+        self.mover.move(incoming, joined)
         for stage in reversed(range(len(self.wrappers))):
             for variable, accepted, old in put_back[stage]:
                 value = ops.where(accepted, backend.read(variable), old)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.moving import Scalars
-from keras_tfopt.engine.results import check_result, refuse_norm
+from keras_tfopt.engine.moving import over_one
+from keras_tfopt.engine.results import check_result
+from keras_tfopt.engine.scalars import REFUSED, Scalars
 from keras_tfopt.engine.state import Like, Slot
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _try(engine: Engine, like: Like) -> None:
         now = engine.formula(dict(zip(changing, numbers, strict=True)))
         with _located(rule, "scalars"):
             scalars = {**now.scalars(lr, number), "step": number}
-        t = Scalars(scalars, facts, False, refuse_norm if elements else backend.norm)
+        t = Scalars(scalars, facts, False, REFUSED if elements else over_one())
         with _located(rule, "update"):
             result = now.update(g, x, slots_of(*kept), t)
         old = dict(zip(slots, kept, strict=True))

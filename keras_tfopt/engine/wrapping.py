@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from keras_tfopt.engine import gradients, hooks
+from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot
-from keras_tfopt.engine.construction import Constructed
+from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known
 from keras_tfopt.engine.keras_private import tracked
-from keras_tfopt.engine.moving import Scalars
+from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.nesting import (
     PassingOn,
     check_accumulation,
@@ -29,6 +30,7 @@ from keras_tfopt.engine.nesting import (
 )
 from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY
+from keras_tfopt.engine.scalars import Scalars
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     NO_SETTINGS,
@@ -64,7 +66,10 @@ class Hooks(Constructed):
     defines: frozenset[str] = frozenset()
     """Which of `ASKED` the class defines."""
     sparse = "dense"
+    scope = "variable"
+    flat = False
     needs_old = False
+    needs_gradient = True
     rows_alone = False
     """Whether the hooks look at each row of a table alone."""
     by_rate = True
@@ -98,7 +103,8 @@ class Hooks(Constructed):
         return None
 
     def facts(self, like: Like) -> dict[str, Any]:
-        return {"path": like.path}
+        # Variables of different facts share no compiled code.
+        return {} if self.scope == "element" or self.flat else {"path": like.path}
 
     def reach(self, like: Like) -> str | None:
         return self.sparse
@@ -127,6 +133,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     """Runs a wrapper's hooks around the step of `inner_optimizer`. See `keras_tfopt.Wrapper`."""
 
     is_engine = True
+    _engine_attributes: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -150,6 +157,14 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         self._rates: tuple[Settings, ...] = ()
         if groups is not None:
             pass_groups(self, innermost(self), groups)
+        self._engine_attributes = frozenset([*vars(self), "_engine_attributes"])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if self._engine_attributes and name not in self._engine_attributes:
+            for part in parts(self):  # which have compiled the earlier value
+                getattr(part, "_statics", {}).clear()
+                getattr(part, "_fast", {}).clear()
 
     # ---- State ----------------------------------------------------------------------------------
 
@@ -211,6 +226,16 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
 
     def _told(self) -> dict[int, str]:
         return {id(getattr(self, name)): HYPERPARAMETER + name for name in self.own_arguments()}
+
+    def hooks_alone(self, values: Mapping[str, Any] | None = None) -> Any:
+        """Return the `self` of hooks that are compiled alone: what the constructor has set.
+
+        Args:
+            values: Arguments by name that have other values.
+        """
+        own = {name: getattr(self, name) for name in self.own_arguments()}
+        own.update({n: v for n, v in vars(self).items() if n not in self._engine_attributes})
+        return instance(type(self), {**own, **(values or {})})
 
     def known_count(self, name: str) -> int | None:
         """Return a counter as a number, or None where a step is being compiled."""
@@ -300,7 +325,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             if self._overwrite_variable_with_gradient(variable):
                 continue
             entry = self._state.entries[place]
-            t = Scalars(scalars[entry.scalars], entry.facts, False, backend.norm)
+            t = Scalars(scalars[entry.scalars], entry.facts, False, over_one())
             x = hooks.exact_value(entry, variable)
             accepted = self.accept(gradients.dense(gradient), x, t)
             for owned in [variable, *state_of(self.inner_optimizer, place)]:

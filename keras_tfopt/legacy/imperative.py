@@ -18,7 +18,11 @@ from keras_tfopt.engine.state import Entry, Like, Slot
 class ImperativeMover(Mover):
     """Calls the functions instead of a formula."""
 
-    def move(self, incoming: gradients.Incoming) -> None:
+    def only_moves(self) -> bool:
+        """Return False: there is no formula."""
+        return False
+
+    def move(self, incoming: gradients.Incoming, joined: Any = None) -> None:
         """Clip, then call the functions."""
         own = self.optimizer
         own._begin(own.learning_rate)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from keras import ops
@@ -81,9 +80,7 @@ class Adan(Rule):
         return {n: zeros(like, signed=n != "n") for n in ("m", "d", "n", "last")}
 
     def facts_of(self, like: Any) -> dict[str, Any]:
-        # Variables of different facts share no compiled code, so the size is named if it is read.
-        size = max(math.prod(like.shape), 1) if self.cautious else None
-        return {"is_excluded": self.is_excluded(like), "size": size}
+        return {"is_excluded": self.is_excluded(like)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {
@@ -107,5 +104,4 @@ class Adan(Rule):
     def _kept(self, m: Any, g: Any, t: Any) -> Any:
         """Return the part of the average that has the sign of the gradient, enlarged."""
         agrees = ops.cast(m * g > 0, m.dtype)
-        mean = ops.square(t.norm(agrees)) / t.size  # the squared norm of a mask is its sum
-        return m * agrees / at_least(mean, 0.001)
+        return m * agrees / at_least(t.mean(agrees), 0.001)

@@ -59,19 +59,19 @@ class Cautious(Wrapper):
     """
 
     sparse = "rows"
+    flat = True
     needs_old = True
 
     min_mean: float = within(0, 1, default=1e-3, left_open=True, fixed=True)
 
+    def facts(self, like: Any) -> dict[str, Any]:
+        return {"maximize": getattr(innermost(self), "maximize", False)}
+
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         step = x - t.old
-        goes_down = step * g < 0
-        if getattr(innermost(self), "maximize", False):
-            goes_down = step * g > 0
-        kept = ops.cast(goes_down, x.dtype)
+        kept = ops.cast(step * g > 0 if t.maximize else step * g < 0, x.dtype)
         in_rows = t.rows or t.touched is not None
-        # On JAX, `ops.mean` rounds to float32.
-        mean = mean_of_rows(kept, g) if in_rows else ops.sum(kept) / max(math.prod(x.shape), 1)
+        mean = mean_of_rows(kept, g) if in_rows else t.mean(kept)
         part = kept / at_least(mean, self.min_mean)
         return t.old + part * step, {}
 

@@ -27,7 +27,9 @@ class Decay(Wrapper):
     """Abstract: shrinks variables before the step of the optimizer inside."""
 
     sparse = "rows"
+    scope = "element"
     rows_alone = True
+    needs_gradient = False
 
     weight_decay: Any = within(0)
     decay_variables: Any = field(check_choice, default=None)

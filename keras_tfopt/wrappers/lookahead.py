@@ -44,7 +44,9 @@ class Lookahead(Wrapper):
     `keras.optimizers` and in TensorFlow 1.
     """
 
+    scope = "element"
     rows_alone = True
+    needs_gradient = False
 
     sync_period: int = integer(1, default=6)
     slow_step_size: float = within(0, 1, default=0.5, fixed=True)

@@ -69,8 +69,10 @@ class MovingAverage(Wrapper):
     variables when training ends.
     """
 
+    scope = "element"
     by_rate = False
     rows_alone = True
+    needs_gradient = False
 
     average_decay: Any = within(0, 1, default=0.9999)
     num_updates: Any = field(_check_num_updates, default=None)

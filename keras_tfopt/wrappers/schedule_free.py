@@ -67,6 +67,9 @@ class ScheduleFree(Wrapper):
     `keras.optimizers.ScheduleFreeAdamW` is Adam alone, and evaluates at y.
     """
 
+    flat = True
+    needs_gradient = False
+
     momentum: float = within(0, 1, default=0.9, right_open=True, fixed=True)
     weight_decay_at_y: float = within(0, default=0.0, fixed=True)
     r: float = within(0, default=0.0, fixed=True)

@@ -51,7 +51,9 @@ class StochasticWeightAveraging(Wrapper):
     the weights that they were taken with; take them anew for the averages.
     """
 
+    flat = True
     rows_alone = True
+    needs_gradient = False
 
     start_averaging: int = integer(0, default=0)
     average_period: int = integer(1, default=10)

@@ -24,9 +24,10 @@ from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.hyperparameters import Known, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.moving import Scalars, current_value
+from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.rows import shards_of, whole_shape
+from keras_tfopt.engine.scalars import Scalars
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.wrapping import WrappingEngine, pipeline_of
 
@@ -237,7 +238,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         rank = ops.cast(ops.convert_to_tensor(self.exchange.rank_now()), number.dtype)
         known = {"step": number, "rank": rank, "workers": self.exchange.size}
         state = self.counters_now()
-        taken = self.takes_part(state, Scalars(known, {}, False, backend.norm))
+        taken = self.takes_part(state, Scalars(known, {}, False, over_one()))
         weight = ops.cast(ops.convert_to_tensor(taken), "float32")
         if self.exchange.size == 1:
             present = weight
@@ -306,7 +307,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         """Return values of variables and slots after an exchange, from those before."""
         each, sent = [], []
         for entry, (x, s) in zip(self._state.entries, self._apart(values), strict=True):
-            t = Scalars(known[entry.scalars], entry.facts, False, backend.norm)
+            t = Scalars(known[entry.scalars], entry.facts, False, over_one())
             each.append((x, s, t))
             sent.append(self.send(x, s, t))
         totals = self.exchange.all_reduce_sum(sent)

@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
-from keras_tfopt.engine.backends.tensorflow import execute, norm
+from keras_tfopt.engine.backends.tensorflow import execute
 from keras_tfopt.engine.gradients import refuse_unless_finite
 from keras_tfopt.engine.hyperparameters import Rates
-from keras_tfopt.engine.moving import Kind, Update, bind_rule, rounds
+from keras_tfopt.engine.moving import Kind, Update, bind_rule, over_one, rounds
 from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
 from keras_tfopt.legacy.graph.all_variables import Together
@@ -307,7 +307,9 @@ class Executor(Verbs):
 
     def _call(self, kind: Kind, names: tuple[str, ...]) -> Callable:
         if (kind, names) not in self._calls:
-            self._calls[kind, names] = bind_rule(self._rule, kind, names, norm, self._changing())
+            self._calls[kind, names] = bind_rule(
+                self._rule, kind, names, over_one(), self._changing()
+            )
         return self._calls[kind, names]
 
     def _finish(self, update_ops: list[Any], name_scope: str) -> Any:

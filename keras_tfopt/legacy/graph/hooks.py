@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
-from keras_tfopt.engine.backends.tensorflow import norm
 from keras_tfopt.engine.hyperparameters import scalar
-from keras_tfopt.engine.moving import Scalars
+from keras_tfopt.engine.moving import over_one
+from keras_tfopt.engine.scalars import Scalars
 from keras_tfopt.legacy.graph import backend
 
 
@@ -42,13 +42,13 @@ def run_hook(
     if reach is None or hook not in wrapper.defines:
         return None
     rows = backend.distinct(gradient) if reach == "rows" else None
-    this_step = _with(wrapper, values)
+    this_step = wrapper.hooks_alone(values)
     with framework.colocate_with(variable):
         x = backend.read(variable) if rows is None else tf.gather(variable, rows)
         old = {name: backend.read(slot) for name, slot in slots.items()}
         given = this_step.scalars(None, tf.ones([], like.dtype))
         known = {name: scalar(v, like.dtype) for name, v in given.items() if v is not None}
-        t = Scalars(known, wrapper.facts(like), rows is not None, norm)
+        t = Scalars(known, wrapper.facts(like), rows is not None, over_one())
         s = collections.namedtuple("Slots", old)(**old)  # type: ignore[misc]
         first, second = getattr(this_step, hook)(None, x, s, t)
         new_x, new = (second, {}) if hook == "before" else (first, second)
@@ -57,12 +57,3 @@ def run_hook(
             writes.append((variable, new_x, rows))
         with tf.control_dependencies([value for _, value, _ in writes]):
             return backend.group(*[backend.write(*one, use_locking) for one in writes])
-
-
-def _with(wrapper: Any, values: Mapping[str, Any]) -> Any:
-    """Return the `self` of hooks: the arguments, some with their values in this step."""
-    hooks = object.__new__(type(wrapper))
-    for name in wrapper.own_arguments():
-        value = values[name] if name in values else getattr(wrapper, name)
-        object.__setattr__(hooks, name, value)
-    return hooks

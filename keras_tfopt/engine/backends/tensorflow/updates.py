@@ -20,6 +20,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
 )
 from keras_tfopt.engine.construction import sharing_key
 from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.scalars import Over, mean
 from keras_tfopt.engine.settings import in_plain
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _run_whole(
             start = number * each
             x, *slots = values[start : start + each]
             known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
-            y, changed = call(g, x, slots, {**inputs[1], **own}, mask, _norm_or(known))
+            y, changed = call(g, x, slots, {**inputs[1], **own}, mask, _over(known))
             new = [(start + n, None, v) for n, v in enumerate([y, *changed]) if v is not None]
             writes += new
         return None, writes
@@ -182,8 +183,8 @@ def _run_whole(
     run_in_place(engine, key, run, variables, (given, same))
 
 
-def _norm_or(known: dict[int, Any]) -> Callable[[Any], Any]:
-    return lambda x: known[id(x)] if id(x) in known else norm(x)
+def _over(known: dict[int, Any]) -> Over:
+    return Over(lambda x: known[id(x)] if id(x) in known else norm(x), mean)
 
 
 def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tuple]:

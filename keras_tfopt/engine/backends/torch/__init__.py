@@ -65,3 +65,4 @@ from keras_tfopt.engine.backends.torch.values import (
 )
 
 has_replicas = False
+joins_hooks = True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from keras_tfopt.engine.backends.torch.flat_step import flat_step
+from keras_tfopt.engine.backends.torch.flat_step import Blocks, flat_step, numbers_of
 from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
 from keras_tfopt.engine.state import BLOCK, MASTER, SCALES, has_codes
 
@@ -51,10 +51,9 @@ class Bucket:
     flat: list[torch.Tensor]
     moved: list[Any]  # variables of Keras, of slots and others, whose values are views now
     addresses: list[int]  # at which they must be found
-    # For rules with norms, and for several learning rates, memory is a matrix of whole blocks, each
-    # of one variable: the number of each block's variable, a zero for each variable, and the number
-    # of each block's learning rate, if there are several.
-    blocks: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+    # For rules with norms, means or numbers of a variable, and for several learning rates, memory
+    # is a matrix of whole blocks, each of one variable: whose they are.
+    blocks: Blocks | None
     # Whether memory is a matrix of blocks; so it is for slots in codes, which have a scale a block.
     in_blocks: bool
     # Views of what blocks are filled up with, and of what that is a copy of, where slots are codes:
@@ -101,7 +100,7 @@ def run_fused(
     fused = [u for u in updates if _is_plain_update(u, engine)]
     if not fused:
         return updates
-    key = ("plan", tuple([u.index for u in fused]))
+    key = ("plan", bool(fused[0].kind.around), tuple([u.index for u in fused]))
     plan = engine._fast.get(key)
     if plan is None or not all(map(Bucket.is_intact, plan)):
         plan = engine._fast[key] = _plan(engine, fused, scalars)
@@ -109,7 +108,7 @@ def run_fused(
         members = [fused[position] for position in bucket.positions]
         x = [u.variable._value for u in members]
         given = bucket.gather([u.gradient for u in members], x)
-        if bucket.blocks is not None and bucket.blocks[2] is not None:
+        if bucket.blocks is not None and bucket.blocks.rates is not None:
             bucket.step(*given, _rates_of(members[0], scalars))
         else:
             bucket.step(*given, members[0].scalars_in(scalars))
@@ -123,9 +122,8 @@ def run_fused(
 def _is_plain_update(update: Update, engine: Any) -> bool:
     """Return whether a rule can run over flat memory, and has a plain tensor for a variable."""
     # Compiled code does not look again: subclasses may do anything.
-    is_flat = update.kind.scope == "element" or engine.flat
     return (
-        (is_flat or (engine.elementwise and _is_alone(update)))
+        update.kind.flat
         and update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor
         and 0 not in update.like.shape
@@ -133,11 +131,6 @@ def _is_plain_update(update: Update, engine: Any) -> bool:
         # What a variable in half precision is compared with has to be rounded like it.
         and (MASTER not in update.names or keeps_casts())
     )
-
-
-def _is_alone(update: Update) -> bool:
-    """Return whether a variable is so large that it is a bucket of its own."""
-    return math.prod(update.like.shape) >= LARGE and not update.kind.stored
 
 
 def _can_be_blocks(update: Update) -> bool:
@@ -170,7 +163,8 @@ def _plan(
         small = size < LARGE
         in_blocks = has_codes(update.kind.stored)
         in_blocks |= small and (update.kind.scope != "element" or update.kind in with_rates)
-        key = (in_blocks, update.kind, update.names, value.dtype, value.device)
+        of_slots = update.names, numbers_of(update)
+        key = (in_blocks, update.kind, of_slots, value.dtype, value.device)
         lists = alike.setdefault(key, [[]])
         if small and filled.get(key, 0) + size <= BUCKET:
             lists[0].append(position)
@@ -209,10 +203,12 @@ def _bucket(
         owner = torch.repeat_interleave(torch.arange(len(sizes)), counts).to(values[0].device)
         rates = torch.tensor([u.rate for u in members]).to(owner.device)
         zeros = members[0].gradient.new_zeros(len(sizes))
-        blocks = owner, zeros, rates[owner] if has_rates else None
+        rows = rates[owner] if has_rates else None
+        firsts = (counts.cumsum(0) - counts).to(owner.device)
+        blocks = Blocks(owner, rows, firsts, zeros.new_tensor(sizes), zeros)
     # Compiled code that reads a number for each block does not look which scalars are vectors.
     dimensions = None
-    if blocks is not None and blocks[2] is not None:
+    if blocks is not None and blocks.rates is not None:
         dimensions = tuple((name, value.ndim) for name, value in scalars.items())
     compiled, uncompiled = flat_step(engine, members[0], in_blocks, dimensions)
     # Sizes 0 and 1 would be compiled apart, which is not worth it.
@@ -234,15 +230,21 @@ def _bucket(
         parts = zip(whole.split(counts), slots, strict=True)
         return Laid(whole.view(-1, 1), [part.view(slot.shape) for part, slot in parts], [])
 
+    numbers = iter(numbers_of(members[0]))
     scales = {one.slot + SCALES for one in stored if one.dtype == "int8"}
     for name, *slots in zip(members[0].names, *(u.slots for u in members), strict=True):
-        if not slots[0].shape and values[0].ndim:  # a number, of a variable alone in its bucket
+        is_number, is_scales = next(numbers), name in scales
+        if is_number and blocks is None:  # of a variable alone in its bucket
             bucket.flat.append(slots[0]._value.detach())
             bucket.moved += slots
             continue
-        is_scales = name in scales
-        flat = laid_scales(slots) if is_scales else laid(slots[0]._value.new_zeros(sum(rooms)))
-        if not is_scales:
+        if is_number:
+            whole = slots[0]._value.new_zeros(len(slots))
+            flat = Laid(whole, list(whole.unbind()), [])
+        elif is_scales:
+            flat = laid_scales(slots)
+        else:
+            flat = laid(slots[0]._value.new_zeros(sum(rooms)))
             fillings.append(flat)
         for slot, view in zip(slots, flat.parts, strict=True):
             view.copy_(slot._value.detach())

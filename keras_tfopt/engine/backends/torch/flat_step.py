@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.scalars import Over
 from keras_tfopt.engine.state import BLOCK
 
 if TYPE_CHECKING:
@@ -18,6 +19,41 @@ CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes it
 PART = 1 << 19  # the same where compiled code makes two passes
 
 _compiled: dict[tuple, tuple[Callable, Callable]] = {}
+
+
+class Blocks(NamedTuple):
+    """Which variables the rows of a matrix belong to; each has whole rows.
+
+    Attributes:
+        owner: Of each row, the number of its variable.
+        rates: Of each row, the number of its learning rate; None where there is one.
+        firsts: Of each variable, its first row.
+        sizes: Of each variable, how many elements it has.
+        zeros: A zero for each variable.
+    """
+
+    owner: torch.Tensor
+    rates: torch.Tensor | None
+    firsts: torch.Tensor
+    sizes: torch.Tensor
+    zeros: torch.Tensor
+
+    def column(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return the number of each row's variable, to broadcast against rows."""
+        return numbers[self.owner].unsqueeze(1)
+
+    def numbers(self, column: torch.Tensor) -> torch.Tensor:
+        """Return the numbers of the variables again, from such a column."""
+        return column.expand(self.owner.shape[0], 1)[self.firsts, 0]
+
+    def sums(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum over each variable."""
+        return self.zeros.index_add(0, self.owner, torch.sum(values, 1))
+
+
+def numbers_of(update: Update) -> tuple[bool, ...]:
+    """Return of each slot whether it is one number for a variable of several."""
+    return tuple(bool(update.like.shape) and not slot.shape for slot in update.slots)
 
 
 def flat_step(
@@ -33,14 +69,17 @@ def flat_step(
             rate; None where there is one learning rate.
     """
     value, kind, names = update.variable._value, update.kind, update.names
-    key = ("step", kind, names, value.dtype, value.device.type, in_blocks, dimensions)
+    numbers = numbers_of(update)
+    key = ("step", kind, names, numbers, value.dtype, value.device.type, in_blocks, dimensions)
     if key not in engine._fast:
         rule, changing = engine.rule_to_share(kind.rule)
         shared = (*sharing_key(engine, rule, changing), *key)
         if shared not in _compiled:
             name = f"{type(rule).__name__}_step"
             has_rates = dimensions is not None
-            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, kind.scope)
+            _compiled[shared] = _compile(
+                update.call, name, in_blocks, has_rates, kind.scope, numbers
+            )
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
 
@@ -51,25 +90,34 @@ def _compile(
     in_blocks: bool,
     has_rates: bool,
     scope: str,
+    numbers: tuple[bool, ...],
 ) -> tuple[Callable, Callable]:
     def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         def norm(values: Any) -> Any:
             squares = values * values
             if blocks is None:
-                whole = squares.shape[0] // BLOCK * BLOCK
-                sums = torch.sum(squares[:whole].view(-1, BLOCK), 1)
-                return torch.sqrt(torch.sum(sums) + torch.sum(squares[whole:]))
-            owner, zeros, _ = blocks
-            sums = zeros.index_add(0, owner, torch.sum(squares, 1))
-            return torch.sqrt(sums)[owner].unsqueeze(1)
+                return torch.sqrt(_sum(squares))
+            return blocks.column(torch.sqrt(blocks.sums(squares)))
+
+        def mean(values: Any) -> Any:
+            if blocks is None:
+                return _sum(values) / values.numel()
+            return blocks.column(blocks.sums(values) / blocks.sizes)
 
         if has_rates:  # a column for each scalar that is a vector
-            rates = blocks[2]
+            rates = blocks.rates
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
-        y, changed = call(g, x, slots, scalars, None, norm)
-        x.copy_(y)
-        for slot, new in zip(slots, changed, strict=True):
-            if new is not None:
+        seen = slots
+        if blocks is not None and any(numbers):
+            each = zip(slots, numbers, strict=True)
+            seen = [blocks.column(slot) if is_number else slot for slot, is_number in each]
+        y, changed = call(g, x, seen, scalars, None, Over(norm, mean))
+        if y is not x:
+            x.copy_(y)
+        for slot, new, is_number in zip(slots, changed, numbers, strict=True):
+            if new is not None and is_number and blocks is not None:
+                slot.copy_(blocks.numbers(new))
+            elif new is not None:
                 slot.copy_(new)
 
     def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
@@ -92,8 +140,8 @@ def _compile(
         g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]
     ) -> tuple:
         like = [tensor.new_ones(20, *tensor.shape[1:]) for tensor in (g, x, *slots)]
-        owner, zeros, rates = blocks
-        blocks = owner.new_zeros(20), zeros, None if rates is None else rates.new_zeros(20)
+        rates = None if blocks.rates is None else blocks.rates.new_zeros(20)
+        blocks = Blocks(blocks.owner.new_zeros(20), rates, *blocks[2:])
         return like[0], like[1], like[2:], blocks, scalars
 
     def alike(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
@@ -114,3 +162,10 @@ def _compile(
             compiled(g_part, x_part, slot_parts, None, scalars)
 
     return in_parts, uncompiled
+
+
+def _sum(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a vector, in blocks first, which is fast in compiled code and exact."""
+    whole = values.shape[0] // BLOCK * BLOCK
+    sums = torch.sum(values[:whole].view(-1, BLOCK), 1)
+    return torch.sum(sums) + torch.sum(values[whole:])

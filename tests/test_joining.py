@@ -1,0 +1,144 @@
+"""Hooks of wrappers that PyTorch compiles with the rule inside: the same steps as hooks apart."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt import engine
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.joining import find
+from tests.fast_paths import SHAPES, variables
+
+pytestmark = pytest.mark.backends("torch", reason="elsewhere whole steps are compiled")
+
+
+def adam(**options):
+    return keras_tfopt.Adam(0.01, **options)
+
+
+def decayed(inner):
+    return keras_tfopt.DecoupledWeightDecay(inner, 0.1)
+
+
+JOINED = {
+    "moving_average": lambda: keras_tfopt.MovingAverage(adam(), 0.9),
+    "of_a_rule_with_norms": lambda: keras_tfopt.MovingAverage(keras_tfopt.LARS(0.1), 0.9),
+    "lookahead": lambda: keras_tfopt.Lookahead(adam(), sync_period=2),
+    "weight_averaging": lambda: keras_tfopt.StochasticWeightAveraging(adam(), average_period=2),
+    "adam_w": lambda: keras_tfopt.AdamW(weight_decay=0.1, learning_rate=0.01),
+    "some_decay": lambda: keras_tfopt.DecoupledWeightDecay(adam(), 0.1, ["v1", "v3"]),
+    "schedule_free": lambda: keras_tfopt.ScheduleFree(adam(), weight_decay_at_y=0.1, r=1.0),
+    "clipped": lambda: keras_tfopt.ScheduleFree(adam(global_clipnorm=1.0)),
+    "uphill": lambda: keras_tfopt.MovingAverage(adam(maximize=True), 0.9),
+    "cautious": lambda: keras_tfopt.Cautious(adam()),
+    "three": lambda: keras_tfopt.MovingAverage(keras_tfopt.Cautious(decayed(adam())), 0.9),
+    "skipping": lambda: keras_tfopt.SkipNonFinite(keras_tfopt.MovingAverage(adam(), 0.9)),
+    "groups": lambda: keras_tfopt.ScheduleFree(
+        adam(groups={"v1": {"learning_rate_factor": 0.5}, "v3": {"weight_decay": 0.1}})
+    ),
+    "8_bits": lambda: keras_tfopt.ScheduleFree(adam(slot_dtype="int8")),
+}
+APART = {
+    # Gradients are clipped for the rule, and Cautious looks at them as they came.
+    "hooks_that_see_gradients": lambda: keras_tfopt.Cautious(adam(clipvalue=0.1)),
+    "other_averages": lambda: keras_tfopt.MovingAverage(adam(use_ema=True), 0.9),
+    "norms_of_weights": lambda: keras_tfopt.MovingAverage(
+        adam(groups={"v3": {"max_norm": 1.0}}), 0.9
+    ),
+    "a_step_of_workers": lambda: keras_tfopt.MovingAverage(keras_tfopt.Multitask(adam()), 0.9),
+    "an_optimizer_of_keras": lambda: keras_tfopt.MovingAverage(keras.optimizers.Adam(0.01), 0.9),
+}
+
+
+def steps(optimizer, values, number=5):
+    """Take steps; return the variables and all that the optimizer keeps."""
+    random = np.random.default_rng(1)
+    for _ in range(number):
+        grads = [random.standard_normal(shape).astype("float32") for shape in SHAPES]
+        optimizer.apply(grads, values)
+    return [keras.ops.convert_to_numpy(v) for v in (*values, *optimizer.variables)]
+
+
+def apart(monkeypatch, make):
+    with monkeypatch.context() as patch, engine.plain():
+        patch.setattr(backend, "joins_hooks", False)
+        return steps(make(), variables())
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_hooks_in_one_call_make_the_steps_of_hooks_apart(name, monkeypatch):
+    optimizer = JOINED[name]()
+    got = steps(optimizer, variables())
+    for one, other in zip(got, apart(monkeypatch, JOINED[name]), strict=True):
+        one, other = one.astype("float64"), other.astype("float64")
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+    joining = find(optimizer._pipeline.wrappers, optimizer._pipeline.mover)
+    kinds = [key[1] for key in engine.innermost(optimizer)._fast if key[0] == "step"]
+    assert joining is not None
+    assert any(kind.around for kind in kinds)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_other_hooks_run_apart(name, monkeypatch):
+    optimizer = APART[name]()
+    got = steps(optimizer, variables())
+    for one, other in zip(got, apart(monkeypatch, APART[name]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+    pipeline = optimizer._pipeline
+    assert find(pipeline.wrappers, pipeline.mover) is None
+
+
+def test_rows_run_apart_from_the_rest(monkeypatch):
+    def run():
+        table = keras.Variable(np.ones((6, 4), "float32"), name="table")
+        weights = keras.Variable(np.ones((4, 3), "float32"), name="weights")
+        optimizer = keras_tfopt.MovingAverage(keras_tfopt.LazyAdam(0.1), 0.9)
+        optimizer.build([table, weights])
+        for number in range(4):
+            rows = keras_tfopt.RowGradient(
+                np.full((2, 4), 0.5, "float32"), np.array([number, 5]), (6, 4)
+            )
+            optimizer.apply([rows, np.full((4, 3), 0.1 * number, "float32")], [table, weights])
+        return [keras.ops.convert_to_numpy(v) for v in (table, weights, *optimizer.variables)]
+
+    got = run()
+    monkeypatch.setattr(backend, "joins_hooks", False)
+    for one, other in zip(got, run(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+
+
+def test_an_argument_that_is_set_later_counts_from_the_next_step():
+    optimizer = keras_tfopt.ScheduleFree(keras_tfopt.GradientDescent(0.1), momentum=0.9)
+    variable = keras.Variable(np.ones(5, "float32"))
+    optimizer.apply([np.ones(5, "float32")], [variable])
+    optimizer.momentum = 0.0
+    optimizer.apply([np.ones(5, "float32")], [variable])
+    # With a momentum of 0, y is z: two steps of 0.1.
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), 0.8, rtol=1e-6)
+
+
+def test_a_changed_gradient_is_refused():
+    @keras_tfopt.register
+    class Halving(keras_tfopt.Wrapper):
+        scope = "element"
+
+        def before(self, g, x, s, t):
+            return g / 2, x
+
+    variable = keras.Variable(np.ones(5, "float32"))
+    with pytest.raises(TypeError, match="Halving.before must return the gradient as it came"):
+        Halving(keras_tfopt.Adam()).apply([np.ones(5, "float32")], [variable])
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), 1.0)
+
+
+def test_what_is_compiled_keeps_no_optimizer_alive():
+    import gc
+    import weakref
+
+    optimizer = keras_tfopt.MovingAverage(adam(), 0.9)
+    steps(optimizer, variables())
+    known = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert known() is None
