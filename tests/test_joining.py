@@ -6,8 +6,6 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import engine
-from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.joining import find
 from tests.fast_paths import SHAPES, variables
 
 pytestmark = pytest.mark.backends("torch", reason="elsewhere whole steps are compiled")
@@ -60,36 +58,33 @@ def steps(optimizer, values, number=5):
     return [keras.ops.convert_to_numpy(v) for v in (*values, *optimizer.variables)]
 
 
-def apart(monkeypatch, make):
-    with monkeypatch.context() as patch, engine.plain():
-        patch.setattr(backend, "joins_hooks", False)
+def apart(make):
+    with engine.plain():
         return steps(make(), variables())
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_hooks_in_one_call_make_the_steps_of_hooks_apart(name, monkeypatch):
+def test_hooks_in_one_call_make_the_steps_of_hooks_apart(name):
     optimizer = JOINED[name]()
     got = steps(optimizer, variables())
-    for one, other in zip(got, apart(monkeypatch, JOINED[name]), strict=True):
+    for one, other in zip(got, apart(JOINED[name]), strict=True):
         one, other = one.astype("float64"), other.astype("float64")
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
-    joining = find(optimizer._pipeline.wrappers, optimizer._pipeline.mover)
     kinds = [key[1] for key in engine.innermost(optimizer)._fast if key[0] == "step"]
-    assert joining is not None
+    assert optimizer._pipeline.joining() is not None
     assert any(kind.around for kind in kinds)
 
 
 @pytest.mark.parametrize("name", APART)
-def test_other_hooks_run_apart(name, monkeypatch):
+def test_other_hooks_run_apart(name):
     optimizer = APART[name]()
     got = steps(optimizer, variables())
-    for one, other in zip(got, apart(monkeypatch, APART[name]), strict=True):
+    for one, other in zip(got, apart(APART[name]), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
-    pipeline = optimizer._pipeline
-    assert find(pipeline.wrappers, pipeline.mover) is None
+    assert optimizer._pipeline.joining() is None
 
 
-def test_rows_run_apart_from_the_rest(monkeypatch):
+def test_rows_run_apart_from_the_rest():
     def run():
         table = keras.Variable(np.ones((6, 4), "float32"), name="table")
         weights = keras.Variable(np.ones((4, 3), "float32"), name="weights")
@@ -103,8 +98,9 @@ def test_rows_run_apart_from_the_rest(monkeypatch):
         return [keras.ops.convert_to_numpy(v) for v in (table, weights, *optimizer.variables)]
 
     got = run()
-    monkeypatch.setattr(backend, "joins_hooks", False)
-    for one, other in zip(got, run(), strict=True):
+    with engine.plain():
+        expected = run()
+    for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
 
 

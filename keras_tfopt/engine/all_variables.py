@@ -14,9 +14,9 @@ from keras import ops
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.hyperparameters import Over, Scalars
 from keras_tfopt.engine.moving import Mover, current_value, over_one, rule_at
 from keras_tfopt.engine.results import check_described
-from keras_tfopt.engine.scalars import Over, Scalars
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along
 from keras_tfopt.engine.state import DECAY_FACTOR, FACTOR, MASTER, Like, widest, write
 
@@ -177,7 +177,7 @@ class AllVariablesMover(Mover):
 
     takes_all = True
 
-    def only_moves(self) -> bool:
+    def only_moves(self, as_they_come: bool) -> bool:
         """Return False: the rule has no update for one variable."""
         return False
 

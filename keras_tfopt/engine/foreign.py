@@ -30,7 +30,7 @@ class ForeignMover(Mover):
         self.optimizer = optimizer
         self.needs_finite = True  # one of its parts may
 
-    def only_moves(self) -> bool:
+    def only_moves(self, as_they_come: bool) -> bool:
         """Return False: what else it does is not known."""
         return False
 

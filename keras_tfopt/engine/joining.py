@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.construction import identity
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Known, Rates
+from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars
 from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.scalars import Over, Scalars
 from keras_tfopt.engine.state import MASTER
 
 AROUND = "around."  # begins the names of scalars that belong to wrappers
@@ -181,25 +179,18 @@ class Joining:
 NOTHING = Incoming([], [], [], [])
 
 
-def find(wrappers: Sequence[Any], mover: Any) -> Joining | None:
-    """Return the hooks of wrappers as a part of the rule, or None where they are none."""
-    if not (wrappers and backend.joins_hooks and mover.only_moves()):
-        return None
-    if mover.changes_gradients() and any(_has_hooks(w) and w.needs_gradient for w in wrappers):
-        return None  # hooks see gradients as they come
-    cache, key = mover.optimizer._statics, ("joining", tuple(map(id, wrappers)))
-    if key not in cache:
-        can_join = all(map(_is_part, wrappers)) and any(map(_has_hooks, wrappers))
-        cache[key] = Joining(wrappers, mover) if can_join else None
-    return cache[key]
+def can_join(wrappers: Sequence[Any]) -> bool:
+    """Return whether hooks of these wrappers, of which there are some, can be part of a rule."""
+    return all(map(_is_part, wrappers)) and any(map(has_hooks, wrappers))
 
 
-def _has_hooks(wrapper: Any) -> bool:
+def has_hooks(wrapper: Any) -> bool:
+    """Return whether a wrapper does anything with single variables around a step."""
     return not wrapper.defines.isdisjoint(("before", "after"))
 
 
 def _is_part(wrapper: Any) -> bool:
-    is_flat = wrapper.scope == "element" or wrapper.flat or not _has_hooks(wrapper)
+    is_flat = wrapper.scope == "element" or wrapper.flat or not has_hooks(wrapper)
     return is_flat and wrapper.defines.isdisjoint(APART)
 
 

@@ -14,10 +14,9 @@ from keras import ops
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Rates
+from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, mean
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.scalars import REFUSED, Over, Scalars, mean
 from keras_tfopt.engine.stacking import run_stacked
 from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, Stored, write
 from keras_tfopt.engine.stored import (
@@ -236,15 +235,16 @@ class Mover:
             masks.append(None if kept is None else backend.read(kept))
         return means, masks
 
-    def only_moves(self) -> bool:
-        """Return whether the rule is all that changes variables in a step."""
-        own = self.optimizer
-        return not (own.use_ema or own.bounds_norms or own.clips_units or own.stacked)
+    def only_moves(self, as_they_come: bool) -> bool:
+        """Return whether a step is the rule and nothing else, but for clipping.
 
-    def changes_gradients(self) -> bool:
-        """Return whether the rule sees other gradients than those that come."""
+        Args:
+            as_they_come: Whether gradients must not be clipped, nor turned around.
+        """
         own = self.optimizer
-        return bool(own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm)
+        if as_they_come and (own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm):
+            return False
+        return not (own.use_ema or own.bounds_norms or own.clips_units or own.stacked)
 
     def move(self, incoming: Incoming, joined: Joined | None = None) -> None:
         """Make a step: clip, apply the rule, average, constrain.
@@ -256,7 +256,7 @@ class Mover:
         own, count = self.optimizer, len(incoming.grads)
         if own.clips_units:
             incoming = gradients.clip_units(incoming, own._state.entries)
-        if self.changes_gradients():
+        if own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm:
             grads = [*incoming.grads, *(() if joined is None else joined.incoming.grads)]
             grads = gradients.clip_and_orient(own, grads)
             incoming = incoming._replace(grads=grads[:count])

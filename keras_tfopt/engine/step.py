@@ -15,9 +15,10 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import check_distinct, check_pairs, pair, tuples_of
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, scalars_around
-from keras_tfopt.engine.joining import find
+from keras_tfopt.engine.joining import Joining, can_join, has_hooks
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.settings import in_plain
 
 
 class Pipeline:
@@ -157,6 +158,18 @@ class Pipeline:
                 backend.commit(writes)
             backend.keep_layouts(owner, variables)
 
+    def joining(self) -> Joining | None:
+        """Return the hooks as a part of the rule; None where they run apart."""
+        if not backend.joins_hooks or in_plain.get():
+            return None
+        wrappers, mover = self.wrappers, self.mover
+        if not mover.only_moves(any(has_hooks(w) and w.needs_gradient for w in wrappers)):
+            return None
+        cache, key = mover.optimizer._statics, ("joining", tuple(map(id, wrappers)))
+        if key not in cache:
+            cache[key] = Joining(wrappers, mover) if can_join(wrappers) else None
+        return cache[key]
+
     def _over_replicas(self, grads: list[Any], summed: bool) -> list[Any]:
         """Return the sums over the replicas, or what a wrapper takes of this one instead."""
         for stage, wrapper in enumerate(self.wrappers):
@@ -175,7 +188,7 @@ class Pipeline:
             inside: The first wrapper of which what comes after the step belongs here.
         """
         joined = None
-        joining = None if inside else find(self.wrappers, self.mover)
+        joining = self.joining() if self.wrappers and not inside else None
         if joining is not None:
             incoming, joined = joining.split(incoming, known)
             if not incoming.grads:

@@ -15,7 +15,7 @@ from keras_tfopt.engine.building import add_slot
 from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Known
+from keras_tfopt.engine.hyperparameters import Known, Scalars
 from keras_tfopt.engine.keras_private import tracked
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.nesting import (
@@ -30,7 +30,6 @@ from keras_tfopt.engine.nesting import (
 )
 from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY
-from keras_tfopt.engine.scalars import Scalars
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     NO_SETTINGS,

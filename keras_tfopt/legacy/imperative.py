@@ -18,7 +18,7 @@ from keras_tfopt.engine.state import Entry, Like, Slot
 class ImperativeMover(Mover):
     """Calls the functions instead of a formula."""
 
-    def only_moves(self) -> bool:
+    def only_moves(self, as_they_come: bool) -> bool:
         """Return False: there is no formula."""
         return False
 

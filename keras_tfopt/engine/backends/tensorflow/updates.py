@@ -19,8 +19,8 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     take,
 )
 from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.hyperparameters import Over, mean
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.scalars import Over, mean
 from keras_tfopt.engine.settings import in_plain
 
 if TYPE_CHECKING:

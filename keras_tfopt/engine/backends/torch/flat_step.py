@@ -9,7 +9,7 @@ import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.construction import sharing_key
-from keras_tfopt.engine.scalars import Over
+from keras_tfopt.engine.hyperparameters import Over
 from keras_tfopt.engine.state import BLOCK
 
 if TYPE_CHECKING:
