@@ -42,7 +42,7 @@ class Wrapper(Fielded, Describing, WrappingEngine):
             may move all rows all the same.
         scope: What one call of `before` or `after` must see. "variable": a variable in its shape.
             "element": any piece of variables, flattened, so hooks may use elementwise operations
-            only. Then `before` returns `g` as it came, and PyTorch compiles the hooks with the rule
+            only. Then `before` returns `g` as it came, and the hooks are compiled with the rule
             inside, in one; of `self` they read what the constructor has set, and nothing else.
         flat: The same with scope "variable", where hooks also use `t.norm` and `t.mean`, or slots
             that are single numbers, which they compute from the old values.

@@ -1,4 +1,4 @@
-"""Hooks of wrappers that PyTorch compiles with the rule inside: the same steps as hooks apart."""
+"""Hooks of wrappers that are compiled with the rule inside: the same steps as hooks apart."""
 
 import keras
 import numpy as np
@@ -8,7 +8,9 @@ import keras_tfopt
 from keras_tfopt import engine
 from tests.fast_paths import SHAPES, variables
 
-pytestmark = pytest.mark.backends("torch", reason="elsewhere whole steps are compiled")
+pytestmark = pytest.mark.backends(
+    "torch", "tensorflow", reason="JAX compiles whole steps, and has nothing to gain"
+)
 
 
 def adam(**options):
@@ -68,11 +70,12 @@ def test_hooks_in_one_call_make_the_steps_of_hooks_apart(name):
     optimizer = JOINED[name]()
     got = steps(optimizer, variables())
     for one, other in zip(got, apart(JOINED[name]), strict=True):
-        one, other = one.astype("float64"), other.astype("float64")
-        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
-    kinds = [key[1] for key in engine.innermost(optimizer)._fast if key[0] == "step"]
+        far = ~np.isclose(one.astype("float64"), other.astype("float64"), rtol=2e-6, atol=2e-6)
+        # A value between two codes of 8 bits may go either way.
+        assert far.sum() <= (1e-4 * far.size if name == "8_bits" else 0)
     assert optimizer._pipeline.joining() is not None
-    assert any(kind.around for kind in kinds)
+    compiled = [part for key in engine.innermost(optimizer)._fast for part in key]
+    assert any(getattr(part, "around", None) for part in compiled)
 
 
 @pytest.mark.parametrize("name", APART)

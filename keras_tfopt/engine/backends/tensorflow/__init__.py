@@ -70,4 +70,4 @@ from keras_tfopt.engine.backends.tensorflow.values import (
 )
 
 has_replicas = True
-joins_hooks = False
+joins_hooks = True
