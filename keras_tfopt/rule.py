@@ -63,10 +63,10 @@ class Rule(Fielded, Describing, Engine):
             other rows. "rows": only touched rows of the variable and of the slots change.
             "move_rows": all rows of the slots change, the variable only in touched rows.
             A rule for which that holds in some variables only defines `takes_rows(like)`.
-        flat: With scope "variable": the rule uses elementwise operations, `t.norm` and `t.mean`
-            only, and its slots are of the variable's shape or single numbers, which it computes
-            from their old values. So it can run over many variables laid end to end.
-        elementwise: The same, and the rule uses neither `t.norm` nor `t.mean`.
+        flat: With scope "variable": the rule uses elementwise operations, `t.norm`, `t.sum` and
+            `t.mean` only, and its slots are of the variable's shape or single numbers, which it
+            computes from their old values. So it can run over many variables laid end to end.
+        elementwise: The same, and the rule does not use `t.norm`.
         stacked: With scope "variable": whether `update` takes several variables of equal shape and
             facts in one call, stacked along a new first axis. A rule for which that holds in some
             variables only defines `stacks(like)`. Single variables come as they are.
@@ -223,10 +223,10 @@ class Rule(Fielded, Describing, Engine):
             s: Slots, as attributes by name.
             t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched
                 rows), `t.touched` (the mask of touched rows, to broadcast, where the call sees all
-                rows but only those move; else None), `t.norm` and `t.mean` (functions: the
-                Euclidean norm and the mean of a whole variable, to broadcast against it) and, with
-                scope "variable", the `facts` of the variable; with scope "model", what `sums` and
-                `solve` return.
+                rows but only those move; else None), `t.norm`, `t.sum` and `t.mean` (functions: the
+                Euclidean norm, the sum and the mean over a whole variable, to broadcast against it)
+                and, with scope "variable", the `facts` of the variable; with scope "model", what
+                `sums` and `solve` return.
 
         Returns:
             The new variable and a dictionary of new slots; slots left out stay as they are. A slot

@@ -44,8 +44,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
             "element": any piece of variables, flattened, so hooks may use elementwise operations
             only. Then `before` returns `g` as it came, and the hooks are compiled with the rule
             inside, in one; of `self` they read what the constructor has set, and nothing else.
-        flat: The same with scope "variable", where hooks also use `t.norm` and `t.mean`, or slots
-            that are single numbers, which they compute from the old values.
+        flat: The same with scope "variable", where hooks also use `t.norm`, `t.sum` and `t.mean`,
+            or slots that are single numbers, which they compute from the old values.
         needs_gradient: Whether hooks read `g`. False gives them None, so that they can be compiled
             with a rule that clips gradients or maximizes.
         needs_old: Whether `after` finds in `t.old` what the variable was before the inner step, and

@@ -18,6 +18,10 @@ OF_ALL_SCOPES = {
     # Rules that keep a number for each variable.
     "laprop": lambda: keras_tfopt.LaProp(0.01),
     "schedule_free": lambda: keras_tfopt.ScheduleFreeAdamW(0.01, weight_decay=0.1),
+    "novo_grad": lambda: keras_tfopt.NovoGrad(0.1),
+    # Rules with sums and means over each variable.
+    "stable_adam_w": lambda: keras_tfopt.StableAdamW(0.01, clip_threshold=0.5),
+    "cautious_adan": lambda: keras_tfopt.Adan(0.01, cautious=True),
     "schedule_free_sgd": lambda: keras_tfopt.ScheduleFreeSGD(0.1),
 }
 

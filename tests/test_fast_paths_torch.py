@@ -266,7 +266,7 @@ def test_what_muon_leaves_to_a_rule_of_elements_shares_flat_memory():
     assert len(left) > len(small) == 3 and len(memory) == 1
 
 
-@pytest.mark.parametrize("name", ["laprop", "schedule_free", "schedule_free_sgd"])
+@pytest.mark.parametrize("name", ["laprop", "novo_grad", "schedule_free", "schedule_free_sgd"])
 def test_rules_that_keep_a_number_of_each_variable_are_compiled(name):
     results = []
     for context in (contextlib.nullcontext, engine.plain):

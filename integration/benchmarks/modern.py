@@ -218,6 +218,14 @@ AROUND: dict[str, tuple[Callable, Callable]] = {
         lambda: keras_tfopt.ScheduleFreeAdamW(1e-3),
         lambda: keras_tfopt.Adam(1e-3),
     ),
+    "MovingAverage(Adam)": (
+        lambda: keras_tfopt.MovingAverage(keras_tfopt.Adam(1e-3)),
+        lambda: keras_tfopt.Adam(1e-3),
+    ),
+    "AdamW": (
+        lambda: keras_tfopt.AdamW(weight_decay=1e-4, learning_rate=1e-3),
+        lambda: keras_tfopt.Adam(1e-3),
+    ),
     "Cautious(Adam)": (
         lambda: keras_tfopt.Cautious(keras_tfopt.Adam(1e-3)),
         lambda: keras_tfopt.Adam(1e-3),

@@ -194,10 +194,12 @@ class Over(NamedTuple):
 
     Attributes:
         norm: The Euclidean norm of each variable, to broadcast against the values.
+        sum: The sum over each.
         mean: The mean of each.
     """
 
     norm: Callable[[Any], Any]
+    sum: Callable[[Any], Any]
     mean: Callable[[Any], Any]
 
 
@@ -216,7 +218,7 @@ def _refuse(name: str) -> Callable[[Any], Any]:
     return refuse
 
 
-REFUSED = Over(_refuse("norm"), _refuse("mean"))
+REFUSED = Over(_refuse("norm"), _refuse("sum"), _refuse("mean"))
 """For formulas of elements, which may see any piece of a variable."""
 
 
@@ -237,7 +239,7 @@ class Scalars:
         over: Over,
         touched: Any = None,
     ):
-        names = ["rows", "touched", "norm", "mean"]
+        names = ["rows", "touched", *Over._fields]
         for name, value in {**scalars, **facts}.items():
             if not name.startswith(HYPERPARAMETER):
                 setattr(self, name, value)
@@ -247,7 +249,7 @@ class Scalars:
         self.rows = rows
         self.touched = touched
         self._over = over
-        self.norm, self.mean = over
+        self.norm, self.sum, self.mean = over
 
     def below(self, prefix: str) -> Scalars:
         """Return the same for a rule inside, of whose names `prefix` has to be taken away."""

@@ -165,7 +165,7 @@ def current_value(variable: Any, master: Any, dtype: str) -> Any:
 
 def over_one() -> Over:
     """Return what formulas know of a variable that they see as a whole."""
-    return Over(backend.norm, mean)
+    return Over(backend.norm, ops.sum, mean)
 
 
 class Mover:

@@ -57,6 +57,7 @@ class NovoGrad(Moments):
     """
 
     scope = "variable"
+    elementwise = True
     sparse = "rows"
 
     epsilon = 1e-7
@@ -76,7 +77,7 @@ class NovoGrad(Moments):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         is_first = ops.equal(t.step, 1)
-        square = ops.sum(ops.square(g))
+        square = t.sum(ops.square(g))
         v = ops.where(is_first, square, self.beta_2 * s.v + (1 - self.beta_2) * square)
         new = {"v": v}
         if self.amsgrad:

@@ -6,7 +6,6 @@ from keras import ops
 
 from keras_tfopt.fields import within
 from keras_tfopt.rule import register
-from keras_tfopt.rules.factored import rms
 from keras_tfopt.rules.moments import Moments, at_least, moments, quotient
 
 
@@ -50,6 +49,7 @@ class StableAdamW(Moments):
     """
 
     scope = "variable"
+    elementwise = True
 
     clip_threshold: float = within(0, default=1.0, left_open=True)
 
@@ -65,5 +65,7 @@ class StableAdamW(Moments):
             return x, {}
         m, v = moments(self, g, s)
         size = ops.sqrt(v) / t.correction + self.epsilon
-        excess = at_least(rms(quotient(g, size)) / self.clip_threshold, 1.0)
+        excess = at_least(
+            ops.sqrt(t.mean(ops.square(quotient(g, size)))) / self.clip_threshold, 1.0
+        )
         return x - t.rate / excess * quotient(m, size), {"m": m, "v": v}

@@ -184,7 +184,7 @@ def _run_whole(
 
 
 def _over(known: dict[int, Any]) -> Over:
-    return Over(lambda x: known[id(x)] if id(x) in known else norm(x), mean)
+    return Over(lambda x: known[id(x)] if id(x) in known else norm(x), tf.reduce_sum, mean)
 
 
 def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tuple]:

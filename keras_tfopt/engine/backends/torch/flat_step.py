@@ -10,10 +10,10 @@ import torch
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.construction import sharing_key
 from keras_tfopt.engine.hyperparameters import Over
-from keras_tfopt.engine.state import BLOCK
+from keras_tfopt.engine.state import BLOCK, has_codes
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.moving import Kind, Update
 
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
 PART = 1 << 19  # the same where compiled code makes two passes
@@ -77,9 +77,7 @@ def flat_step(
         if shared not in _compiled:
             name = f"{type(rule).__name__}_step"
             has_rates = dimensions is not None
-            _compiled[shared] = _compile(
-                update.call, name, in_blocks, has_rates, kind.scope, numbers
-            )
+            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, kind, numbers)
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
 
@@ -89,15 +87,20 @@ def _compile(
     name: str,
     in_blocks: bool,
     has_rates: bool,
-    scope: str,
+    kind: Kind,
     numbers: tuple[bool, ...],
 ) -> tuple[Callable, Callable]:
+    scope = kind.scope
+
     def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         def norm(values: Any) -> Any:
             squares = values * values
             if blocks is None:
                 return torch.sqrt(_sum(squares))
             return blocks.column(torch.sqrt(blocks.sums(squares)))
+
+        def total(values: Any) -> Any:
+            return _sum(values) if blocks is None else blocks.column(blocks.sums(values))
 
         def mean(values: Any) -> Any:
             if blocks is None:
@@ -111,7 +114,7 @@ def _compile(
         if blocks is not None and any(numbers):
             each = zip(slots, numbers, strict=True)
             seen = [blocks.column(slot) if is_number else slot for slot, is_number in each]
-        y, changed = call(g, x, seen, scalars, None, Over(norm, mean))
+        y, changed = call(g, x, seen, scalars, None, Over(norm, total, mean))
         if y is not x:
             x.copy_(y)
         for slot, new, is_number in zip(slots, changed, numbers, strict=True):
@@ -150,7 +153,9 @@ def _compile(
     sums_blocks = in_blocks and scope != "element"  # which depends on their number
     with_owners = in_blocks and has_rates
     examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
-    compiled = torch_compile.Compiled(step, name, uncompiled, examples, checks=sums_blocks)
+    # Codes take more arithmetic than memory, and lie in the cache between passes.
+    recomputes = scope != "element" and not has_codes(kind.stored)
+    compiled = torch_compile.Compiled(step, name, uncompiled, examples, sums_blocks, recomputes)
     if not in_blocks or scope != "element" or has_rates:
         return compiled, uncompiled
 

@@ -23,16 +23,27 @@ from keras_tfopt.engine.keras_private import is_before, symbolic_tensor_test
 GRAPH_PASSES, JOINT_PASSES = "use_pre_grad_passes", "use_joint_graph_passes"
 
 
-def compiler_options() -> dict[str, Any]:
-    """Return options of Inductor for rules."""
+# From how many operations or readings on values are kept in memory where two passes need them.
+KEEPING = ("realize_opcount_threshold", "realize_reads_threshold")
+
+
+def compiler_options(recomputes: bool) -> dict[str, Any]:
+    """Return options of Inductor for rules.
+
+    Args:
+        recomputes: Whether each pass over memory computes anew what an earlier one has computed.
+            New memory of the size of a variable takes longer than arithmetic.
+    """
     from torch._inductor import config
 
     # A half-precision variable is compared with its copy: casts must round as they do eagerly.
     options: dict[str, Any] = {"emulate_precision_casts": True}
     # Rules have none of the patterns that these look for, such as attention. PyTorch refuses
     # options that it does not know.
-    passes = (GRAPH_PASSES, JOINT_PASSES)
-    return options | {name: False for name in passes if hasattr(config, name)}
+    options |= {name: False for name in (GRAPH_PASSES, JOINT_PASSES) if hasattr(config, name)}
+    if recomputes:
+        options |= {name: 1000 for name in KEEPING if hasattr(config, name)}
+    return options
 
 
 @functools.cache
