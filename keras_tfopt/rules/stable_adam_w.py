@@ -65,7 +65,6 @@ class StableAdamW(Moments):
             return x, {}
         m, v = moments(self, g, s)
         size = ops.sqrt(v) / t.correction + self.epsilon
-        excess = at_least(
-            ops.sqrt(t.mean(ops.square(quotient(g, size)))) / self.clip_threshold, 1.0
-        )
+        rms = ops.sqrt(t.mean(ops.square(quotient(g, size))))
+        excess = at_least(rms / self.clip_threshold, 1.0)
         return x - t.rate / excess * quotient(m, size), {"m": m, "v": v}
