@@ -138,7 +138,7 @@ def bind_rule(
             kept = read_slots(kept_names, as_stored, kind.stored, kind.dtype)
         x = start = current_value(x, master, kind.dtype)
         if kind.decays:
-            x = x - scalars["weight_decay_rate"] * x
+            x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
         result = now.update(g, x, slots_of(*kept), t)

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import one_of
-from keras_tfopt.engine import check_choice, lerp
+from keras_tfopt.engine import add_scaled, check_choice, lerp
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import register
 from keras_tfopt.rules.matrices import NOT_MATRICES, MatrixRule
@@ -144,7 +144,7 @@ class Muon(MatrixRule):
         else:
             u = lerp(m, g, 1 - self.momentum)
         rows, columns, direction = self._direction(u, t)
-        return x - t.lr * self._scale(rows, columns) * direction, {"m": m}
+        return add_scaled(x, direction, -t.lr * self._scale(rows, columns)), {"m": m}
 
     def _direction(self, u: Any, t: Any) -> tuple[int, int, Any]:
         """Return rows, columns and the orthogonal update of a variable, or of several stacked."""

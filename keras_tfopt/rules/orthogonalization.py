@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_number
-from keras_tfopt.engine import add_product, singular_values
+from keras_tfopt.engine import add_product, norm, singular_values
 
 NORMS = ("frobenius", "spectral", "schatten", "aol")
 
@@ -17,7 +17,7 @@ def orthogonalized(
     matrices: Any,
     steps: int,
     coefficients: Sequence[Any],
-    norm: str,
+    kind: str,
     epsilon: Any,
     dtype: str | None,
 ) -> Any:
@@ -28,14 +28,14 @@ def orthogonalized(
         steps: Number of iterations.
         coefficients: a, b, c of `a X + (b A + c A A) X` with A the product of X and its transpose,
             or a list of these for each iteration.
-        norm: One of `NORMS`, by which a matrix is divided before.
+        kind: One of `NORMS`, by which a matrix is divided before.
         epsilon: Number > 0 that is added to the norm.
         dtype: Data type of the products; None takes that of the matrices.
     """
     rows, columns = (int(n) for n in matrices.shape[-2:])  # objects in graphs of TensorFlow 1
     wide = rows <= columns
     x = matrices if wide else _transposed(matrices)
-    x = x / (_norm(x, norm) + epsilon)
+    x = x / (_norms(x, kind) + epsilon)
     x = x if dtype is None else ops.cast(x, dtype)
     each = coefficients if isinstance(coefficients[0], Sequence) else [coefficients] * steps
     for a, b, c in each:
@@ -50,10 +50,12 @@ def _transposed(x: Any) -> Any:
     return ops.swapaxes(x, -2, -1)
 
 
-def _norm(x: Any, kind: str) -> Any:
+def _norms(x: Any, kind: str) -> Any:
     """Return a norm of each matrix, or a number for each of its rows."""
     if kind == "spectral":
         return singular_values(x)[..., :1, None]
+    if kind == "frobenius" and len(x.shape) == 2:
+        return norm(x)  # in one pass
     if kind == "frobenius":
         return ops.sqrt(ops.sum(ops.square(x), axis=(-2, -1), keepdims=True))
     product = x @ _transposed(x)

@@ -86,6 +86,10 @@ def lerp(start: Any, end: Any, weight: Any) -> Any:
     return start + weight * (end - start)
 
 
+def add_scaled(start: Any, change: Any, factor: Any) -> Any:
+    return start + factor * change
+
+
 def add_product(base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
     product = left @ right
     return beta * base + (product if alpha == 1 else alpha * product)

@@ -2,6 +2,7 @@
 
 from keras_tfopt.engine.backends.defaults import (
     add_product,
+    add_scaled,
     build_scope,
     combine_rows,
     eigh_is_slow,

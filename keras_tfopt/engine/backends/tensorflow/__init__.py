@@ -3,6 +3,7 @@
 from keras_tfopt.engine.backends.defaults import (
     Steps,
     add_product,
+    add_scaled,
     combine_rows,
     concretely,
     eigh,

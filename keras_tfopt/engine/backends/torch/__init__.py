@@ -43,6 +43,7 @@ from keras_tfopt.engine.backends.torch.updates import execute, is_ready, run_if,
 from keras_tfopt.engine.backends.torch.values import (
     accumulate,
     add_product,
+    add_scaled,
     add_variable,
     bits_of,
     combine_rows,

@@ -141,6 +141,10 @@ def lerp(start: Any, end: Any, weight: Any) -> Any:
     return torch.lerp(start, end, weight)  # one pass, where operations would make three
 
 
+def add_scaled(start: Any, change: Any, factor: Any) -> Any:
+    return torch.addcmul(start, change, factor)
+
+
 def add_product(base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
     product = torch.addmm if base.ndim == 2 else torch.baddbmm
     return product(base, left, right, beta=beta, alpha=alpha)
