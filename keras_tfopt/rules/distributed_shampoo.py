@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_bool, one_of
-from keras_tfopt.engine import Slot
+from keras_tfopt.engine import Slot, add_scaled, lerp
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.block_matrices import preconditioned
@@ -182,8 +182,9 @@ class DistributedShampoo(Rule):
         blocks, new = self._blocks(x.shape), {}
         average = g
         if hasattr(s, "m"):
-            average = (self._beta_3 * s.m + (1 - self._beta_3) * g) / t.of_m
-            new = {"m": self.beta_1 * s.m + (1 - self.beta_1) * g}
+            m = lerp(s.m, g, 1 - self.beta_1)
+            average = (m if self.beta_3 is None else lerp(s.m, g, 1 - self.beta_3)) / t.of_m
+            new = {"m": m}
         direction, new_matrices = preconditioned(self, blocks, blocks.cut(average), g, s, t)
         new |= new_matrices
         if self.grafting is not None:
@@ -197,7 +198,7 @@ class DistributedShampoo(Rule):
             direction = direction * (norms(grafted) / (norms(direction) + 1e-16))
             if self.first_root > 1:
                 direction = ops.where(t.step < self.first_root, grafted, direction)
-        return x - t.lr * blocks.joined(direction, x.shape), new
+        return add_scaled(x, blocks.joined(direction, x.shape), -t.lr), new
 
     @property
     def matrix_name(self) -> str:

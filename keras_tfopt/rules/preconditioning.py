@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_function_of_step, check_integer
-from keras_tfopt.engine import changes, conditional, is_function_of_step
+from keras_tfopt.engine import changes, conditional, is_function_of_step, lerp
 from keras_tfopt.rules.matrix_roots import inverse_root, use_iteration
 
 
@@ -60,7 +60,7 @@ def is_always(value: Any, number: int) -> bool:
 
 def decayed(old: Any, beta: Any, new: Any) -> Any:
     """Return the average with something new, or the sum where nothing decays."""
-    return old + new if is_always(beta, 1) else beta * old + (1 - beta) * new
+    return old + new if is_always(beta, 1) else lerp(old, new, 1 - beta)
 
 
 def is_due(step: Any, first: int, interval: int) -> Any:

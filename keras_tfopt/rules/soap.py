@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import one_of
-from keras_tfopt.engine import Slot, conditional
+from keras_tfopt.engine import Slot, add_scaled, conditional, lerp
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.blocks import along, merged_shape, products
@@ -142,18 +142,17 @@ class SOAP(Rule):
         rotated = [i for i, d in enumerate(axes) if self.has_basis(x.shape, d)]
         bases = {i: getattr(s, f"Q_{i}") for i in rotated}
         g = ops.reshape(g, axes)
-        m = t.keep_m * ops.reshape(s.m, axes) + (1 - t.keep_m) * g
-        square = ops.square(_rotated(g, bases))
-        v = t.keep_v * ops.reshape(s.v, axes) + (1 - t.keep_v) * square
+        m = lerp(ops.reshape(s.m, axes), g, 1 - t.keep_m)
+        v = lerp(ops.reshape(s.v, axes), ops.square(_rotated(g, bases)), 1 - t.keep_v)
         direction = quotient(_rotated(m, bases), ops.sqrt(v) + self.epsilon)
         for i, basis in bases.items():
             direction = along(direction, i, basis)
         if self.normalize_grads:
             direction = direction / (1e-30 + rms(direction))
-        x = x - t.rate * ops.reshape(direction, x.shape)
+        x = add_scaled(x, ops.reshape(direction, x.shape), -t.rate)
 
         beta = self.beta_2 if self.shampoo_beta is None else self.shampoo_beta
-        sums = {i: beta * getattr(s, f"GG_{i}") + (1 - beta) * products(g, i) for i in rotated}
+        sums = {i: lerp(getattr(s, f"GG_{i}"), products(g, i), 1 - beta) for i in rotated}
         if rotated:
             bases, v = self._renewed(sums, bases, v, t)
         new = {"m": ops.reshape(m, x.shape), "v": ops.reshape(v, x.shape)}
