@@ -112,7 +112,7 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     part = size * (1 / ops.where(scale > 0, scale, none + math.inf))
     number = part * _SLOPES[0] + _STARTS[0]
     for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
-        number = ops.minimum(number, part * slope + start)
+        number = backend.lesser(number, part * slope + start)
     top = 128 if signed else 256
     number = number if signed else 2 * number
     code = ops.cast(number, "int32")
@@ -138,9 +138,9 @@ def decode(codes: Any, scales: Any, signed: bool) -> Any:
     middle = number + (0.5 if signed else 0.75)
     value = (middle - _STARTS[0]) * (1 / _SLOPES[0])
     for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
-        value = ops.maximum(value, (middle - start) * (1 / slope))
+        value = backend.greater(value, (middle - start) * (1 / slope))
     # Lines are below 0 for the code of 0, and above 1 for the code of 1.
-    value = ops.minimum(ops.maximum(value, ops.zeros_like(value)), ops.ones_like(value))
+    value = backend.lesser(backend.greater(value, ops.zeros_like(value)), ops.ones_like(value))
     value = ops.where(blocks < _ZERO, -value, value) if signed else value
     scale = scales if len(value.shape) == len(scales.shape) else ops.expand_dims(scales, -1)
     return _from_blocks(value * scale, codes, tuple(scales.shape))

@@ -69,6 +69,15 @@ def reduce_replicas(grads: list[Any]) -> list[Any]:
     return grads
 
 
+def lesser(a: Any, b: Any) -> Any:
+    # One instruction where XLA compiles, in place of three for a minimum that keeps NaN.
+    return keras.ops.where(a < b, a, b)
+
+
+def greater(a: Any, b: Any) -> Any:
+    return keras.ops.where(a > b, a, b)
+
+
 def combine_rows(weights: Any, rows: Any) -> Any:
     # One loop, with whatever follows; a product would be a call with a result in memory.
     return sum(weights[i] * rows[i] for i in range(rows.shape[0]))

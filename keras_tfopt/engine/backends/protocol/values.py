@@ -199,6 +199,12 @@ class Numbers(Protocol):
     def from_bits(self, bits: Any) -> Any:
         """Return the float32 numbers with these bits."""
 
+    def lesser(self, a: Any, b: Any) -> Any:
+        """Return the lesser of two float32 tensors each; one of both where there is NaN."""
+
+    def greater(self, a: Any, b: Any) -> Any:
+        """Return the greater of two float32 tensors each; one of both where there is NaN."""
+
     def limits(self, tensor: Any) -> tuple[int, int] | None:
         """Return the least and the largest of some integers; None if empty or not known yet."""
 

@@ -121,6 +121,14 @@ def from_bits(bits: Any) -> Any:
     return bits.view(torch.float32)
 
 
+def lesser(a: Any, b: Any) -> Any:
+    return torch.minimum(a, b)  # in compiled code, faster than a comparison
+
+
+def greater(a: Any, b: Any) -> Any:
+    return torch.maximum(a, b)
+
+
 def limits(tensor: Any) -> tuple[int, int] | None:
     if tensor.numel() == 0 or tensor.device.type == "meta" or torch.compiler.is_dynamo_compiling():
         return None
