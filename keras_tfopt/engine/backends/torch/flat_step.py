@@ -12,7 +12,7 @@ from keras_tfopt.engine.construction import sharing_key
 from keras_tfopt.engine.state import BLOCK
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.moving import Kind, Update
 
 CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
 PART = 1 << 19  # the same where compiled code makes two passes
@@ -40,7 +40,7 @@ def flat_step(
         if shared not in _compiled:
             name = f"{type(rule).__name__}_step"
             has_rates = dimensions is not None
-            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, kind.scope)
+            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, kind)
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
 
@@ -50,8 +50,10 @@ def _compile(
     name: str,
     in_blocks: bool,
     has_rates: bool,
-    scope: str,
+    kind: Kind,
 ) -> tuple[Callable, Callable]:
+    scope = kind.scope
+
     def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         def norm(values: Any) -> Any:
             squares = values * values
@@ -63,6 +65,9 @@ def _compile(
             sums = zeros.index_add(0, owner, torch.sum(squares, 1))
             return torch.sqrt(sums)[owner].unsqueeze(1)
 
+        if in_blocks:
+            # Compiled code then has loops of a known length, without a rest.
+            torch._check(g.shape[1] == BLOCK)
         if has_rates:  # a column for each scalar that is a vector
             rates = blocks[2]
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
@@ -102,7 +107,9 @@ def _compile(
     sums_blocks = in_blocks and scope != "element"  # which depends on their number
     with_owners = in_blocks and has_rates
     examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
-    compiled = torch_compile.Compiled(step, name, uncompiled, examples, checks=sums_blocks)
+    compiled = torch_compile.Compiled(
+        step, name, uncompiled, examples, checks=sums_blocks, short_vectors=bool(kind.stored)
+    )
     if not in_blocks or scope != "element" or has_rates:
         return compiled, uncompiled
 
