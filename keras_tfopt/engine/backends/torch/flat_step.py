@@ -65,9 +65,6 @@ def _compile(
             sums = zeros.index_add(0, owner, torch.sum(squares, 1))
             return torch.sqrt(sums)[owner].unsqueeze(1)
 
-        if in_blocks:
-            # Compiled code then has loops of a known length, without a rest.
-            torch._check(g.shape[1] == BLOCK)
         if has_rates:  # a column for each scalar that is a vector
             rates = blocks[2]
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
