@@ -106,14 +106,13 @@ def bind_rule(
 
     The function is pure and everything static is bound to it, so that it can be compiled. It
     returns the new variable and the new slots in the order of `names`, None for slots that stay.
-    Hyperparameters that are `changing` are among the scalars.
+    Hyperparameters that are `changing` are among the scalars. `apart` calls the rule.
     """
     kept_names = [name for name in names if name != MASTER]
     seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
     own_names = names_without_scales(kept_names, kind.stored)
     slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
-    rows = kind.mode in ("rows", "touched")
-    of_elements = kind.scope == "element"
+    rows, of_elements = kind.mode in ("rows", "touched"), kind.scope == "element"
     name_of_rule = type(rule).__name__
     # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
     has_master = MASTER in names
@@ -125,6 +124,7 @@ def bind_rule(
         scalars: dict,
         mask: Any = None,
         norm: Callable[[Any], Any] = norm,
+        apart: Callable[[Callable[[], Any]], Any] = lambda function: function(),
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
@@ -136,7 +136,7 @@ def bind_rule(
             x = x - scalars["weight_decay_rate"] * x
         t = Scalars(scalars, dict(kind.facts), rows, refuse_norm if of_elements else norm, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
-        result = now.update(g, x, slots_of(*kept), t)
+        result = apart(lambda: now.update(g, x, slots_of(*kept), t))
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
         x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
         if mask is not None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tfopt.engine.backends.jax.lookup import NOTES
+from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import (
     placed,
@@ -77,7 +78,10 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             g = update.gradient
             if split and update.kind.scope == "element":
                 g, values = split_like_slots(update, values)
-            x, slots = update.call(g, values[0], values[1:], known, update.mask)
+            if not split and is_in_parts(update, g, values):
+                x, slots = update_in_parts(update, g, values, known)
+            else:
+                x, slots = update.call(g, values[0], values[1:], known, update.mask)
             new = [x, *slots]
         if split:
             owners = [update.variable, *update.slots]

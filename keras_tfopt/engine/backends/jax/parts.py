@@ -1,0 +1,103 @@
+"""Steps with slots in codes on a CPU: in parts that stay in the cache, each computed once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tfopt.engine.backends.jax.values import has_accelerator
+from keras_tfopt.engine.state import BLOCK, SCALES, has_codes
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.moving import Update
+
+PART = 1 << 18  # numbers of a variable
+
+
+def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
+    """Return whether the step of a variable can be made in parts, and is faster so."""
+    x, *slots = values
+    scales = _names_of_scales(update)
+    return (
+        has_codes(update.kind.stored)
+        and update.kind.mode == "dense"
+        and update.kind.scope == "element"
+        and update.mask is None
+        and x.size > PART
+        and all(
+            slot.ndim == 1 if name in scales else slot.shape == x.shape
+            for name, slot in zip(update.names, slots, strict=True)
+        )
+        # Without a compiler, a loop would be traced in each step.
+        and isinstance(g, jax.core.Tracer)
+        and keras.distribution.distribution() is None
+        and not has_accelerator()
+    )
+
+
+def update_in_parts(
+    update: Update, g: Any, values: list[Any], scalars: dict[str, Any]
+) -> tuple[Any, list[Any]]:
+    """Return what `update.call` does.
+
+    XLA would compute what is decoded anew for each scale, each code and each number of the
+    variable, and would write codes into a variable with a single thread.
+    """
+    scales, shapes = _names_of_scales(update), [value.shape for value in values]
+    per_block = [False, *(name in scales for name in update.names)]
+    run_apart = functools.partial(apart, scalars["step"])
+
+    def turn(start: Any, size: int, values: list[Any]) -> list[Any]:
+        places = [
+            (start // BLOCK, -(-size // BLOCK)) if is_scale else (start, size)
+            for is_scale in per_block
+        ]
+        old = [
+            jax.lax.dynamic_slice_in_dim(value, *place)
+            for value, place in zip(values, places, strict=True)
+        ]
+        part = jax.lax.dynamic_slice_in_dim(flat_g, start, size)
+
+        def step() -> list[Any]:
+            x, slots = update.call(part, old[0], old[1:], scalars, apart=run_apart)
+            return [x, *slots]
+
+        return [
+            value
+            if new is None
+            else jax.lax.dynamic_update_slice_in_dim(value, new.astype(value.dtype), place[0], 0)
+            for value, new, place in zip(values, run_apart(step), places, strict=True)
+        ]
+
+    flat_g, flat = jnp.ravel(g), [jnp.ravel(value) for value in values]
+    whole, rest = divmod(flat_g.size, PART)
+    flat = jax.lax.fori_loop(0, whole, lambda n, now: turn(n * PART, PART, now), flat)
+    if rest:
+        flat = turn(whole * PART, rest, flat)
+    x, *slots = (value.reshape(shape) for value, shape in zip(flat, shapes, strict=True))
+    return x, slots
+
+
+def apart(step: Any, function: Callable[[], Any]) -> Any:
+    """Return `function()`, in memory: XLA does not compute it again for each use.
+
+    Args:
+        step: Number of the step. The compiler does not know that it is never negative, and does
+            not look through a condition.
+        function: What to compute, a nest of arrays.
+    """
+    shapes = jax.eval_shape(function)
+
+    def never() -> Any:
+        return jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
+
+    return jax.lax.cond(step >= 0, function, never)
+
+
+def _names_of_scales(update: Update) -> set[str]:
+    return {one.slot + SCALES for one in update.kind.stored if one.dtype == "int8"}
