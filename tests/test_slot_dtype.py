@@ -27,9 +27,9 @@ def quantized(name, value, dtype, signed, step):
     return reference.decode(*reference.encode(value, signed), signed)
 
 
-def follow(case, dtype, mode, steps=3):
+def follow(case, dtype, mode, steps=3, shapes=SHAPES):
     rng = np.random.default_rng(3)
-    start = {path: rng.normal(size=shape).astype("float32") for path, shape in SHAPES.items()}
+    start = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
     runner = Runner(case.make(slot_dtype=dtype), start, mode)
     formula = case.make_reference()
     x = {path: value.astype("float64") for path, value in start.items()}
@@ -73,6 +73,18 @@ def test_adam_in_all_modes(dtype, mode):
     compile_in_background(False)
     try:
         follow(next(case for case in FITS if case.name == "Adam"), dtype, mode)
+    finally:
+        compile_in_background(True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ("Adam", "Momentum"))
+def test_large_variables_in_parts(name, mode):
+    """Compiled steps take these in parts, of which the last one and its last block are short."""
+    compile_in_background(False)
+    try:
+        case = next(case for case in FITS if case.name == name)
+        follow(case, "int8", mode, steps=2, shapes={"kernel": (1100, 601), "even": (1024, 512)})
     finally:
         compile_in_background(True)
 

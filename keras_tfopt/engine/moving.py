@@ -111,8 +111,8 @@ def bind_rule(
 
     The function is pure and everything static is bound to it, so that it can be compiled. It
     returns the new variable and the new slots in the order of `names`, None for slots that stay.
-    Hyperparameters that are `changing` are among the scalars. `apart` calls a function of a backend
-    that wants what slots are encoded from in memory.
+    Hyperparameters that are `changing` are among the scalars. `apart` calls the rule; a backend
+    may want its results in memory.
     """
     kept_names = [name for name in names if name != MASTER]
     seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
@@ -131,7 +131,7 @@ def bind_rule(
         scalars: dict,
         mask: Any = None,
         over: Over = over,
-        apart: Callable[[Callable[[], Any]], Any] | None = None,
+        apart: Callable[[Callable[[], Any]], Any] = lambda function: function(),
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
@@ -143,10 +143,7 @@ def bind_rule(
             x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
-        if apart is None:
-            result = now.update(g, x, slots_of(*kept), t)
-        else:  # what is encoded is computed before
-            result = apart(lambda: now.update(g, x, slots_of(*kept), t))
+        result = apart(lambda: now.update(g, x, slots_of(*kept), t))
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
         x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
         if mask is not None:
