@@ -238,7 +238,7 @@ class Mover:
         return means, masks
 
     def only_moves(self, as_they_come: bool) -> bool:
-        """Return whether a step is the rule and nothing else, but for clipping.
+        """Return whether a step is the rule and nothing else, except for clipping.
 
         Args:
             as_they_come: Whether gradients must not be clipped, nor turned around.
