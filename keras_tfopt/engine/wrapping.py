@@ -160,7 +160,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if self._engine_attributes and name not in self._engine_attributes:
+        if self._engine_attributes and name in self.own_arguments():
             for part in parts(self):  # which have compiled the earlier value
                 getattr(part, "_statics", {}).clear()
                 getattr(part, "_fast", {}).clear()
