@@ -61,7 +61,6 @@ class Compiled:
         checks: Whether each call looks if what is compiled fits its arguments, and compiles again
             if not. False uses what is compiled for all arguments.
         recomputes: See `compiler_options`.
-        short_vectors: As in `known_processor`.
     """
 
     def __init__(
@@ -72,11 +71,10 @@ class Compiled:
         examples: Callable[..., tuple],
         checks: bool = False,
         recomputes: bool = False,
-        short_vectors: bool = False,
     ):
         self._function, self._name = function, name
         self._otherwise, self._examples, self._checks = otherwise, examples, checks
-        self._recomputes, self._short_vectors = recomputes, short_vectors
+        self._recomputes = recomputes
         self._compiling: concurrent.futures.Future | None = None
         self._is_from_background = False
         self._own: Callable | None = None  # what Dynamo has compiled
@@ -146,11 +144,7 @@ class Compiled:
                 look_for_no_symbolic_tensors()
                 trace_no_empty_module()
                 compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
-                with (
-                    torch.no_grad(),
-                    constant_hyperparameters(),
-                    known_processor(self._short_vectors),
-                ):
+                with torch.no_grad(), constant_hyperparameters(), known_processor():
                     set_torch_device_attribute()
                     compiled(*examples)
                 self._own = own if is_compiled(own) else None

@@ -155,10 +155,7 @@ def _compile(
     examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
     # Codes take more arithmetic than memory, and lie in the cache between passes.
     recomputes = scope != "element" and not has_codes(kind.stored)
-    short = bool(kind.stored) and not has_codes(kind.stored)
-    compiled = torch_compile.Compiled(
-        step, name, uncompiled, examples, sums_blocks, recomputes, short_vectors=short
-    )
+    compiled = torch_compile.Compiled(step, name, uncompiled, examples, sums_blocks, recomputes)
     if not in_blocks or scope != "element" or has_rates:
         return compiled, uncompiled
 

@@ -83,23 +83,18 @@ def look_for_no_symbolic_tensors() -> None:
 
 
 @contextlib.contextmanager
-def known_processor(short_vectors: bool = False) -> Iterator[None]:
+def known_processor() -> Iterator[None]:
     """Have Inductor believe what PyTorch says of an x86 processor.
 
     It would first build four programs to find out, in a second, where nothing is cached. Patches
     `torch._inductor.cpu_vec_isa.valid_vec_isa_list`.
-
-    Args:
-        short_vectors: Whether vectors have 256 bits at most. Inductor reinterprets bits by way of
-            memory, which GCC copies in such parts: a processor waits where a longer vector is
-            read from several parts. (The option `cpp.simdlen` does not reach GCC.)
     """
     from torch._inductor import cpu_vec_isa
 
     kind = None
     with contextlib.suppress(AttributeError):
         find = cpu_vec_isa.valid_vec_isa_list
-        if torch.cpu._is_avx512_supported() and not short_vectors:
+        if torch.cpu._is_avx512_supported():
             kind = cpu_vec_isa.VecAVX512
         elif torch.cpu._is_avx2_supported():
             kind = cpu_vec_isa.VecAVX2
