@@ -107,6 +107,32 @@ def test_rows_run_apart_from_the_rest():
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
 
 
+def test_hyperparameters_of_variables_that_all_run_apart():
+    """Nothing of the second data type moves in one call with the hooks."""
+    half = keras.Variable(np.ones((6, 4)), dtype="float16", name="half")
+    whole = keras.Variable(np.ones((4, 3)), dtype="float64", name="whole")
+    optimizer = keras_tfopt.MovingAverage(keras_tfopt.GradientDescent(0.5), 0.9)
+    optimizer.build([half, whole])
+    optimizer.apply([np.ones((6, 4), "float16"), np.ones((4, 3))], [half, whole])
+    for variable in (half, whole):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), 0.5)
+    for average in (entry.slots["average"] for entry in optimizer._state.entries):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(average), 0.95, rtol=1e-6)
+
+
+def test_a_number_in_a_wrapper_of_elements_is_refused():
+    @keras_tfopt.register
+    class Counting(keras_tfopt.Wrapper):
+        scope = "element"
+
+        def slots(self, like):
+            return {"count": keras_tfopt.Slot(())}
+
+    message = r"Slot 'count' of an elementwise wrapper must have .* shape \(5,\). Received: \(\)"
+    with pytest.raises(ValueError, match=message):
+        Counting(keras_tfopt.Adam()).build([keras.Variable(np.ones(5, "float32"))])
+
+
 def test_an_argument_that_is_set_later_counts_from_the_next_step():
     optimizer = keras_tfopt.ScheduleFree(keras_tfopt.GradientDescent(0.1), momentum=0.9)
     variable = keras.Variable(np.ones(5, "float32"))

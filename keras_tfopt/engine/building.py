@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -41,6 +41,16 @@ def constant(value: Any) -> Callable[..., Any]:
 
 def _identity(shape: Any, dtype: Any = None) -> Any:
     return ops.ones(shape, dtype=dtype) * ops.eye(*shape[-2:], dtype=dtype)
+
+
+def check_slots_of_elements(owner: str, slots: Mapping[str, Slot], like: Like) -> None:
+    """Raise an error for slots that do not have the shape of the variable."""
+    for name, slot in slots.items():
+        if tuple(slot.shape) != like.shape:
+            raise ValueError(
+                f"Slot {name!r} of an elementwise {owner} must have the variable's shape "
+                f'{like.shape}. Received: {slot.shape}. Set `scope = "variable"` for others.'
+            )
 
 
 def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:

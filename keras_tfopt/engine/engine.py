@@ -12,7 +12,7 @@ import keras
 from keras_tfopt.engine import trial
 from keras_tfopt.engine.all_variables import AllVariablesMover
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import add_slot, constant, path_of
+from keras_tfopt.engine.building import add_slot, check_slots_of_elements, constant, path_of
 from keras_tfopt.engine.construction import Formulas
 from keras_tfopt.engine.grouping import Grouped
 from keras_tfopt.engine.groups import check_form, settled_groups, variables_in
@@ -278,12 +278,8 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         if settings.frozen or self._overwrite_variable_with_gradient(variable):
             return {}
         slots = dict(rule.slots(like)) if self.scope != "model" else {}
-        for name, slot in slots.items():
-            if self.scope == "element" and tuple(slot.shape) != like.shape:
-                raise ValueError(
-                    f"Slot {name!r} of an elementwise rule must have the variable's shape "
-                    f'{like.shape}. Received: {slot.shape}. Set `scope = "variable"` for others.'
-                )
+        if self.scope == "element":
+            check_slots_of_elements("rule", slots, like)
         if self.master_weights and keras.backend.standardize_dtype(variable.dtype) != like.dtype:
             slots[MASTER] = Slot(like.shape, "variable")
         return slots

@@ -115,10 +115,10 @@ class Joining:
     ) -> dict[tuple[str, int], Rates]:
         """Return the scalars of a step, those of wrappers under names with a prefix."""
         found = {}
-        for key, rates in of_rule.items():
+        for key in of_rule.keys() & self._combinations.keys():
             each = []
             for rate, keys in self._combinations[key]:
-                own = dict(rates.each[rate])
+                own = dict(of_rule[key].each[rate])
                 for number, of_wrapper in keys:
                     # Of variables that are not in this step, nobody asks.
                     values = known[number].get(of_wrapper) or next(iter(known[number].values()))

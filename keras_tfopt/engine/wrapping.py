@@ -11,7 +11,7 @@ import keras
 from keras_tfopt.engine import gradients, hooks
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import add_slot
+from keras_tfopt.engine.building import add_slot, check_slots_of_elements
 from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
 from keras_tfopt.engine.gradients import Incoming
@@ -179,10 +179,10 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             self._state.shared[name] = add_slot(self, None, whole, name, slot)
 
     def _entry(self, variable: Any, like: Like) -> Entry:
-        slots = {
-            name: add_slot(self, variable, like, name, slot)
-            for name, slot in self.slots(like).items()
-        }
+        described = self.slots(like)
+        if self.scope == "element":
+            check_slots_of_elements("wrapper", described, like)
+        slots = {name: add_slot(self, variable, like, name, s) for name, s in described.items()}
         # What is overwritten with its gradient takes no steps that there could be hooks around.
         overwritten = self._overwrite_variable_with_gradient(variable)
         reach = None if overwritten else self.reach(like)
