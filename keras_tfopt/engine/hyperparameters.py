@@ -223,7 +223,7 @@ REFUSED = Over(_refuse("norm"), _refuse("sum"), _refuse("mean"))
 
 
 class Scalars:
-    """What rules see as `t`: scalars and a variable's facts by name, `rows`, `touched`, `norm`."""
+    """What rules see as `t`: scalars and facts by name, `rows`, `touched`, functions of `Over`."""
 
     def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
         raise AttributeError(

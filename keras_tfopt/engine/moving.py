@@ -111,8 +111,7 @@ def bind_rule(
 
     The function is pure and everything static is bound to it, so that it can be compiled. It
     returns the new variable and the new slots in the order of `names`, None for slots that stay.
-    Hyperparameters that are `changing` are among the scalars. `apart` calls the rule; a backend
-    may want its results in memory.
+    Hyperparameters that are `changing` are among the scalars. Backends may call the rule `apart`.
     """
     kept_names = [name for name in names if name != MASTER]
     seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
@@ -238,15 +237,17 @@ class Mover:
         return means, masks
 
     def only_moves(self, as_they_come: bool) -> bool:
-        """Return whether a step is the rule and nothing else, except for clipping.
+        """Return whether a step is the rule alone, at most with clipped or turned gradients.
 
-        Args:
-            as_they_come: Whether gradients must not be clipped, nor turned around.
+        With `as_they_come`, it has to take gradients as they are.
         """
         own = self.optimizer
-        if as_they_come and (own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm):
-            return False
-        return not (own.use_ema or own.bounds_norms or own.clips_units or own.stacked)
+        more = own.use_ema or own.bounds_norms or own.clips_units or own.stacked
+        return not (more or as_they_come and self._changes_gradients())
+
+    def _changes_gradients(self) -> bool:
+        own = self.optimizer
+        return bool(own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm)
 
     def move(self, incoming: Incoming, joined: Joined | None = None) -> None:
         """Make a step: clip, apply the rule, average, constrain.
@@ -258,7 +259,7 @@ class Mover:
         own, count = self.optimizer, len(incoming.grads)
         if own.clips_units:
             incoming = gradients.clip_units(incoming, own._state.entries)
-        if own.maximize or own.clipvalue or own.clipnorm or own.global_clipnorm:
+        if self._changes_gradients():
             grads = [*incoming.grads, *(() if joined is None else joined.incoming.grads)]
             grads = gradients.clip_and_orient(own, grads)
             incoming = incoming._replace(grads=grads[:count])

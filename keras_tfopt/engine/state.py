@@ -78,6 +78,11 @@ def has_codes(stored: Sequence[Stored]) -> bool:
     return any(one.dtype == "int8" for one in stored)
 
 
+def names_of_scales(stored: Sequence[Stored]) -> set[str]:
+    """Return the names of the slots that hold scales of others."""
+    return {one.slot + SCALES for one in stored if one.dtype == "int8"}
+
+
 class Rows(NamedTuple):
     """A new slot value that differs from the old one in one row: `slot[index] = value`.
 

@@ -25,7 +25,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.state import BLOCK, SCALES, Stored
+from keras_tfopt.engine.state import BLOCK, SCALES, Stored, names_of_scales
 
 LEAST = 4096
 """A variable of fewer values keeps its slots in float32."""
@@ -190,13 +190,13 @@ def rounded(x: Any, step: Any, seed: int) -> Any:
 
 def names_without_scales(names: Sequence[str], stored: Sequence[Stored]) -> list[str]:
     """Return the names of the slots that a rule knows."""
-    scales = {one.slot + SCALES for one in stored if one.dtype == "int8"}
+    scales = names_of_scales(stored)
     return [name for name in names if name not in scales]
 
 
 def in_row_blocks(stored: Sequence[Stored], slots: Mapping[str, Any]) -> bool:
     """Return whether no slot has blocks of values from several rows."""
-    return all(len(slots[s.slot + SCALES].shape) == 2 for s in stored if s.dtype == "int8")
+    return all(len(slots[name].shape) == 2 for name in names_of_scales(stored))
 
 
 def read_slots(

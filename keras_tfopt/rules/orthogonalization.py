@@ -54,9 +54,9 @@ def _norms(x: Any, kind: str) -> Any:
     """Return a norm of each matrix, or a number for each of its rows."""
     if kind == "spectral":
         return singular_values(x)[..., :1, None]
-    if kind == "frobenius" and len(x.shape) == 2:
-        return norm(x)  # in one pass
     if kind == "frobenius":
+        if len(x.shape) == 2:
+            return norm(x)  # in one pass
         return ops.sqrt(ops.sum(ops.square(x), axis=(-2, -1), keepdims=True))
     product = x @ _transposed(x)
     if kind == "aol":

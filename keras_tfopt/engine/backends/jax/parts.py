@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tfopt.engine.backends.jax.values import has_accelerator
-from keras_tfopt.engine.state import BLOCK, SCALES, has_codes
+from keras_tfopt.engine.state import BLOCK, names_of_scales
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
@@ -22,9 +22,9 @@ PART = 1 << 18  # numbers of a variable
 def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
     """Return whether the step of a variable can be made in parts, and is faster so."""
     x, *slots = values
-    scales = _names_of_scales(update)
+    scales = names_of_scales(update.kind.stored)
     return (
-        has_codes(update.kind.stored)
+        bool(scales)
         and update.kind.mode == "dense"
         and update.kind.scope == "element"
         and update.mask is None
@@ -48,7 +48,7 @@ def update_in_parts(
     XLA would compute what is decoded anew for each scale, each code and each number of the
     variable, and would write codes into a variable with a single thread.
     """
-    scales, shapes = _names_of_scales(update), [value.shape for value in values]
+    scales, shapes = names_of_scales(update.kind.stored), [value.shape for value in values]
     per_block = [False, *(name in scales for name in update.names)]
     run_apart = functools.partial(apart, scalars["step"])
 
@@ -97,7 +97,3 @@ def apart(step: Any, function: Callable[[], Any]) -> Any:
         return jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
 
     return jax.lax.cond(step >= 0, function, never)
-
-
-def _names_of_scales(update: Update) -> set[str]:
-    return {one.slot + SCALES for one in update.kind.stored if one.dtype == "int8"}

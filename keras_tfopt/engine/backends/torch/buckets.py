@@ -16,7 +16,7 @@ import torch
 
 from keras_tfopt.engine.backends.torch.flat_step import Blocks, flat_step, numbers_of
 from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
-from keras_tfopt.engine.state import BLOCK, MASTER, SCALES, has_codes
+from keras_tfopt.engine.state import BLOCK, MASTER, SCALES, has_codes, names_of_scales
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -97,7 +97,7 @@ def run_fused(
     engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> list[Update]:
     """Run what can be run over flat memory; return the other updates."""
-    fused = [u for u in updates if _is_plain_update(u, engine)]
+    fused = list(filter(_is_plain_update, updates))
     if not fused:
         return updates
     key = ("plan", bool(fused[0].kind.around), tuple([u.index for u in fused]))
@@ -119,7 +119,7 @@ def run_fused(
     return [update for update in updates if id(update) not in done]
 
 
-def _is_plain_update(update: Update, engine: Any) -> bool:
+def _is_plain_update(update: Update) -> bool:
     """Return whether a rule can run over flat memory, and has a plain tensor for a variable."""
     # Compiled code does not look again: subclasses may do anything.
     return (
@@ -230,10 +230,9 @@ def _bucket(
         parts = zip(whole.split(counts), slots, strict=True)
         return Laid(whole.view(-1, 1), [part.view(slot.shape) for part, slot in parts], [])
 
-    numbers = iter(numbers_of(members[0]))
-    scales = {one.slot + SCALES for one in stored if one.dtype == "int8"}
-    for name, *slots in zip(members[0].names, *(u.slots for u in members), strict=True):
-        is_number, is_scales = next(numbers), name in scales
+    scales, described = names_of_scales(stored), (members[0].names, numbers_of(members[0]))
+    for name, is_number, *slots in zip(*described, *(u.slots for u in members), strict=True):
+        is_scales = name in scales
         if is_number and blocks is None:  # of a variable alone in its bucket
             bucket.flat.append(slots[0]._value.detach())
             bucket.moved += slots

@@ -103,9 +103,8 @@ def _compile(
             return _sum(values) if blocks is None else blocks.column(blocks.sums(values))
 
         def mean(values: Any) -> Any:
-            if blocks is None:
-                return _sum(values) / values.numel()
-            return blocks.column(blocks.sums(values) / blocks.sizes)
+            size = values.numel() if blocks is None else blocks.column(blocks.sizes)
+            return total(values) / size
 
         if has_rates:  # a column for each scalar that is a vector
             rates = blocks.rates
