@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_tfopt
-from keras_tfopt.engine import stored
+from keras_tfopt.engine import dither, stored
 from tests.reference import slot_dtype as reference
 from tests.stepping import make_variable, to_numpy
 
@@ -38,7 +38,7 @@ def decode(codes, scales, signed):
 
 def rounded(x, step, slot="m"):
     x, step = ops.convert_to_tensor(x, "float32"), ops.convert_to_tensor(float(step), "float32")
-    return to_numpy(stored.rounded(x, step, stored.seed_of(slot)))
+    return to_numpy(stored.rounded(x, dither.dither_of(step), dither.seed_of(slot)))
 
 
 # The codec

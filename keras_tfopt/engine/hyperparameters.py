@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_tfopt.engine.dither import dither_of
 from keras_tfopt.engine.options import changes, current, is_number
-from keras_tfopt.engine.state import FACTOR, HYPERPARAMETER, Settings
+from keras_tfopt.engine.state import DITHER, FACTOR, HYPERPARAMETER, Settings
 
 PACKAGE = "keras_tfopt."
 PLAIN: list[tuple[Any, Any]] = [(1.0, None)]
@@ -153,6 +154,8 @@ class Hyperparameters:
             rule = self.at(values)
         scalars = rule.scalars(lr, power) if own._own_scalars else {"lr": lr}
         scalars = {**scalars, "step": step}
+        if own._state.has_rounded:
+            scalars |= dither_of(number)
         for name in self.names:
             scalars[HYPERPARAMETER + name] = getattr(rule, name)
         if decays is not None:
@@ -241,7 +244,7 @@ class Scalars:
     ):
         names = ["rows", "touched", *Over._fields]
         for name, value in {**scalars, **facts}.items():
-            if not name.startswith(HYPERPARAMETER):
+            if not name.startswith((HYPERPARAMETER, DITHER)):
                 setattr(self, name, value)
                 names.append(name)
         # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.

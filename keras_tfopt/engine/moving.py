@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.dither import seed_of
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, mean
 from keras_tfopt.engine.results import check_result
@@ -23,7 +24,6 @@ from keras_tfopt.engine.stored import (
     in_row_blocks,
     names_without_scales,
     read_slots,
-    seed_of,
     written_slots,
 )
 
@@ -149,7 +149,7 @@ def bind_rule(
             x = ops.where(mask, x, start)
         if kind.stored:
             before = dict(zip(kept_names, as_stored, strict=True))
-            new = written_slots(new, before, kind.stored, seeds, t.step)
+            new = written_slots(new, before, kind.stored, seeds, scalars)
         changed = [x if name == MASTER else new.get(name) for name in names]
         return ops.cast(x, old.dtype), changed
 

@@ -12,7 +12,8 @@ MASTER = "master_weight"
 """The name of the slot with a variable in full precision."""
 HYPERPARAMETER = "hyperparameter "
 """In the scalars of a step and in saved files, before the name of one that changes."""
-
+DITHER = "dither "
+"""In the scalars of a step, before the names of numbers by which it rounds slots."""
 
 SCALES = "_scales"
 """After the name of a slot that is kept in codes: the name of the slot with their scales."""
@@ -218,6 +219,8 @@ class State:
         self.entries: list[Entry] = []
         self.has_resting = False
         """Whether there are variables that take no steps."""
+        self.has_rounded = False
+        """Whether there are slots that each step rounds to bfloat16."""
         self.shared: dict[str, Any] = {}
         """Variables of all variables of the model together, by name."""
         self.other: dict[str, Any] = {}
@@ -226,6 +229,7 @@ class State:
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.has_resting |= entry.rests
+        self.has_rounded |= any(one.dtype == "bfloat16" for one in entry.stored)
 
     @property
     def slot_names(self) -> tuple[str, ...]:

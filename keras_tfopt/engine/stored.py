@@ -18,14 +18,13 @@ inverses. Both are a few operations that compilers turn into vector instructions
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.state import BLOCK, SCALES, Stored, names_of_scales
+from keras_tfopt.engine.state import BLOCK, DITHER, SCALES, Stored, names_of_scales
 
 LEAST = 4096
 """A variable of fewer values keeps its slots in float32."""
@@ -149,19 +148,7 @@ def decode(codes: Any, scales: Any, signed: bool) -> Any:
 # ---- bfloat16 ----------------------------------------------------------------------------------
 
 
-def _mixed(x: Any) -> Any:
-    """Return other integers from 0 to 2**31 - 1, mixed; no product is larger than that."""
-    for factor in (28657, 31981, 25717):
-        x = ((x & 0xFFFF) * factor) ^ ops.right_shift(x, 16)
-    return x
-
-
-def seed_of(slot: str) -> int:
-    """Return a number for a slot, by which equal values of two slots are rounded apart."""
-    return zlib.crc32(slot.encode()) & 0x7FFFFFFF
-
-
-def rounded(x: Any, step: Any, seed: int) -> Any:
+def rounded(x: Any, dither: Mapping[str, Any], seed: int) -> Any:
     """Return float32 values as bfloat16, rounded up or down at random, right in the mean.
 
     A change below half of the last place, as that of a second moment with beta_2=0.999, would be
@@ -171,17 +158,14 @@ def rounded(x: Any, step: Any, seed: int) -> Any:
 
     Args:
         x: Values in float32.
-        step: Number of the step, a scalar tensor.
+        dither: What `dither_of` returns for the step, in any data type.
         seed: A number for the slot, by `seed_of`.
     """
     bits = backend.bits_of(x)
-    number = ops.cast(step, "int32") & 0x7FFFFFFF
-    start = _mixed(_mixed(number ^ seed) ^ 0x2545F491)
+    start, factor = (ops.cast(dither[DITHER + name], "int32") for name in ("start", "factor"))
     # In each step another product modulo 2**16, so that near values have far remainders.
-    factor = (ops.right_shift(_mixed(start ^ 0x1B873593), 8) & 0x7FFF) | 1
-    product = (ops.right_shift(bits, 16) & 0xFFFF) * factor
-    dither = (product & 0xFFFF) ^ (start & 0xFFFF)
-    up_or_down = backend.from_bits((bits + dither) & -0x10000)
+    product = (ops.right_shift(bits, 16) & 0xFFFF) * ((factor ^ seed) | 1)
+    up_or_down = backend.from_bits((bits + ((product ^ start ^ seed) & 0xFFFF)) & -0x10000)
     return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")
 
 
@@ -220,7 +204,7 @@ def written_slots(
     old: Mapping[str, Any],
     stored: Sequence[Stored],
     seeds: Mapping[str, int],
-    step: Any,
+    dither: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return slots as they are stored, with their scales, from those that a rule has returned.
 
@@ -229,7 +213,7 @@ def written_slots(
         old: What is stored now, by name.
         stored: How.
         seeds: Of each slot, its number by `seed_of`.
-        step: Number of the step.
+        dither: Scalars of the step, among them those of `dither_of` if a slot is bfloat16.
     """
     written = dict(new)
     for name, dtype, signed in stored:
@@ -240,5 +224,5 @@ def written_slots(
             scales = tuple(old[name + SCALES].shape)
             written[name], written[name + SCALES] = encode(value, scales, signed)
         else:
-            written[name] = rounded(value, step, seeds[name])
+            written[name] = rounded(value, dither, seeds[name])
     return written

@@ -63,9 +63,10 @@ def rounded(x, step, slot):
     """float32 values rounded up or down to what bfloat16 holds, as float32."""
     x = np.asarray(x, "float32")
     bits = x.view("int32").astype("int64")
-    start = _mixed(_mixed(int(step) ^ (zlib.crc32(slot.encode()) & 0x7FFFFFFF)) ^ 0x2545F491)
-    factor = (_mixed(start ^ 0x1B873593) >> 8) & 0x7FFF | 1
-    dither = (((bits >> 16) & 0xFFFF) * factor ^ start) & 0xFFFF
+    seed = zlib.crc32(slot.encode()) & 0x7FFF
+    start = _mixed(_mixed(int(step)) ^ 0x2545F491)
+    factor = ((_mixed(start ^ 0x1B873593) >> 8) & 0x7FFF ^ seed) | 1
+    dither = (((bits >> 16) & 0xFFFF) * factor ^ start ^ seed) & 0xFFFF
     moved = (((bits + dither) & 0xFFFF0000) & 0xFFFFFFFF).astype("uint32").view("float32")
     return np.where(np.isnan(x), x, moved)
 

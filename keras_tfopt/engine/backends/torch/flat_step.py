@@ -153,8 +153,12 @@ def _compile(
     with_owners = in_blocks and has_rates
     examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
     # Codes take more arithmetic than memory, and lie in the cache between passes.
-    recomputes = scope != "element" and not has_codes(kind.stored)
-    compiled = torch_compile.Compiled(step, name, uncompiled, examples, sums_blocks, recomputes)
+    with_codes = has_codes(kind.stored)
+    recomputes = scope != "element" and not with_codes
+    has_bits = bool(kind.stored) and not with_codes
+    compiled = torch_compile.Compiled(
+        step, name, uncompiled, examples, sums_blocks, recomputes, has_bits
+    )
     if not in_blocks or scope != "element" or has_rates:
         return compiled, uncompiled
 
