@@ -26,6 +26,13 @@ class Incoming(NamedTuple):
     named: list[Any]
     """Of gradients that were summed up, which rows were named; None where none was."""
 
+    def only(self, numbers: Sequence[int]) -> Incoming:
+        """Return those of these numbers."""
+        return Incoming(*([members[n] for n in numbers] for members in self))
+
+
+NOTHING = Incoming([], [], [], [])
+
 
 def sum_repeated(gradient: Any, refused: Any) -> Any:
     """Return the gradient with each row once; count rows out of range that compiled code drops."""

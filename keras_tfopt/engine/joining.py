@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.construction import identity
-from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars
 from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
@@ -174,9 +174,6 @@ class Joining:
         joined = _joined(parts, call, len(slots), over_one())
         slots, cut = [*slots, *own], (*cut, *[False] * len(own))
         return functools.partial(Update, kind, place, like, names, slots, cut, joined, rate=rate)
-
-
-NOTHING = Incoming([], [], [], [])
 
 
 def can_join(wrappers: Sequence[Any]) -> bool:

@@ -130,7 +130,7 @@ def bind_rule(
         scalars: dict,
         mask: Any = None,
         over: Over = over,
-        apart: Callable[[Callable[[], Any]], Any] = lambda function: function(),
+        apart: Callable[[Callable[[], Any]], Any] | None = None,
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
@@ -142,7 +142,8 @@ def bind_rule(
             x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
-        result = apart(lambda: now.update(g, x, slots_of(*kept), t))
+        s = slots_of(*kept)
+        result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
         x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
         if mask is not None:
@@ -185,13 +186,9 @@ class Mover:
 
     # ---- What the pipeline asks, in the order of a step -----------------------------------------
 
-    def refused_rows(self) -> Any:
-        """Return the variable that counts rows out of range in compiled steps, or None.
-
-        Raises:
-            ValueError: for such rows in earlier steps.
-        """
-        counter = self.optimizer._state.other.get("refused_rows")
+    def raise_refused_rows(self) -> None:
+        """Raise an error for rows out of range in earlier compiled steps."""
+        counter = self.refused_rows()
         refused = None if counter is None else backend.limits(ops.convert_to_tensor(counter))
         if refused is not None and refused[1] > 0:
             counter.assign(0)
@@ -200,7 +197,10 @@ class Mover:
                 f"Received: {refused[1]} indices out of range in earlier compiled steps, which "
                 "left them out"
             )
-        return counter
+
+    def refused_rows(self) -> Any:
+        """Return the variable that counts rows out of range in compiled steps, or None."""
+        return self.optimizer._state.other.get("refused_rows")
 
     def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
         """Raise an error for gradients that would spoil the state; compiled steps cannot."""

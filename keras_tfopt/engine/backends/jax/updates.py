@@ -78,7 +78,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             g = update.gradient
             if split and update.kind.scope == "element":
                 g, values = split_like_slots(update, values)
-            if not split and is_in_parts(update, g, values):
+            if update.kind.stored and not split and is_in_parts(update, g, values):
                 x, slots = update_in_parts(update, g, values, known)
             else:
                 x, slots = update.call(g, values[0], values[1:], known, update.mask)
