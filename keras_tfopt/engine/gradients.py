@@ -105,17 +105,13 @@ def _shrinking_all(total: Any, most: float) -> Any:
     return _shrinking(total, most) + (total - total)
 
 
-def norm(grads: list[Any]) -> Any:
-    values = [values_of(g) for g in grads]
-    dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
-    return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
-
-
-def _norm_of_all(shards: Any, grads: list[Any]) -> Any:
-    """Return the norm over the gradients of all workers, of which each has some."""
-    values = [values_of(g) for g in grads]
-    dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
-    return shards.norm([ops.sum(ops.square(v)) for v in values], dtype)
+def norm(grads: list[Any], shards: Any = None) -> Any:
+    """Return the norm over all gradients; over those of all workers, where each has some."""
+    squares = [ops.sum(ops.square(values_of(g))) for g in grads]
+    dtype = widest([keras.backend.standardize_dtype(square.dtype) for square in squares])
+    if shards is not None:
+        return shards.norm(squares, dtype)
+    return ops.sqrt(sum(ops.cast(square, dtype) for square in squares))
 
 
 def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
@@ -237,7 +233,6 @@ def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
     elif optimizer.clipnorm is not None:
         grads = [scaled(g, _shrinking(norm([g]), optimizer.clipnorm)) for g in grads]
     elif optimizer.global_clipnorm is not None:
-        total = norm(grads) if optimizer.shards is None else _norm_of_all(optimizer.shards, grads)
-        scale = _shrinking_all(total, optimizer.global_clipnorm)
+        scale = _shrinking_all(norm(grads, optimizer.shards), optimizer.global_clipnorm)
         grads = [scaled(g, scale) for g in grads]
     return [_map(ops.negative, g) for g in grads] if optimizer.maximize else grads

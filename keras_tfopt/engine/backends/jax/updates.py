@@ -173,7 +173,9 @@ def _update_rows(
         # Else the whole of it might be gathered, after an update in parts.
         x = rows_placed(update.variable, x) if cut[0] else x
     for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
-        if part is not None and by_row:
+        if part is None:
+            part = value
+        elif by_row:
             part = value.at[indices].set(part.astype(value.dtype), mode="drop", **sorted_rows)
         new.append(part)
     return new
@@ -197,8 +199,7 @@ def _update_rows_in_pieces(
         part, part_g = (
             jax.lax.dynamic_slice_in_dim(x, number * piece, piece) for x in (indices, g)
         )
-        new = _update_rows(split, update, part, part_g, values, scalars)
-        return [old if value is None else value for old, value in zip(values, new, strict=True)]
+        return _update_rows(split, update, part, part_g, values, scalars)
 
     return jax.lax.fori_loop(0, pieces, turn, values)
 
@@ -227,9 +228,7 @@ def _update_touched(
         wanted = done + jnp.arange(1, piece + 1, dtype="int32")
         indices = pad(jnp.searchsorted(upto, wanted, side="left").astype("int32"), rows)
         part = g.at[indices].get(mode="fill", fill_value=0)
-        new = _update_rows(split, update, indices, part, values, scalars)
-        new = [old if value is None else value for old, value in zip(values, new, strict=True)]
-        return done + piece, new
+        return done + piece, _update_rows(split, update, indices, part, values, scalars)
 
     start = jnp.int32(0), values
     if not all(update.cut):
