@@ -9,6 +9,7 @@ from keras_tfopt.engine import eigh
 from keras_tfopt.fields import field, within
 from keras_tfopt.rule import Rule, register
 
+
 @register
 class ConditionalGradient(Rule):
     r"""Frank and Wolfe's method: variables stay in a ball, by steps towards points of its edge.

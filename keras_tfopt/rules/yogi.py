@@ -10,6 +10,7 @@ from keras_tfopt.rule import full, register, zeros
 from keras_tfopt.rules.moments import Moments
 from keras_tfopt.rules.shrinkage import proximal
 
+
 @register
 class Yogi(Moments):
     r"""Adam whose denominator grows and shrinks in steps of the size of the squared gradient.

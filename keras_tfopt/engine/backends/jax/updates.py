@@ -14,12 +14,7 @@ import keras
 from keras_tfopt.engine.backends.jax.lookup import NOTES
 from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
-from keras_tfopt.engine.backends.jax.sharding import (
-    placed,
-    rows_placed,
-    shards,
-    split_like_slots,
-)
+from keras_tfopt.engine.backends.jax.sharding import placed, rows_placed, shards, split_like_slots
 from keras_tfopt.engine.backends.jax.values import commit
 from keras_tfopt.engine.rows import shards_of
 from keras_tfopt.engine.state import Rows

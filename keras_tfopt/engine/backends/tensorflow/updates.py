@@ -201,8 +201,7 @@ def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tupl
         indices = tf.where(touched)[:, 0]
         g = tf.gather(update.gradient, indices)
     old = [
-        take(v, indices) if by_row else read(v)
-        for v, by_row in zip(variables, cut, strict=True)
+        take(v, indices) if by_row else read(v) for v, by_row in zip(variables, cut, strict=True)
     ]
     x, slots = update.call(g, old[0], old[1:], scalars)
     new = [x, *slots]
