@@ -116,18 +116,7 @@ def norm(grads: list[Any], shards: Any = None) -> Any:
 
 def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
     """Gradients as they come, None among them, scaled to a norm of at most `most`; and the norm."""
-    summed = []
-    for gradient in grads:
-        if gradient is None:
-            continue
-        rows = gradient
-        if not isinstance(gradient, RowGradient):
-            gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
-            rows = backend.from_native(gradient, tuple(gradient.shape))
-        if rows is None:
-            summed.append(ops.convert_to_tensor(own_copy(gradient)))
-        else:
-            summed.append(sum_repeated(rows, None))
+    summed = [sum_repeated(_tensor_or_rows(g), None) for g in grads if g is not None]
     if not summed:
         return list(grads), ops.zeros(())
     total = norm(summed)
@@ -135,13 +124,19 @@ def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any]
     return [None if g is None else _scaled_as_it_is(g, scale) for g in grads], total
 
 
-def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
+def _tensor_or_rows(gradient: Any) -> Any:
+    """Return a gradient in any form as a tensor or a RowGradient."""
     if isinstance(gradient, RowGradient):
-        return scaled(gradient, scale)
+        return gradient
     gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
-    if backend.from_native(gradient, tuple(gradient.shape)) is not None:
-        return backend.scale_native(gradient, scale)
-    return scaled(ops.convert_to_tensor(own_copy(gradient)), scale)
+    rows = backend.from_native(gradient, tuple(gradient.shape))
+    return ops.convert_to_tensor(own_copy(gradient)) if rows is None else rows
+
+
+def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
+    seen = _tensor_or_rows(gradient)
+    is_native = isinstance(seen, RowGradient) and seen is not gradient
+    return backend.scale_native(gradient, scale) if is_native else scaled(seen, scale)
 
 
 def clipped_by_unit(gradient: Any, x: Any, most: float, epsilon: float = 1e-3) -> Any:

@@ -60,18 +60,7 @@ class Joined(NamedTuple):
     joining: Joining
     incoming: Incoming
     known: list[Known]
-
-    def with_gradients(self, grads: list[Any]) -> Joined:
-        """Return the same with other gradients."""
-        return self._replace(incoming=self.incoming._replace(grads=grads))
-
-    def updates(self) -> list[Update]:
-        """Return the updates of this step."""
-        return self.joining.updates(self.incoming)
-
-    def scalars(self, of_rule: dict[tuple[str, int], Rates]) -> dict[tuple[str, int], Rates]:
-        """Return the scalars of this step, from those of the rule."""
-        return self.joining.scalars(of_rule, self.known)
+    """The scalars of each wrapper."""
 
 
 class Joining:

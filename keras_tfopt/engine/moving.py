@@ -263,7 +263,9 @@ class Mover:
             grads = [*incoming.grads, *(() if joined is None else joined.incoming.grads)]
             grads = gradients.clip_and_orient(own, grads)
             incoming = incoming._replace(grads=grads[:count])
-            joined = None if joined is None else joined.with_gradients(grads[count:])
+            if joined is not None:
+                others = joined.incoming._replace(grads=grads[count:])
+                joined = joined._replace(incoming=others)
         self._apply_rule(incoming, joined)
         if own.bounds_norms:
             self._bound_norms(incoming)
@@ -303,14 +305,14 @@ class Mover:
     def _apply_rule(self, incoming: Incoming, joined: Joined | None) -> None:
         own = self.optimizer
         updates = list(map(self._update, *incoming))
-        together = [] if joined is None else joined.updates()
+        together = [] if joined is None else joined.joining.updates(joined.incoming)
         scalars: dict[tuple[str, int], Rates] = {}
         for update in (*updates, *together):
             key = update.kind.dtype, update.kind.rule
             if key not in scalars:
                 scalars[key] = own._hyperparameters[key[1]].rates(key[0])
         if joined is not None and together:
-            backend.execute(own, together, joined.scalars(scalars))
+            backend.execute(own, together, joined.joining.scalars(scalars, joined.known))
         # A variable that is listed twice moves twice.
         repeats = len(set(incoming.places)) < len(updates)
         for one in rounds(updates) if repeats else [updates]:

@@ -67,7 +67,9 @@ class Pipeline:
                 grads = [gradients.sum_repeated(g, refused) for g in grads]
             incoming = incoming._replace(grads=grads)
 
-            reached, counters, around = [None], [], None
+            reached: list[Any] = [None]
+            counters: list[tuple] = []
+            around = None
             if wrappers:
                 incoming, reached, counters = self._decided(incoming)
             if owner.shards is not None:  # each worker goes on with its own variables
