@@ -51,9 +51,11 @@ from keras_tfopt.engine.options import (
 from keras_tfopt.engine.rows import RowGradient, shards_of
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.selection import (
+    NORMALIZATION,
     check_built,
     check_choice,
     excluding,
+    is_called,
     is_chosen,
     literal,
     no_vectors,
