@@ -100,8 +100,8 @@ def _shrinking(norm: Any, most: float) -> Any:
 
 
 def _shrinking_all(total: Any, most: float) -> Any:
-    """Do the same for gradients of one norm, of which only some may be not finite."""
-    # The finite ones must not come out as if all were well.
+    """Return the factor that shrinks several gradients together; NaN where it is not finite."""
+    # Gradients that are finite themselves must not come out as if all were well.
     return _shrinking(total, most) + (total - total)
 
 

@@ -62,7 +62,7 @@ ASKED = (
 
 
 class Hooks(Constructed):
-    """What a wrapper says of itself; `keras_tfopt.Wrapper` documents it for users."""
+    """Defaults of what a wrapper says of itself; `keras_tfopt.Wrapper` documents them."""
 
     defines: frozenset[str] = frozenset()
     """Which of `ASKED` the class defines."""
