@@ -288,7 +288,7 @@ def paired(owner: Any, grads: Any, variables: Any) -> tuple[list[Any], list[Any]
     """Return a list of gradients and one of their variables, for which the optimizer is built."""
     if owner.built and isinstance(grads, (list, tuple)):
         variables = owner._trainable_variables if variables is None else variables
-        if len(grads) == len(variables) and are_all(owner, variables):
+        if are_all(owner, variables) and len(grads) == len(variables):
             return list(grads), list(variables)
     return pair(owner, grads, variables)
 
