@@ -9,7 +9,7 @@ from keras import ops
 
 import keras_tfopt
 from integration.modern_originals import DecayOfGradient
-from keras_tfopt.engine import access
+from keras_tfopt.engine import access, slicing
 
 
 def _prodigy(given: Mapping[str, Any]) -> Any:
@@ -29,7 +29,7 @@ def _part(optimizer: Any, variable: Any, name: str, shape: Sequence[int]) -> Any
     every = getattr(optimizer, "slice_p", 1) if name == "s" else 1
     start = 0
     for trained in access.variables_of(optimizer):
-        end = start + math.ceil(math.prod(trained.shape) / every)
+        end = start + slicing.count(math.prod(trained.shape), every)
         if trained is variable:
             break
         start = end

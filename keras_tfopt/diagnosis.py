@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tfopt.engine import inspection
+from keras_tfopt.engine import Engine, inspection, parts
 
 # The columns of the table: keys of a row, with titles.
 COLUMNS = {
@@ -97,6 +97,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
     variables = model.trainable_variables
     if not optimizer.built:
         optimizer.build(variables)
+    accumulates = any(part.gradient_accumulation_steps for part in parts(optimizer))
     with _restored([*model.variables, *optimizer.variables]):
         looked_up = inspection.lookups(model, x)
         grads = inspection.gradients(model, optimizer, (x, y, *weight), looked_up)
@@ -106,7 +107,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
         for fact, old, variable in zip(facts, before, variables, strict=True):
             new, array = _array(variable), fact.pop("array")
             fact["lost"] = _lost(array, old, new, fact["dtype"])
-            if old.any() and not inspection.accumulates(optimizer):
+            if old.any() and not accumulates:
                 fact["decay"] &= not np.array_equal(old, new)  # a wrapper may have let it rest
             fact.update(_seen(looked_up.ids.get(id(variable))))
         compiled = inspection.compilation(model, optimizer)
@@ -149,7 +150,7 @@ def _lost(gradient: Any, old: Any, new: Any, dtype: str) -> float | None:
 
 
 def _warnings(facts: list[dict[str, Any]], optimizer: Any, inner: Any) -> list[str]:
-    ours = inspection.is_ours(inner)
+    ours = isinstance(inner, Engine)
     notes = []
     for fact in facts:
         path = fact["variable"]

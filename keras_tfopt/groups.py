@@ -10,7 +10,9 @@ import keras
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.engine import (
+    NORMALIZATION,
     check_built,
+    is_called,
     layers_below,
     layers_in,
     normalization_and_bias,
@@ -21,7 +23,6 @@ from keras_tfopt.engine import (
 # A part of a name that numbers the blocks of a network, as in `transformer_layer_3` or in
 # `conv2_block1_1_conv`.
 _NUMBERED = re.compile(r"(block|layer|stage|unit|group|cell)s?_?\d+[a-z]?(?![a-z0-9])")
-_NORMALIZATION = re.compile(r"Norm(alization)?(\d[dD])?$")
 _EMBEDDING = re.compile(r"Embed(ding)?s?$")
 
 
@@ -125,7 +126,7 @@ def no_decay(model: Any) -> dict[str, dict[str, float]]:
     """
     exempt = {id(variable) for variable in normalization_and_bias(model)}
     for layer in layers_in(model):
-        if _is(layer, _EMBEDDING) and not layers_below(layer):
+        if is_called(layer, _EMBEDDING) and not layers_below(layer):
             exempt |= {id(variable) for variable in layer.trainable_variables}
     chosen = [v for v in model.trainable_variables if id(v) in exempt or len(v.shape) < 2]
     # Told from a group of `layer_decay` with the same variables, for dictionaries that are merged.
@@ -162,7 +163,7 @@ def _units_and_head(model: Any) -> tuple[list[_Unit], list[Any]]:
     head: list[Any] = []
     while len(parts) == 1 and _is_looked_into(parts[0]):
         parts = [layer for layer in layers_below(parts[0]) if layer.weights]
-    if parts and not _is(parts[-1], _NORMALIZATION) and not _numbered_below(parts[-1]):
+    if parts and not is_called(parts[-1], NORMALIZATION) and not _numbered_below(parts[-1]):
         head = list(parts.pop().weights)
     units = [unit for part in parts for unit in _units_of(part)]
     while len(units) > 1 and units[0].normalizes:  # of inputs, say
@@ -173,7 +174,7 @@ def _units_and_head(model: Any) -> tuple[list[_Unit], list[Any]]:
 
 def _units_of(layer: Any) -> Iterator[_Unit]:
     if not _is_looked_into(layer):
-        kinds = _is(layer, _NORMALIZATION), _is(layer, _EMBEDDING)
+        kinds = is_called(layer, NORMALIZATION), is_called(layer, _EMBEDDING)
         yield _Unit(layer.name, list(layer.weights), *kinds)
         return
     own = _own_variables(layer)
@@ -217,7 +218,3 @@ def _blocks(names: Sequence[str]) -> list[str | None]:
         if block is not None and after is not None and after.startswith(f"{block}_"):
             found[place] = after
     return found
-
-
-def _is(layer: Any, pattern: re.Pattern) -> bool:
-    return any(pattern.search(cls.__name__) for cls in type(layer).__mro__)

@@ -273,14 +273,9 @@ class Rule(Fielded, Describing, Engine):
         check_savable("row_variables", self.row_variables)
         config["row_variables"] = encoded(self.row_variables)
         config["master_weights"] = self.master_weights
-        if self.maximize:
-            config["maximize"] = True
-        if self.shard_state:
-            config["shard_state"] = True
-        if self.clip_unitwise is not None:
-            config["clip_unitwise"] = self.clip_unitwise
-        if self.slot_dtype != "float32":
-            config["slot_dtype"] = self.slot_dtype
+        for name in ("maximize", "shard_state", "clip_unitwise", "slot_dtype"):
+            if getattr(self, name) != DEFAULTS[name]:
+                config[name] = getattr(self, name)
         if self.groups is not None:
             check_savable("groups", self.groups)
             config["groups"] = encoded(self.groups_to_save())

@@ -49,7 +49,7 @@ def test_out_of_range_in_compiled_steps():
     resting = np.setdiff1d(np.arange(VOCABULARY), ids)
     np.testing.assert_array_equal(before[resting], to_numpy(table)[resting])
     with pytest.raises(ValueError, match="1 indices out of range in earlier compiled steps"):
-        model.optimizer._pipeline.mover.refused_rows()
+        model.optimizer._pipeline.mover.raise_refused_rows()
 
 
 # ---- The gradient itself -------------------------------------------------------------------------

@@ -33,13 +33,7 @@ from keras_tfopt.engine.gradients import clipped_by_global_norm
 from keras_tfopt.engine.groups import several_paths
 from keras_tfopt.engine.inspection import Describing, GroupTable
 from keras_tfopt.engine.keras_private import exempt_from_rematerialization, layers_below, layers_in
-from keras_tfopt.engine.lookup import (
-    divided_table,
-    forget_compiled,
-    is_dense,
-    look_up,
-    share_rows,
-)
+from keras_tfopt.engine.lookup import divided_table, forget_compiled, is_dense, look_up, share_rows
 from keras_tfopt.engine.loss_scaling import LossScalingEngine
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.options import (
@@ -57,9 +51,11 @@ from keras_tfopt.engine.options import (
 from keras_tfopt.engine.rows import RowGradient, shards_of
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.selection import (
+    NORMALIZATION,
     check_built,
     check_choice,
     excluding,
+    is_called,
     is_chosen,
     literal,
     no_vectors,

@@ -115,18 +115,13 @@ def state_variables(optimizer: Any) -> list[Any]:
     """Return the variables that an optimizer keeps between steps; none before it is built."""
     if not optimizer.built:
         return []
-    if isinstance(optimizer, WrappingEngine):
-        roles = zip(optimizer._variables, optimizer._roles(), strict=True)
-        own = [v for v, role in roles if role != "iteration" and not _is_told(role)]
-        return own + state_variables(optimizer.inner_optimizer)
-    if isinstance(optimizer, Engine):
-        roles = zip(optimizer.variables, optimizer._roles(), strict=True)
-        return [v for v, role in roles if not _is_told(role)]
-    return [v for v in optimizer.variables if v is not optimizer._learning_rate]
-
-
-def _is_told(role: str) -> bool:
-    return role in _TOLD or role.startswith(HYPERPARAMETER)
+    if not isinstance(optimizer, (Engine, WrappingEngine)):
+        return [v for v in optimizer.variables if v is not optimizer._learning_rate]
+    inner = getattr(optimizer, "inner_optimizer", None)
+    told = _TOLD if inner is None else (*_TOLD, "iteration")  # that of the one inside counts
+    roles = zip(optimizer._variables, optimizer._roles(), strict=True)
+    own = [v for v, role in roles if role not in told and not role.startswith(HYPERPARAMETER)]
+    return own if inner is None else own + state_variables(inner)
 
 
 def as_named_rows(gradient: Any, variable: Any) -> Any:

@@ -169,10 +169,10 @@ def _put(values: list[tuple[Any, Any]]) -> None:
 class AveragedFunction:
     """A model's function for a batch, that runs with averages and leaves no trace of them.
 
-    It stands instead of the model's own, which Keras makes once and keeps. `flag` is an
-    attribute to which Keras assigns False when it starts: a mark there tells a call that belongs to
-    the evaluation this was made for from those of a later one, should this one have been
-    interrupted.
+    It takes the place of the model's own function, which Keras makes once and keeps. `flag` is an
+    attribute of the model, to which Keras assigns False when an evaluation starts. A mark there
+    says that this is still the evaluation for which the function was made, and not a later one
+    after that was interrupted.
     """
 
     def __init__(self, model: Any, name: str, flag: str, of: Any = None):

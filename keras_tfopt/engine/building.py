@@ -224,20 +224,17 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
     if inner is not None and not getattr(optimizer, "must_be_outermost", False):
         prepare(inner, variables)
         variables = inner._trainable_variables  # wrappers count variables as those inside do
-    if not optimizer.built:
-        check_creatable(type(optimizer).__name__)
-        with keras.name_scope(optimizer.name):
-            backend.once(lambda: optimizer.build(variables))
-        return
-    new = _unknown(optimizer, variables)
-    if not new:
-        return
-    if not hasattr(optimizer, "extend"):
-        raise ValueError(
-            f"{type(optimizer).__name__} of Keras keeps to the variables of its first step. "
-            f"Received, beyond those: {[path_of(variable) for variable in new]}. Pass all of "
-            "them in the first step"
-        )
+    if optimizer.built:
+        variables = _unknown(optimizer, variables)
+        if not variables:
+            return
+        if not hasattr(optimizer, "extend"):
+            raise ValueError(
+                f"{type(optimizer).__name__} of Keras keeps to the variables of its first step. "
+                f"Received, beyond those: {[path_of(variable) for variable in variables]}. Pass "
+                "all of them in the first step"
+            )
     check_creatable(type(optimizer).__name__)
+    create = optimizer.extend if optimizer.built else optimizer.build
     with keras.name_scope(optimizer.name):
-        backend.once(lambda: optimizer.extend(new))
+        backend.once(lambda: create(variables))

@@ -75,7 +75,7 @@ def _between(part: Any, together: bool) -> str | None:
 
 
 def _between_by_groups(part: Any, like: Like) -> str | None:
-    """Return the same of what groups say of the table."""
+    """Return why the rows cannot be on several workers by what `groups` say of the table, if so."""
     given = {} if hasattr(part, "inner_optimizer") else part.settings_of(like).given
     for option in ("clip_unitwise", "max_norm"):
         if given.get(option) is not None:

@@ -47,7 +47,7 @@ from keras_tfopt.engine.step import Pipeline
 
 
 class Provided:
-    """What holds of a rule that says nothing else; `keras_tfopt.Rule` documents it."""
+    """Defaults of what a rule says of itself; `keras_tfopt.Rule` documents them."""
 
     scope = "element"
     sparse = "dense"

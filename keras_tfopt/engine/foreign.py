@@ -34,10 +34,13 @@ class ForeignMover(Mover):
         """Return False: what else it does is not known."""
         return False
 
-    def refused_rows(self) -> Any:
-        """Raise what `Mover.refused_rows` does; return None: what is handed on is checked again."""
+    def raise_refused_rows(self) -> None:
+        """Raise an error for rows out of range in earlier compiled steps of one of its parts."""
         for part in self._own_parts():
-            part.refused_rows()
+            part.raise_refused_rows()
+
+    def refused_rows(self) -> Any:
+        """Return None: what is handed on is checked again."""
 
     def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
         """Raise an error for gradients that would spoil the state; compiled steps cannot."""
@@ -123,10 +126,9 @@ class VerbMover(ForeignMover):
         self._step = step
 
     def refused_rows(self) -> Any:
-        """Do what the optimizer inside does, and return its counter, if it has one."""
-        if isinstance(self.optimizer, Optimizer):
-            return self.optimizer._pipeline.mover.refused_rows()
-        return super().refused_rows()
+        """Return the counter of the optimizer inside, if it has one."""
+        own = isinstance(self.optimizer, Optimizer)
+        return self.optimizer._pipeline.mover.refused_rows() if own else None
 
     def move(self, incoming: Incoming, joined: Any = None) -> None:
         """Call the function."""

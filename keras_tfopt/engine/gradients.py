@@ -26,6 +26,13 @@ class Incoming(NamedTuple):
     named: list[Any]
     """Of gradients that were summed up, which rows were named; None where none was."""
 
+    def only(self, numbers: Sequence[int]) -> Incoming:
+        """Return those of these numbers."""
+        return Incoming(*([members[n] for n in numbers] for members in self))
+
+
+NOTHING = Incoming([], [], [], [])
+
 
 def sum_repeated(gradient: Any, refused: Any) -> Any:
     """Return the gradient with each row once; count rows out of range that compiled code drops."""
@@ -93,38 +100,23 @@ def _shrinking(norm: Any, most: float) -> Any:
 
 
 def _shrinking_all(total: Any, most: float) -> Any:
-    """Do the same for gradients of one norm, of which only some may be not finite."""
-    # The finite ones must not come out as if all were well.
+    """Return the factor that shrinks several gradients together; NaN where it is not finite."""
+    # Gradients that are finite themselves must not come out as if all were well.
     return _shrinking(total, most) + (total - total)
 
 
-def norm(grads: list[Any]) -> Any:
-    values = [values_of(g) for g in grads]
-    dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
-    return ops.sqrt(sum(ops.cast(ops.sum(ops.square(v)), dtype) for v in values))
-
-
-def _norm_of_all(shards: Any, grads: list[Any]) -> Any:
-    """Return the norm over the gradients of all workers, of which each has some."""
-    values = [values_of(g) for g in grads]
-    dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in values])
-    return shards.norm([ops.sum(ops.square(v)) for v in values], dtype)
+def norm(grads: list[Any], shards: Any = None) -> Any:
+    """Return the norm over all gradients; over those of all workers, where each has some."""
+    squares = [ops.sum(ops.square(values_of(g))) for g in grads]
+    dtype = widest([keras.backend.standardize_dtype(square.dtype) for square in squares])
+    if shards is not None:
+        return shards.norm(squares, dtype)
+    return ops.sqrt(sum(ops.cast(square, dtype) for square in squares))
 
 
 def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
     """Gradients as they come, None among them, scaled to a norm of at most `most`; and the norm."""
-    summed = []
-    for gradient in grads:
-        if gradient is None:
-            continue
-        rows = gradient
-        if not isinstance(gradient, RowGradient):
-            gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
-            rows = backend.from_native(gradient, tuple(gradient.shape))
-        if rows is None:
-            summed.append(ops.convert_to_tensor(own_copy(gradient)))
-        else:
-            summed.append(sum_repeated(rows, None))
+    summed = [sum_repeated(_tensor_or_rows(g), None) for g in grads if g is not None]
     if not summed:
         return list(grads), ops.zeros(())
     total = norm(summed)
@@ -132,13 +124,19 @@ def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any]
     return [None if g is None else _scaled_as_it_is(g, scale) for g in grads], total
 
 
-def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
+def _tensor_or_rows(gradient: Any) -> Any:
+    """Return a gradient in any form as a tensor or a RowGradient."""
     if isinstance(gradient, RowGradient):
-        return scaled(gradient, scale)
+        return gradient
     gradient = gradient if hasattr(gradient, "shape") else ops.convert_to_tensor(gradient)
-    if backend.from_native(gradient, tuple(gradient.shape)) is not None:
-        return backend.scale_native(gradient, scale)
-    return scaled(ops.convert_to_tensor(own_copy(gradient)), scale)
+    rows = backend.from_native(gradient, tuple(gradient.shape))
+    return ops.convert_to_tensor(own_copy(gradient)) if rows is None else rows
+
+
+def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
+    seen = _tensor_or_rows(gradient)
+    is_native = isinstance(seen, RowGradient) and seen is not gradient
+    return backend.scale_native(gradient, scale) if is_native else scaled(seen, scale)
 
 
 def clipped_by_unit(gradient: Any, x: Any, most: float, epsilon: float = 1e-3) -> Any:
@@ -230,7 +228,6 @@ def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
     elif optimizer.clipnorm is not None:
         grads = [scaled(g, _shrinking(norm([g]), optimizer.clipnorm)) for g in grads]
     elif optimizer.global_clipnorm is not None:
-        total = norm(grads) if optimizer.shards is None else _norm_of_all(optimizer.shards, grads)
-        scale = _shrinking_all(total, optimizer.global_clipnorm)
+        scale = _shrinking_all(norm(grads, optimizer.shards), optimizer.global_clipnorm)
         grads = [scaled(g, scale) for g in grads]
     return [_map(ops.negative, g) for g in grads] if optimizer.maximize else grads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +11,8 @@ import keras
 
 from keras_tfopt.engine.options import (
     as_schedule,
+    check_finite,
     check_savable,
-    is_number,
     own_parameters,
     takes,
 )
@@ -138,21 +137,14 @@ def _checked(optimizer: Any, name: str, value: Any) -> Any:
         check_scope(optimizer, check_slot_dtype(value))
         return check_slot_dtype(value)
     if name in ("max_norm", "clip_unitwise"):
-        return None if value is None else _number(name, value, "> 0")
+        text = f"`{name}` must be a finite number > 0"
+        return None if value is None else check_finite(text, value, positive=True)
     value = as_schedule(value)
     if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
         check_savable(name, value)
         return value
-    return _number(name, value, ">= 0", " or a schedule")
-
-
-def _number(name: str, value: Any, allowed: str, also: str = "") -> float:
-    message = f"`{name}` must be a finite number {allowed}{also}. Received: {value!r}"
-    if not is_number(value):
-        raise TypeError(message)
-    if not (value > 0 if allowed == "> 0" else value >= 0) or math.isinf(value):
-        raise ValueError(message)
-    return float(value)
+    text = f"`{name}` must be a finite number >= 0 or a schedule"
+    return check_finite(text, value, positive=False)
 
 
 def variables_in(groups: Any) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Hooks of a wrapper over variables: whole ones compiled in place, rows by themselves."""
+"""Run the hooks of a wrapper: over whole variables, compiled in place, or over their rows."""
 
 from __future__ import annotations
 

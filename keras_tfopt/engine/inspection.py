@@ -14,7 +14,6 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine import gradients as engine_gradients
-from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import describe as describe_variable
 from keras_tfopt.engine.building import path_of, prepare
@@ -33,16 +32,6 @@ def innermost(optimizer: Any) -> Any:
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
-
-
-def is_ours(optimizer: Any) -> bool:
-    """Return whether an optimizer is a rule of this package."""
-    return isinstance(optimizer, Engine)
-
-
-def accumulates(optimizer: Any) -> bool:
-    """Return whether an optimizer takes several calls to make a step."""
-    return any(part.gradient_accumulation_steps for part in parts(optimizer))
 
 
 class Lookups:

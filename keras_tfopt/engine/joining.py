@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.construction import identity
-from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars
 from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
@@ -60,18 +60,7 @@ class Joined(NamedTuple):
     joining: Joining
     incoming: Incoming
     known: list[Known]
-
-    def with_gradients(self, grads: list[Any]) -> Joined:
-        """Return the same with other gradients."""
-        return self._replace(incoming=self.incoming._replace(grads=grads))
-
-    def updates(self) -> list[Update]:
-        """Return the updates of this step."""
-        return self.joining.updates(self.incoming)
-
-    def scalars(self, of_rule: dict[tuple[str, int], Rates]) -> dict[tuple[str, int], Rates]:
-        """Return the scalars of this step, from those of the rule."""
-        return self.joining.scalars(of_rule, self.known)
+    """The scalars of each wrapper."""
 
 
 class Joining:
@@ -174,9 +163,6 @@ class Joining:
         joined = _joined(parts, call, len(slots), over_one())
         slots, cut = [*slots, *own], (*cut, *[False] * len(own))
         return functools.partial(Update, kind, place, like, names, slots, cut, joined, rate=rate)
-
-
-NOTHING = Incoming([], [], [], [])
 
 
 def can_join(wrappers: Sequence[Any]) -> bool:

@@ -130,7 +130,7 @@ def bind_rule(
         scalars: dict,
         mask: Any = None,
         over: Over = over,
-        apart: Callable[[Callable[[], Any]], Any] = lambda function: function(),
+        apart: Callable[[Callable[[], Any]], Any] | None = None,
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
@@ -142,7 +142,8 @@ def bind_rule(
             x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
-        result = apart(lambda: now.update(g, x, slots_of(*kept), t))
+        s = slots_of(*kept)
+        result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
         x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
         if mask is not None:
@@ -185,13 +186,9 @@ class Mover:
 
     # ---- What the pipeline asks, in the order of a step -----------------------------------------
 
-    def refused_rows(self) -> Any:
-        """Return the variable that counts rows out of range in compiled steps, or None.
-
-        Raises:
-            ValueError: for such rows in earlier steps.
-        """
-        counter = self.optimizer._state.other.get("refused_rows")
+    def raise_refused_rows(self) -> None:
+        """Raise an error for rows out of range in earlier compiled steps."""
+        counter = self.refused_rows()
         refused = None if counter is None else backend.limits(ops.convert_to_tensor(counter))
         if refused is not None and refused[1] > 0:
             counter.assign(0)
@@ -200,7 +197,10 @@ class Mover:
                 f"Received: {refused[1]} indices out of range in earlier compiled steps, which "
                 "left them out"
             )
-        return counter
+
+    def refused_rows(self) -> Any:
+        """Return the variable that counts rows out of range in compiled steps, or None."""
+        return self.optimizer._state.other.get("refused_rows")
 
     def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
         """Raise an error for gradients that would spoil the state; compiled steps cannot."""
@@ -263,7 +263,9 @@ class Mover:
             grads = [*incoming.grads, *(() if joined is None else joined.incoming.grads)]
             grads = gradients.clip_and_orient(own, grads)
             incoming = incoming._replace(grads=grads[:count])
-            joined = None if joined is None else joined.with_gradients(grads[count:])
+            if joined is not None:
+                others = joined.incoming._replace(grads=grads[count:])
+                joined = joined._replace(incoming=others)
         self._apply_rule(incoming, joined)
         if own.bounds_norms:
             self._bound_norms(incoming)
@@ -303,14 +305,14 @@ class Mover:
     def _apply_rule(self, incoming: Incoming, joined: Joined | None) -> None:
         own = self.optimizer
         updates = list(map(self._update, *incoming))
-        together = [] if joined is None else joined.updates()
+        together = [] if joined is None else joined.joining.updates(joined.incoming)
         scalars: dict[tuple[str, int], Rates] = {}
         for update in (*updates, *together):
             key = update.kind.dtype, update.kind.rule
             if key not in scalars:
                 scalars[key] = own._hyperparameters[key[1]].rates(key[0])
         if joined is not None and together:
-            backend.execute(own, together, joined.scalars(scalars))
+            backend.execute(own, together, joined.joining.scalars(scalars, joined.known))
         # A variable that is listed twice moves twice.
         repeats = len(set(incoming.places)) < len(updates)
         for one in rounds(updates) if repeats else [updates]:

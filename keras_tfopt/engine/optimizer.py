@@ -11,12 +11,7 @@ import keras
 
 from keras_tfopt.engine import averages
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import (
-    check_known,
-    describe,
-    listed,
-    path_of,
-)
+from keras_tfopt.engine.building import check_known, describe, listed, path_of
 from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked

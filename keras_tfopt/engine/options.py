@@ -41,6 +41,16 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def check_finite(text: str, value: Any, *, positive: bool) -> float:
+    """Return a finite number > 0 or >= 0, or raise an error that begins with this text."""
+    message = f"{text}. Received: {value!r}"
+    if not is_number(value):
+        raise TypeError(message)
+    if not (value > 0 if positive else value >= 0) or math.isinf(value):
+        raise ValueError(message)
+    return float(value)
+
+
 # Asked for numbers out of range before they are refused: takes the argument's name, the number
 # and the error's message, and says whether the number is taken all the same.
 _tolerance: contextvars.ContextVar[Callable[[str, float, str], bool] | None]
@@ -179,18 +189,10 @@ def check_base(cls: type, base: dict[str, Any]) -> None:
     """Raise an error for options of the base that are wrong; Keras looks at few of them."""
     check_arguments(cls.__name__, base, all_arguments(cls))
     for name in ("weight_decay", *CLIPPING, "loss_scale_factor"):
-        value = base.get(name)
-        if value is None:
-            continue
-        lowest = ">= 0" if name == "weight_decay" else "> 0"
-        if not is_number(value):
-            raise TypeError(
-                f"Argument `{name}` must be None or a number {lowest}. Received: {value!r}"
-            )
-        if not (value >= 0 if name == "weight_decay" else value > 0) or math.isinf(value):
-            raise ValueError(
-                f"Argument `{name}` must be None or a finite number {lowest}. Received: {value!r}"
-            )
+        positive = name != "weight_decay"
+        text = f"Argument `{name}` must be None or a finite number {'>' if positive else '>='} 0"
+        if base.get(name) is not None:
+            check_finite(text, base[name], positive=positive)
     steps = base.get("gradient_accumulation_steps")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, numbers.Integral)):
         raise TypeError(

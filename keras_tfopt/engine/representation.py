@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_tfopt.engine.options import (
-    DEFAULTS,
-    FunctionOfStep,
-    all_arguments,
-    own_parameters,
-)
+from keras_tfopt.engine.options import DEFAULTS, FunctionOfStep, all_arguments, own_parameters
 
 
 class Shown:

@@ -1,4 +1,4 @@
-"""What formulas return, checked."""
+"""Check what formulas return."""
 
 from __future__ import annotations
 

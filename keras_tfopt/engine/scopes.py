@@ -47,7 +47,7 @@ class Reads(keras.StatelessScope):
     def _around(self, variable: Any) -> Any:
         """Return the value that a variable has outside of this scope.
 
-        In `fit` on JAX, only the scope around has values: Keras takes those of variables away.
+        In `fit` on JAX, that is in the scope around: Keras takes the values of variables away.
         """
         outer = self.original_scope
         value = None if outer is None else outer.get_current_value(variable)

@@ -16,7 +16,7 @@ from keras_tfopt.engine.options import DEFAULTS, takes
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.suggestions import nearest
 
-_NORMALIZATION = re.compile(r"Norm(alization)?(\d[dD])?$")
+NORMALIZATION = re.compile(r"Norm(alization)?(\d[dD])?$")
 _BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
 
 
@@ -201,8 +201,7 @@ def normalization_and_bias(model: Any) -> list[Any]:
     normalizing = {
         id(variable)
         for layer in layers_in(model)
-        if any(_NORMALIZATION.search(cls.__name__) for cls in type(layer).__mro__)
-        and not layers_in(layer, include_self=False)
+        if is_called(layer, NORMALIZATION) and not layers_in(layer, include_self=False)
         for variable in layer.trainable_variables
     }
     return [
@@ -210,6 +209,11 @@ def normalization_and_bias(model: Any) -> list[Any]:
         for variable in model.trainable_variables
         if id(variable) in normalizing or _BIAS.search(variable.name)
     ]
+
+
+def is_called(layer: Any, pattern: re.Pattern) -> bool:
+    """Return whether the class of a layer, or one that it derives from, has such a name."""
+    return any(pattern.search(cls.__name__) for cls in type(layer).__mro__)
 
 
 def check_built(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""What an algorithm says about its state."""
+"""State of an optimizer: what a rule says of it, and what is kept for each variable."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -13,12 +13,23 @@ from keras import ops
 from keras_tfopt.engine import gradients, hooks
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import check_distinct, check_pairs, pair, tuples_of
-from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, scalars_around
 from keras_tfopt.engine.joining import Joining, can_join, has_hooks
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
+
+
+class Around(NamedTuple):
+    """What the hooks of all wrappers know in one call."""
+
+    scalars: list[Known]
+    """For each wrapper."""
+    meeting: list[int]
+    """The numbers of the wrappers that exchange something with other workers after the step."""
+    old: list[Any]
+    """For each wrapper around those: what variables were, where its hooks ask for that."""
 
 
 class Pipeline:
@@ -39,124 +50,181 @@ class Pipeline:
         With `summed`, gradients are summed over the replicas already.
         """
         wrappers, mover, core = self.wrappers, self.mover, self.mover.optimizer
-        if variables is None and owner.built:
-            variables = owner._trainable_variables
-        known = owner.built and isinstance(grads, (list, tuple)) and are_all(owner, variables)
-        if not known or len(grads) != len(variables):
-            grads, variables = pair(owner, grads, variables)
-        grads, variables = list(grads), list(variables)
+        grads, variables = paired(owner, grads, variables)
         if not grads:
             return
         with keras.name_scope(owner.name):
-            # Check all before anything changes.
-            for wrapper in wrappers:
-                if "raise_late_errors" in wrapper.defines:
-                    wrapper.raise_late_errors()
-            grads, variables = owner._filter_empty_gradients(grads, variables)
-            # The way of Keras to look places up costs as much as the update of small variables.
-            places = list(range(len(variables)))
-            if not are_all(owner, variables):
-                places = [owner._get_variable_index(variable) for variable in variables]
-                if wrappers or mover.takes_all:
-                    check_distinct(owner, variables)
-            entries = owner._state.entries
-            grads = [
-                g
-                if backend.is_ready(g, v, entries[place].like)
-                else gradients.check(g, v, entries[place].like)
-                for g, v, place in zip(grads, variables, places, strict=True)
-            ]
-            rows = [n for n, g in enumerate(grads) if isinstance(g, RowGradient)]
-            refused = mover.refused_rows() if rows else None
-            if mover.needs_finite and not any(w.leaves_out_steps() for w in wrappers):
-                mover.refuse_unless_finite(grads, variables)
-
-            # What Keras overwrites with its gradient takes no step, nor does what is frozen.
-            overwritten: list[list[Any]] = []
+            incoming, overwritten = self._checked(owner, grads, variables), NOTHING
             if owner._state.has_resting:
-                over = [n for n, place in enumerate(places) if entries[place].overwritten]
-                moving = [n for n, place in enumerate(places) if not entries[place].rests]
-                overwritten = only(over, grads, variables)
-                grads, variables, places = only(moving, grads, variables, places)
+                incoming, overwritten = without_resting(owner, incoming)
 
-            # Sum over replicas, then rows that repeat; ask wrappers whether to go on.
+            # Sum over the replicas, then rows that are named more than once.
+            grads = incoming.grads
             if backend.has_replicas:
                 grads = self._over_replicas(grads, summed)
-            if rows:
+            if RowGradient in map(type, grads):
+                refused = mover.refused_rows()
                 grads = [gradients.sum_repeated(g, refused) for g in grads]
-            reached, writes = [None], []
-            for wrapper in wrappers:
-                goes_on, counts = None, {}
-                if not wrapper.defines.isdisjoint(("decide", "accept_step")):
-                    grads, goes_on, counts = wrapper.decide(grads, variables)
-                writes += _counted(wrapper, counts, reached[-1]) if counts else []
-                reached.append(reached[-1] if goes_on is None else both(reached[-1], goes_on))
+            incoming = incoming._replace(grads=grads)
 
-            # Where workers share the state out, each goes on with its own variables.
-            shards = owner.shards
-            if shards is not None:
-                own = [n for n, variable in enumerate(variables) if shards.is_here(variable)]
-                grads, variables, places = only(own, grads, variables, places)
-
-            micro_steps, last = core.gradient_accumulation_steps, None
-            unnamed = [None] * len(grads)
-            here = Incoming(grads, variables, places, unnamed)
-            scalars: list[Known] = []
-            before: list[Any] = []
-            meeting: list[int] = []
-            inside = 0
-            if wrappers or micro_steps:
-                done = ops.convert_to_tensor(core._iterations)
-                number = done // (micro_steps or 1) + 1
-                last = ops.equal((done + 1) % micro_steps, 0) if micro_steps else None
+            reached: list[Any] = [None]
+            counters: list[tuple] = []
+            around = None
             if wrappers:
-                scalars = [scalars_around(wrapper, number, places) for wrapper in wrappers]
-                several = [n for n, wrapper in enumerate(wrappers) if "meet" in wrapper.defines]
-                meeting = [n for n in several if wrappers[n].meets_workers()]
-                inside = 1 + max(meeting, default=-1)
-                outer = wrappers[: max(inside - 1, 0)]
-                before = [hooks.values_of(w, here) if w.needs_old else None for w in outer]
+                incoming, reached, counters = self._decided(incoming)
+            if owner.shards is not None:  # each worker goes on with its own variables
+                here = enumerate(map(owner.shards.is_here, incoming.variables))
+                incoming = incoming.only([n for n, is_here in here if is_here])
+            if wrappers:
+                around = self._around(incoming)
+            last = self._is_last() if core.gradient_accumulation_steps else None
 
             def micro_step() -> None:
-                if any(overwritten):
-                    mover.overwrite(*overwritten)
-                factor = core.loss_scale_factor
-                unscaled = grads if factor is None else [g / factor for g in grads]
-                if not unscaled and shards is None:
-                    pass
-                elif last is None:
-                    self._update(Incoming(unscaled, variables, places, unnamed), scalars, inside)
-                else:
-                    mover.accumulate(unscaled, places)
-                    backend.run_if(owner, last, lambda: last_step(unscaled))
+                if overwritten.grads:
+                    mover.overwrite(overwritten.grads, overwritten.variables)
+                unscaled, factor = incoming, core.loss_scale_factor
+                if factor is not None:
+                    unscaled = incoming._replace(grads=[g / factor for g in incoming.grads])
+                if unscaled.grads or owner.shards is not None:  # else all variables rest
+                    if last is None:
+                        self._update(unscaled, around)
+                    else:
+                        mover.accumulate(unscaled.grads, unscaled.places)
+                        backend.run_if(owner, last, lambda: self._last_step(unscaled, around))
                 mover.count(last)
-
-            def last_step(unscaled: list[Any]) -> None:
-                # A variable that is listed twice has one sum.
-                owners = dict(zip(places, variables, strict=True))
-                means, named = mover.means(unscaled, places)
-                incoming = Incoming(means, list(owners.values()), list(owners), named)
-                self._update(incoming, scalars, inside)
-                mover.forget()
 
             if reached[-1] is None:
                 micro_step()
             else:
                 backend.run_if(owner, reached[-1], micro_step)
-            # What workers exchange, they exchange alike, moved or not; what is around, later.
-            for stage in reversed(range(inside)):
-                wrapper, moved = wrappers[stage], both(reached[-1], last)
-                if stage in meeting:
-                    meet = functools.partial(wrapper.meet, grads, places, reached[-1])
-                    run_if(owner, reached[stage], meet)
-                else:
-                    inputs = here, scalars[stage], before[stage]
-                    run_if(owner, moved, functools.partial(wrapper.run_after, *inputs))
+            if around is not None and around.meeting:
+                self._meet(owner, incoming, around, reached, last)
             for wrapper, condition in zip(wrappers, reached, strict=False):
                 wrapper._iterations.assign_add(as_count(condition))
-            if writes:
-                backend.commit(writes)
-            backend.keep_layouts(owner, variables)
+            if counters:
+                backend.commit(counters)
+            backend.keep_layouts(owner, incoming.variables)
+
+    # ---- Stages, in the order of a step ---------------------------------------------------------
+
+    def _checked(self, owner: Any, grads: list[Any], variables: list[Any]) -> Incoming:
+        """Return gradients to compute with, of the variables that have one; or raise an error."""
+        for wrapper in self.wrappers:
+            if "raise_late_errors" in wrapper.defines:
+                wrapper.raise_late_errors()
+        grads, variables = owner._filter_empty_gradients(grads, variables)
+        # The way of Keras to look places up costs as much as the update of small variables.
+        places = list(range(len(variables)))
+        if not are_all(owner, variables):
+            places = [owner._get_variable_index(variable) for variable in variables]
+            if self.wrappers or self.mover.takes_all:
+                check_distinct(owner, variables)
+        entries = owner._state.entries
+        grads = [
+            g
+            if backend.is_ready(g, v, entries[place].like)
+            else gradients.check(g, v, entries[place].like)
+            for g, v, place in zip(grads, variables, places, strict=True)
+        ]
+        if RowGradient in map(type, grads):
+            self.mover.raise_refused_rows()
+        if self.mover.needs_finite and not any(w.leaves_out_steps() for w in self.wrappers):
+            self.mover.refuse_unless_finite(grads, variables)
+        return Incoming(grads, variables, places, [None] * len(grads))
+
+    def _over_replicas(self, grads: list[Any], summed: bool) -> list[Any]:
+        """Return the sums over the replicas, or what a wrapper takes of this one instead."""
+        for stage, wrapper in enumerate(self.wrappers):
+            if "own_gradients" in wrapper.defines:
+                own = wrapper.own_gradients(grads, outermost=stage == 0 and not summed)
+                if own is not None:
+                    return own
+        return grads if summed else backend.reduce_replicas(grads)
+
+    def _decided(self, incoming: Incoming) -> tuple[Incoming, list[Any], list[tuple]]:
+        """Ask the wrappers whether to go on.
+
+        Returns:
+            The gradients to go on with; where each wrapper is reached and, last, what is inside
+            of them all (None: always); and the writes of new counters.
+        """
+        grads, reached, writes = incoming.grads, [None], []
+        for wrapper in self.wrappers:
+            goes_on, counts = None, {}
+            if not wrapper.defines.isdisjoint(("decide", "accept_step")):
+                grads, goes_on, counts = wrapper.decide(grads, incoming.variables)
+            writes += _counted(wrapper, counts, reached[-1])
+            reached.append(both(reached[-1], goes_on))
+        return incoming._replace(grads=grads), reached, writes
+
+    def _around(self, incoming: Incoming) -> Around:
+        """Return what hooks know of the step to come."""
+        core = self.mover.optimizer
+        steps = core.gradient_accumulation_steps or 1
+        number = ops.convert_to_tensor(core._iterations) // steps + 1
+        scalars = [scalars_around(wrapper, number, incoming.places) for wrapper in self.wrappers]
+        several = [n for n, wrapper in enumerate(self.wrappers) if "meet" in wrapper.defines]
+        meeting = [n for n in several if self.wrappers[n].meets_workers()]
+        outer = self.wrappers[: max(meeting, default=0)]
+        old = [hooks.values_of(w, incoming) if w.needs_old else None for w in outer]
+        return Around(scalars, meeting, old)
+
+    def _is_last(self) -> Any:
+        """Return whether this micro-step is the last one of a step."""
+        core = self.mover.optimizer
+        done = ops.convert_to_tensor(core._iterations)
+        return ops.equal((done + 1) % core.gradient_accumulation_steps, 0)
+
+    def _last_step(self, incoming: Incoming, around: Around | None) -> None:
+        """Move the variables by the means over all micro-steps."""
+        # A variable that is listed twice has one sum.
+        owners = dict(zip(incoming.places, incoming.variables, strict=True))
+        means, named = self.mover.means(incoming.grads, incoming.places)
+        self._update(Incoming(means, list(owners.values()), list(owners), named), around)
+        self.mover.forget()
+
+    def _update(self, incoming: Incoming, around: Around | None) -> None:
+        """Move the variables by the gradients of a whole step, with the hooks around."""
+        if around is None:
+            self.mover.move(incoming)
+            return
+        joined, joining = None, None if around.meeting else self.joining()
+        if joining is not None:
+            incoming, joined = joining.split(incoming, around.scalars)
+            if not incoming.grads:
+                self.mover.move(incoming, joined)
+                return
+        put_back, seen = [], []
+        for wrapper, scalars in zip(self.wrappers, around.scalars, strict=True):
+            if not wrapper.defines.isdisjoint(("before", "before_step")):
+                incoming = incoming._replace(grads=wrapper.run_before(incoming, scalars))
+            accepts = "accept" in wrapper.defines
+            put_back.append(wrapper.kept_unless_accepted(incoming, scalars) if accepts else [])
+            seen.append(incoming)
+        each = zip(self.wrappers, seen, strict=True)
+        old = [hooks.values_of(w, one) if w.needs_old else None for w, one in each]
+        self.mover.move(incoming, joined)
+        first = max(around.meeting, default=0)  # what is around that comes after the exchange
+        for stage in reversed(range(len(self.wrappers))):
+            for variable, accepted, before in put_back[stage]:
+                value = ops.where(accepted, backend.read(variable), before)
+                backend.commit([(variable, None, value)])
+            if stage >= first:
+                self.wrappers[stage].run_after(seen[stage], around.scalars[stage], old[stage])
+
+    def _meet(
+        self, owner: Any, incoming: Incoming, around: Around, reached: list[Any], last: Any
+    ) -> None:
+        """Let workers exchange something, moved or not: all do alike. Then run the hooks around."""
+        moved = both(reached[-1], last)
+        for stage in reversed(range(max(around.meeting) + 1)):
+            wrapper = self.wrappers[stage]
+            if stage in around.meeting:
+                inputs = incoming.grads, incoming.places, reached[-1]
+                run_if(owner, reached[stage], functools.partial(wrapper.meet, *inputs))
+            else:
+                known = incoming, around.scalars[stage], around.old[stage]
+                run_if(owner, moved, functools.partial(wrapper.run_after, *known))
 
     def joining(self) -> Joining | None:
         """Return the hooks as a part of the rule; None where they run apart."""
@@ -169,47 +237,6 @@ class Pipeline:
         if key not in cache:
             cache[key] = Joining(wrappers, mover) if can_join(wrappers) else None
         return cache[key]
-
-    def _over_replicas(self, grads: list[Any], summed: bool) -> list[Any]:
-        """Return the sums over the replicas, or what a wrapper takes of this one instead."""
-        for stage, wrapper in enumerate(self.wrappers):
-            if "own_gradients" in wrapper.defines:
-                own = wrapper.own_gradients(grads, outermost=stage == 0 and not summed)
-                if own is not None:
-                    return own
-        return grads if summed else backend.reduce_replicas(grads)
-
-    def _update(self, incoming: Incoming, known: list[Known], inside: int) -> None:
-        """Move the variables by the gradients of a whole step, with the hooks around.
-
-        Args:
-            incoming: The gradients and their variables.
-            known: The scalars of each wrapper.
-            inside: The first wrapper of which what comes after the step belongs here.
-        """
-        joined = None
-        joining = self.joining() if self.wrappers and not inside else None
-        if joining is not None:
-            incoming, joined = joining.split(incoming, known)
-            if not incoming.grads:
-                self.mover.move(incoming, joined)
-                return
-        put_back, seen = [], []
-        for wrapper, scalars in zip(self.wrappers, known, strict=True):
-            if not wrapper.defines.isdisjoint(("before", "before_step")):
-                incoming = incoming._replace(grads=wrapper.run_before(incoming, scalars))
-            accepts = "accept" in wrapper.defines
-            put_back.append(wrapper.kept_unless_accepted(incoming, scalars) if accepts else [])
-            seen.append(incoming)
-        each = zip(self.wrappers, seen, strict=True)
-        before = [hooks.values_of(w, one) if w.needs_old else None for w, one in each]
-        self.mover.move(incoming, joined)
-        for stage in reversed(range(len(self.wrappers))):
-            for variable, accepted, old in put_back[stage]:
-                value = ops.where(accepted, backend.read(variable), old)
-                backend.commit([(variable, None, value)])
-            if stage >= inside - 1:
-                self.wrappers[stage].run_after(seen[stage], known[stage], before[stage])
 
 
 class Stepping:
@@ -257,9 +284,21 @@ def are_all(optimizer: Any, variables: Any) -> bool:
     )
 
 
-def only(places: Sequence[int], *lists: list[Any]) -> list[list[Any]]:
-    """Return of each list the members at these places."""
-    return [[members[place] for place in places] for members in lists]
+def paired(owner: Any, grads: Any, variables: Any) -> tuple[list[Any], list[Any]]:
+    """Return a list of gradients and one of their variables, for which the optimizer is built."""
+    if owner.built and isinstance(grads, (list, tuple)):
+        variables = owner._trainable_variables if variables is None else variables
+        if are_all(owner, variables) and len(grads) == len(variables):
+            return list(grads), list(variables)
+    return pair(owner, grads, variables)
+
+
+def without_resting(owner: Any, incoming: Incoming) -> tuple[Incoming, Incoming]:
+    """Return what takes a step, and what Keras overwrites with its gradient; others are frozen."""
+    entries = [owner._state.entries[place] for place in incoming.places]
+    moving = [n for n, entry in enumerate(entries) if not entry.rests]
+    overwritten = [n for n, entry in enumerate(entries) if entry.overwritten]
+    return incoming.only(moving), incoming.only(overwritten)
 
 
 def both(first: Any, second: Any) -> Any:

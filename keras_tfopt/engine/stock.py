@@ -1,4 +1,4 @@
-"""What optimizers do not tell by public names, for converting those of Keras to ours and back."""
+"""Read of optimizers what has no public name, to convert those of Keras to ours and back."""
 
 from __future__ import annotations
 

@@ -42,6 +42,8 @@ from keras_tfopt.engine.state import (
 from keras_tfopt.engine.step import Pipeline
 
 Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
+# Gradients to go on with, whether to go on (None: yes), and new counters.
+Decision = tuple[list[Any], Any, dict[str, Any]]
 
 # What a step asks only of wrappers that define it: hooks, and functions of `WrappingEngine`.
 ASKED = (
@@ -60,7 +62,7 @@ ASKED = (
 
 
 class Hooks(Constructed):
-    """What a wrapper says of itself; `keras_tfopt.Wrapper` documents it for users."""
+    """Defaults of what a wrapper says of itself; `keras_tfopt.Wrapper` documents them."""
 
     defines: frozenset[str] = frozenset()
     """Which of `ASKED` the class defines."""
@@ -273,10 +275,8 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
 
     # ---- What the pipeline asks -----------------------------------------------------------------
 
-    def decide(
-        self, grads: list[Any], variables: list[Any]
-    ) -> tuple[list[Any], Any, dict[str, Any]]:
-        """Return the gradients to go on with, whether to (None: yes), and new counters."""
+    def decide(self, grads: list[Any], variables: list[Any]) -> Decision:
+        """Decide whether the optimizer inside makes this step, and by which gradients."""
         if not ("accept_step" in self.defines and grads):  # there are none where all are frozen
             return grads, None, {}
         values = [gradients.values_of(g) for g in grads]

@@ -4,9 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.fields import field, within
+from keras_tfopt.fields import within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.agreement import check_sign_decay
 
 
 @register
@@ -49,7 +48,7 @@ class AddSign(Rule):
     learning_rate: Any = 0.1
     alpha: float = within(0, default=1.0)
     beta: float = within(0, 1, default=0.9)
-    sign_decay: Any = field(check_sign_decay, default=None)
+    sign_decay: Any = within(0, 1, default=None)
 
     def slots(self, like: Any) -> dict[str, Any]:
         return {"m": zeros(like)}

@@ -4,16 +4,10 @@ from typing import Any
 
 from keras import ops
 
+from keras_tfopt.checks import one_of
+from keras_tfopt.engine import eigh
 from keras_tfopt.fields import field, within
 from keras_tfopt.rule import Rule, register
-
-_ORDERS = ("fro", "nuclear")
-
-
-def _check_order(name: str, value: Any) -> Any:
-    if isinstance(value, str) and value in _ORDERS:
-        return value
-    raise ValueError(f"Argument `{name}` must be one of {_ORDERS}. Received: {value!r}")
 
 
 @register
@@ -70,7 +64,7 @@ class ConditionalGradient(Rule):
     learning_rate: Any = 0.1
     lambda_: float = within(0, default=0.01)
     epsilon: float = within(0, default=1e-7)
-    ord: str = field(_check_order, default="fro")
+    ord: str = field(one_of("fro", "nuclear"), default="fro")
 
     def __post_init__(self) -> None:
         # Decompositions are slow where XLA compiles them for a CPU.
@@ -102,7 +96,7 @@ def _first_singular_pair(g: Any) -> Any:
 def _pair_of_tall(matrix: Any) -> Any:
     largest = ops.max(ops.abs(matrix))  # squares of small numbers would be zero
     matrix = matrix / ops.where(largest > 0, largest, ops.ones_like(largest))
-    _, vectors = ops.eigh(ops.transpose(matrix) @ matrix)
+    _, vectors = eigh(ops.transpose(matrix) @ matrix)
     right = vectors[:, -1:]
     left = matrix @ right
     norm = ops.sqrt(ops.sum(ops.square(left)))

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.engine import Rows, Slot, combine_rows, row_products
+from keras_tfopt.engine import Rows, Slot, combine_rows, eigh, row_products
 from keras_tfopt.fields import integer, within
 from keras_tfopt.rule import Rule, register
 
@@ -91,7 +91,7 @@ class GGT(Rule):
 
         k = ops.where(t.step < self.window, t.step, self.window * ops.ones_like(t.step))
         identity = ops.eye(self.window, dtype=c.dtype)
-        sigma, u = ops.eigh(gram / k + self.svd_epsilon * identity)
+        sigma, u = eigh(gram / k + self.svd_epsilon * identity)
         sigma = ops.abs(sigma)
         root = ops.sqrt(sigma)
         p = (c[None] @ u)[0] / ops.sqrt(k)

@@ -4,18 +4,11 @@ from typing import Any
 
 from keras import ops
 
+from keras_tfopt.checks import one_of
 from keras_tfopt.fields import field, within
 from keras_tfopt.rule import full, register, zeros
 from keras_tfopt.rules.moments import Moments
 from keras_tfopt.rules.shrinkage import proximal
-
-_ACTIVATIONS = ("sign", "tanh")
-
-
-def _check_activation(name: str, value: Any) -> Any:
-    if isinstance(value, str) and value in _ACTIVATIONS:
-        return value
-    raise ValueError(f"Argument `{name}` must be one of {_ACTIVATIONS}. Received: {value!r}")
 
 
 @register
@@ -68,7 +61,7 @@ class Yogi(Moments):
     l1_regularization_strength: float = within(0, default=0.0)
     l2_regularization_strength: float = within(0, default=0.0)
     initial_accumulator_value: float = within(0, default=1e-6, fixed=True)
-    activation: str = field(_check_activation, default="sign")
+    activation: str = field(one_of("sign", "tanh"), default="sign")
 
     def slots(self, like: Any) -> dict[str, Any]:
         is_zero = isinstance(self.beta_1, float) and self.beta_1 == 0

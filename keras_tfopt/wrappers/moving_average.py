@@ -5,9 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.checks import (
-    check_number,
-)
+from keras_tfopt.checks import check_number
 from keras_tfopt.engine import Slot
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import register

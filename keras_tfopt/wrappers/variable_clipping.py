@@ -8,13 +8,7 @@ from keras_tfopt.engine import Like
 from keras_tfopt.fields import field, within
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
-from keras_tfopt.wrappers.dimensions import (
-    NAME,
-    check_dims,
-    clipped,
-    dims_of,
-    settled_dims,
-)
+from keras_tfopt.wrappers.dimensions import NAME, check_dims, clipped, dims_of, settled_dims
 
 
 @register

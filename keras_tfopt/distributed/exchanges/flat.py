@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -28,13 +28,20 @@ def summed(each: list[list[Any]], reduce: Callable[[list[Any]], Any]) -> list[An
         total = reduce(
             [ops.concatenate([ops.reshape(own[n], (-1,)) for n in members]) for own in each]
         )
-        start = 0
-        for number in members:
-            shape = tuple(first[number].shape)
-            end = start + math.prod(shape)
-            found[number] = ops.reshape(total[start:end], shape)
-            start = end
+        each_total = parts(total, [first[n] for n in members])
+        for number, part in zip(members, each_total, strict=True):
+            found[number] = part
     return found
+
+
+def parts(whole: Any, likes: Sequence[Any]) -> Iterator[Any]:
+    """Yield the parts of a long tensor, which have the shapes of some tensors."""
+    start = 0
+    for like in likes:
+        shape = tuple(like.shape)
+        end = start + math.prod(shape)
+        yield ops.reshape(whole[start:end], shape)
+        start = end
 
 
 def packed(arrays: list[np.ndarray]) -> np.ndarray:

@@ -10,6 +10,7 @@ from keras_tfopt.engine import Engine, RowGradient, WrappingEngine, innermost, p
 from keras_tfopt.engine.building import describe
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.rows import shards_of
+from keras_tfopt.engine.wrapping import Decision
 
 
 class SharingEngine(WorkersEngine):
@@ -76,9 +77,7 @@ class SharingEngine(WorkersEngine):
                 f"have all of its state here. Received: {built[0]}, which is built"
             )
 
-    def decide(
-        self, grads: list[Any], variables: list[Any]
-    ) -> tuple[list[Any], Any, dict[str, Any]]:
+    def decide(self, grads: list[Any], variables: list[Any]) -> Decision:
         if self.shards is None:
             return grads, None, {}
         for gradient, variable in zip(grads, variables, strict=True):

@@ -33,11 +33,7 @@ class TorchDistributed(Processes):
 
     @torch.no_grad()
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
-        what = self._count()
-        try:
-            return flat.summed([tensors], _sum)
-        except RuntimeError as error:
-            raise self._fault(what, error) from error
+        return self.watch(lambda: flat.summed([tensors], _sum))
 
     def shards(self) -> TorchShards:
         return TorchShards(self)
@@ -45,11 +41,11 @@ class TorchDistributed(Processes):
     def row_shards(self, rows: int) -> WorkerRows:
         return WorkerRows(self, rows)
 
-    def watch(self, exchange: Callable[[], Any]) -> None:
-        """Run an exchange between the workers; an error names the one that is missing."""
+    def watch(self, exchange: Callable[[], Any]) -> Any:
+        """Return the result of an exchange; an error names the worker that is missing."""
         what = self._count()
         try:
-            exchange()
+            return exchange()
         except RuntimeError as error:
             raise self._fault(what, error) from error
 

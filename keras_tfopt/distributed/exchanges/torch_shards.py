@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import distributed
 
+from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.engine import RowGradient
 from keras_tfopt.engine.gradients import sum_repeated
 from keras_tfopt.engine.rows import shards_of
@@ -72,7 +73,7 @@ class TorchShards:
         Gradients of rows stay rows: those of all workers, which may repeat. Those of tables that
         are divided by rows are means already, of the rows that this worker has.
         """
-        found = list(grads)
+        found = dict(enumerate(grads))
         divided = {n for n, variable in enumerate(variables) if shards_of(variable) is not None}
         dense = [
             n for n, g in enumerate(grads) if not isinstance(g, RowGradient) and n not in divided
@@ -81,17 +82,15 @@ class TorchShards:
 
         def exchange() -> None:
             for owner, members in _groups([(owners[n], grads[n].dtype, n) for n in dense]):
-                flat = torch.cat([grads[n].reshape(-1) for n in members])
+                own = [grads[n] for n in members]
+                whole = torch.cat([g.reshape(-1) for g in own])
                 if everywhere:
-                    distributed.all_reduce(flat)
+                    distributed.all_reduce(whole)
                 else:
-                    distributed.reduce(flat, owner)
+                    distributed.reduce(whole, owner)
                 if everywhere or owner == self.rank:
-                    flat /= self.size
-                    for n, part in zip(
-                        members, _parts(flat, [grads[n] for n in members]), strict=False
-                    ):
-                        found[n] = part
+                    whole /= self.size
+                    found.update(zip(members, flat.parts(whole, own), strict=True))
             for n, g in enumerate(grads):
                 if isinstance(g, RowGradient) and n not in divided:
                     values = torch.cat(self._gathered(g.values)) / self.size
@@ -100,8 +99,8 @@ class TorchShards:
                         rows = RowGradient.unchecked(values, indices, g.shape, named=g.named)
                         found[n] = sum_repeated(rows, None)
 
-        self._run(exchange)
-        return found
+        self.exchange.watch(exchange)
+        return list(found.values())
 
     @torch.no_grad()
     def send_variables(self, variables: Sequence[Any]) -> None:
@@ -114,19 +113,17 @@ class TorchShards:
                 for n, (variable, value) in enumerate(zip(variables, values, strict=True))
             ]
             for owner, members in _groups(keys):
-                large = len(members) == 1 and values[members[0]].is_contiguous()
-                if large:  # where it is
-                    distributed.broadcast(values[members[0]].detach(), owner)
+                several = [values[n] for n in members]
+                if len(several) == 1 and several[0].is_contiguous():  # a large one, where it is
+                    distributed.broadcast(several[0].detach(), owner)
                     continue
-                flat = torch.cat([values[n].reshape(-1) for n in members])
-                distributed.broadcast(flat, owner)
+                whole = torch.cat([value.reshape(-1) for value in several])
+                distributed.broadcast(whole, owner)
                 if owner != self.rank:
-                    for n, part in zip(
-                        members, _parts(flat, [values[n] for n in members]), strict=False
-                    ):
-                        values[n].copy_(part)
+                    for value, part in zip(several, flat.parts(whole, several), strict=True):
+                        value.copy_(part)
 
-        self._run(exchange)
+        self.exchange.watch(exchange)
 
     @torch.no_grad()
     def read(self, state: Any) -> Any:
@@ -137,7 +134,7 @@ class TorchShards:
             value = state.value.detach().contiguous()
         else:
             value = torch.empty(tuple(state.shape), dtype=state.value.dtype, device=_device())
-        self._run(lambda: distributed.broadcast(value, self.owner_of(state)))
+        self.exchange.watch(lambda: distributed.broadcast(value, self.owner_of(state)))
         return value
 
     @torch.no_grad()
@@ -146,7 +143,7 @@ class TorchShards:
         total = torch.zeros((), dtype=torch.float64, device=_device())
         for square in squares:
             total += square
-        self._run(lambda: distributed.all_reduce(total))
+        self.exchange.watch(lambda: distributed.all_reduce(total))
         return torch.sqrt(total).to(getattr(torch, dtype))
 
     def _gathered(self, tensor: Any) -> list[Any]:
@@ -161,10 +158,6 @@ class TorchShards:
         distributed.all_gather(parts, padded)
         return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
 
-    def _run(self, exchange: Callable[[], Any]) -> None:
-        """Run an exchange; an error says which worker is missing."""
-        self.exchange.watch(exchange)
-
 
 def _groups(keys: Sequence[tuple[int, Any, int]]) -> Iterator[tuple[int, list[int]]]:
     """Yield owners with the numbers of their tensors of one dtype."""
@@ -173,14 +166,6 @@ def _groups(keys: Sequence[tuple[int, Any, int]]) -> Iterator[tuple[int, list[in
         found[owner, str(dtype)].append(number)
     for (owner, _), members in sorted(found.items()):
         yield owner, members
-
-
-def _parts(flat: Any, likes: Sequence[Any]) -> Iterator[Any]:
-    start = 0
-    for like in likes:
-        end = start + like.numel()
-        yield flat[start:end].reshape(like.shape)
-        start = end
 
 
 def _device() -> str:

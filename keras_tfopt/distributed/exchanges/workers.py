@@ -28,7 +28,7 @@ from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import Like
-from keras_tfopt.engine.wrapping import WrappingEngine, pipeline_of
+from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
 
 
 class WorkersHooks:
@@ -227,9 +227,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             return calls, None
         return (calls - 1) // micro_steps + 1, ops.equal(calls % micro_steps, 0)
 
-    def decide(
-        self, grads: list[Any], variables: list[Any]
-    ) -> tuple[list[Any], Any, dict[str, Any]]:
+    def decide(self, grads: list[Any], variables: list[Any]) -> Decision:
         self.check_workers(self.exchange.size)
         if not self.averages_gradients:
             return super().decide(grads, variables)

@@ -1,4 +1,4 @@
-"""Functions of the protocol that several backends share: each package imports those that it takes.
+"""Functions of the protocol that hold for a backend which has none of its own.
 
 They are for backends on which a process has one copy of each variable, and on which a step is fast
 without being compiled as a whole.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -143,3 +143,7 @@ class Steps:
         check: Callable[[], None],
     ) -> Any:
         return step(*arguments)
+
+
+if not TYPE_CHECKING:
+    __all__ = [n for n, v in dict(vars()).items() if getattr(v, "__module__", None) == __name__]

@@ -1,25 +1,6 @@
-"""The functions of `engine/backends/protocol/` on JAX."""
+"""The functions of `engine/backends/protocol/` on JAX: its own, in place of defaults."""
 
-from keras_tfopt.engine.backends.defaults import (
-    add_product,
-    add_scaled,
-    build_scope,
-    combine_rows,
-    eigh_is_slow,
-    greater,
-    is_variable,
-    lerp,
-    lesser,
-    number,
-    once,
-    random_state,
-    read,
-    reduce_replicas,
-    replicas,
-    run_in_pieces,
-    set_random_state,
-    without_gradients,
-)
+from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.jax.decompositions import eigh, singular_values
 from keras_tfopt.engine.backends.jax.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.jax.lookup import from_native, look_up

@@ -50,18 +50,21 @@ def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _look_up(shards: Any, table: Any, ids: Any) -> Any:
-    if shards is None:
-        return jnp.take(table, ids, axis=0), table
-    ids = shards.everywhere(jnp.where(ids < 0, ids + table.shape[0], ids))
-    return shards.take(table, ids), table
+    return _taken(shards, table, ids)[0], table
 
 
 def _forward(shards: Any, table: Any, ids: Any) -> Any:
-    table, ids = table.value, jnp.where(ids.value < 0, ids.value + table.value.shape[0], ids.value)
+    rows, ids = _taken(shards, table.value, ids.value)
+    return (rows, table.value), ids
+
+
+def _taken(shards: Any, table: Any, ids: Any) -> tuple[Any, Any]:
+    """Return rows of a table, and their ids counted from the first."""
+    ids = jnp.where(ids < 0, ids + table.shape[0], ids)
     if shards is None:
-        return (jnp.take(table, ids, axis=0), table), ids
+        return jnp.take(table, ids, axis=0), ids
     ids = shards.everywhere(ids)
-    return (shards.take(table, ids), table), ids
+    return shards.take(table, ids), ids
 
 
 def _backward(shards: Any, ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, None]:

@@ -13,13 +13,14 @@ import jax.extend.core
 import numpy as np
 from keras import ops
 
+from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.jax.loss import is_tracing
 from keras_tfopt.engine.scopes import Given
 
 MANY = 8  # compiled steps of one optimizer at which a warning says what each of them is for
 
 
-class Steps:
+class Steps(defaults.Steps):
     def __init__(self) -> None:
         self._steps: dict[Any, _Step] = {}
         self._count = 0

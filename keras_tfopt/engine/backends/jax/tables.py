@@ -91,7 +91,7 @@ class MeshRows:
         """Run `step(indices, g, values, scalars)` on each device, for the rows that it has.
 
         Args:
-            step: Pure function that returns new values of the table and of its slots, or None.
+            step: Pure function that returns new values of the table and of its slots.
             indices: Distinct rows in ascending order; all devices have all of them.
             g: Their gradients.
             values: The table and its slots, all of which have something for each row.
@@ -108,8 +108,7 @@ class MeshRows:
             indices, g = jnp.roll(indices, shift), jnp.roll(g, shift, axis=0)
             place = indices - start
             place = jnp.where(place >= 0, place, place + self.rows + count)
-            new = step(place, g, values, scalars)
-            return [old if n is None else n for old, n in zip(values, new, strict=True)]
+            return step(place, g, values, scalars)
 
         own, whole = PartitionSpec(self.axis), PartitionSpec()
         run = self._on_each(local, (whole, whole, own, whole), own)
@@ -119,13 +118,8 @@ class MeshRows:
         self, step: Callable[..., Any], g: Any, mask: Any, values: list[Any], scalars: Any
     ) -> list[Any]:
         """Run `step(g, mask, values, scalars)` on each device, for a dense gradient of its rows."""
-
-        def local(g: Any, mask: Any, values: list[Any], scalars: Any) -> list[Any]:
-            new = step(g, mask, values, scalars)
-            return [old if n is None else n for old, n in zip(values, new, strict=True)]
-
         own, whole = PartitionSpec(self.axis), PartitionSpec()
-        run = self._on_each(local, (own, own, own, whole), own)
+        run = self._on_each(step, (own, own, own, whole), own)
         return run(g, mask, values, scalars)
 
     def _on_each(self, function: Callable[..., Any], given: Any, result: Any) -> Callable[..., Any]:

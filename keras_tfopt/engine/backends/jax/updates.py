@@ -14,12 +14,7 @@ import keras
 from keras_tfopt.engine.backends.jax.lookup import NOTES
 from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
-from keras_tfopt.engine.backends.jax.sharding import (
-    placed,
-    rows_placed,
-    shards,
-    split_like_slots,
-)
+from keras_tfopt.engine.backends.jax.sharding import placed, rows_placed, shards, split_like_slots
 from keras_tfopt.engine.backends.jax.values import commit
 from keras_tfopt.engine.rows import shards_of
 from keras_tfopt.engine.state import Rows
@@ -78,7 +73,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             g = update.gradient
             if split and update.kind.scope == "element":
                 g, values = split_like_slots(update, values)
-            if not split and is_in_parts(update, g, values):
+            if update.kind.stored and not split and is_in_parts(update, g, values):
                 x, slots = update_in_parts(update, g, values, known)
             else:
                 x, slots = update.call(g, values[0], values[1:], known, update.mask)
@@ -173,7 +168,9 @@ def _update_rows(
         # Else the whole of it might be gathered, after an update in parts.
         x = rows_placed(update.variable, x) if cut[0] else x
     for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
-        if part is not None and by_row:
+        if part is None:
+            part = value
+        elif by_row:
             part = value.at[indices].set(part.astype(value.dtype), mode="drop", **sorted_rows)
         new.append(part)
     return new
@@ -197,8 +194,7 @@ def _update_rows_in_pieces(
         part, part_g = (
             jax.lax.dynamic_slice_in_dim(x, number * piece, piece) for x in (indices, g)
         )
-        new = _update_rows(split, update, part, part_g, values, scalars)
-        return [old if value is None else value for old, value in zip(values, new, strict=True)]
+        return _update_rows(split, update, part, part_g, values, scalars)
 
     return jax.lax.fori_loop(0, pieces, turn, values)
 
@@ -227,9 +223,7 @@ def _update_touched(
         wanted = done + jnp.arange(1, piece + 1, dtype="int32")
         indices = pad(jnp.searchsorted(upto, wanted, side="left").astype("int32"), rows)
         part = g.at[indices].get(mode="fill", fill_value=0)
-        new = _update_rows(split, update, indices, part, values, scalars)
-        new = [old if value is None else value for old, value in zip(values, new, strict=True)]
-        return done + piece, new
+        return done + piece, _update_rows(split, update, indices, part, values, scalars)
 
     start = jnp.int32(0), values
     if not all(update.cut):

@@ -1,26 +1,6 @@
-"""The functions of `engine/backends/protocol/` on TensorFlow."""
+"""The functions of `engine/backends/protocol/` on TensorFlow: its own, in place of defaults."""
 
-from keras_tfopt.engine.backends.defaults import (
-    Steps,
-    add_product,
-    add_scaled,
-    combine_rows,
-    concretely,
-    eigh,
-    greater,
-    keep_layouts,
-    lerp,
-    lesser,
-    part_of,
-    random_state,
-    row_shards,
-    run_in_pieces,
-    set_random_state,
-    sharding_problem,
-    singular_values,
-    with_averages,
-    without_gradients,
-)
+from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.tensorflow.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.tensorflow.lookup import look_up
 from keras_tfopt.engine.backends.tensorflow.loss import check_traceable, loss_and_gradients

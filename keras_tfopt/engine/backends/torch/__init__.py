@@ -1,21 +1,6 @@
-"""The functions of `engine/backends/protocol/` on PyTorch."""
+"""The functions of `engine/backends/protocol/` on PyTorch: its own, in place of defaults."""
 
-from keras_tfopt.engine.backends.defaults import (
-    Steps,
-    build_scope,
-    concretely,
-    eigh_is_slow,
-    is_variable,
-    keep_layouts,
-    number,
-    once,
-    read,
-    reduce_replicas,
-    replicas,
-    sharding_problem,
-    singular_values,
-    with_averages,
-)
+from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.torch.lookup import look_up
 from keras_tfopt.engine.backends.torch.loss import check_traceable, loss_and_gradients

@@ -108,9 +108,10 @@ class LookupGradient(torch.Tensor):
         """Return the looked-up ids and the gradient of each; None if it was written to."""
         if self.pieces is None:
             return None
-        ids, values = zip(*self.pieces, strict=True)
-        # Of a single piece, `cat` would make a copy.
-        values, ids = (one[0] if len(one) == 1 else torch.cat(one) for one in (values, ids))
+        if len(self.pieces) == 1:  # of which `cat` would make a copy
+            ((ids, values),) = self.pieces
+        else:
+            ids, values = map(torch.cat, zip(*self.pieces, strict=True))
         return RowGradient.unchecked(values, ids, self.shape, named=False)
 
     def to_plain(self) -> Any:
@@ -122,9 +123,6 @@ class LookupGradient(torch.Tensor):
             for ids, part in self.pieces:
                 self.dense.index_add_(0, ids, part)
         return self.dense
-
-    def _with(self, pieces: list[tuple[Any, Any]]) -> LookupGradient:
-        return type(self)(pieces, tuple(self.shape))
 
     @classmethod
     def __torch_dispatch__(
@@ -177,21 +175,20 @@ class DividedGradient(LookupGradient):
 
 def _lazily(function: Any, args: tuple, kwargs: dict) -> LookupGradient | None:
     """Return the result where it is such a gradient again."""
-    first = args[0]
+    first, pieces = args[0], None
     if not isinstance(first, LookupGradient) or first.pieces is None:
         return None
     if function in (aten.detach.default, aten.alias.default):
-        return first._with(first.pieces)
-    if function in (aten.add.Tensor, aten.add_.Tensor) and not kwargs:
+        pieces = first.pieces
+    elif function in (aten.add.Tensor, aten.add_.Tensor) and not kwargs:
         other = args[1]
         if isinstance(other, LookupGradient) and other.pieces is not None:
-            both = [*first.pieces, *other.pieces]
-            if function is aten.add.Tensor:
-                return first._with(both)
-            first.pieces, first.dense = both, None
-            return first
-    if function in (aten.mul.Tensor, aten.div.Tensor):
+            pieces = [*first.pieces, *other.pieces]
+            if function is aten.add_.Tensor:
+                first.pieces, first.dense = pieces, None
+                return first
+    elif function in (aten.mul.Tensor, aten.div.Tensor):
         factor = args[1]
         if not isinstance(factor, torch.Tensor) or factor.ndim == 0:
-            return first._with([(ids, function(v, factor)) for ids, v in first.pieces])
-    return None
+            pieces = [(ids, function(values, factor)) for ids, values in first.pieces]
+    return None if pieces is None else type(first)(pieces, tuple(first.shape))

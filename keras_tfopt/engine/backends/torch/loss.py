@@ -91,14 +91,10 @@ def _values(variables: Sequence[Any]) -> list[Any]:
     return [variable._value for variable in variables]
 
 
-def _differentiable(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-    """Variables that are not trained have gradients all the same where they are asked for."""
-    frozen = [value for value in values if not value.requires_grad]
-    return _unfrozen(frozen) if frozen else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
-def _unfrozen(frozen: Sequence[Any]) -> Iterator[None]:
+def _differentiable(values: Sequence[Any]) -> Iterator[None]:
+    """Let variables that are not trained have gradients in this context, as they are asked for."""
+    frozen = [value for value in values if not value.requires_grad]
     for value in frozen:
         value.requires_grad_(True)
     try:

@@ -9,6 +9,7 @@ import keras
 import torch
 from torch import distributed
 
+from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
@@ -174,10 +175,8 @@ def eigh(matrix: Any) -> tuple[Any, Any]:
 
 
 def combine_rows(weights: Any, rows: Any) -> Any:
-    if torch.compiler.is_dynamo_compiling():
-        # One loop, with whatever follows; a product would be a call with a result in memory.
-        return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
-    return rows.T @ weights
+    compiling = torch.compiler.is_dynamo_compiling()
+    return defaults.combine_rows(weights, rows) if compiling else rows.T @ weights
 
 
 def row_products(rows: Any, vector: Any) -> Any:
