@@ -17,6 +17,7 @@ from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
 from keras_tfopt.legacy.graph.all_variables import Together
 from keras_tfopt.legacy.graph.backend import (
+    Variables,
     dtype_of,
     group,
     in_a_graph,
@@ -37,7 +38,7 @@ from keras_tfopt.legacy.graph.backend import (
 )
 from keras_tfopt.legacy.graph.verbs import Verbs, check_graph
 from keras_tfopt.legacy.optimizer import Pairs
-from keras_tfopt.legacy.products import Powers
+from keras_tfopt.engine.products import Powers
 
 # The count of steps that schedules of Keras follow.
 STEPS = "iterations"
@@ -91,7 +92,7 @@ class Executor(Verbs):
         self._now: dict[str, Any] = {}
         self._made: dict[Any, dict[str, Any]] = {}
         self._written: dict[Any, Any] = {}
-        self._with_state: dict[int, Any] = {}
+        self._with_state = Variables()
         self._fast = Cache()
         self._waiting: list[Update] = []
         self._waits_at: Any = None

@@ -16,6 +16,7 @@ from keras_tfopt.engine.building import check_pairs, tuples_of
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.graph.backend import (
+    Variables,
     dtype_of,
     in_a_graph,
     is_variable,
@@ -49,7 +50,7 @@ class Verbs(Optimizer):
     def __init__(self, name: str, use_locking: bool = False):
         OptimizerBase.__init__(self, use_locking, name)
         self._found: list[Any] = []  # variables that the last loss read
-        self._given: dict[int, Any] = {}  # variables as they came, of Keras or not
+        self._given = Variables()  # as they came, of Keras or not
 
     def _minimize(
         self,
