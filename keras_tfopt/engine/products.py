@@ -16,7 +16,6 @@ from keras_tfopt.engine.hyperparameters import scalar
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.state import HYPERPARAMETER
 
-
 POWER = "_power"  # after the name of a hyperparameter: the role of its product in saved state
 
 

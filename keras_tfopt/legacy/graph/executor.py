@@ -13,6 +13,7 @@ from keras_tfopt.engine.backends.tensorflow import execute
 from keras_tfopt.engine.gradients import refuse_unless_finite
 from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.moving import Kind, Update, bind_rule, over_one, rounds
+from keras_tfopt.engine.products import Powers
 from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
 from keras_tfopt.legacy.graph.all_variables import Together
@@ -38,7 +39,6 @@ from keras_tfopt.legacy.graph.backend import (
 )
 from keras_tfopt.legacy.graph.verbs import Verbs, check_graph
 from keras_tfopt.legacy.optimizer import Pairs
-from keras_tfopt.engine.products import Powers
 
 # The count of steps that schedules of Keras follow.
 STEPS = "iterations"
