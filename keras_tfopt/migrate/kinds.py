@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+
 from keras_tfopt import rules as tfopt
 from keras_tfopt.migrate import rules
 
@@ -23,6 +25,12 @@ class Kind:
     ours: Any
     slots: Mapping[str, str]
     arguments: tuple[str, ...]
+
+
+def is_of_keras(optimizer: Any) -> bool:
+    """Return whether this is an optimizer of Keras itself, of no class that derives from one."""
+    is_optimizer = isinstance(optimizer, keras.optimizers.Optimizer)
+    return is_optimizer and type(optimizer).__module__.startswith("keras.")
 
 
 _MOMENTS = {"momentum": "m", "velocity": "v"}

@@ -48,7 +48,10 @@ def _state(file: Any, path: Path) -> Saved:
             "saved, or was saved with `include_optimizer=False`"
         )
     if version.startswith("3"):
-        return keras3.from_legacy(file["optimizer_weights"], cls, config, path)
+        raise FileError(
+            f"{path} is an .h5 file that Keras 3 wrote, which does not say which state is whose. "
+            "Load it with Keras 3, and save it as .keras"
+        )
     group = file["optimizer_weights"]
     names = [_text(name) for name in group.attrs["weight_names"]]
     arrays = {name.removesuffix(":0"): np.array(group[name]) for name in names}
