@@ -71,7 +71,7 @@ KINDS = {
     "Lamb": Kind(tfopt.LAMB, _MOMENTS, _ADAM),
 }
 
-# Of the others, what no rule of ours does: the message says "because ...".
+# Why no rule of ours takes the steps of the others: what follows "because" in the message.
 DIFFERENT = {
     "Adafactor": "it factors the last two axes of every variable that has two, and lets the "
     "learning rate fall with the root of the step by itself, which keras_tfopt.Adafactor does "

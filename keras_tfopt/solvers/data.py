@@ -13,7 +13,7 @@ from keras_tfopt.checks import check_integer
 
 
 class Batches:
-    """What a loss is a mean over, as pairs of a size and a batch `(x, y, sample_weight)`.
+    """Iterate over the data, as pairs of a size and a batch `(x, y, sample_weight)`.
 
     Args:
         x: Arrays, in any structure; or a dataset: a `keras.utils.PyDataset`, or what can be

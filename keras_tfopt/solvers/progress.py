@@ -76,10 +76,10 @@ class Run:
 
     @contextlib.contextmanager
     def begun(self, first: int) -> Iterator[None]:
-        """Return a context that calls what is called at the beginning and at the end.
+        """Return the context of a run, which calls `on_train_begin` and `on_train_end`.
 
         A callback may restore weights at the beginning, and go on. In the end the model has the
-        best weights; so it has after an error, where callbacks are called no more, as in `fit`.
+        best weights, also after an error. As in `fit`, no callback is called then.
         """
         with _with_optimizer(self._model):
             self._model.stop_training = False

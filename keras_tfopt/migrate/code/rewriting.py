@@ -1,4 +1,4 @@
-"""A program, rewritten."""
+"""Rewrite a program for Keras 3."""
 
 from __future__ import annotations
 

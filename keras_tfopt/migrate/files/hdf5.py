@@ -81,8 +81,8 @@ def sorted_out(
 ) -> Saved:
     """Return the state whose tensors have these names.
 
-    They are those of the newer class, `Adam/m/dense/kernel`, or of the legacy one,
-    `Adam/dense/kernel/m`. A program of both is TensorFlow Addons, as the latter.
+    Newer classes of Keras 2 write `Adam/m/dense/kernel`. Legacy ones write `Adam/dense/kernel/m`,
+    and so do those of TensorFlow Addons.
     """
     is_new = any(name.split("/")[-1] in ("iteration", "learning_rate") for name in arrays)
     steps, rate, others, tensors = None, number(config.get("learning_rate")), {}, []
