@@ -16,15 +16,6 @@ from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
 
 
-def check_tokens(number: int, needed: int, total: int) -> None:
-    """Raise an error if there are too few tokens for the first step to end."""
-    if number != -1 and number < max(needed - total, 0):
-        raise ValueError(
-            f"There are too few tokens to finish the first step: {needed - total} are needed. "
-            f"Received: {number}"
-        )
-
-
 class CustomGetter:
     """The `custom_getter` of a `variable_scope` in a graph, which makes the variables of a worker.
 
@@ -266,12 +257,8 @@ class Elastic(WithCenter):
         check_saver_arguments(kwargs)
         moved = variables_of(self._optimizer)
         check_moved(moved, "is no center")
-        return SwappingSaver(
-            var_list, moved, self._center_of, name, suffix="local", averages="a center"
-        )
-
-    def _center_of(self, variable: Any) -> Any:
-        return slots_of(self._optimizer, variable).get("center")
+        center_of = functools.partial(self._own_slot, name="center")
+        return SwappingSaver(var_list, moved, center_of, name, suffix="local", averages="a center")
 
 
 class MeansOfModels(OverWorkers):
@@ -362,9 +349,13 @@ class Replicas(OverWorkers):
             ValueError: before `apply_gradients`, or if there were too few tokens for a first step.
         """
         self._check_applied("get_init_tokens_op")
-        method = self._optimizer
         check_integer("num_tokens", num_tokens, -1)
-        check_tokens(num_tokens, method.replicas_to_aggregate, method.total_num_replicas)
+        needed = self._optimizer.replicas_to_aggregate - self._optimizer.total_num_replicas
+        if num_tokens != -1 and num_tokens < max(needed, 0):
+            raise ValueError(
+                f"There are too few tokens to finish the first step: {needed} are needed. "
+                f"Received: {num_tokens}"
+            )
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> NoReturn:
         """Raise an error: there are no sessions. Call `keras_tfopt.distributed.connect`.

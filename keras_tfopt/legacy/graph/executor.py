@@ -74,6 +74,12 @@ class Facts:
 class Executor(Verbs):
     """A rule under TensorFlow 1's protocol, on reference and on resource variables.
 
+    A step is not the engine's `Pipeline`. `tf.compat.v1.train.Optimizer` has a pipeline of its own:
+    it sums repeated rows, calls the method of each variable, which subclasses and optimizers around
+    it may replace, and goes to the replicas of a strategy. Every write is an operation there, to be
+    returned and ordered. What moves a variable is the engine's: `bind_rule`, `execute` outside of
+    graphs, and `ModelStep`.
+
     State is of variables that `tf.compat.v1.train.Saver` finds, one set in each graph. The
     arithmetic runs in the data type of the variable, half precision included, as in TensorFlow 1.
 

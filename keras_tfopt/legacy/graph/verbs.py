@@ -309,11 +309,8 @@ def _graph_of(value: Any) -> Any:
     if is_variable(value):
         value = native(value)
         return value.graph if getattr(value, "_in_graph_mode", True) else None
-    graph = getattr(value, "graph", None) if tf.is_tensor(value) and _is_symbolic(value) else None
+    is_symbolic = tf.is_tensor(value) and not hasattr(value, "numpy")
+    graph = getattr(value, "graph", None) if is_symbolic else None
     while graph is not None and getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
     return None if graph is None or graph.building_function else graph
-
-
-def _is_symbolic(tensor: Any) -> bool:
-    return not hasattr(tensor, "numpy")
