@@ -117,7 +117,7 @@ def to_keras(optimizer: Any) -> Any:
         raise _refusal(optimizer, "keras.optimizers has none with this rule")
     kind = KINDS[name]
     _check_ours(optimizer)
-    given = {a: getattr(optimizer, a) for a in kind.arguments if hasattr(optimizer, a)}
+    given = _arguments_of(optimizer, name)
     changing = [a for a, value in given.items() if not isinstance(value, (bool, int, float))]
     if changing:
         raise _refusal(optimizer, f"`{changing[0]}` is not a number, as Keras wants it")
@@ -156,12 +156,16 @@ def twin(optimizer: Any) -> Any:
     name = _TO_KERAS.get(type(part)) if isinstance(part, Engine) else _name_of(part)
     if name not in KINDS:
         raise _refusal(optimizer, "keras.optimizers has none with this rule")
-    given = {a: getattr(part, a) for a in KINDS[name].arguments if hasattr(part, a)}
-    more = {"weight_decay": 0.0} if name == "AdamW" else {}
-    rate = rate_of(part)
-    return getattr(keras.optimizers, name)(
-        rate if callable(rate) else float(rate), **given, **more, **_options_of(part)
-    )
+    given = _arguments_of(part, name)
+    if name == "AdamW":
+        given["weight_decay"] = 0.0
+    return getattr(keras.optimizers, name)(rate_of(part), **given, **_options_of(part))
+
+
+def _arguments_of(optimizer: Any, name: str) -> dict[str, Any]:
+    """Return the arguments that an optimizer has of those that Keras's of this name takes."""
+    known = [a for a in KINDS[name].arguments if hasattr(optimizer, a)]
+    return {argument: getattr(optimizer, argument) for argument in known}
 
 
 def swap_optimizer(model: keras.Model) -> Any:

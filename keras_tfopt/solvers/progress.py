@@ -102,18 +102,16 @@ class Run:
                 self._progress.update(self.epoch, list(self._logs.items()), finalize=True)
             self.callbacks.on_train_end(dict(self._logs))
 
-    def value(self, x: np.ndarray) -> float:
-        """Return the loss, for solvers without gradients, or stop where it is NaN."""
-        return self._evaluated(x)[0]
+    def evaluate(self, x: np.ndarray) -> Any:
+        """Return the loss, and its gradient as well if the solver takes gradients.
 
-    def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the loss and its gradient, or stop where one is not finite."""
+        Raises:
+            Stopped: if the loss is NaN or, with gradients, anything is not finite.
+        """
         loss, gradient = self._evaluated(x)
-        assert gradient is not None
-        return loss, gradient
+        return loss if gradient is None else (loss, gradient)
 
     def _evaluated(self, x: np.ndarray) -> tuple[float, np.ndarray | None]:
-        """Return the loss, and its gradient where the solver takes gradients."""
         if not self._is_open:
             self.callbacks.on_epoch_begin(self.epoch)
             self.callbacks.on_train_batch_begin(0)
