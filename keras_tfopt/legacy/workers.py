@@ -16,6 +16,15 @@ from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
 
 
+def check_tokens(number: int, needed: int, total: int) -> None:
+    """Raise an error if there are too few tokens for the first step to end."""
+    if number != -1 and number < max(needed - total, 0):
+        raise ValueError(
+            f"There are too few tokens to finish the first step: {needed - total} are needed. "
+            f"Received: {number}"
+        )
+
+
 class CustomGetter:
     """The `custom_getter` of a `variable_scope` in a graph, which makes the variables of a worker.
 
@@ -350,12 +359,8 @@ class Replicas(OverWorkers):
         """
         self._check_applied("get_init_tokens_op")
         check_integer("num_tokens", num_tokens, -1)
-        needed = self._optimizer.replicas_to_aggregate - self._optimizer.total_num_replicas
-        if num_tokens != -1 and num_tokens < max(needed, 0):
-            raise ValueError(
-                f"There are too few tokens to finish the first step: {needed} are needed. "
-                f"Received: {num_tokens}"
-            )
+        method = self._optimizer
+        check_tokens(num_tokens, method.replicas_to_aggregate, method.total_num_replicas)
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> NoReturn:
         """Raise an error: there are no sessions. Call `keras_tfopt.distributed.connect`.
