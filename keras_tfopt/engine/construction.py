@@ -96,9 +96,9 @@ class Formulas(Constructed):
 
     def __reduce__(self) -> Any:
         """Return how to copy it: by its attributes if it is a formula; Keras copies optimizers."""
-        return (
-            (instance, (type(self), {**vars(self)})) if self.is_formula() else super().__reduce__()
-        )
+        if self.is_formula():
+            return instance, (type(self), {**vars(self)})
+        return super().__reduce__()
 
     def formula(self, values: Mapping[str, Any] | None = None) -> Any:
         """Return the `self` of formulas, with `values` for some of the arguments.

@@ -95,11 +95,13 @@ def recall(optimizer: Any, saved: Saved) -> None:
 
     A configuration has numbers for hyperparameters that are variables, and nothing of products.
     """
-    for role, array in zip(saved.roles, saved.arrays, strict=True):
-        name = role.removeprefix(HYPERPARAMETER)
-        if name != role and isinstance(getattr(optimizer, name, None), float):
+    arrays = dict(zip(saved.roles, saved.arrays, strict=True))
+    hyperparameters = optimizer.hyperparameters()
+    for name, value in hyperparameters.items():
+        array = arrays.get(HYPERPARAMETER + name)
+        if array is not None and array.shape == () and isinstance(value, float):
             variable = keras.Variable(array, trainable=False, dtype=array.dtype.name, name=name)
             setattr(optimizer, name, variable)
-    kept = [name for name in optimizer.hyperparameters() if f"{name}{POWER}" in saved.roles]
+    kept = [name for name in hyperparameters if f"{name}{POWER}" in arrays]
     if kept:
         keep_powers(optimizer, kept)

@@ -80,11 +80,11 @@ class EagerProblem:
         value, gradients, _ = backend.loss_and_gradients(
             lambda: checked_loss(self._functions[place]()), self.variables, None, []
         )
-        dense = [
+        parts = [
             np.ravel(ops.convert_to_numpy(dense(gradient, variable)))
             for gradient, variable in zip(gradients, self.variables, strict=True)
         ]
-        return ops.convert_to_numpy(value)[()], np.concatenate(dense)
+        return ops.convert_to_numpy(value)[()], np.concatenate(parts)
 
     def fetch(self) -> list[Any]:
         """Return the values of the fetches at the last point."""
