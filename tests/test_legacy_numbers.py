@@ -1,5 +1,6 @@
 """Numbers that the Keras classes refuse and TensorFlow 1 takes: negative rates, betas of 1."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from keras_tfopt.legacy.products import keep_powers
+from keras_tfopt.engine.products import keep_powers
 from tests.stepping import make_variable, to_numpy
 from tests.verbs import variable
 
@@ -220,6 +221,29 @@ def test_products_of_betas_are_saved(micro_steps, tmp_path):
         for _ in range(2):
             one.apply([np.array([0.3, -0.2], "f")], [trained])
     np.testing.assert_array_equal(to_numpy(x), to_numpy(y))
+
+
+@pytest.mark.parametrize("through_keras", (True, False))
+def test_copies_go_on_with_products_of_betas_of_their_own(through_keras):
+    first = [keras.Variable(b, trainable=False) for b in BETAS[0]]
+    optimizer, x = legacy.AdamOptimizer(0.5, beta1=first[0], beta2=first[1]), variable()
+    copied = own = None
+    for k, betas in enumerate(BETAS, start=1):
+        for beta, value in zip(own or first, betas):
+            beta.assign(value)
+        g = np.array([0.1 * k, -0.2], "f")
+        if copied is None:
+            optimizer.apply_gradients([(g, x)])
+        elif through_keras:
+            copied.apply([ops.convert_to_tensor(g)], [x])
+        else:
+            copied.apply_gradients([(g, x)])
+        if k == 2:
+            copied = copy.deepcopy(optimizer.keras if through_keras else optimizer)
+            made = copied if through_keras else copied.keras
+            own = [made.beta_1, made.beta_2]
+    np.testing.assert_allclose(to_numpy(x), AFTER_BETAS["AdamOptimizer"], rtol=1e-4)
+    assert to_numpy(first[0]) == pytest.approx(BETAS[1][0])
 
 
 # [1, 2] after three steps with the gradients [0.1, 0.2] and [1, 2], in TensorFlow 1.15.5.

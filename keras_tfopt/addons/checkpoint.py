@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 from keras_tfopt.addons.classes import Averaged
-from keras_tfopt.callbacks import AveragesCheckpoint
+from keras_tfopt.callbacks.averages_checkpoint import AveragesCheckpoint, SavedWithin
 from keras_tfopt.checks import check_bool
 from keras_tfopt.engine import assign_averages, parts, sync
 
@@ -70,27 +73,15 @@ class AverageModelCheckpoint(AveragesCheckpoint):
     def model(self) -> Any:
         """Return the model, whose methods of saving write averages."""
         saving = super().model
-        return _Updated(saving) if self.update_weights else saving
+        if not self.update_weights:
+            return saving
+        return SavedWithin(saving, functools.partial(_averages_assigned, saving))
 
 
-class _Updated:
-    """Wrap a model that saves averages: after saving, assign them to its weights."""
-
-    def __init__(self, saving: Any):
-        self._saving = saving
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._saving, name)
-
-    def save(self, *args: Any, **options: Any) -> None:
-        self._saving.save(*args, **options)
-        self._update()
-
-    def save_weights(self, *args: Any, **options: Any) -> None:
-        self._saving.save_weights(*args, **options)
-        self._update()
-
-    def _update(self) -> None:
-        keeper = next(p for p in parts(self._saving.optimizer) if isinstance(p, Averaged))
-        sync(self._saving)
-        assign_averages(keeper, self._saving.trainable_variables)
+@contextlib.contextmanager
+def _averages_assigned(model: Any) -> Iterator[None]:
+    """Assign averages to the weights of a model at the end of this context."""
+    yield
+    keeper = next(p for p in parts(model.optimizer) if isinstance(p, Averaged))
+    sync(model)
+    assign_averages(keeper, model.trainable_variables)

@@ -143,17 +143,13 @@ class Decaying(Original):
         chosen = self._decaying
         if chosen is None and not self.built:  # type: ignore[attr-defined]
             self._decaying = sorted(paths)
-            self.decay_variables = [_pattern(path) for path in paths] or None
+            self.decay_variables = [f"^{re.escape(path)}$" for path in paths] or None
             self._excluded: list[Any] = []
         elif chosen != sorted(paths):
             raise ValueError(
                 "Argument `decay_var_list` must be the same in all steps, beginning with the "
                 f"first. Received: {sorted(paths)}, after {chosen}"
             )
-
-
-def _pattern(path: str) -> str:
-    return f"^{re.escape(path)}$"
 
 
 class DecayingAsSGDW(Decaying, wrappers.SGDW):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -39,22 +42,30 @@ class AveragesCheckpoint(keras.callbacks.ModelCheckpoint):
     @property
     def model(self) -> Any:
         """Return the model, which saves its averages."""
-        return _Averaged(super().model, self.of)
+        model = super().model
+        return SavedWithin(model, functools.partial(averaged, model, of=self.of))
 
 
-class _Averaged:
-    """Stand for a model, and save its averages."""
+class SavedWithin:
+    """Stand for a model that is saved within a context.
 
-    def __init__(self, model: Any, of: Any):
-        self._model, self._of = model, of
+    Args:
+        model: The model.
+        context: Function that returns the context.
+    """
+
+    def __init__(self, model: Any, context: Callable[[], contextlib.AbstractContextManager]):
+        self._model, self._context = model, context
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     def save(self, *args: Any, **options: Any) -> None:
-        with averaged(self._model, of=self._of):
+        """Save the model."""
+        with self._context():
             self._model.save(*args, **options)
 
     def save_weights(self, *args: Any, **options: Any) -> None:
-        with averaged(self._model, of=self._of):
+        """Save the weights of the model."""
+        with self._context():
             self._model.save_weights(*args, **options)

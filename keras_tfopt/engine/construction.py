@@ -94,6 +94,12 @@ class Formulas(Constructed):
         """Return whether this is the `self` of formulas, not an optimizer."""
         return _STATE in vars(self)
 
+    def __reduce__(self) -> Any:
+        """Return how to copy it: by its attributes if it is a formula; Keras copies optimizers."""
+        if self.is_formula():
+            return instance, (type(self), {**vars(self)})
+        return super().__reduce__()
+
     def formula(self, values: Mapping[str, Any] | None = None) -> Any:
         """Return the `self` of formulas, with `values` for some of the arguments.
 

@@ -14,6 +14,7 @@ from keras_tfopt.engine.all_variables import AllVariablesMover
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot, check_slots_of_elements, constant, path_of
 from keras_tfopt.engine.construction import Formulas
+from keras_tfopt.engine.conversion import Saved
 from keras_tfopt.engine.grouping import Grouped
 from keras_tfopt.engine.groups import check_form, settled_groups, variables_in
 from keras_tfopt.engine.hyperparameters import scalar
@@ -28,6 +29,7 @@ from keras_tfopt.engine.options import (
     check_switches,
     current,
 )
+from keras_tfopt.engine.products import Products, recall
 from keras_tfopt.engine.rows import sees_rows
 from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
@@ -144,8 +146,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._statics = Cache()
         self._changing: dict[str, Any] = {}
         self._hyperparameters = ()
-        # What keeps products of hyperparameters for `beta**step`, as `legacy` wants them, or None.
-        self.powers: Any = None
+        self.powers: Products | None = None  # for `beta**step`, as `legacy` wants it
         mover = AllVariablesMover if self.scope == "model" else self.mover_class
         self._pipeline = Pipeline((), mover(self))
         self._engine_attributes = frozenset([*vars(self), "_engine_attributes", "_follows"])
@@ -334,6 +335,11 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     def _own_names(self, rank: int) -> tuple[str, ...]:
         like = Like((1,) * rank, keras.backend.floatx(), "")
         return tuple(self.slots([like] if self.scope == "model" else like))
+
+    def _recall(self, saved: Saved) -> tuple[str, ...]:
+        if self.is_loaded:
+            recall(self, saved)
+        return () if self.powers is None else self.powers.roles(self)
 
     # ---- Steps ----------------------------------------------------------------------------------
 

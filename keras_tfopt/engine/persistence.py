@@ -54,6 +54,13 @@ class Persistent:
         """
         raise NotImplementedError
 
+    def _recall(self, saved: Saved) -> tuple[str, ...]:
+        """Prepare an optimizer that is not built for saved state.
+
+        Return the names of state that it will have besides that of `_own_names`.
+        """
+        return ()
+
     def save_own_variables(self, store: Any) -> None:
         """Write the state, and what each position is; `keras.Model.save` calls it.
 
@@ -117,7 +124,8 @@ class Persistent:
             self._restore(saved)
             self._waiting = None
             return
-        _check_names(saved, [self._own_names(rank) for rank in RANKS], self)
+        more = self._recall(saved)
+        _check_names(saved, [self._own_names(rank) for rank in RANKS], more, self)
         early = len(self._variables)
         self._restore(Saved(saved.roles[:early], saved.arrays[:early]))
         self._waiting = saved
@@ -218,11 +226,13 @@ def _is_early(role: str) -> bool:
     return role in EARLY or role.startswith(HYPERPARAMETER)
 
 
-def _check_names(saved: Saved, by_rank: Sequence[Sequence[str]], optimizer: Any) -> None:
+def _check_names(
+    saved: Saved, by_rank: Sequence[Sequence[str]], more: Sequence[str], optimizer: Any
+) -> None:
     """Raise an error for other names of slots, which are known before the optimizer is built."""
     there = {_without_number(r) for r in without_scales(saved.roles) if not _is_early(r)}
     here = [{_without_number(name) for name in names} for names in by_rank]
-    needed, known = set.intersection(*here), set.union(*here, OPTIONAL)
+    needed, known = set.intersection(*here), set.union(*here, OPTIONAL, more)
     if there and not needed <= there <= known:
         names = list(dict.fromkeys(name for some in by_rank for name in some))
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Layers that make what the optimizers can do."""
+"""Layers with row gradients, which the optimizers use as they are."""
 
 from keras_tfopt.layers.embedding import Embedding, swap_embeddings
 

@@ -76,10 +76,6 @@ def _documentation(name: str, row: Row) -> str:
     )
 
 
-def _parameters(name: str) -> Any:
-    return inspect.signature(getattr(owner_of(name), name)).parameters
-
-
 def _meaning(argument: str, default: Any, row: Row) -> str:
     """Describe an argument."""
     rows = [row] if row.extends is None else [row, TABLE[row.extends]]
@@ -89,7 +85,8 @@ def _meaning(argument: str, default: Any, row: Row) -> str:
     elif argument in MEANINGS:
         meaning = MEANINGS[argument]
     else:
-        taker = next(r.ours for r in rows if ours in _parameters(r.ours))
+        takers = [getattr(owner_of(r.ours), r.ours) for r in rows]
+        taker = next(cls.__name__ for cls in takers if ours in inspect.signature(cls).parameters)
         meaning = f"`{ours}` of `keras_tfopt.{taker}`."
     return meaning if default is REQUIRED else f"{meaning} Defaults to {default!r}."
 

@@ -13,6 +13,7 @@ from keras import ops
 from keras_tfopt.engine import backend
 from keras_tfopt.legacy.loss_gradients import checked_loss, gradients_of_loss
 from keras_tfopt.solvers.flat import FlatFunction, Flattening
+from keras_tfopt.trainer import dense
 
 
 class EagerProblem:
@@ -79,11 +80,11 @@ class EagerProblem:
         value, gradients, _ = backend.loss_and_gradients(
             lambda: checked_loss(self._functions[place]()), self.variables, None, []
         )
-        dense = [
-            np.ravel(ops.convert_to_numpy(_dense(gradient, variable)))
+        parts = [
+            np.ravel(ops.convert_to_numpy(dense(gradient, variable)))
             for gradient, variable in zip(gradients, self.variables, strict=True)
         ]
-        return ops.convert_to_numpy(value)[()], np.concatenate(dense)
+        return ops.convert_to_numpy(value)[()], np.concatenate(parts)
 
     def fetch(self) -> list[Any]:
         """Return the values of the fetches at the last point."""
@@ -92,11 +93,3 @@ class EagerProblem:
 
 def _of_nothing(function: Callable, data: None) -> Any:
     return checked_loss(function())
-
-
-def _dense(gradient: Any, variable: Any) -> Any:
-    """Return a gradient as a tensor of the variable's shape."""
-    if gradient is None:
-        return ops.zeros(variable.shape, keras.backend.standardize_dtype(variable.dtype))
-    rows = backend.from_native(gradient, variable.shape)
-    return gradient if rows is None else backend.to_dense(rows)

@@ -266,12 +266,8 @@ class Elastic(WithCenter):
         check_saver_arguments(kwargs)
         moved = variables_of(self._optimizer)
         check_moved(moved, "is no center")
-        return SwappingSaver(
-            var_list, moved, self._center_of, name, suffix="local", averages="a center"
-        )
-
-    def _center_of(self, variable: Any) -> Any:
-        return slots_of(self._optimizer, variable).get("center")
+        center_of = functools.partial(self._own_slot, name="center")
+        return SwappingSaver(var_list, moved, center_of, name, suffix="local", averages="a center")
 
 
 class MeansOfModels(OverWorkers):
@@ -362,8 +358,8 @@ class Replicas(OverWorkers):
             ValueError: before `apply_gradients`, or if there were too few tokens for a first step.
         """
         self._check_applied("get_init_tokens_op")
-        method = self._optimizer
         check_integer("num_tokens", num_tokens, -1)
+        method = self._optimizer
         check_tokens(num_tokens, method.replicas_to_aggregate, method.total_num_replicas)
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> NoReturn:

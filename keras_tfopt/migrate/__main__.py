@@ -1,4 +1,4 @@
-"""Programs of Keras 2, TensorFlow Addons and TensorFlow 1, rewritten from a shell."""
+"""Rewrite programs of Keras 2, TensorFlow Addons and TensorFlow 1 from a shell."""
 
 from __future__ import annotations
 

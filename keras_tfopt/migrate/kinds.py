@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+
 from keras_tfopt import rules as tfopt
 from keras_tfopt.migrate import rules
 
@@ -23,6 +25,12 @@ class Kind:
     ours: Any
     slots: Mapping[str, str]
     arguments: tuple[str, ...]
+
+
+def is_of_keras(optimizer: Any) -> bool:
+    """Return whether this is an optimizer of Keras itself, of no class that derives from one."""
+    is_optimizer = isinstance(optimizer, keras.optimizers.Optimizer)
+    return is_optimizer and type(optimizer).__module__.startswith("keras.")
 
 
 _MOMENTS = {"momentum": "m", "velocity": "v"}
@@ -63,7 +71,7 @@ KINDS = {
     "Lamb": Kind(tfopt.LAMB, _MOMENTS, _ADAM),
 }
 
-# Of the others, what no rule of ours does: the message says "because ...".
+# Why no rule of ours takes the steps of the others: what follows "because" in the message.
 DIFFERENT = {
     "Adafactor": "it factors the last two axes of every variable that has two, and lets the "
     "learning rate fall with the root of the step by itself, which keras_tfopt.Adafactor does "

@@ -18,7 +18,7 @@ from keras_tfopt.engine import (
 )
 from keras_tfopt.engine.stock import rate_of, set_calls
 from keras_tfopt.migrate import files, rules
-from keras_tfopt.migrate.kinds import KINDS
+from keras_tfopt.migrate.kinds import KINDS, is_of_keras
 from keras_tfopt.migrate.placing import PRODUCTS, Assignment, Layout, Loader, places_by_name
 from keras_tfopt.migrate.report import Report, Row
 from keras_tfopt.migrate.saved import FileError, Saved
@@ -92,8 +92,10 @@ def load_state(
     assignments = loader.assignments(values)
     for one in [*assignments, *(pair for _, pair in loaded)]:
         one.variable.assign(one.array)
-    if saved.steps is not None:
-        _set_steps(optimizer, core, saved.steps)
+    if saved.steps is not None and isinstance(core, Engine):
+        set_steps(optimizer, saved.steps)
+    elif saved.steps is not None:
+        set_calls(core, saved.steps * (core.gradient_accumulation_steps or 1))
     notes = [*saved.notes, *loader.notes()]
     if saved.learning_rate is not None and not callable(rate_of(core)):
         core.learning_rate = saved.learning_rate
@@ -129,8 +131,8 @@ def _core(optimizer: Any) -> Any:
                 "after that"
             )
         return _core(optimizer.inner_optimizer)
-    is_stock = type(optimizer).__module__.startswith("keras.") and type(optimizer).__name__ in KINDS
-    if isinstance(optimizer, Engine) or is_stock:
+    is_known = is_of_keras(optimizer) and type(optimizer).__name__ in KINDS
+    if isinstance(optimizer, Engine) or is_known:
         return optimizer
     raise TypeError(
         "Argument `optimizer` must be an optimizer of keras_tfopt, or of keras.optimizers one of "
@@ -158,13 +160,6 @@ def _weights(saved: Saved, model: Any) -> list[tuple[Row, Assignment]]:
         row = Row(tensor.name, tensor.array.shape, path_of(variable))
         found.append((row, Assignment(variable, tensor.array)))
     return found
-
-
-def _set_steps(optimizer: Any, core: Any, steps: int) -> None:
-    if isinstance(core, Engine):
-        set_steps(optimizer, steps)
-        return
-    set_calls(core, steps * (core.gradient_accumulation_steps or 1))
 
 
 def _scalar_rows(saved: Saved, core: Any) -> list[Row]:

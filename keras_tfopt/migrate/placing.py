@@ -24,7 +24,7 @@ from keras_tfopt.migrate.sources import (
     target_of,
 )
 
-# Of other conventions, which have notes of their own, or without effect once there is state.
+# Arguments that have notes of their own, or that have no effect once there is state.
 _NOT_COMPARED = (
     "learning_rate",
     "weight_decay",

@@ -20,9 +20,9 @@ class Tensor:
     Attributes:
         name: What the file calls it.
         array: Its value.
-        slot: What it is of a variable, in the words of the program that wrote it; "" for a weight.
-        variable: The name of that variable; its place among the trained ones where files tell no
-            names.
+        slot: The name of the slot in the program that wrote it; "" for a weight.
+        variable: The name of the variable that it belongs to, or the place of that variable among
+            the trained ones in files without names.
     """
 
     name: str
@@ -36,15 +36,15 @@ class Saved:
     """The state of an optimizer.
 
     Attributes:
-        program: What wrote it: a key of `sources.SOURCES`.
+        program: The program that wrote it: a key of `sources.SOURCES`.
         cls: Name of the optimizer's class there; None where the file does not tell.
         tensors: The state of variables.
         steps: How many steps were done.
         learning_rate: A number, or None where there is a schedule or the file does not tell.
         arguments: What is known of the arguments of the class.
-        others: Scalars that are known and have no place here, by name.
+        others: Scalars that belong to no variable, by name.
         weights: The variables of the model, if the file has them.
-        notes: What is to be known of the file.
+        notes: Remarks on the file.
     """
 
     program: str
@@ -59,7 +59,7 @@ class Saved:
 
     @property
     def slots(self) -> list[str]:
-        """The names of what is kept for variables."""
+        """The names of the slots."""
         return list(dict.fromkeys(tensor.slot for tensor in self.tensors))
 
 

@@ -10,7 +10,7 @@ import keras
 
 from keras_tfopt import rules as tfopt
 from keras_tfopt.migrate import rules
-from keras_tfopt.migrate.kinds import KINDS
+from keras_tfopt.migrate.kinds import KINDS, is_of_keras
 from keras_tfopt.migrate.saved import FileError, Saved
 from keras_tfopt.wrappers.sgd_w import AccumulatedSteps
 
@@ -39,25 +39,20 @@ _TORCH = {"exp_avg": "m", "exp_avg_sq": "v"}
 _OUTSIDE = {"epsilon_in_root": False}
 _ADAM = Source("Adam", _same("m", "v", "vhat"))
 
+_KERAS_3 = {
+    name: Source({"AdamW": "Adam", "Lamb": "LAMB"}.get(name, name), kind.slots)
+    for name, kind in KINDS.items()
+}
+
 SOURCES: dict[str, dict[str, Source]] = {
-    "keras 3": {
-        name: Source({"AdamW": "Adam", "Lamb": "LAMB"}.get(name, name), kind.slots)
-        for name, kind in KINDS.items()
-    },
+    "keras 3": _KERAS_3,
     "keras 2": {
+        **{name: _KERAS_3[name] for name in ("RMSprop", "Adagrad", "Adadelta", "Ftrl")},
         "SGD": Source("SGD", {"m": "momentum"}),
-        "RMSprop": Source(
-            "RMSprop", {"velocity": "rms", "momentum": "momentum", "average_gradient": "mg"}
-        ),
-        "Adagrad": Source("Adagrad", _same("accumulator")),
-        "Adadelta": Source(
-            "Adadelta", {"accumulated_grad": "accum", "accumulated_delta_var": "accum_update"}
-        ),
         "Adam": _ADAM,
         "AdamW": _ADAM,
         "Adamax": Source("Adamax", {"m": "m", "u": "v"}),
         "Nadam": Source("Nadam", _MOMENTS),
-        "Ftrl": Source("Ftrl", {"accumulator": "accum", "linear": "linear"}),
         "Lion": Source("Lion", _same("m")),
     },
     "keras 2 legacy": {
@@ -69,7 +64,7 @@ SOURCES: dict[str, dict[str, Source]] = {
         "Adam": _ADAM,
         "Adamax": Source("Adamax", _MOMENTS),
         "Nadam": Source("Nadam", _MOMENTS, {"momentum_decay": 0.004}),
-        "Ftrl": Source("Ftrl", {"accumulator": "accum", "linear": "linear"}),
+        "Ftrl": _KERAS_3["Ftrl"],
     },
     "tensorflow_addons": {
         "AdaBelief": Source("AdaBelief", _same("m", "v", "vhat")),
@@ -113,12 +108,10 @@ class Target:
     Attributes:
         cls: The class; those that derive from it are targets, too.
         convert: How state is converted, by name; other state stays as it is.
-        drops: State that it does not need.
     """
 
     cls: Any
     convert: Mapping[str, Convert] = dataclasses.field(default_factory=dict)
-    drops: tuple[str, ...] = ()
 
 
 # By the name of the rule. The first class that fits counts.
@@ -160,9 +153,7 @@ CONVENTIONS = {"epsilon_in_root": True, "momentum_decay": 1.0}
 
 def class_of(core: Any) -> Any:
     """Return our class whose steps an optimizer takes, which may be one of Keras."""
-    if isinstance(core, keras.optimizers.Optimizer) and type(core).__module__.startswith("keras."):
-        return KINDS[type(core).__name__].ours
-    return type(core)
+    return KINDS[type(core).__name__].ours if is_of_keras(core) else type(core)
 
 
 def source_of(saved: Saved, core: Any) -> Source:
@@ -175,25 +166,31 @@ def source_of(saved: Saved, core: Any) -> Source:
     if saved.program == "keras_tfopt":
         cls = keras.saving.get_registered_object(saved.cls) if saved.cls else None
         source = Source(_rule_of(cls or target, what), _same(*saved.slots))
-        if _target(source, target) is None:
-            raise _other(source, target, what)
-        return source
-    known = SOURCES[saved.program]
-    if saved.program == "keras 2 legacy" and saved.cls not in known:
-        # Checkpoints tell names of optimizers alone; Addons's are of the legacy kind.
-        known = {**known, **SOURCES["tensorflow_addons"]}
-    if saved.cls in known:
+    else:
+        known = SOURCES[saved.program]
+        if saved.program == "keras 2 legacy":
+            # Checkpoints tell names of optimizers alone; Addons's are of the legacy kind.
+            known = {**known, **SOURCES["tensorflow_addons"]}
+        if saved.cls not in known:
+            return _by_slots(known, saved, target, what)
         source = known[saved.cls]
-        if _target(source, target) is None:
-            raise _other(source, target, what)
-        return source
-    fits = [s for s in known.values() if _target(s, target) and set(saved.slots) <= set(s.slots)]
-    if not fits:
+    if _target(source, target) is None:
         raise FileError(
-            f"The file has state {saved.slots} of {what}, which is none of {sorted(known)} with "
-            f"which {target.__name__} could go on"
+            f"The file has state of {what}, and the optimizer is {target.__name__}. Take one of "
+            f"{[one.cls.__name__ for one in TARGETS[source.rule]]}"
         )
-    return fits[0]
+    return source
+
+
+def _by_slots(known: Mapping[str, Source], saved: Saved, target: Any, what: str) -> Source:
+    """Return the first source that has the state of a file, and with which a class goes on."""
+    for source in known.values():
+        if _target(source, target) and set(saved.slots) <= set(source.slots):
+            return source
+    raise FileError(
+        f"The file has state {saved.slots} of {what}, which is none of {sorted(known)} with "
+        f"which {target.__name__} could go on"
+    )
 
 
 def target_of(source: Source, core: Any) -> Target:
@@ -231,10 +228,3 @@ def _rule_of(cls: Any, what: str) -> str:
             "`keras.saving.load_model` read it"
         )
     return min(found, key=lambda one: one[0])[1]
-
-
-def _other(source: Source, target: Any, what: str) -> FileError:
-    return FileError(
-        f"The file has state of {what}, and the optimizer is {target.__name__}. Take one of "
-        f"{[one.cls.__name__ for one in TARGETS[source.rule]]}"
-    )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_tfopt import rules as tfopt
 from keras_tfopt.engine import (
@@ -31,12 +30,12 @@ from keras_tfopt.engine.stock import (
 )
 from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.migrate import rules
-from keras_tfopt.migrate.kinds import DIFFERENT, KINDS
+from keras_tfopt.migrate.kinds import DIFFERENT, KINDS, is_of_keras
 
-# Options that Keras has, too.
-# Without which numbers are the same, or nearly.
+# Options that Keras has not: those without which numbers are the same, or nearly, and others.
 _OF_STATE = ("row_variables", "slot_dtype", "shard_state")
 _OURS_ALONE = ("master_weights", "maximize", "clip_unitwise", "groups")
+# Options that Keras has, too.
 _OPTIONS = [name for name in DEFAULTS if name not in (*_OF_STATE, *_OURS_ALONE, "weight_decay")]
 _SCALING = ("initial_scale", "dynamic_growth_steps")
 
@@ -118,7 +117,7 @@ def to_keras(optimizer: Any) -> Any:
         raise _refusal(optimizer, "keras.optimizers has none with this rule")
     kind = KINDS[name]
     _check_ours(optimizer)
-    given = {a: getattr(optimizer, a) for a in kind.arguments if hasattr(optimizer, a)}
+    given = _arguments_of(optimizer, name)
     changing = [a for a, value in given.items() if not isinstance(value, (bool, int, float))]
     if changing:
         raise _refusal(optimizer, f"`{changing[0]}` is not a number, as Keras wants it")
@@ -157,12 +156,16 @@ def twin(optimizer: Any) -> Any:
     name = _TO_KERAS.get(type(part)) if isinstance(part, Engine) else _name_of(part)
     if name not in KINDS:
         raise _refusal(optimizer, "keras.optimizers has none with this rule")
-    given = {a: getattr(part, a) for a in KINDS[name].arguments if hasattr(part, a)}
-    more = {"weight_decay": 0.0} if name == "AdamW" else {}
-    rate = rate_of(part)
-    return getattr(keras.optimizers, name)(
-        rate if callable(rate) else float(rate), **given, **more, **_options_of(part)
-    )
+    given = _arguments_of(part, name)
+    if name == "AdamW":
+        given["weight_decay"] = 0.0
+    return getattr(keras.optimizers, name)(rate_of(part), **given, **_options_of(part))
+
+
+def _arguments_of(optimizer: Any, name: str) -> dict[str, Any]:
+    """Return the arguments that an optimizer has of those that Keras's of this name takes."""
+    known = [a for a in KINDS[name].arguments if hasattr(optimizer, a)]
+    return {argument: getattr(optimizer, argument) for argument in known}
 
 
 def swap_optimizer(model: keras.Model) -> Any:
@@ -198,10 +201,8 @@ def swap_optimizer(model: keras.Model) -> Any:
 def _name_of(optimizer: Any) -> str:
     """Return the name in `keras.optimizers` of an optimizer's class."""
     cls = type(optimizer)
-    is_stock = isinstance(optimizer, keras.optimizers.Optimizer) and cls.__module__.startswith(
-        "keras."
-    )
-    if is_stock and cls.__name__ in (*KINDS, *DIFFERENT, "LossScaleOptimizer"):
+    known = (*KINDS, *DIFFERENT, "LossScaleOptimizer")
+    if is_of_keras(optimizer) and cls.__name__ in known:
         return cls.__name__
     if isinstance(optimizer, (Engine, WrappingEngine, LossScaleOptimizer)):
         why = "it is an optimizer of keras_tfopt already"
@@ -293,7 +294,8 @@ def _with_state(old: Any, new: Any, slots: Mapping[str, str]) -> Any:
         return new
     variables = variables_of(old)
     new.build(variables)
-    rate = rate_of(old)
+    # Keras has the learning rate inside of the momentum.
+    scale = -rate_of(old) if type(old) is tfopt.Momentum else 1
     extras = zip(extras_of(old), extras_of(new), strict=True)
     has_averages = calls_of(old) > 0  # before, those of Keras are zero
     for variable, (given, taken) in zip(variables, extras, strict=True):
@@ -303,8 +305,7 @@ def _with_state(old: Any, new: Any, slots: Mapping[str, str]) -> Any:
         there, here = slots_of(old, variable), slots_of(new, variable)
         for name, value in there.items():
             if slots.get(name) in here:
-                array = _converted(type(old), type(new), name, array_of(value), old, rate)
-                here[slots[name]].assign(array)
+                here[slots[name]].assign(scale * array_of(value))
         if isinstance(new, rules.Nadam):
             here["product"].assign(array_of(product_of_momenta(old)))
     if isinstance(old, rules.Nadam) and variables:
@@ -312,15 +313,6 @@ def _with_state(old: Any, new: Any, slots: Mapping[str, str]) -> Any:
         product_of_momenta(new).assign(product)
     set_calls(new, calls_of(old))
     return new
-
-
-def _converted(
-    old: type, new: type, name: str, array: np.ndarray, optimizer: Any, rate: Any
-) -> np.ndarray:
-    """Return a slot in the convention of the other side."""
-    if old is tfopt.Momentum and name == "momentum":
-        return -rate * array
-    return array
 
 
 def _rescaled(optimizer: Any, cls: Any, convert: Callable[[Any], Any]) -> Any:

@@ -61,17 +61,26 @@ class CosineSignDecay(Schedule):
     def __init__(self, decay_steps: int, num_periods: float = 0.5, zero_after: float | None = None):
         self.decay_steps = check_integer("decay_steps", decay_steps, 1)
         self.num_periods = check_number("num_periods", num_periods, 0, left_open=True)
-        self.zero_after = _check_zero_after(zero_after)
+        if zero_after is not None:
+            zero_after = check_number("zero_after", zero_after, 0, left_open=True)
+        self.zero_after = zero_after
 
     def __call__(self, step: Any) -> Any:
         """Return the decay after so many steps."""
         periods = self.num_periods * _done(step, self.decay_steps)  # times N
-        value = 0.5 * (1 + ops.cos(2 * math.pi * periods / self.decay_steps))
-        return _cut(value, periods, self.zero_after, self.decay_steps)
+        value = self._value(periods)
+        if self.zero_after is None:
+            return value
+        is_over = periods >= self.zero_after * self.decay_steps
+        return ops.where(is_over, ops.zeros_like(value), value)
+
+    def _value(self, periods: Any) -> Any:
+        """Return the decay after so many periods, times N."""
+        return 0.5 * (1 + ops.cos(2 * math.pi * periods / self.decay_steps))
 
 
 @register
-class RestartSignDecay(Schedule):
+class RestartSignDecay(CosineSignDecay):
     r"""Half a cosine from 1 to 0, over and over.
 
     $$ \frac{1}{2} \Bigl( 1 + \cos \frac{\pi ((P s) \bmod N)}{N} \Bigr),
@@ -96,29 +105,13 @@ class RestartSignDecay(Schedule):
     """
 
     def __init__(self, decay_steps: int, num_periods: float = 1, zero_after: float | None = None):
-        self.decay_steps = check_integer("decay_steps", decay_steps, 1)
-        self.num_periods = check_number("num_periods", num_periods, 0, left_open=True)
-        self.zero_after = _check_zero_after(zero_after)
+        super().__init__(decay_steps, num_periods, zero_after)
 
-    def __call__(self, step: Any) -> Any:
-        """Return the decay after so many steps."""
-        periods = self.num_periods * _done(step, self.decay_steps)  # times N
+    def _value(self, periods: Any) -> Any:
         within = ops.mod(periods, self.decay_steps) / self.decay_steps
-        return _cut(
-            0.5 * (1 + ops.cos(math.pi * within)), periods, self.zero_after, self.decay_steps
-        )
+        return 0.5 * (1 + ops.cos(math.pi * within))
 
 
 def _done(step: Any, decay_steps: int) -> Any:
     step = as_number(step)
     return ops.where(step < decay_steps, step, ops.full_like(step, decay_steps))
-
-
-def _cut(value: Any, periods: Any, zero_after: float | None, decay_steps: int) -> Any:
-    if zero_after is None:
-        return value
-    return ops.where(periods >= zero_after * decay_steps, ops.zeros_like(value), value)
-
-
-def _check_zero_after(value: Any) -> float | None:
-    return None if value is None else check_number("zero_after", value, 0, left_open=True)

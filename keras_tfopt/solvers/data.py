@@ -13,7 +13,7 @@ from keras_tfopt.checks import check_integer
 
 
 class Batches:
-    """What a loss is a mean over, as pairs of a size and a batch `(x, y, sample_weight)`.
+    """Iterate over the data, as pairs of a size and a batch `(x, y, sample_weight)`.
 
     Args:
         x: Arrays, in any structure; or a dataset: a `keras.utils.PyDataset`, or what can be
@@ -62,7 +62,9 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         if self._dataset is not None:
             for batch in _read(self._dataset):
-                parts = keras.utils.unpack_x_y_sample_weight(_as_tuple(batch))
+                if isinstance(batch, list):  # as PyTorch collates them
+                    batch = tuple(batch)
+                parts = keras.utils.unpack_x_y_sample_weight(batch)
                 yield _common_size(parts), self._on_device(parts)
         elif self._batch_size is not None and self.several:
             for start in range(0, self._count, self._batch_size):
@@ -100,10 +102,6 @@ def _is_dataset(x: Any) -> bool:
     return (
         len(leaves) == 1 and leaves[0] is x and not hasattr(x, "shape") and hasattr(x, "__iter__")
     )
-
-
-def _as_tuple(batch: Any) -> Any:
-    return tuple(batch) if isinstance(batch, list) else batch  # as PyTorch collates them
 
 
 def _part(arrays: Any, part: slice) -> Any:

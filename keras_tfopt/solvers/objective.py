@@ -30,11 +30,7 @@ class Objective:
 
     def value(self, x: np.ndarray) -> float:
         """Return the loss at a point, for which no gradient is computed."""
-        total, samples = 0.0, 0
-        for size, data in self._batches:
-            total += size * self._function.value(x, data)
-            samples += size
-        return total / samples
+        return self._mean(lambda data: self._function.value(x, data))
 
     def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the loss and its gradient at a point."""
@@ -52,11 +48,19 @@ class Objective:
 
     def hessian_product(self, x: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """Return the product of the matrix of second derivatives at a point with a vector."""
-        samples, sums = 0, np.zeros(x.shape, self._dtype)
+
+        def product(data: Any) -> np.ndarray:
+            return self._function.hessian_product(x, direction, data).astype(self._dtype)
+
+        return self._mean(product)
+
+    def _mean(self, function: Callable[[Any], Any]) -> Any:
+        """Return the mean of a function of a batch, in which larger batches weigh more."""
+        total, samples = 0.0, 0
         for size, data in self._batches:
-            sums += size * self._function.hessian_product(x, direction, data).astype(self._dtype)
+            total += size * function(data)
             samples += size
-        return sums / samples
+        return total / samples
 
     def hessian(self, x: np.ndarray) -> np.ndarray:
         """Return the matrix of second derivatives at a point."""

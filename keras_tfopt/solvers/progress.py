@@ -76,10 +76,10 @@ class Run:
 
     @contextlib.contextmanager
     def begun(self, first: int) -> Iterator[None]:
-        """Return a context that calls what is called at the beginning and at the end.
+        """Return the context of a run, which calls `on_train_begin` and `on_train_end`.
 
         A callback may restore weights at the beginning, and go on. In the end the model has the
-        best weights; so it has after an error, where callbacks are called no more, as in `fit`.
+        best weights, also after an error. As in `fit`, no callback is called then.
         """
         with _with_optimizer(self._model):
             self._model.stop_training = False
@@ -102,18 +102,16 @@ class Run:
                 self._progress.update(self.epoch, list(self._logs.items()), finalize=True)
             self.callbacks.on_train_end(dict(self._logs))
 
-    def value(self, x: np.ndarray) -> float:
-        """Return the loss, for solvers without gradients, or stop where it is NaN."""
-        return self._evaluated(x)[0]
+    def evaluate(self, x: np.ndarray) -> Any:
+        """Return the loss, and its gradient as well if the solver takes gradients.
 
-    def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the loss and its gradient, or stop where one is not finite."""
+        Raises:
+            Stopped: if the loss is NaN or, with gradients, anything is not finite.
+        """
         loss, gradient = self._evaluated(x)
-        assert gradient is not None
-        return loss, gradient
+        return loss if gradient is None else (loss, gradient)
 
     def _evaluated(self, x: np.ndarray) -> tuple[float, np.ndarray | None]:
-        """Return the loss, and its gradient where the solver takes gradients."""
         if not self._is_open:
             self.callbacks.on_epoch_begin(self.epoch)
             self.callbacks.on_train_batch_begin(0)

@@ -197,7 +197,7 @@ def _solve(
         return optimize.OptimizeResult(x=start, message=message, success=False, nit=0, nfev=0)
     try:
         result = optimize.minimize(
-            run.value_and_gradient if method.gradient else run.value,
+            run.evaluate,
             start,
             method=method.name,
             callback=run.iterate,

@@ -67,10 +67,12 @@ def optimizers_in(optimizer: Any) -> Sequence[Any]:
         raise ValueError(
             f"Argument `optimizer` must hold at least one optimizer. Received: {optimizer!r}"
         )
+    if len(optimizer) > 1:
+        _check_apart(optimizer)
     return optimizer
 
 
-def check_apart(optimizers: Iterable[Any]) -> None:
+def _check_apart(optimizers: Iterable[Any]) -> None:
     """Raise an error unless each optimizer is built for variables that no other one has."""
     trained: dict[int, Any] = {}
     for one in optimizers:

@@ -18,7 +18,6 @@ from keras_tfopt.legacy.checkpoints.models import variables_in
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, Stored
 from keras_tfopt.legacy.checkpoints.origin import (
     Origin,
-    check_apart,
     decay_rate,
     in_order_of_building,
     keras_optimizer,
@@ -338,8 +337,6 @@ def plans_for(
     """Return a plan for each optimizer, and the report on all of them."""
     taken: set[str] = set()
     optimizers = optimizers_in(optimizer)
-    if len(optimizers) > 1:
-        check_apart(optimizers)
     plans = [Plan(file, model, one, name_map, swapped, taken) for one in optimizers]
     for plan in plans[1:]:  # the first one fills the model
         plan.moves = [move for move in plan.moves if move.slot is not None]

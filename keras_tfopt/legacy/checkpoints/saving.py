@@ -18,7 +18,6 @@ from keras_tfopt.legacy.checkpoints.models import sync_models, variables_in
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, laid_by_name, numbered, renamed
 from keras_tfopt.legacy.checkpoints.origin import (
     Origin,
-    check_apart,
     decay_rate,
     keras_optimizer,
     optimizers_in,
@@ -98,10 +97,7 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
     variables, choices = variables_in(model)
     # The last spelling has no scope of the model, and counts layers from the start of the model.
     names = {id(v): name for v, name in zip(variables, choices[-1], strict=True)}
-    optimizers = optimizers_in(optimizer)
-    if len(optimizers) > 1:
-        check_apart(optimizers)
-    optimizers = [one for one in optimizers if one is not None]
+    optimizers = [one for one in optimizers_in(optimizer) if one is not None]
     trained: dict[int, Any] = {}  # the Keras optimizer of a variable, by the identity of that
     for one in optimizers:
         trained |= _trained_by(one, names)

@@ -19,6 +19,13 @@ lifted = tf.init_scope  # a context for making state, outside of functions that 
 value_of = tf.identity  # of an operation of `write`: the value that the variable then has
 
 
+class Variables(dict):
+    """Variables of the program, by their identity. Copies of an optimizer are for the same ones."""
+
+    def __deepcopy__(self, memo: dict) -> Variables:
+        return Variables(self)
+
+
 def native(value: Any) -> Any:
     """Return the variable of TensorFlow in one of Keras; anything else is returned as it is."""
     return value.value if isinstance(value, keras.Variable) else value

@@ -13,10 +13,12 @@ from keras_tfopt.engine.backends.tensorflow import execute
 from keras_tfopt.engine.gradients import refuse_unless_finite
 from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.moving import Kind, Update, bind_rule, over_one, rounds
+from keras_tfopt.engine.products import Powers
 from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
 from keras_tfopt.legacy.graph.all_variables import Together
 from keras_tfopt.legacy.graph.backend import (
+    Variables,
     dtype_of,
     group,
     in_a_graph,
@@ -37,7 +39,6 @@ from keras_tfopt.legacy.graph.backend import (
 )
 from keras_tfopt.legacy.graph.verbs import Verbs, check_graph
 from keras_tfopt.legacy.optimizer import Pairs
-from keras_tfopt.legacy.products import Powers
 
 # The count of steps that schedules of Keras follow.
 STEPS = "iterations"
@@ -73,6 +74,12 @@ class Facts:
 class Executor(Verbs):
     """A rule under TensorFlow 1's protocol, on reference and on resource variables.
 
+    A step is not the engine's `Pipeline`. `tf.compat.v1.train.Optimizer` has a pipeline of its own:
+    it sums repeated rows, calls the method of each variable, which subclasses and optimizers around
+    it may replace, and goes to the replicas of a strategy. Every write is an operation there, to be
+    returned and ordered. What moves a variable is the engine's: `bind_rule`, `execute` outside of
+    graphs, and `ModelStep`.
+
     State is of variables that `tf.compat.v1.train.Saver` finds, one set in each graph. The
     arithmetic runs in the data type of the variable, half precision included, as in TensorFlow 1.
 
@@ -91,7 +98,7 @@ class Executor(Verbs):
         self._now: dict[str, Any] = {}
         self._made: dict[Any, dict[str, Any]] = {}
         self._written: dict[Any, Any] = {}
-        self._with_state: dict[int, Any] = {}
+        self._with_state = Variables()
         self._fast = Cache()
         self._waiting: list[Update] = []
         self._waits_at: Any = None

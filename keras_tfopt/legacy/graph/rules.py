@@ -81,17 +81,18 @@ class RuleVerbs(ConvertingRule, OfTable):
         counter = ("global_step", None) if row.counts else self._own_count()
         if counter is None and any(hasattr(v, "get_config") for v in (rate, *changing.values())):
             counter = STEPS, "int64"
+        raised = [] if step is None else [h for h in row.renamed.values() if h in _RAISED]
         return Facts(
-            rate,
-            changing,
-            {row.renamed.get(name, name): f"{name}_power" for name in row.powers},
-            step,
-            tuple(ours for ours in row.renamed.values() if step is not None and ours in _RAISED),
-            counter,
-            row.shared,
-            row.scratch,
-            self._slots_of,
-            getattr(self, "slot_bases", {}).get,
+            learning_rate=rate,
+            changing=changing,
+            powers={row.renamed.get(name, name): f"{name}_power" for name in row.powers},
+            global_step=step,
+            raised=tuple(raised),
+            counter=counter,
+            shared=row.shared,
+            scratch=row.scratch,
+            slots=self._slots_of,
+            op_name=getattr(self, "slot_bases", {}).get,
         )
 
     def _own_count(self) -> tuple[str, str | None] | None:

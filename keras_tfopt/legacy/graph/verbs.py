@@ -16,6 +16,7 @@ from keras_tfopt.engine.building import check_pairs, tuples_of
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.graph.backend import (
+    Variables,
     dtype_of,
     in_a_graph,
     is_variable,
@@ -49,7 +50,7 @@ class Verbs(Optimizer):
     def __init__(self, name: str, use_locking: bool = False):
         OptimizerBase.__init__(self, use_locking, name)
         self._found: list[Any] = []  # variables that the last loss read
-        self._given: dict[int, Any] = {}  # variables as they came, of Keras or not
+        self._given = Variables()  # as they came, of Keras or not
 
     def _minimize(
         self,
@@ -308,11 +309,8 @@ def _graph_of(value: Any) -> Any:
     if is_variable(value):
         value = native(value)
         return value.graph if getattr(value, "_in_graph_mode", True) else None
-    graph = getattr(value, "graph", None) if tf.is_tensor(value) and _is_symbolic(value) else None
+    is_symbolic = tf.is_tensor(value) and not hasattr(value, "numpy")
+    graph = getattr(value, "graph", None) if is_symbolic else None
     while graph is not None and getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
     return None if graph is None or graph.building_function else graph
-
-
-def _is_symbolic(tensor: Any) -> bool:
-    return not hasattr(tensor, "numpy")

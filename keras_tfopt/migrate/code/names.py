@@ -17,20 +17,8 @@ _SCHEDULE = re.compile(rf"^{_KERAS}\.experimental\.(\w+)$")
 _ADDONS = re.compile(r"^tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)$")
 _TF1 = re.compile(rf"^{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)\.(\w+)$")
 
-STOCK = (
-    "SGD",
-    "RMSprop",
-    "Adagrad",
-    "Adadelta",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Nadam",
-    "Ftrl",
-    "Lion",
-    "Adafactor",
-)
-# As many arguments by position mean the same in all versions of Keras 2, and in Keras 3.
+# The optimizers of Keras 2. As many arguments by position mean the same in all of its versions, and
+# in Keras 3.
 POSITIONAL = {
     "SGD": 2,
     "RMSprop": 2,
@@ -104,7 +92,7 @@ def find(name: str, has_verbs: bool) -> Found | None:
     if (match := _SCHEDULE.match(name)) and match[1] in _SCHEDULES:
         return Found("schedule", match[1], f"keras.optimizers.schedules.{match[1]}")
     if match := _STOCK.match(name):
-        known = {stock.lower(): stock for stock in STOCK}
+        known = {stock.lower(): stock for stock in POSITIONAL}
         stock = known.get(match[3].lower())
         if stock is None or match[2].startswith(".schedules"):
             return None

@@ -1,4 +1,4 @@
-"""A program, rewritten."""
+"""Rewrite a program for Keras 3."""
 
 from __future__ import annotations
 
@@ -96,12 +96,11 @@ class _Rewriter(cst.CSTTransformer):
             for alias in node.names:
                 name, asname = alias.evaluated_name, alias.evaluated_alias
                 self._imports.append((module, name, asname, asname or name))
-        elif node.module is not None and self._looks_known(_dotted(node.module)):
-            self._tell(node, "`import *` hides which names are used: import them one by one")
+        elif node.module is not None:
+            names = [f"{_dotted(node.module)}.{n}" for n in ("SGD", "LAMB", "AdamOptimizer")]
+            if any(find(name, self.has_verbs) for name in names):
+                self._tell(node, "`import *` hides which names are used: import them one by one")
         return False
-
-    def _looks_known(self, module: str) -> bool:
-        return any(find(f"{module}.{n}", self.has_verbs) for n in ("SGD", "LAMB", "AdamOptimizer"))
 
     # ---- Names ----------------------------------------------------------------------------------
 

@@ -9,15 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from keras_tfopt.migrate.saved import FileError, Saved, Tensor
+from keras_tfopt.migrate.sources import SOURCES
 
-_FIELDS = ("mu", "nu", "trace", "sum_of_squares")
-_CLASSES = {
-    frozenset({"mu", "nu"}): "adam",
-    frozenset({"mu"}): "lion",
-    frozenset({"trace"}): "sgd",
-    frozenset({"sum_of_squares"}): "adagrad",
-    frozenset({"nu"}): "rmsprop",
-}
+_OPTAX = SOURCES["optax"]
+_FIELDS = tuple(dict.fromkeys(field for source in _OPTAX.values() for field in source.slots))
+# The optimizers, by the fields of their states.
+_CLASSES = {frozenset(source.slots): name for name, source in _OPTAX.items()}
 
 
 def read(path: Path) -> Saved:

@@ -48,7 +48,10 @@ def _state(file: Any, path: Path) -> Saved:
             "saved, or was saved with `include_optimizer=False`"
         )
     if version.startswith("3"):
-        return keras3.from_legacy(file["optimizer_weights"], cls, config, path)
+        raise FileError(
+            f"{path} is an .h5 file that Keras 3 wrote, which does not say which state is whose. "
+            "Load it with Keras 3, and save it as .keras"
+        )
     group = file["optimizer_weights"]
     names = [_text(name) for name in group.attrs["weight_names"]]
     arrays = {name.removesuffix(":0"): np.array(group[name]) for name in names}
@@ -78,8 +81,8 @@ def sorted_out(
 ) -> Saved:
     """Return the state whose tensors have these names.
 
-    They are those of the newer class, `Adam/m/dense/kernel`, or of the legacy one,
-    `Adam/dense/kernel/m`. A program of both is TensorFlow Addons, as the latter.
+    Newer classes of Keras 2 write `Adam/m/dense/kernel`. Legacy ones write `Adam/dense/kernel/m`,
+    and so do those of TensorFlow Addons.
     """
     is_new = any(name.split("/")[-1] in ("iteration", "learning_rate") for name in arrays)
     steps, rate, others, tensors = None, number(config.get("learning_rate")), {}, []

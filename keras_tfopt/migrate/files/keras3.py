@@ -58,14 +58,6 @@ def _state(
     return _positions(arrays, cls, arguments, path, optimizer, variables, notes)
 
 
-def from_legacy(group: Any, cls: str | None, config: dict[str, Any], path: Path) -> Saved:
-    """Raise an error for an .h5 of Keras 3, which names no state."""
-    raise FileError(
-        f"{path} is an .h5 file that Keras 3 wrote, which does not say which state is whose. Load "
-        "it with Keras 3, and save it as .keras"
-    )
-
-
 def _ours(
     store: dict[str, np.ndarray],
     cls: str | None,

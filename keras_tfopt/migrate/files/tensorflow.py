@@ -40,6 +40,7 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
     try:
         reader = tf.train.load_checkpoint(str(path))
         known = reader.get_variable_to_shape_map()
+        names = _full_names(reader) if _GRAPH in known else {}
     except Exception as error:
         raise FileError(f"{path} is damaged or not complete: {error}") from error
     if _GRAPH not in known:
@@ -47,10 +48,6 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
             f"{path} was written by `tf.train.Saver` of TensorFlow 1: "
             "keras_tfopt.legacy.load_checkpoint reads it"
         )
-    try:
-        names = _full_names(reader)
-    except Exception as error:
-        raise FileError(f"{path} is damaged or not complete: {error}") from error
     keys = [key.removesuffix(_VALUE) for key in known if key.endswith(_VALUE)]
     keys = [key for key in names if key in set(keys)]  # in the order of the objects
 
@@ -61,10 +58,8 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
             raise FileError(f"{path} is damaged: {key!r} cannot be read: {error}") from error
 
     owner = _owner(keys, name, path)
-    others = {}
-    tensors = []
-    arrays: dict[str, np.ndarray] = {}
-    weights = []
+    others, arrays = {}, {}
+    tensors, weights = [], []
     for key in keys:
         slot, new = _SLOT.match(key), _NEW.match(key)
         if slot and slot[2] == owner:

@@ -1,4 +1,4 @@
-"""Products of decay rates over all steps: what TensorFlow 1 takes for `beta**step`."""
+"""Products of hyperparameters over all steps, which TensorFlow 1 takes for `beta**step`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import constant
+from keras_tfopt.engine.conversion import Saved
 from keras_tfopt.engine.hyperparameters import scalar
-from keras_tfopt.engine.options import current
+from keras_tfopt.engine.options import changes, current
+from keras_tfopt.engine.state import HYPERPARAMETER
+
+POWER = "_power"  # after the name of a hyperparameter: the role of its product in saved state
 
 
 class Powers:
@@ -43,11 +48,15 @@ class Products:
         self._names = tuple(names)
         self.variables: dict[str, Any] = {}
 
+    def roles(self, optimizer: Any) -> tuple[str, ...]:
+        """Return what the products are called in saved state, before they are created."""
+        return tuple(f"{n}{POWER}" for n in self._names if changes(getattr(optimizer, n)))
+
     def create(self, optimizer: Any, dtype: str) -> None:
         """Create the variables while an optimizer is being built."""
         for name in self._names:
             if name in optimizer._changing:
-                role = f"{name}_power"
+                role = f"{name}{POWER}"
                 made = optimizer.add_variable((), constant(math.nan), dtype, name=role)
                 self.variables[name] = optimizer._state.other[role] = made
 
@@ -79,3 +88,20 @@ def keep_powers(optimizer: Any, names: Iterable[str]) -> None:
     To be called before it is built. Otherwise `beta**step` is of the value in that step alone.
     """
     optimizer.powers = Products(names)
+
+
+def recall(optimizer: Any, saved: Saved) -> None:
+    """Prepare an optimizer that a configuration has described for the state that was saved with it.
+
+    A configuration has numbers for hyperparameters that are variables, and nothing of products.
+    """
+    arrays = dict(zip(saved.roles, saved.arrays, strict=True))
+    hyperparameters = optimizer.hyperparameters()
+    for name, value in hyperparameters.items():
+        array = arrays.get(HYPERPARAMETER + name)
+        if array is not None and array.shape == () and isinstance(value, float):
+            variable = keras.Variable(array, trainable=False, dtype=array.dtype.name, name=name)
+            setattr(optimizer, name, variable)
+    kept = [name for name in hyperparameters if f"{name}{POWER}" in arrays]
+    if kept:
+        keep_powers(optimizer, kept)
