@@ -121,16 +121,17 @@ def test_what_is_set_after_loading_stays(tmp_path):
     assert same(rest, everything(again)[len(model.trainable_variables) + 2 :])
 
 
-def test_float64_state_waits_without_being_rounded():
-    first = Runner(keras_tfopt.Momentum(0.1), {"kernel": np.ones(3)}, dtype="float64")
+@pytest.mark.parametrize("rate", (0.1, 1.0))  # the latter equals the count of steps
+def test_float64_state_waits_without_being_rounded(rate):
+    first = Runner(keras_tfopt.Momentum(rate), {"kernel": np.ones(3)}, dtype="float64")
     first.step({"kernel": np.full(3, 0.1)})
     store = {}
     first.optimizer.save_own_variables(store)
-    again = keras_tfopt.Momentum(0.1)
+    again = keras_tfopt.Momentum(rate)
     again.load_own_variables(store)
     second = Runner(again, first.values, dtype="float64")
     assert same(first.snapshot(), second.snapshot())
-    assert float(to_numpy(again.learning_rate)) == 0.1
+    assert float(to_numpy(again.learning_rate)) == rate
 
 
 @pytest.mark.filterwarnings("error:Skipping")

@@ -314,7 +314,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         )
         self._untrack_variable(old)
         # State is saved by position: the learning rate stays where Keras has it.
-        self._variables.insert(1, self._variables.pop(self._variables.index(new)))
+        self._variables.insert(1, self._variables.pop())  # the new one: the last one
         self._learning_rate = new
 
     def _told(self) -> dict[int, str]:
