@@ -1,0 +1,54 @@
+"""Training on two devices with slots in fewer bytes gives what training on one device gives."""
+
+import pytest
+
+from tests.programs import AS_USERS, output_of
+
+PROGRAM = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import contextlib, keras, keras_tfopt, numpy as np
+scope = contextlib.nullcontext
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
+rng = np.random.default_rng(0)
+x, y = (rng.normal(size=(64, n)).astype("float32") for n in (96, 64))
+
+def train(dtype):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((96,)), keras.layers.Dense(64)])
+    optimizer = keras_tfopt.Adam(0.01, slot_dtype=dtype)
+    model.compile(optimizer, "mse")
+    model.fit(x, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
+    kernel = model.weights[0]
+    assert kernel.shape == (96, 64)
+    slots = [keras.ops.convert_to_numpy(optimizer.slot(kernel, name)) for name in ("m", "v")]
+    return keras.ops.convert_to_numpy(kernel), *(slot.astype("float32") for slot in slots)
+
+one = {dtype: train(dtype) for dtype in ("float32", "bfloat16", "int8")}
+if keras.backend.backend() == "jax":
+    devices = keras.distribution.list_devices()
+    assert len(devices) == 2
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+with scope():
+    two = {dtype: train(dtype) for dtype in ("bfloat16", "int8")}
+
+def distance(some, others):
+    return [np.mean(np.abs(a - b)) / np.mean(np.abs(b)) for a, b in zip(some, others)]
+
+for dtype in two:
+    # Sums over devices are rounded in another order. A value at the border of two codes, or of
+    # rounding up and down, then takes the other; there are few of these.
+    near, far = distance(two[dtype], one[dtype]), distance(one["float32"], one[dtype])
+    assert all(a < 0.01 * b for a, b in zip(near, far)), (dtype, near, far)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax", reason="Keras spreads no training on PyTorch by itself")
+def test_training_on_two_devices_is_that_on_one():
+    """The assertions of a program that trains on one device and on two hold."""
+    output_of("-c", PROGRAM, **AS_USERS)
