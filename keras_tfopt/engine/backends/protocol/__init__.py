@@ -2,7 +2,8 @@
 
 The packages `jax`, `tensorflow` and `torch` are such backends; each function is a function of the
 package, so there is no `self` there. Only here are they described: in `values.py` those for values
-and variables, in `steps.py` those that run steps. `defaults.py` has those that several share.
+and variables, in `steps.py` those that run steps. A backend has the functions of `defaults.py`
+where it has none of its own.
 
 "Eagerly" means: where values are known. In compiled code, which JAX and `tf.function` trace, only
 shapes and dtypes are known. A step of PyTorch is always taken eagerly; it calls compiled functions.
