@@ -221,12 +221,10 @@ class Mover:
         Each place comes once: it may be that of a variable which is listed twice.
         """
         named = {p for g, p in zip(grads, places, strict=True) if gradients.is_named(g)}
-        means, masks = [], []
+        steps, means, masks = self.optimizer.gradient_accumulation_steps, [], []
         for place in dict.fromkeys(places):
             entry = self.optimizer._state.entries[place]
-            means.append(
-                backend.read(entry.accumulator) / self.optimizer.gradient_accumulation_steps
-            )
+            means.append(backend.read(entry.accumulator) / steps)
             kept = entry.touched_rows if place in named else None
             masks.append(None if kept is None else backend.read(kept))
         return means, masks
@@ -274,8 +272,7 @@ class Mover:
         """Begin sums anew."""
         entries = self.optimizer.entries_here()
         sums = [s for e in entries for s in (e.accumulator, e.touched_rows) if s is not None]
-        zeros = [(s, None, ops.zeros(s.shape, s.dtype)) for s in sums]
-        backend.commit(zeros)
+        backend.commit([(s, None, ops.zeros(s.shape, s.dtype)) for s in sums])
 
     def count(self, last: Any) -> None:
         """Count a micro-step as done, which was the last of its step if `last` says so."""

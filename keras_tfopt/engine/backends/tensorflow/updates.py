@@ -15,7 +15,6 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     commit,
     native,
     norm,
-    read,
     replicas,
     take,
 )
@@ -106,7 +105,7 @@ def run_in_place(
     # Variables with a copy on each of several devices are not for XLA.
     spread = any(isinstance(native(v), tf.distribute.DistributedValues) for v in variables)
     if in_plain.get() or spread:
-        result, writes = function([read(v) for v in variables], inputs)
+        result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
         commit([(variables[n], indices, value) for n, indices, value in writes])
         return result
     if key not in engine._fast:
@@ -119,7 +118,7 @@ def run_in_place(
 
 def _in_place(function: Callable) -> Callable:
     def run(variables: list[Any], inputs: Any) -> Any:
-        result, writes = function([read(v) for v in variables], inputs)
+        result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
         later = {}
         for n, indices, value in writes:
             if indices is None:
@@ -147,7 +146,7 @@ def _run_whole(
     call, shared = group[0].call, None
     if in_plain.get() or not engine.fused:
         for update in group:
-            x, *slots = map(read, (update.variable, *update.slots))
+            x, *slots = map(tf.convert_to_tensor, (update.variable, *update.slots))
             known = update.scalars_in(scalars)
             x, slots = call(update.gradient, x, slots, known, update.mask)
             commit(update.writes([x, *slots]))
@@ -176,7 +175,7 @@ def _run_whole(
     for update in group:
         # Outside of XLA, which sums in order and on one core.
         both = (update.gradient, update.variable) if engine.flat else ()
-        norms = [norm(read(v)) for v in both]
+        norms = [norm(tf.convert_to_tensor(v)) for v in both]
         own = {name: update.scalars_in(scalars)[name] for name in by_rate}
         given.append((update.gradient, update.mask, norms, own))
     if shared is not None:
@@ -201,7 +200,8 @@ def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tupl
         indices = tf.where(touched)[:, 0]
         g = tf.gather(update.gradient, indices)
     old = [
-        take(v, indices) if by_row else read(v) for v, by_row in zip(variables, cut, strict=True)
+        take(v, indices) if by_row else tf.convert_to_tensor(v)
+        for v, by_row in zip(variables, cut, strict=True)
     ]
     x, slots = update.call(g, old[0], old[1:], scalars)
     new = [x, *slots]
