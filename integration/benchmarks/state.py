@@ -4,6 +4,9 @@ Steps of all contenders take turns in one process. The memory of each is measure
 its own: by how much that grows at most, without weights and gradients. This is the state and what
 a step needs while it runs, such as slots that are decoded. On JAX the programs that XLA has
 compiled are left out; TensorFlow does not tell them apart.
+
+On PyTorch, with torchao installed (`pip install --no-deps torchao==0.18.0`), its AdamW8bit is a
+contender: the same blocks of 256 values and the same table of codes.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import importlib.util
 import json
 import math
 import statistics
@@ -38,7 +42,21 @@ CONTENDERS: dict[str, Callable[[], Any]] = {
     for dtype in ("float32", "bfloat16", "int8")
 }
 CONTENDERS[STOCK] = lambda: keras.optimizers.Adam(contenders.LEARNING_RATE)
+TORCHAO = "torchao.optim.AdamW8bit"
 SHAPES = ("one of 20M", "transformer")  # of WORK
+
+
+def of_torchao(shapes: Shapes) -> Callable[[], None]:
+    """A step of torchao's AdamW8bit, which is compiled by torch.compile."""
+    import torch
+    from torchao.optim import AdamW8bit
+
+    parameters = []
+    for x, g in zip(contenders.start(shapes), contenders.gradients(shapes), strict=True):
+        parameters.append(torch.nn.Parameter(torch.from_numpy(x)))
+        parameters[-1].grad = torch.from_numpy(g)
+    optimizer = AdamW8bit(parameters, lr=contenders.LEARNING_RATE, weight_decay=0.0)
+    return lambda: optimizer.step() and None
 
 
 def parameters_of(shapes: Shapes) -> int:
@@ -102,6 +120,8 @@ def memory_elsewhere(name: str, work: str) -> dict[str, float]:
 def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
     """Return a row for each contender."""
     steps = {name: contenders.of_keras(make, shapes) for name, make in CONTENDERS.items()}
+    if contenders.BACKEND == "torch" and importlib.util.find_spec("torchao") is not None:
+        steps[TORCHAO] = of_torchao(shapes)
     times = rounds_of(steps, budget)
     return [
         {
@@ -112,7 +132,7 @@ def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
             "milliseconds": round(statistics.median(times[name]), 3),
             "ratio_to_float32": ratio(times, name, "float32"),
         }
-        for name in CONTENDERS
+        for name in steps
     ]
 
 
@@ -125,7 +145,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             r["slots"],
             f"{r['milliseconds']:.2f}",
             "1" if r["slots"] == "float32" else shown(r["ratio_to_float32"]),
-            f"{r['bytes_per_parameter']:.2f}",
+            f"{r['bytes_per_parameter']:.2f}" if "bytes_per_parameter" in r else "",
             f"{r['megabytes']:.0f}" if "megabytes" in r else "",
         ]
         for r in rows
@@ -146,7 +166,8 @@ def main() -> None:
     rows = []
     for work in options.work:
         for row in measure(work, WORK[work](), options.budget):
-            rows.append(row | memory_elsewhere(row["slots"], work))
+            is_ours = row["slots"] in CONTENDERS
+            rows.append(row | memory_elsewhere(row["slots"], work) if is_ours else row)
             print(json.dumps(rows[-1]), flush=True)
         gc.collect()
     measured = {}
