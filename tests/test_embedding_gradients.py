@@ -55,6 +55,26 @@ def test_out_of_range_in_compiled_steps():
 # ---- The gradient itself -------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="other backends raise an error, or clip")
+@pytest.mark.parametrize("trains", [False, True])
+def test_rows_out_of_range_are_nan_in_compiled_lookups(trains):
+    import jax
+
+    table = make_variable("embeddings", np.ones((VOCABULARY, WIDTH)))
+    ids = np.array([-VOCABULARY - 1, -VOCABULARY, -1, 0, VOCABULARY - 1, VOCABULARY], "int32")
+
+    def sums(value, ids):
+        with keras.StatelessScope(state_mapping=[(table, value)]):
+            rows = keras.ops.sum(look_up(table, ids), axis=1)
+        return keras.ops.sum(rows), rows
+
+    if trains:
+        (_, rows), _ = jax.jit(jax.value_and_grad(sums, has_aux=True))(table.value, ids)
+    else:
+        _, rows = jax.jit(sums)(table.value, ids)
+    assert np.isnan(to_numpy(rows)).tolist() == [True, False, False, False, False, True]
+
+
 def test_notes_on_gradients_are_forgotten():
     if BACKEND != "jax":
         pytest.skip("only JAX keeps notes")

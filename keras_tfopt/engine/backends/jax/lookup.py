@@ -59,12 +59,12 @@ def _forward(shards: Any, table: Any, ids: Any) -> Any:
 
 
 def _taken(shards: Any, table: Any, ids: Any) -> tuple[Any, Any]:
-    """Return rows of a table, and their ids counted from the first."""
-    ids = jnp.where(ids < 0, ids + table.shape[0], ids)
+    """Return rows of a table, NaN for ids out of range, and the ids counted from the first row."""
+    counted = jnp.where(ids < 0, ids + table.shape[0], ids)
     if shards is None:
-        return jnp.take(table, ids, axis=0), ids
-    ids = shards.everywhere(ids)
-    return shards.take(table, ids), ids
+        return jnp.take(table, ids, axis=0), counted  # it would count negative ids once more
+    counted = shards.everywhere(counted)
+    return shards.take(table, counted), counted
 
 
 def _backward(shards: Any, ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, None]:
