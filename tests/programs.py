@@ -29,3 +29,27 @@ def output_of(*arguments, **options):
     done = run(*arguments, **options)
     assert done.returncode == 0, f"{arguments}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
+
+
+# ---- Parts of programs that train on one device, then on two ------------------------------------
+
+TWO_DEVICES = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import contextlib, keras, keras_tfopt, numpy as np
+scope = contextlib.nullcontext
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
+"""
+"""Begins such a program. On TensorFlow, `scope()` is that of a strategy over both devices."""
+
+SPREAD = """
+if keras.backend.backend() == "jax":
+    devices = keras.distribution.list_devices()
+    assert len(devices) == 2
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+"""
+"""What comes between the trainings: on JAX, the second one is data parallel."""

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 from tests.compare import same
-from tests.programs import AS_USERS, output_of
+from tests.programs import AS_USERS, SPREAD, TWO_DEVICES, output_of
 from tests.stepping import BACKEND, several_only, to_numpy
 
 RNG = np.random.default_rng(0)
@@ -340,16 +340,7 @@ def test_averages_are_put_in_once():
 
 # Several devices
 
-PROGRAM = """
-import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-import contextlib, keras, keras_tfopt, numpy as np
-scope = contextlib.nullcontext
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
+TRAINING = """
 rng = np.random.default_rng(0)
 x, y = (rng.normal(size=(16, n)).astype("float32") for n in (4, 2))
 
@@ -367,10 +358,8 @@ def train(average):
     return history["val_loss"], weights, inside
 
 one = train(True)
-if keras.backend.backend() == "jax":
-    devices = keras.distribution.list_devices()
-    assert len(devices) == 2
-    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+"""
+COMPARISON = """
 with scope():
     two, plain = train(True), train(False)
 for a, b in zip(one, two):
@@ -379,6 +368,7 @@ for a, b in zip(one, two):
 assert all(map(np.array_equal, two[1], plain[1])), "training was disturbed"
 assert two[0] != plain[0]
 """
+PROGRAM = TWO_DEVICES + TRAINING + SPREAD + COMPARISON
 
 
 @pytest.mark.slow

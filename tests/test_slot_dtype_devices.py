@@ -2,18 +2,9 @@
 
 import pytest
 
-from tests.programs import AS_USERS, output_of
+from tests.programs import AS_USERS, SPREAD, TWO_DEVICES, output_of
 
-PROGRAM = """
-import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-import contextlib, keras, keras_tfopt, numpy as np
-scope = contextlib.nullcontext
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
+TRAINING = """
 rng = np.random.default_rng(0)
 x, y = (rng.normal(size=(64, n)).astype("float32") for n in (96, 64))
 
@@ -29,10 +20,8 @@ def train(dtype):
     return keras.ops.convert_to_numpy(kernel), *(slot.astype("float32") for slot in slots)
 
 one = {dtype: train(dtype) for dtype in ("float32", "bfloat16", "int8")}
-if keras.backend.backend() == "jax":
-    devices = keras.distribution.list_devices()
-    assert len(devices) == 2
-    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+"""
+COMPARISON = """
 with scope():
     two = {dtype: train(dtype) for dtype in ("bfloat16", "int8")}
 
@@ -45,6 +34,7 @@ for dtype in two:
     near, far = distance(two[dtype], one[dtype]), distance(one["float32"], one[dtype])
     assert all(a < 0.01 * b for a, b in zip(near, far)), (dtype, near, far)
 """
+PROGRAM = TWO_DEVICES + TRAINING + SPREAD + COMPARISON
 
 
 @pytest.mark.slow
