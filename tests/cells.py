@@ -53,9 +53,9 @@ def spread(*values):
     return pytest.param(*values, marks=pytest.mark.spread)
 
 
-def exhaustive(*values, id=None):
+def exhaustive(*values):
     """Return parameters with which a test runs in exhaustive runs only."""
-    return pytest.param(*values, id=id, marks=pytest.mark.exhaustive)
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def pick(options, *words):

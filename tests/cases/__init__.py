@@ -9,7 +9,6 @@ import keras
 import pytest
 
 from tests.cases import addons, modern, over_workers, rules, second_order, wrappers
-from tests.cells import exhaustive
 from tests.stepping import MODES
 
 RULES = (*rules.CASES, *addons.CASES, *modern.CASES, *second_order.CASES)
@@ -30,15 +29,10 @@ def every_case(*names):
     return pytest.mark.parametrize(names, params)
 
 
-def main_variant_in_all_modes(others, usual=MODES):
-    """Parametrize over all modes for the main variant, and over `others` for the other variants.
-
-    Modes of the main variant that are not `usual` are for exhaustive runs.
-    """
+def main_variant_in_all_modes(others):
+    """Parametrize over all modes for the main variant, and over `others` for the other variants."""
     params = [
-        (exhaustive if mode not in usual else pytest.param)(
-            case, variant, mode, id=f"{case.name}-{variant}-{mode}"
-        )
+        pytest.param(case, variant, mode, id=f"{case.name}-{variant}-{mode}")
         for case in CASES
         for variant in case.variants
         for mode in (MODES if variant == case.main else others)
