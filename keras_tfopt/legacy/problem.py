@@ -1,4 +1,4 @@
-"""A loss and constraints as functions of one vector, in eager code."""
+"""Evaluate a loss and constraints as functions of one vector, in eager code."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.engine import backend
+from keras_tfopt.engine import backend, dtype_of
 from keras_tfopt.legacy.loss_gradients import checked_loss, gradients_of_loss
 from keras_tfopt.solvers.flat import FlatFunction, Flattening
 from keras_tfopt.trainer import dense
 
 
 class EagerProblem:
-    """Functions of variables that are evaluated where the variables are.
+    """A loss and constraints, functions without arguments, seen as functions of one vector.
 
     Attributes:
-        variables: The variables that make up the vector.
+        variables: The variables whose values make up the vector.
         shapes: Their shapes.
-        places: The places of the equalities, and of the inequalities, among the functions.
+        places: The positions of the equalities and of the inequalities among the functions.
     """
 
     def __init__(self, loss: Any, var_list: Any, equalities: list[Any], inequalities: list[Any]):
@@ -46,7 +46,7 @@ class EagerProblem:
         self.places = range(1, first), range(first, len(self._functions))
 
     def at(self, session: Any, feed_dict: Any, fetches: list[Any]) -> EagerProblem:
-        """Return the problem, or raise an error for what only graphs have."""
+        """Return the problem itself, or raise an error for a session or values to feed."""
         if session is not None or feed_dict:
             raise ValueError(
                 "Arguments `session` and `feed_dict` must be None in eager code. Received: "
@@ -62,15 +62,14 @@ class EagerProblem:
         return self
 
     def read(self) -> np.ndarray:
-        """Return the vector of the values now."""
+        """Return the current values of the variables as one vector."""
         arrays = [np.ravel(ops.convert_to_numpy(variable)) for variable in self.variables]
         return np.concatenate(arrays)
 
     def assign(self, x: np.ndarray) -> None:
-        """Give the variables the values of a vector."""
+        """Assign the values of a vector to the variables."""
         for variable, value in zip(self.variables, self._flattening.pieces(x), strict=True):
-            dtype = keras.backend.standardize_dtype(variable.dtype)
-            variable.assign(ops.convert_to_tensor(value, dtype))
+            variable.assign(ops.convert_to_tensor(value, dtype_of(variable)))
 
     def evaluate(self, x: np.ndarray, place: int) -> tuple[Any, np.ndarray]:
         """Return the value of a function at a point, and its gradient."""

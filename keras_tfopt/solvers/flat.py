@@ -7,24 +7,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.engine import backend
+from keras_tfopt.engine import backend, dtype_of
 from keras_tfopt.engine.scopes import Given
-
-
-def widest(dtypes: Sequence[str]) -> str:
-    """Return "float64" if it is among the dtypes, else "float32".
-
-    `keras.backend.result_type` knows no float64 but on TensorFlow.
-    """
-    return "float64" if "float64" in dtypes else "float32"
+from keras_tfopt.engine.state import widest
 
 
 class Flattening:
-    """The order in which variables are the parts of one vector.
+    """The order in which variables are joined to one vector.
 
     Attributes:
         size: How many numbers the vector has.
@@ -34,19 +26,19 @@ class Flattening:
     def __init__(self, variables: Sequence[Any]):
         self.variables = list(variables)
         self.shapes = [tuple(variable.shape) for variable in self.variables]
-        self.dtypes = [keras.backend.standardize_dtype(v.dtype) for v in self.variables]
+        self.dtypes = [dtype_of(variable) for variable in self.variables]
         self.dtype = widest(self.dtypes)
         sizes = [math.prod(shape) for shape in self.shapes]
         self.ends = np.cumsum(sizes).tolist()
         self.size = sum(sizes)
 
     def join(self, values: Sequence[Any]) -> Any:
-        """Return the vector of a tensor for each variable."""
+        """Join a tensor for each variable to a vector."""
         parts = [ops.cast(ops.reshape(value, (-1,)), self.dtype) for value in values]
         return parts[0] if len(parts) == 1 else ops.concatenate(parts)
 
     def split(self, vector: Any) -> list[Any]:
-        """Return the tensor of each variable."""
+        """Split a vector into a tensor for each variable."""
         parts = ops.split(vector, self.ends[:-1]) if len(self.shapes) > 1 else [vector]
         return [
             ops.cast(ops.reshape(part, shape), dtype)
@@ -54,28 +46,28 @@ class Flattening:
         ]
 
     def read(self, dtype: str) -> np.ndarray:
-        """Return the values that the variables have now, in a vector of NumPy."""
+        """Return the current values of the variables as a NumPy vector."""
         arrays = [ops.convert_to_numpy(variable.value) for variable in self.variables]
         return np.concatenate([np.asarray(array, dtype).ravel() for array in arrays])
 
     def assign(self, vector: np.ndarray) -> None:
-        """Give the variables the values of a vector of NumPy."""
+        """Assign the values of a NumPy vector to the variables."""
         for variable, value in zip(self.variables, self.pieces(vector), strict=True):
             variable.assign(ops.convert_to_tensor(value, self.dtype))
 
     def pieces(self, vector: np.ndarray) -> list[np.ndarray]:
-        """Return the array of each variable."""
+        """Split a NumPy vector into an array for each variable."""
         parts = np.split(vector, self.ends[:-1])
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def value(self, function: Callable[[], Any], vector: Any) -> Any:
-        """Return what a function gives when the variables are a vector. Nothing is assigned."""
+        """Return the value of a function of the variables at a vector. Nothing is assigned."""
         return self._at(function, self.split(vector))
 
     def value_and_gradient(
         self, function: Callable[[], Any], vector: Any, differentiable: bool = False
     ) -> tuple[Any, Any]:
-        """Return what a function gives when the variables are a vector, and its gradient.
+        """Return the value and the gradient of a function of the variables at a vector.
 
         Nothing is assigned. What the function itself assigns to variables is dropped.
 

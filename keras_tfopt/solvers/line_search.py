@@ -8,10 +8,10 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
-from keras_tfopt.engine import backend
+from keras_tfopt.engine import backend, dtype_of
 from keras_tfopt.engine.scopes import Given
+from keras_tfopt.engine.state import widest
 from keras_tfopt.rule import register
-from keras_tfopt.solvers.flat import widest
 from keras_tfopt.trainer import Trainer, dense
 
 
@@ -100,7 +100,7 @@ class LineSearch(Trainer):
 
     def _settle(self, before: Any, after: Any, data: Any, known: Any) -> list[Any]:
         variables = self.trainable_variables
-        dtype = widest([keras.backend.standardize_dtype(v.dtype) for v in variables])
+        dtype = widest([dtype_of(variable) for variable in variables])
         start = [ops.cast(x, dtype) for x in before]
         directions = [ops.cast(y, dtype) - x for x, y in zip(start, after, strict=True)]
         loss, grads = known
@@ -141,8 +141,8 @@ def search(
     """
     zero, one = ops.zeros_like(first), ops.ones_like(first)
 
-    # An interval from `low`, the best length with enough decrease, to `high`; until a `high` is
-    # known, it is open. Each of both has a length, a value and a slope.
+    # The interval goes from `low`, the best length with enough decrease, to `high`. It is open
+    # until `high` is known. Each end is a length with its value and its slope.
     def unfinished(count: Any, done: Any, closed: Any, a: Any, low: Any, high: Any) -> Any:
         return ops.logical_and(ops.logical_not(done), count < evaluations)
 

@@ -1,4 +1,4 @@
-"""What the methods of `scipy.optimize.minimize` need and can do."""
+"""The methods of `scipy.optimize.minimize`: what they need and what they take."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check_options(method: Method, options: Any) -> dict[str, Any]:
         raise TypeError(f"Argument `options` must be a dictionary. Received: {options!r}")
     options = dict(options or {})
     optimize = scipy_optimize()
-    quiet = {name: False for name in ("disp",) if name in options}
+    quiet = {"disp": False} if "disp" in options else {}
     derivatives: dict[str, Any] = {"jac": lambda x: 2 * x} if method.gradient else {}
     if method.hessian:
         derivatives["hess"] = lambda x: [[2.0]]

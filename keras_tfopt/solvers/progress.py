@@ -1,4 +1,4 @@
-"""A run of a solver as callbacks of Keras see it: each iteration is an epoch of one step."""
+"""The run of a solver as Keras callbacks see it: each iteration is an epoch of one step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Run:
         callbacks: List of callbacks, or None.
         verbose: 0, 1 or 2.
         gradient: Whether the solver takes gradients.
-        keep_last: Whether the last iterate counts as the best, as where there are constraints.
+        keep_last: Whether the last iterate counts as the best, which it does with constraints.
         iterations: The largest number of iterations, or None.
     """
 
@@ -78,8 +78,9 @@ class Run:
     def begun(self, first: int) -> Iterator[None]:
         """Return the context of a run, which calls `on_train_begin` and `on_train_end`.
 
-        A callback may restore weights at the beginning, and go on. In the end the model has the
-        best weights, also after an error. As in `fit`, no callback is called then.
+        A callback may restore weights and the number of the epoch at the beginning. At the end the
+        model has the best weights, even after an error. After an error no callback is called, as in
+        `fit`.
         """
         with _with_optimizer(self._model):
             self._model.stop_training = False
@@ -132,7 +133,7 @@ class Run:
         return loss, gradient
 
     def iterate(self, x: np.ndarray, *_: Any) -> None:
-        """Note the end of an iteration, and call callbacks."""
+        """End an iteration, and call the callbacks."""
         loss, gradient = self._at(x)
         self.consider(x, loss)
         self._flattening.assign(x)
@@ -156,7 +157,7 @@ class Run:
             self.best, self.best_loss = x.copy(), loss
 
     def _at(self, x: np.ndarray) -> tuple[float, np.ndarray | None]:
-        """Return the loss and its gradient at an iterate, which mostly is the last evaluation."""
+        """Return the loss and its gradient at an iterate, usually from the last evaluation."""
         if self._last is None or not np.array_equal(self._last[0], x):
             self._evaluated(x)
         assert self._last is not None

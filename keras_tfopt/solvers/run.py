@@ -8,8 +8,10 @@ import keras
 import numpy as np
 
 from keras_tfopt.checks import check_integer, check_number
+from keras_tfopt.engine import dtype_of
+from keras_tfopt.engine.state import widest
 from keras_tfopt.solvers.data import Batches
-from keras_tfopt.solvers.flat import Flattening, widest
+from keras_tfopt.solvers.flat import Flattening
 from keras_tfopt.solvers.methods import (
     Method,
     check_method,
@@ -19,7 +21,7 @@ from keras_tfopt.solvers.methods import (
 )
 from keras_tfopt.solvers.objective import Objective, check_loss
 from keras_tfopt.solvers.progress import Run, Stopped
-from keras_tfopt.solvers.variables import Constraints, bounds_of
+from keras_tfopt.solvers.variables import bounds_of, constraints_of
 
 
 def minimize(
@@ -122,7 +124,8 @@ def minimize(
     optimize = scipy_optimize()
     known = method_of(method)
     options = check_options(known, options)
-    batches = Batches(x, y, sample_weight, batch_size, _widest(model))
+    dtypes = [dtype_of(variable) for variable in model.trainable_variables]
+    batches = Batches(x, y, sample_weight, batch_size, widest(dtypes))
     check_loss(model, loss, batches.several)
     if not model.built:
         model(batches.first()[0])
@@ -131,7 +134,7 @@ def minimize(
     flattening = Flattening(model.trainable_variables)
     check_method(known, flattening.size, bounds, constraints)
     limits = bounds_of(bounds, flattening)
-    given = Constraints(constraints, model, flattening).for_scipy
+    given = constraints_of(constraints, model, flattening)
     objective = Objective(model, loss, batches, flattening, dtype)
     run = Run(
         objective,
@@ -166,12 +169,6 @@ def _check_callbacks(callbacks: Any) -> None:
                 "Argument `callbacks` must be None or a list of keras.callbacks.Callback. "
                 f"Received: {one!r}"
             )
-
-
-def _widest(model: Any) -> str:
-    """Return the dtype in which data go to the model."""
-    dtypes = [keras.backend.standardize_dtype(v.dtype) for v in model.trainable_variables]
-    return widest(dtypes)
 
 
 def _derivatives(method: Method, objective: Objective) -> dict[str, Any]:

@@ -79,29 +79,28 @@ def _pair(pair: Any, like: Like) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-class Constraints:
-    """Constraints in the form that SciPy takes.
+def constraints_of(constraints: Any, model: Any, flattening: Flattening) -> list[dict[str, Any]]:
+    """Return constraints in the form that SciPy takes, or raise an error.
 
     Args:
         constraints: Dictionaries with "type", "eq" or "ineq", and "fun", a function of the model.
         model: The model.
         flattening: Its trainable variables.
     """
-
-    def __init__(self, constraints: Any, model: Any, flattening: Flattening):
-        if isinstance(constraints, Mapping):
-            constraints = [constraints]
-        if not isinstance(constraints, Sequence):
-            raise TypeError(
-                f"Argument `constraints` must be a list of dictionaries. Received: {constraints!r}"
-            )
-        self.for_scipy = []
-        for one in constraints:
-            _check_constraint(one)
-            function = FlatFunction(
-                _of_model(one["fun"], model), flattening, model.non_trainable_variables
-            )
-            self.for_scipy.append({"type": one["type"], **_with_gradient(function)})
+    if isinstance(constraints, Mapping):
+        constraints = [constraints]
+    if not isinstance(constraints, Sequence):
+        raise TypeError(
+            f"Argument `constraints` must be a list of dictionaries. Received: {constraints!r}"
+        )
+    found = []
+    for one in constraints:
+        _check_constraint(one)
+        function = FlatFunction(
+            _of_model(one["fun"], model), flattening, model.non_trainable_variables
+        )
+        found.append({"type": one["type"], **_with_gradient(function)})
+    return found
 
 
 def _check_constraint(one: Any) -> None:
