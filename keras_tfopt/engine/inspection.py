@@ -253,11 +253,15 @@ def _shown(value: Any) -> str:
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return rows of texts as a table with titles."""
-    cells = [list(titles), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    cells.insert(1, ["-" * width for width in widths])
-    lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
-    return "\n".join(line.rstrip() for line in lines)
+    underline = ["-" * max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    return "\n".join(aligned([titles, underline, *rows]))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of texts as lines with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    return [line.rstrip() for line in lines]
 
 
 def take_step(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:

@@ -52,10 +52,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in CLASSES:
-        return CLASSES[name]
-    if name in OTHERS:
-        return OTHERS[name]
+    known = CLASSES | OTHERS
+    if name in known:
+        return known[name]
     raise AttributeError(
         f"keras_tfopt.legacy has no {name!r}. keras_tfopt.legacy.names() lists what it has"
     )

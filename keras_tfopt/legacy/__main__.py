@@ -13,8 +13,6 @@ from keras_tfopt import legacy
 from keras_tfopt.engine import nested
 from keras_tfopt.legacy.table import TABLE
 
-_AROUND = "opt"  # the argument of wrappers for the optimizer inside
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
@@ -112,7 +110,7 @@ def _optimizer(options: Any) -> Any:
         raise ValueError(f"--optimizer must close its parentheses. Received: {options.optimizer!r}")
     optimizer = None
     for cls in reversed([legacy.get(name) for name in names]):
-        around: dict[str, Any] = {} if optimizer is None else {_AROUND: optimizer}
+        around: dict[str, Any] = {} if optimizer is None else {"opt": optimizer}
         row = TABLE.get(cls.__name__)  # an optimizer of Keras takes any arguments
         own = {n: given.pop(n) for n in list(given) if row is None or n in row.arguments}
         optimizer = cls(**around, **own)

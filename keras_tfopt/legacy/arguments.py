@@ -1,4 +1,4 @@
-"""Arguments of the originals, turned into those of the optimizers here."""
+"""Translate arguments of the originals into those of the optimizers here."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PRIVATE = frozenset(
 
 
 class OriginalAttributes:
-    """Lets programs assign the learning rate. Other attributes of the originals raise an error.
+    """Let programs assign the learning rate, and refuse other attributes of the originals.
 
-    Without the error, an assignment to them would have no effect.
+    An assignment to these would have no effect here, so it raises an error.
     """
 
     def _set_rate(self, value: Any) -> None:
@@ -53,7 +53,7 @@ _NO_ROW = Row()
 # The name of a count that never changes.
 CONSTANT = "constant_global_step"
 
-# Intervals of Shampoo. The number of the step matters unless they are 1.
+# Intervals of Shampoo. Unless they are 1, its steps depend on the number of the step.
 _STEPWISE = ("svd_interval", "precond_update_interval")
 
 
@@ -64,14 +64,14 @@ class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
         self.variable, self.function = variable, function
 
     def __call__(self, step: Any) -> Any:
-        """Return the value, which does not depend on the optimizer's own count of steps."""
+        """Return the value; the optimizer's own count of steps does not matter."""
         value = ops.convert_to_tensor(self.variable)
         if self.function is None:
             return value
         return self.function(ops.cast(value, "float32") + 1)
 
     def get_config(self) -> dict[str, Any]:
-        """Raise an error: it cannot be saved."""
+        """Raise an error: such a learning rate cannot be saved."""
         raise NotImplementedError(
             "A learning rate that is a variable, or a function of the step, is not saved with a "
             "model. Use a keras.optimizers.schedules.LearningRateSchedule for that"
@@ -79,7 +79,7 @@ class OfVariable(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class OfTable:
-    """Base of the classes of the table, which are made from a row and their arguments."""
+    """Base of the classes of the table: each is made from its row and the arguments given."""
 
     _kind: str
     _row: Row
@@ -126,7 +126,7 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def as_in_the_original(name: str, row: Row = _NO_ROW) -> Iterator[None]:
-    """Accept, with a warning, numbers that only the original takes."""
+    """Accept numbers that only the original takes, with a warning."""
     theirs = {ours: argument for argument, ours in row.renamed.items()}
 
     def takes(argument: str, value: float, message: str) -> bool:
@@ -152,7 +152,7 @@ def owner_of(name: str) -> Any:
 
 
 def in_words_of(row: Row, message: str) -> str:
-    """Put the names of arguments that the caller knows into a message."""
+    """Replace our names of arguments in a message by those of the original."""
     for theirs, ours in row.renamed.items():
         message = message.replace(f"`{ours}`", f"`{theirs}`")
     return message
@@ -168,8 +168,8 @@ def check_name(name: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a hyperparameter in a form that is known here."""
-    if isinstance(value, keras.Variable) or isinstance(value, (numbers.Number, str)):
+    """Return a hyperparameter in a form that the optimizers here take."""
+    if isinstance(value, (keras.Variable, numbers.Number, str)):
         return value
     if is_variable(value):
         return lambda: ops.convert_to_tensor(value)
@@ -193,11 +193,12 @@ def rate_of(value: Any, global_step: Any = None) -> Any:
 
 
 def _count(name: str, given: Mapping[str, Any]) -> Any:
-    """Return the variable that counts steps; for a number, one that never changes."""
+    """Return the variable that counts steps; for a number, a variable that never changes."""
     value = given["global_step"]
     if is_variable(value) or value is None:
         return value
-    # A learning rate may have been passed first by mistake: 0.001 is no count of steps, 1.0 may be.
+    # A learning rate may have been passed in its place by mistake. 0.001 is no count of steps; 1.0
+    # may be one.
     whole = isinstance(value, numbers.Real) and float(value).is_integer()
     if isinstance(value, bool) or not whole:
         raise TypeError(
@@ -214,7 +215,7 @@ def _count(name: str, given: Mapping[str, Any]) -> Any:
 
 
 def _matters(name: str, given: Mapping[str, Any]) -> bool:
-    """Return whether the number of the step makes a difference."""
+    """Return whether steps of this optimizer depend on the number of the step."""
     if "svd_interval" not in given:
         return True
     return any(is_function_of_step(v) for v in given.values()) or any(

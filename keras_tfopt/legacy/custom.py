@@ -1,4 +1,4 @@
-"""Optimizers of one's own in the style of RETURNN: one method that assigns."""
+"""The base class for optimizers in the style of RETURNN, which define one method that assigns."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class BaseCustomOptimizer(running.CustomVerbs):
     ```
 
     `_create_slots(var_list)` creates state by `_zeros_slot` or `_get_or_make_slot`, and `get_slot`
-    returns it. `_prepare` runs before the variables of a step, `_finish` after them. With
-    `keras.ops`, a subclass runs on all backends; one that is written with `tf` runs on TensorFlow,
-    where `_apply` returns the operation in graphs. It is compiled only where the whole step is.
-    `keras_tfopt.Rule` is for rules that must be fast, or saved with a model.
+    returns it. `_prepare` runs before the variables of a step, `_finish` after them. A subclass
+    that is written with `keras.ops` runs on all backends. One that is written with `tf` runs on
+    TensorFlow, where `_apply` returns the operation in graphs. The rule is compiled only if the
+    whole step is. Derive from `keras_tfopt.Rule` if it must be fast, or saved with a model.
 
-    Repeated rows of a row gradient are summed first; RETURNN passes them on as they are.
+    Repeated rows of a row gradient are summed first. RETURNN passes them on without summing.
 
     Args:
         learning_rate: Number >= 0, variable, schedule or function without arguments; a tensor, too,
@@ -61,12 +61,12 @@ class BaseCustomOptimizer(running.CustomVerbs):
         self._learning_rate_tensor = ops.convert_to_tensor(self._rate_now())
 
     def _apply(self, grad: Any, var: Any, indices: Any = None) -> Any:
-        """Assign to the variable and to its slots: the rule, to be defined by subclasses.
+        """Assign to the variable and to its slots. Subclasses define this method, the rule.
 
         Args:
-            grad: Gradient, a tensor; of a row gradient, the values of its rows.
+            grad: Gradient, a tensor. Of a row gradient, the values of its rows.
             var: Variable.
-            indices: None, or the rows that `grad` is for.
+            indices: The rows of a row gradient; None if the gradient is dense.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define `_apply(self, grad, var, indices=None)`"

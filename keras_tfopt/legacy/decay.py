@@ -1,4 +1,4 @@
-"""Decoupled weight decay, added to a class of optimizers."""
+"""Add decoupled weight decay to a class of optimizers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keras_tfopt.rule import register
 from keras_tfopt.wrappers import DecoupledWeightDecay
 from keras_tfopt.wrappers.decay import Decay
 
-# Classes that decay differently in the original when they are extended, and how.
+# Classes that decay differently in the original when they are extended, with the difference.
 _QUIRKS = {
     "LARSOptimizer": (
         "its own `weight_decay` keeps its default and acts as well; in the original the new one "
@@ -29,24 +29,24 @@ _QUIRKS = {
 
 @register
 class DenseDecay(Decay):
-    """Decay in steps with a gradient of all of a variable; rows never decay.
+    """Shrink a variable in steps with a dense gradient; a row gradient lets nothing decay.
 
-    That of `tf.contrib.opt` before `GradientDescentOptimizer`.
+    This is what `tf.contrib.opt` does before `GradientDescentOptimizer`.
     """
 
     def decays(self, like: Like, by_rows: bool) -> bool:
-        """Return whether it shrinks a variable in the step to come."""
+        """Return whether a variable shrinks in the next step."""
         return not by_rows and super().decays(like, by_rows)
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
-        """Shrink the variable, unless the gradient is one of rows."""
+        """Shrink the variable, unless it has a row gradient."""
         if t.rows or t.touched is not None:
             return g, x
         return super().before(g, x, s, t)
 
 
 class DecoupledWeightDecayExtension(running.DecayVerbs):
-    """Mixin that adds weight decay before each step; the first base, before an optimizer class.
+    """Mixin that shrinks variables before each step. Name it before the optimizer class.
 
     ```python
     class LazyAdamW(legacy.DecoupledWeightDecayExtension, legacy.LazyAdamOptimizer):
@@ -57,14 +57,14 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
     optimizer.minimize(loss, decay_var_list=[kernel])
     ```
 
-    A variable shrinks by `weight_decay` times itself, not multiplied by the learning rate. Of a row
-    gradient, touched rows shrink, once each, but not before `GradientDescentOptimizer`. The step
-    itself is that of the optimizer class, with the `compute_gradients` and `apply_gradients` that
-    it defines. On TensorFlow, that class may be one of `tf.compat.v1.train`.
+    A variable shrinks by `weight_decay` times itself; the learning rate does not matter. With a row
+    gradient, each touched row shrinks once, and none before `GradientDescentOptimizer`. The step
+    itself is that of the optimizer class, by its `compute_gradients` and `apply_gradients`. On
+    TensorFlow, that class may be one of `tf.compat.v1.train`.
 
     Args:
-        weight_decay: Number >= 0, variable, schedule or function without arguments; on TensorFlow a
-            tensor, too, but no schedule.
+        weight_decay: Number >= 0, variable, schedule or function without arguments. On TensorFlow
+            it may also be a tensor, but no schedule.
         **kwargs: Arguments of the optimizer class, by name.
     """
 
@@ -120,10 +120,8 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
         return self._apply_decayed(verb, given, pairs, decay_var_list or None)
 
     def _decay(self, inner: Any, weight_decay: Any, **chosen: Any) -> Any:
-        """Return the Keras wrapper with the decay around an optimizer.
-
-        The original decays in methods that `GradientDescentOptimizer` does not call for rows.
-        """
+        """Return the Keras wrapper that decays, around an optimizer."""
+        # The original decays in methods that `GradientDescentOptimizer` does not call for rows.
         names = [cls.__name__ for cls in type(self).__mro__]
         cls = DenseDecay if "GradientDescentOptimizer" in names else DecoupledWeightDecay
         return cls(inner, weight_decay, name=inner.name, **chosen)

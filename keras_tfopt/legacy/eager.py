@@ -1,6 +1,7 @@
-"""Verbs that step with a Keras optimizer: all on JAX and PyTorch, and those over workers.
+"""Verbs whose steps a Keras optimizer makes: all of them on JAX and PyTorch.
 
-`keras_tfopt.legacy.graph` defines the same names for TensorFlow.
+On TensorFlow, eager programs of several workers use them as well; for all else
+`keras_tfopt.legacy.graph` defines the same names.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ apart = contextlib.nullcontext
 
 
 def native(variable: Any) -> Any:
-    """Return a variable in the form that state is kept for."""
+    """Return the variable for which state is kept."""
     return variable
 
 
@@ -60,7 +61,7 @@ def log(text: str) -> None:
 def make_variable(
     getter: Callable, worker_device: str, copies: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return the variable of a getter. Eager workers have slots instead of copies."""
+    """Return the variable that a getter makes. Eager workers have slots instead of copies."""
     return getter(*args, **kwargs)
 
 
@@ -96,7 +97,7 @@ class RuleVerbs(Optimizer, OfTable):
         prepare(self.keras, variables)
 
     def _state(self, name: str) -> Any:
-        """Return state that belongs to all variables together, or None before there is any."""
+        """Return a slot of all variables together; None before the first step."""
         return self.keras.slot(None, name) if self.keras.built else None
 
     def _avoid_updating_slots(self) -> contextlib.AbstractContextManager[None]:
@@ -116,7 +117,7 @@ class RuleVerbs(Optimizer, OfTable):
 class WrapperVerbs(Optimizer, OfTable):
     """An optimizer around `opt`, whose compute_gradients and apply_gradients it calls.
 
-    Gradients of rows come to them as `keras_tfopt.RowGradient`.
+    Row gradients are passed to them as `keras_tfopt.RowGradient`.
     """
 
     _inside = "opt"  # the argument for the optimizer inside
@@ -163,19 +164,19 @@ class WrapperVerbs(Optimizer, OfTable):
         return slots_of(self._optimizer, variable).get(name)
 
     def _saver(self, slot: str, var_list: Any, moved: list[Any], name: str, more: Any) -> Any:
-        """Return a saver with slots of the wrapper in the places of the variables."""
+        """Return a saver that swaps variables with slots of the wrapper."""
         average_of = functools.partial(self._own_slot, name=slot)
         return SwappingSaver(var_list, moved, average_of, name, self)
 
 
 def rest_while_zero(optimizer: Any) -> None:
-    """Do nothing: the Keras wrapper leaves variables alone while their gradient is zero."""
+    """Do nothing: the Keras wrapper does not move variables while their gradient is zero."""
 
 
 def step_around(
     wrapper: Any, verb: Callable[[Pairs], Any], pairs: Pairs, covered: list[Any]
 ) -> Any:
-    """Take a step of a Keras wrapper, with a verb for the step inside it.
+    """Take a step of a Keras wrapper, in which a verb makes the step of the optimizer inside.
 
     Return the result of the verb, or None if the wrapper left out the step.
     """
@@ -192,7 +193,7 @@ def step_around(
 
 
 class DecayVerbs:
-    """Weight decay around the verb of a class, by a Keras wrapper for each choice of variables."""
+    """Weight decay around the verb of a class, by one Keras wrapper for each `decay_var_list`."""
 
     _minimize: Callable[..., Any]
     _covered: Callable[[Pairs], list[Any]]
@@ -206,7 +207,7 @@ class DecayVerbs:
         self._by_rows = True
 
     def _checked(self, grads_and_vars: Any) -> tuple[Pairs, Pairs]:
-        """Return pairs as they were given, and in the form that hooks take."""
+        """Return pairs twice: as the verb takes them, and as hooks take them."""
         pairs = checked_pairs(grads_and_vars)
         return pairs, pairs
 

@@ -1,4 +1,4 @@
-"""Minimization by algorithms outside of the backend, under the names of `tf.contrib.opt`."""
+"""Minimize a loss by an algorithm outside of the backend, under the names of `tf.contrib.opt`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras_tfopt.engine import is_variable, path_of
 from keras_tfopt.legacy.select import running
 from keras_tfopt.solvers.methods import scipy_optimize
 
-# What `minimize` of a subclass gets: a list of values for a vector.
+# What `_minimize` gets: a function from a vector to a list of values.
 Function = Callable[[np.ndarray], list[Any]]
 
 
@@ -36,10 +36,11 @@ class ExternalOptimizerInterface:
         TypeError: if a loss or constraint is of the wrong kind.
         ValueError: if bounds are for no variable of the list, or have a wrong shape.
 
-    Differences: from `tf.contrib.opt.ExternalOptimizerInterface`, the variables have the values of
-    the point that is evaluated, where the original feeds them; so resource variables work. An error
-    in the run gives them their first values back. On JAX, functions are compiled once for each call
-    of `minimize`: what else they read is as it was then, and what they assign is dropped.
+    Differences: each evaluation assigns the point to the variables;
+    `tf.contrib.opt.ExternalOptimizerInterface` feeds it, which does not work for resource
+    variables. After an error the variables have their first values again. On JAX, functions are
+    compiled once in each call of `minimize`: other values that they read are fixed then, and what
+    they assign is dropped.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class ExternalOptimizerInterface:
         loss_callback: Callable | None = None,
         **run_kwargs: Any,
     ) -> None:
-        """Minimize the loss, and assign the variables what was found.
+        """Minimize the loss, and assign the result to the variables.
 
         Args:
             session: The session of a graph; None is the default one, and eager code.
@@ -130,13 +131,13 @@ class ExternalOptimizerInterface:
 
         Args:
             initial_val: The vector of the variables' values.
-            loss_grad_func: From a vector to a list of loss and gradient.
-            equality_funcs: From a vector to a list of one value, which is to be zero.
-            equality_grad_funcs: From a vector to a list of the gradient of that value.
-            inequality_funcs: As `equality_funcs`, of values that are to be at least zero.
+            loss_grad_func: Function from a vector to a list of loss and gradient.
+            equality_funcs: Functions from a vector to a list of one value, which is to be zero.
+            equality_grad_funcs: Functions from a vector to a list of the gradient of that value.
+            inequality_funcs: As `equality_funcs`, for values that are to be at least zero.
             inequality_grad_funcs: Their gradients.
             packed_bounds: A pair for each number of the vector, or None.
-            step_callback: To be called with the vector after each iteration.
+            step_callback: Function to call with the vector after each iteration.
             optimizer_kwargs: Arguments of the algorithm.
         """
         raise NotImplementedError(
@@ -172,7 +173,7 @@ class ScipyOptimizerInterface(ExternalOptimizerInterface):
 
     In a graph, tensors take the place of the functions: `interface.minimize(session)`.
 
-    Differences: none but those of `ExternalOptimizerInterface`, and SciPy's own between versions.
+    Differences: those of `ExternalOptimizerInterface`, and those between versions of SciPy.
     """
 
     _DEFAULT_METHOD = "L-BFGS-B"
@@ -193,16 +194,20 @@ class ScipyOptimizerInterface(ExternalOptimizerInterface):
             value, gradient = loss_grad_func(x)
             return value, gradient.astype("float64")
 
-        pairs = [("eq", *two) for two in zip(equality_funcs, equality_grad_funcs, strict=True)]
-        pairs += [
-            ("ineq", *two) for two in zip(inequality_funcs, inequality_grad_funcs, strict=True)
+        constraints = [
+            {"type": kind, "fun": function, "jac": gradient}
+            for kind, functions, gradients in (
+                ("eq", equality_funcs, equality_grad_funcs),
+                ("ineq", inequality_funcs, inequality_grad_funcs),
+            )
+            for function, gradient in zip(functions, gradients, strict=True)
         ]
         given = {"method": self._DEFAULT_METHOD, **optimizer_kwargs}
         arguments = {
             "jac": True,
             "callback": step_callback,
             "method": given.pop("method"),
-            "constraints": [{"type": kind, "fun": f, "jac": g} for kind, f, g in pairs],
+            "constraints": constraints,
             "bounds": packed_bounds,
         }
         for name in arguments:
@@ -219,10 +224,9 @@ class ScipyOptimizerInterface(ExternalOptimizerInterface):
             f"  Message: {result.message}",
             f"  Objective function value: {result.fun:f}",
         ]
-        if hasattr(result, "nit"):
-            lines.append(f"  Number of iterations: {result.nit}")
-        if hasattr(result, "nfev"):
-            lines.append(f"  Number of functions evaluations: {result.nfev}")
+        for name, text in (("nit", "iterations"), ("nfev", "functions evaluations")):
+            if hasattr(result, name):
+                lines.append(f"  Number of {text}: {result[name]}")
         running.log("\n".join(lines))
         return result.x
 

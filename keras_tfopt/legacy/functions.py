@@ -36,8 +36,8 @@ def matrix_square_root(
 ) -> Any:
     """Return the square root of a positive semi-definite matrix.
 
-    It is `keras_tfopt.matrix_square_root` of the matrix with a ridge. The original iterates. For a
-    matrix of a small norm it stops at once, and its result is wrong.
+    It is `keras_tfopt.matrix_square_root` of the matrix with a ridge. The original iterates; for a
+    matrix of a small norm it stops at once with a wrong result.
 
     Args:
         mat_a: Matrix.

@@ -1,4 +1,4 @@
-"""An optimizer whose step is a function of the user that assigns to variables and slots."""
+"""An optimizer whose step calls a function of the user, which assigns to variables and slots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_tfopt.engine.state import Entry, Like, Slot
 
 
 class ImperativeMover(Mover):
-    """Calls the functions instead of a formula."""
+    """Moves variables by calling the functions, not by a formula."""
 
     def only_moves(self, as_they_come: bool) -> bool:
         """Return False: there is no formula."""
@@ -44,10 +44,10 @@ class Imperative(Engine):
         learning_rate: As of every optimizer.
         functions: Four functions, called with these arguments:
 
-            - the variables that need state, for which it calls `add_slot_of`;
+            - the variables that need state: it calls `add_slot_of` for them;
             - a gradient, its variable, and the indices of the gradient's rows (None if dense);
-            - the learning rate, before the variables of a step;
-            - nothing, after the variables of a step.
+            - the learning rate: called before the variables of a step;
+            - nothing: called after the variables of a step.
         **base: Options of every optimizer.
     """
 

@@ -20,18 +20,18 @@ def gradients_of_loss(
     likely: Sequence[Any] = (),
     by_rows: bool = False,
 ) -> list[tuple[Any, Any]]:
-    """Return pairs of a gradient, None where the loss does not depend on it, and a variable.
+    """Return pairs of a gradient and a variable; None is for variables that the loss does not use.
 
-    The gradients are those of the sum of the loss. Whatever the function assigns (statistics,
-    states of random generators) is assigned.
+    The gradients are those of the sum of the loss. Assignments in the function, such as to
+    statistics and states of random generators, take place.
 
     Args:
         loss: Function without arguments.
         variables: Variables to differentiate by; None takes the trainable ones that `loss` reads.
         weight: Number or tensor that multiplies the loss before it is summed.
         likely: The variables that a similar loss has read.
-        by_rows: Whether variables that are only looked up in get gradients of the rows looked up,
-            as in TensorFlow.
+        by_rows: Whether a variable that is used for lookups only gets a gradient of the rows looked
+            up, as in TensorFlow.
     """
 
     def checked() -> Any:

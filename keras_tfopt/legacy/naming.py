@@ -121,10 +121,11 @@ for _name, _row in sorted(TABLE.items(), key=lambda item: item[1].extends is not
 
 
 def get(name: Any) -> Any:
-    """Return the class for a name, as configurations have it, in upper or lower case.
+    """Return the class for a name as in configurations, in upper or lower case.
 
     "lars" and "LARSOptimizer" are `LARSOptimizer`. "keras.adamax" is a class with the verbs around
-    the Keras optimizer of that name, whose arguments its constructor takes. A class is returned.
+    the Keras optimizer of that name; its constructor takes the arguments of that optimizer. A class
+    is returned unchanged.
 
     Args:
         name: String, or a class of this module.

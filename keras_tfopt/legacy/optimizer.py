@@ -56,11 +56,11 @@ _RULES = frozenset(
 class Optimizer(OptimizerBase):
     """The verbs of `tf.train.Optimizer` around a Keras optimizer.
 
-    The classes of this module derive from it, one for each name of the originals. By itself it
-    gives the verbs to any Keras optimizer: `legacy.Optimizer(keras.optimizers.Lion(1e-4))`.
+    The classes of this module derive from it, one for each name of the originals. It also gives the
+    verbs to any Keras optimizer: `legacy.Optimizer(keras.optimizers.Lion(1e-4))`.
 
-    `minimize` is `compute_gradients`, then `apply_gradients`. A subclass may override either, and
-    wrappers then call its methods; its `keras` is the rule alone, without them.
+    `minimize` calls `compute_gradients`, then `apply_gradients`. A subclass may override either,
+    and wrappers then call its methods. Its `keras` is the rule alone, without these methods.
 
     Args:
         optimizer: A `keras.optimizers.Optimizer`.
@@ -311,7 +311,7 @@ class Optimizer(OptimizerBase):
     def keras(self) -> Any:
         """The Keras optimizer, for `model.compile`, or for `apply`, `slot` and saving.
 
-        It is the same object in each access, and shares the state with the verbs.
+        It is always the same object, and shares the state with the verbs.
         """
         return self._optimizer
 
@@ -322,7 +322,7 @@ def inner_of(
     base: type = Optimizer,
     kinds: str = "keras_tfopt.legacy or one of Keras",
 ) -> Any:
-    """Return an optimizer to be put inside of another one, with verbs; or raise an error."""
+    """Return an optimizer with verbs, to go inside of another one; or raise an error."""
     if isinstance(opt, keras.optimizers.Optimizer):
         opt = Optimizer(opt)
     if not isinstance(opt, base):

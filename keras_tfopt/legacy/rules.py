@@ -1,4 +1,4 @@
-"""Classes of rules under the names of originals, some of which do more than apply their rule."""
+"""Classes of rules under the names of originals, with what some do besides applying the rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rule(running.RuleVerbs, OriginalAttributes):
 
 
 class Named(Rule):
-    """`FtrlOptimizer`, which takes names of slots.
+    """`FtrlOptimizer`, whose arguments may name its slots.
 
     Attributes:
         slot_bases: The names given, by slot.
@@ -81,7 +81,7 @@ class AvoidedSlots(Rule):
 
 
 class LayerRates(Rule):
-    """`LARSOptimizer`, which tells the learning rate of a variable."""
+    """`LARSOptimizer`, which has a method for the learning rate of a variable."""
 
     def compute_lr(self, grad: Any, var: Any) -> tuple[Any, Any]:
         """Return the learning rate of a step for a variable, and its gradient with weight decay.
@@ -98,7 +98,7 @@ class LayerRates(Rule):
 
 @register
 class OfGlobalStep(keras.optimizers.schedules.LearningRateSchedule):
-    """A function of the global step, which may have begun before the optimizer's own count."""
+    """A function of the global step, which may be ahead of the optimizer's own count of steps."""
 
     def __init__(self, function: Any, before: int = 0):
         self.function, self.dtype = function, "int32"
@@ -110,7 +110,7 @@ class OfGlobalStep(keras.optimizers.schedules.LearningRateSchedule):
         return self.function(ops.cast(done, self.dtype))
 
     def begin_at(self, global_step: Any, iterations: Any) -> None:
-        """Set the global step at which the optimizer has made so many steps."""
+        """Note the global step and the optimizer's own count at the same time."""
         done = ops.convert_to_tensor(global_step)
         self.dtype = keras.backend.standardize_dtype(done.dtype)
         self.before.assign(ops.cast(done, "int32") - ops.cast(iterations, "int32"))
@@ -156,7 +156,7 @@ class SignDecayed(Rule):
 
     def _tell_keras(self, global_step: Any) -> None:
         if self._of_step is not None and global_step is not None:
-            # The global step may have begun before the count of the optimizer.
+            # The global step may be ahead of the count of the optimizer.
             self._of_step.begin_at(global_step, self._optimizer.iterations)
 
 

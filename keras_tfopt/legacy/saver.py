@@ -34,7 +34,7 @@ def check_saver_arguments(given: Mapping[str, Any]) -> None:
 
 
 def check_moved(moved: Sequence[Any], missing: str = "are no averages") -> None:
-    """Raise an error before the first step, when there is nothing to swap."""
+    """Raise an error if there is nothing to swap, as before the first step."""
     if not moved:
         raise RuntimeError(
             f"There {missing} yet: call `apply_gradients` or `minimize` before `swapping_saver`"
@@ -42,17 +42,17 @@ def check_moved(moved: Sequence[Any], missing: str = "are no averages") -> None:
 
 
 class SwappingSaver:
-    """Saves averages under the names of the variables, and restores both.
+    """Save averages under the names of the variables, and restore both.
 
-    A program for evaluation then reads averages without knowing of them. The trained values are
-    saved under the name of the variable and a suffix, such as `/ExponentialMovingAverage`.
+    A program for evaluation then reads averages by the usual names. The trained values are saved
+    under the name of the variable and a suffix, such as `/ExponentialMovingAverage`.
 
-    A path is the prefix of a checkpoint as of `tf.train.Saver`, for which TensorFlow is needed,
-    unless it ends with `.npz`: then it is a NumPy archive with an array for each name.
+    A path that ends with `.npz` is a NumPy archive with an array for each name. Any other path is
+    the prefix of a checkpoint of `tf.train.Saver`, which needs TensorFlow.
 
     Args:
         var_list: Variables to save, a list or a dictionary of them by name. None is `moved`.
-        moved: All variables that have averages.
+        moved: The variables that have averages.
         average_of: Function that returns the average of a variable, or None if it has none.
         name: Name of the saver.
         optimizer: An optimizer, or None. Its whole state is written into a checkpoint if `var_list`

@@ -1,21 +1,21 @@
-"""Choose the module that runs the verbs: `graph` on TensorFlow, `eager` elsewhere.
+"""Choose the module that runs the verbs: `graph` on TensorFlow, `eager` on the other backends.
 
-Both define the same names. Four are base classes, because state lives in different places:
-`RuleVerbs`, `WrapperVerbs`, `DecayVerbs` and `CustomVerbs`. On TensorFlow it is in slots of
-`tf.compat.v1.train.Optimizer`, where graphs, reference variables, `tf.train.Saver` and optimizers
-around ours look for it, and a step is a list of operations. Elsewhere it is in a Keras optimizer,
-which makes the step.
+Both modules define the same names. Four of these are base classes: `RuleVerbs`, `WrapperVerbs`,
+`DecayVerbs` and `CustomVerbs`. Each exists twice because the two modules keep state in different
+places:
 
-They stay two classes each, though a step could choose at its call. On TensorFlow, eager code keeps
-its state in TensorFlow's slots as well: files of `tf.train.Checkpoint` have them, a subclass may
-define `_apply_dense`, and optimizers of `tf.compat.v1.train` may be around ours or inside. So one
-class would be all of the class for TensorFlow, and all of the class for a Keras optimizer beside
-it, with a question in each method. What both say alike is in `Optimizer` and in the subclasses of
-the four. A formula is never written twice: both call the engine's.
+- `graph` keeps it in slots of `tf.compat.v1.train.Optimizer`. Graphs, reference variables,
+  `tf.train.Saver` and optimizers around ours look for it there. A step is a list of operations.
+- `eager` keeps it in a Keras optimizer, which makes the step.
+
+Eager code on TensorFlow needs TensorFlow's slots, too: `tf.train.Checkpoint` saves them, a subclass
+may define `_apply_dense`, and optimizers of `tf.compat.v1.train` may be around ours or inside. A
+class for both modules would hold the code of both, and each method would have to choose. What they
+share is in `Optimizer` and in the subclasses of the four. Formulas are those of the engine in both.
 
 The other names are functions of variables (`native`, `read`, `name_of`, `is_variable`,
-`make_variable`), of optimizers (`apart`, `form_of`, `rest_while_zero`, `outside_compiler`), and
-what else differs (`OptimizerBase`, `MODULES`, `log`, `problem_of`).
+`make_variable`), functions of optimizers (`apart`, `form_of`, `rest_while_zero`,
+`outside_compiler`), and `OptimizerBase`, `MODULES`, `log` and `problem_of`.
 """
 
 from __future__ import annotations

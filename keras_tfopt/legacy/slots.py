@@ -1,4 +1,4 @@
-"""The order of the originals' slots, on which names in files depend, and their shapes."""
+"""The order of the originals' slots, which decides their names in files, and their shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras_tfopt.legacy.table import Row
 
 
 def slots_in_order(row: Row, rank: int, here: Iterable[str]) -> list[str]:
-    """Return the slots of a variable with so many dimensions, in the order of creation."""
+    """Return the slots of a variable with `rank` dimensions, in the order of creation."""
     found: list[str] = []
     of_dimensions = [slot for slot in row.slots if "*" in slot]
     for slot in row.slots:

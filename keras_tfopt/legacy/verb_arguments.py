@@ -171,9 +171,9 @@ def _is_input(value: Any) -> bool:
     return value is None or isinstance(value, numbers.Number) or ops.is_tensor(value)
 
 
-def count_up(global_step: Any) -> Any:
-    """Add one to a counter and return its new value."""
+def count_up(global_step: Any, steps: Any = 1) -> Any:
+    """Add to a counter and return its new value; None without a counter."""
     if global_step is None:
         return None
-    global_step.assign_add(1)
+    global_step.assign_add(ops.cast(steps, global_step.dtype))
     return ops.convert_to_tensor(global_step) + 0  # on PyTorch it would go on counting

@@ -1,4 +1,4 @@
-"""Verbs of optimizers over several workers in eager programs."""
+"""The verbs of optimizers over several workers, in eager programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_tfopt.legacy.eager import WrapperVerbs, step_around
 from keras_tfopt.legacy.optimizer import Pairs
 from keras_tfopt.legacy.saver import SwappingSaver, check_moved, check_saver_arguments
 from keras_tfopt.legacy.select import running
-from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs
+from keras_tfopt.legacy.verb_arguments import check_counter, checked_pairs, count_up
 
 
 def check_tokens(number: int, needed: int, total: int) -> None:
@@ -28,13 +28,13 @@ def check_tokens(number: int, needed: int, total: int) -> None:
 class CustomGetter:
     """The `custom_getter` of a `variable_scope` in a graph, which makes the variables of a worker.
 
-    A trainable variable is the worker's own, and so are the copies of it that only the worker
-    needs. The center is on the parameter server, in the scope `global_center_variable`. Each map
-    has the copies by the variables.
+    A trainable variable belongs to the worker, and so do the copies that only the worker needs. The
+    center is on the parameter server, in the scope `global_center_variable`. Each map has the
+    copies by variable.
 
-    In eager code a worker's variables are its own anyway, and copies are slots of the optimizer.
-    Calling the object calls `getter`. After the first step of the optimizer that was given this
-    object, each map has slots by the paths of the variables.
+    In eager code a worker has its own variables anyway, and copies are slots of the optimizer. A
+    call of the object calls `getter`. After the first step of the optimizer that was given this
+    object, each map has the slots by the path of the variable.
 
     Args:
         worker_device: The device of the worker, such as "/job:worker/task:0".
@@ -76,7 +76,7 @@ class AGNCustomGetter(CustomGetter):
 
 
 class ElasticAverageCustomGetter(CustomGetter):
-    """`_global_map` has the center, `_local_map` the center as the worker last saw it.
+    """`_global_map` has the center, `_local_map` the center that the worker saw last.
 
     See `CustomGetter`; in graphs, the latter is in the scope `local_center_variable`.
 
@@ -88,7 +88,7 @@ class ElasticAverageCustomGetter(CustomGetter):
 
 
 class ModelAverageCustomGetter(CustomGetter):
-    """`_local_2_global` has the center in graphs; in eager code the variables, which are the mean.
+    """`_local_2_global` has the center in graphs, and in eager code the variables, their mean.
 
     See `CustomGetter`.
 
@@ -100,10 +100,10 @@ class ModelAverageCustomGetter(CustomGetter):
 
 
 class OverWorkers(WrapperVerbs):
-    """Base class of the classes over workers.
+    """Base class of optimizers over several workers.
 
-    `get_slot`, `get_slot_names` and `variables` are those of the optimizer inside. The state of the
-    exchange is in slots of `optimizer.keras`.
+    `get_slot`, `get_slot_names` and `variables` give the state of the optimizer inside. The state
+    of the exchange is in slots of `optimizer.keras`.
     """
 
     _getter: str | None = None
@@ -153,7 +153,7 @@ class OverWorkers(WrapperVerbs):
             verb = functools.partial(self._opt.apply_gradients, name=name)
             step_around(self._optimizer, verb, pairs, self._covered(pairs))
         else:
-            # On TensorFlow, bring the state of the Keras optimizer up to date: workers use that.
+            # On TensorFlow, reading `keras` brings the Keras optimizer up to date, which steps.
             _ = self._opt.keras
             self._step(pairs)
         self._applied = True
@@ -182,14 +182,10 @@ class OverWorkers(WrapperVerbs):
         return self._optimizer.exchanges()
 
     def _result(self, global_step: Any, before: Any) -> Any:
-        if global_step is None:
-            return None
-        new = self._optimizer.exchanges() - before
-        global_step.assign_add(ops.cast(new, global_step.dtype))
-        return ops.convert_to_tensor(global_step) + 0
+        return count_up(global_step, self._optimizer.exchanges() - before)
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """Return the state of a variable in the optimizer inside, or else in this one."""
+        """Return the state of a variable in the optimizer inside; if there is none, in this one."""
         found = self._opt.get_slot(var, name)
         return super().get_slot(var, name) if found is None else found
 
@@ -237,13 +233,13 @@ class WithCenter(OverWorkers):
 
 
 class GradientSums(WithCenter):
-    """`AGNOptimizer`."""
+    """The verbs of `AGNOptimizer`."""
 
     _inside, _getter, _getter_class = "optimizer", "custom_getter", AGNCustomGetter
 
 
 class Elastic(WithCenter):
-    """`ElasticAverageOptimizer`, and files that hold the center."""
+    """The verbs of `ElasticAverageOptimizer`, and a saver for its center."""
 
     _getter, _getter_class = "ea_custom_getter", ElasticAverageCustomGetter
 
@@ -271,7 +267,7 @@ class Elastic(WithCenter):
 
 
 class MeansOfModels(OverWorkers):
-    """`ModelAverageOptimizer`."""
+    """The verbs of `ModelAverageOptimizer`."""
 
     _getter, _getter_class = "ma_custom_getter", ModelAverageCustomGetter
     _needs_step = True
@@ -289,9 +285,12 @@ class MeansOfModels(OverWorkers):
 
 
 class StaleGradients(OverWorkers):
-    """`DropStaleGradientOptimizer`: a gradient is as old as the last `compute_gradients`."""
+    """The verbs of `DropStaleGradientOptimizer`.
 
-    _steps = 0  # that were made by gradients, as far as this is known
+    The age of a gradient is the number of steps since the last `compute_gradients`.
+    """
+
+    _steps = 0  # with gradients that counted, as far as this is known
     _read: int | None = None
 
     @outside_compiler
@@ -314,13 +313,12 @@ class StaleGradients(OverWorkers):
         new = self._done() - before
         if self._optimizer.known_count("stale") is not None:  # nothing is being compiled
             self._steps += int(new)
-        if global_step is not None:
-            global_step.assign_add(ops.cast(new, global_step.dtype))
+        count_up(global_step, new)
         return ops.cast(self._optimizer.count_now("stale"), "float32")
 
 
 class Replicas(OverWorkers):
-    """`SyncReplicasOptimizer`."""
+    """The verbs of `SyncReplicasOptimizer`."""
 
     _needs_step = True
 

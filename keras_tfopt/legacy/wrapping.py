@@ -1,4 +1,4 @@
-"""Optimizers around another one, whose verbs they call."""
+"""Optimizers around another one: they call its verbs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keras_tfopt.legacy.verb_arguments import count_up
 
 
 class Multitasking(running.WrapperVerbs):
-    """`MultitaskOptimizerWrapper`, which has the name of the optimizer inside."""
+    """The verbs of `MultitaskOptimizerWrapper`, which has the name of the optimizer inside."""
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
         super().__init__(kind, row, arguments)
@@ -30,7 +30,7 @@ class Multitasking(running.WrapperVerbs):
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Call that of `opt`, which does not move variables whose gradient is zero."""
+        """Call that of `opt`; variables with a gradient of zero do not move."""
         if self._without_zeros is not None:
             grads_and_vars = self._without_zeros(self, grads_and_vars)
             if all(gradient is None for gradient, _ in grads_and_vars):
@@ -43,7 +43,7 @@ class Multitasking(running.WrapperVerbs):
 
 
 class Clipping(running.WrapperVerbs):
-    """`VariableClippingOptimizer`, which is given dimensions for each variable."""
+    """The verbs of `VariableClippingOptimizer`, which is given dimensions for each variable."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self._chosen = chosen_dims(arguments["vars_to_clip_dims"], running.is_variable)
@@ -63,7 +63,7 @@ class Clipping(running.WrapperVerbs):
         return dims_of or _no_dims  # the originals take an empty dictionary
 
     def _is_meant(self, variable: Any) -> bool:
-        """Return whether a variable is one that was given, and not another one of its name."""
+        """Return whether a variable was given, not just another one of its name."""
         name = running.name_of(variable)
         same = [one for one in self._clipped if running.name_of(one) == name]
         return not same or any(one is variable for one in same)

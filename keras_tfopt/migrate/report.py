@@ -1,4 +1,4 @@
-"""What became of each tensor of a file."""
+"""The report of `load_state`, which says what became of each tensor of a file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from keras_tfopt.engine.inspection import aligned
+
 
 class Row(NamedTuple):
-    """A tensor of a file, and what became of it."""
+    """A tensor of a file and what became of it."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -17,7 +19,7 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `load_state` did. Its text is a table, and the notes.
+    """The report of `load_state`. Printed, it is a table with notes.
 
     Attributes:
         file: The file.
@@ -33,12 +35,7 @@ class Report:
 
     def __str__(self) -> str:
         """Return the table and the notes."""
-        lines = [Row("tensor", (), "became"), *self.rows]
-        shapes = ["shape", *(str(row.shape) for row in self.rows)]
-        widths = max(len(row.tensor) for row in lines), max(map(len, shapes))
-        table = [
-            f"{row.tensor:{widths[0]}}  {shape:{widths[1]}}  {row.became}"
-            for row, shape in zip(lines, shapes, strict=True)
-        ]
+        rows = [(row.tensor, str(row.shape), row.became) for row in self.rows]
+        table = aligned([("tensor", "shape", "became"), *rows])
         notes = [f"note: {note}" for note in self.notes]
         return "\n".join([f"{self.file}: {self.source}", *table, *notes])

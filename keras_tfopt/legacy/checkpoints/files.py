@@ -1,4 +1,4 @@
-"""Files of `tf.train.Saver`, read and written by TensorFlow on every backend of Keras."""
+"""Read and write files of `tf.train.Saver`, by TensorFlow on every backend of Keras."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CheckpointFile:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Return the value of a tensor, after comparing its checksum; bfloat16 in float32.
+        """Return the value of a tensor, whose checksum is compared; bfloat16 in float32.
 
         Raises:
             ValueError: if the file is truncated or damaged there.
@@ -67,9 +67,9 @@ class CheckpointFile:
 
     @functools.cached_property
     def colocations(self) -> dict[str, str]:
-        """Return, by the name of each variable of the graph, the variable that it was placed with.
+        """Return the variable that each variable of the graph was placed with, by their names.
 
-        Read from the `.meta` file; empty if there is none, or if it cannot be read.
+        It is read from the `.meta` file, and empty if there is none or it cannot be read.
         """
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -92,11 +92,11 @@ def write_checkpoint(
 ) -> str:
     """Write a checkpoint under a temporary name, put it in place, and return its path.
 
-    It is the latest of its folder from then on, as it would be for a `tf.train.Saver`.
+    The file `checkpoint` of its folder then names it the latest, as `tf.train.Saver` does.
 
     Args:
         prefix: Path without `.index`.
-        contents: Name, data type and function that returns the value, of each tensor.
+        contents: For each tensor: name, data type and function that returns the value.
     """
     tf = tensorflow()
     prefix = os.fspath(prefix)

@@ -1,4 +1,4 @@
-"""Inspection of a checkpoint: the meanings of its tensors, and their places here."""
+"""Inspect a checkpoint: the meanings of its tensors, and their places here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inspect_checkpoint(
 ) -> list[Found]:
     """Print the contents of a checkpoint of TensorFlow 1 and their targets, and return them.
 
-    Meanings are told from names: of the variables, of the slots of all classes in
+    Meanings follow from names: those of the variables, of the slots of all classes in
     `keras_tfopt.legacy`, and of the other variables that these keep. Without a model, targets are
     those in a model with variables of the same paths. With a model, the report of `load_checkpoint`
     is printed, and targets are taken from it; nothing is loaded. A power is shown as the decay rate
@@ -64,7 +64,7 @@ def inspect_checkpoint(
         A list with an item for each tensor.
 
     Raises:
-        Exception: the errors of `load_checkpoint` for arguments and for a file that it cannot
+        Exception: the errors of `load_checkpoint` for arguments, and for a file that cannot be
             read. A checkpoint that does not fit is no error.
     """
     check_bool("swapped", swapped)
@@ -87,7 +87,7 @@ def inspect_checkpoint(
 
 
 def _meant(file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool) -> list[Found]:
-    """Return each tensor with its meaning and target, which its name tells."""
+    """Return each tensor with its meaning and target, which follow from its name."""
     meanings = _Meanings(file, tensors, swapped)
     return [
         Found(tensor.name, tensor.shape, tensor.dtype, *meanings.of(name, tensor))
@@ -101,9 +101,9 @@ class _Meanings:
     def __init__(self, file: CheckpointFile, tensors: Mapping[str, Stored], swapped: bool):
         self._file, self._swapped = file, swapped
         self._places = naming.places(tensors)
-        self._behind = naming.behind(self._places)
+        self._by_owner = naming.by_owner(self._places)
         self._slots: dict[str, str] = {}
-        for owner, suffixes in self._behind.items():
+        for owner, suffixes in self._by_owner.items():
             self._slots |= _slots_of(tensors, owner, suffixes)
         whole = [n for n, t in tensors.items() if t.shape == () and t.dtype.startswith("int")]
         steps = [self._value(tensors[n]) for n in naming.named(GLOBAL_STEP, whole)[:1]]
@@ -113,7 +113,7 @@ class _Meanings:
         """Return the meaning of a tensor and its target, None if it has none."""
         if name in self._places:
             return self._of_state(name)
-        if self._swapped and AVERAGE in self._behind.get(name, {}):
+        if self._swapped and AVERAGE in self._by_owner.get(name, {}):
             return f"moving average of {name}", f"slot average of {name}"
         last = naming.base_of(name.split("/")[-1])
         if tensor.shape == () and (last == GLOBAL_STEP or last.endswith("_power")):

@@ -1,4 +1,4 @@
-"""Restoring a model and its optimizer from a checkpoint of `tf.train.Saver`."""
+"""Restore a model and its optimizer from a checkpoint of `tf.train.Saver`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_checkpoint(
     swapped: bool = False,
     progress: bool | None = None,
 ) -> Report:
-    """Fill a model and its optimizer from a checkpoint of TensorFlow 1, to go on training.
+    """Restore a model and its optimizer from a checkpoint of TensorFlow 1, to continue training.
 
     ```python
     model.compile(optimizer=keras_tfopt.LazyAdam(0.001), loss="mse")
@@ -40,10 +40,10 @@ def load_checkpoint(
     model.fit(x, y)
     ```
 
-    Variables are found by their paths, in several spellings: `dense/kernel` as it is, without the
-    name of the model, with layers numbered as if the model were the only one of the process, and in
-    a scope that is around all variables of the checkpoint. The spelling that finds most variables
-    holds for all. State is found with its variable, by the names that the originals give it
+    Variables are found by their paths, in several spellings: unchanged, without the name of the
+    model, with layers numbered as if the model were the only one of the process, and in a scope
+    around all variables of the checkpoint. The spelling that finds most variables is used for all.
+    State is found with its variable, by the names that the originals give it
     (`dense/kernel/Adam_1`). Shapes must agree. Layouts are not changed, though some differ: the
     gates of a recurrent layer have another order in `tf.nn.rnn_cell` than in Keras.
 
@@ -59,12 +59,12 @@ def load_checkpoint(
     Such checkpoints have no learning rate.
 
     Optimizers of one kind that share a checkpoint have numbered powers: `beta1_power`,
-    `beta1_power_1`. The owner of a power is told by the `.meta` file, which names the variable that
-    the power was placed with; by a scope that holds the power and the variables; or by decay rates.
-    Where all powers tell the same number of steps, the owner does not matter. Otherwise a
-    ValueError names them.
+    `beta1_power_1`. The owner of a power follows from the `.meta` file, which names the variable
+    that the power was placed with; from a scope that holds the power and the variables; or from
+    decay rates. If all powers give the same number of steps, the owner does not matter. Otherwise a
+    ValueError names the powers.
 
-    Before the first assignment, everything is read once and compared, checksums included. One
+    Everything is read once and compared before the first assignment, checksums included. Only one
     tensor of the file is in memory at a time. Nothing in the file is executed. TensorFlow reads it,
     on any backend of Keras.
 
@@ -73,17 +73,17 @@ def load_checkpoint(
         model: A `keras.Model` or layer that is built, or a list of variables. Or a list of models,
             each of which has its variables in a scope of its name: `generator/dense/kernel`.
         optimizer: An optimizer of keras_tfopt or of keras_tfopt.legacy, with wrappers or without,
-            that stands for the one that wrote the checkpoint, built or not. None fills the model
-            alone. Several that share the checkpoint, such as the two of a GAN, are a list of
-            optimizers that are built, each for variables of its own.
+            built or not, that corresponds to the one that wrote the checkpoint. None restores the
+            model only. For several that share the checkpoint, such as the two of a GAN: a list of
+            optimizers that are built, each for its own variables.
         name_map: Names that differ, from those in the checkpoint to paths of variables: a
             dictionary of names or scopes; a list of pairs of a regular expression and a
             replacement, applied in turn as `re.sub` does; or a function. State follows its
             variable. A name that is mapped to None is left out.
         strict: Whether to raise an error if anything is missing, is not used, or does not fit.
             Otherwise what fits is restored.
-        swapped: Whether `swapping_saver()` has written it, so that averages stand under the names
-            of the variables. The file does not tell.
+        swapped: Whether `swapping_saver()` wrote it, so that averages have the names of the
+            variables. The file does not say.
         progress: Whether to show a progress bar. None shows one for large checkpoints.
 
     Returns:
@@ -95,7 +95,7 @@ def load_checkpoint(
         CheckpointMismatch: a ValueError with the `report`, if the checkpoint does not fit.
         ValueError: if the file is truncated or damaged, an argument does not fit it, or it is not
             clear which of several optimizers wrote what.
-        TypeError: for an optimizer that stands for none of TensorFlow 1.
+        TypeError: for an optimizer that has no original in TensorFlow 1.
 
     In all these cases nothing has been changed.
     """
@@ -118,7 +118,7 @@ def load_checkpoint(
 
 
 def _fill(file: CheckpointFile, plan: Plan, bar: _Bar) -> None:
-    """Assign the values of a plan to variables and optimizer, which is built first."""
+    """Build the optimizer if needed, and assign the values of a plan to it and to variables."""
     optimizer = plan.optimizer
     new = optimizer is not None and not optimizer.built
     if optimizer is not None:
@@ -156,7 +156,7 @@ def _assign(variable: Any, value: Any) -> None:
 
 
 class _Bar:
-    """A bar over the bytes that are read, once to compare and once to assign."""
+    """A progress bar over the bytes, which are read twice: to compare and to assign."""
 
     def __init__(self, moves: list[Move], progress: bool | None):
         if progress is not None:

@@ -1,4 +1,4 @@
-"""The variables of an argument `model`, and their names in checkpoints."""
+"""Find the variables of an argument `model`, and their names in checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def variables_in(model: Any) -> tuple[list[Any], list[list]]:
 
 
 def _in_scopes(models: list[Any]) -> tuple[list[Any], list[list]]:
-    """Return the variables of several models, each in the scope of the name of its model."""
+    """Return the variables of several models, and their names in scopes named after the models."""
     variables: list[Any] = []
     choices: list[list] = [[], []]
     for model in models:

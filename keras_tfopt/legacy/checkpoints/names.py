@@ -17,7 +17,7 @@ _PART = re.compile(r"(^|/)part_(\d+)(?=/|$)")
 
 
 class Stored(NamedTuple):
-    """A tensor of a file, or the parts of one, which follow one another in one dimension."""
+    """A tensor of a file, or its parts, which are concatenated along one dimension."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
         return (*first[: self.axis], along, *first[self.axis + 1 :])
 
     def axes(self) -> list[int]:
-        """Return the dimensions in which the parts may follow one another."""
+        """Return the dimensions along which the parts may be concatenated."""
         rank = len(self.shapes[0])
         if any(len(shape) != rank for shape in self.shapes):
             return []
@@ -75,7 +75,7 @@ def stored(contents: Mapping[str, Content]) -> dict[str, Stored]:
 
 
 def along(tensor: Stored, shape: tuple[int, ...]) -> Stored:
-    """Join parts of one size in the dimension that gives the shape, if there is one."""
+    """Join the parts along the dimension that gives this shape, if there is one."""
     for axis in tensor.axes():
         if tensor._replace(axis=axis).shape == shape:
             return tensor._replace(axis=axis)
@@ -129,7 +129,7 @@ class Renaming:
                     f"from it for {name!r}: {new!r}"
                 )
             return new and without_output(new)
-        # A rule for the name itself goes first, then the longest scope: state follows its variable.
+        # The name itself comes first, then the longest scope: state follows its variable.
         pieces = name.split("/")
         for end in range(len(pieces), 0, -1):
             head = "/".join(pieces[:end])
@@ -184,10 +184,10 @@ def renamed(tensors: Mapping[str, Any], name_map: Any) -> tuple[dict[str, Any], 
 
 
 def spellings(paths: Sequence[str], model: Any = None, layers: Iterable[Any] = ()) -> list[list]:
-    """Return the lists of names that the variables of a model may have had, the likeliest first.
+    """Return the lists of names that the variables of a model may have, the likeliest first.
 
-    Keras counts layers from the start of the process, and TensorFlow 1 from that of the graph: the
-    third `Dense` of a process, `dense_2`, may be the first of its model, `dense`.
+    Keras numbers the layers of a process, and TensorFlow 1 those of a graph. So the third `Dense`
+    of a process, `dense_2`, may be the first of its model, `dense`.
     """
     found = [list(paths)]
     if model is not None:
@@ -200,7 +200,7 @@ def spellings(paths: Sequence[str], model: Any = None, layers: Iterable[Any] = (
 
 
 def _renumbered(layers: Iterable[Any]) -> dict[str, str]:
-    """Return the automatic names of layers as if these were the only ones, by their names here."""
+    """Return the names that layers would have if these were the only ones, by their names here."""
     automatic: dict[str, dict[str, int]] = collections.defaultdict(dict)
     for layer in layers:
         base, _, number = layer.name.rpartition("_")
@@ -223,10 +223,10 @@ def _snake_case(name: str) -> str:
 def matched(choices: list[list], names: Mapping[str, Any]) -> list[str | None]:
     """Return the name of each variable in the checkpoint, None if it has none.
 
-    The spelling and scope that find most variables hold for all of them.
+    All variables get the spelling and the scope that find most of them.
 
     Raises:
-        ValueError: if several scopes are as good.
+        ValueError: if several scopes find equally many.
     """
     scopes_of = collections.defaultdict(set)
     for name in names:
@@ -256,7 +256,7 @@ def matched(choices: list[list], names: Mapping[str, Any]) -> list[str | None]:
 
 
 class Place(NamedTuple):
-    """The place of state: the name of its variable, and the suffix that follows that name."""
+    """The place of state: the name of its variable, and the suffix after that name."""
 
     owner: str
     suffix: str
@@ -277,8 +277,8 @@ def places(names: Iterable[str]) -> dict[str, Place]:
     return found
 
 
-def behind(places: Mapping[str, Place]) -> dict[str, dict[str, str]]:
-    """Return the names of state, by the name of its variable and by the suffix."""
+def by_owner(places: Mapping[str, Place]) -> dict[str, dict[str, str]]:
+    """Return names of state, by the name of the variable and then by the suffix."""
     found: dict[str, dict[str, str]] = {}
     for name, place in sorted(places.items(), key=lambda item: len(item[0])):
         found.setdefault(place.owner, {}).setdefault(place.suffix, name)
@@ -286,7 +286,7 @@ def behind(places: Mapping[str, Place]) -> dict[str, dict[str, str]]:
 
 
 def numbered(base: str, count: int) -> str:
-    """Return the name that TensorFlow 1 gives to a further tensor of the same name."""
+    """Return the name that TensorFlow 1 gives to tensor number `count` of one name."""
     return f"{base}_{count}" if count else base
 
 
@@ -296,14 +296,14 @@ def base_of(suffix: str) -> str:
 
 
 def _places_by_name(names: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
-    """Return the places of the entries of all variables, sorted by the names of these."""
+    """Return the indices of the entries of all variables, in the order of the variables' names."""
     places = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     order = sorted(range(len(names)), key=lambda i: f"{names[i]}:0")
     return np.concatenate([places[i] for i in order])
 
 
 def laid_by_name(array: np.ndarray, names: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
-    """Put the entries of all variables into the order of names, which the originals use.
+    """Put the entries of all variables in the order of the names, which the originals use.
 
     Args:
         array: The entries in its last dimension, in the order of building.
@@ -319,6 +319,6 @@ def laid_as_built(array: np.ndarray, names: Sequence[Any], sizes: Sequence[int])
 
 
 def named(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that are `name` in any scope, with any number, the shortest first."""
+    """Return the names that are `name` in any scope and with any number, the shortest first."""
     pattern = re.compile(rf"(.*/)?{re.escape(name)}(_\d+)?")
     return sorted((n for n in names if pattern.fullmatch(n)), key=lambda n: (len(n), n))

@@ -1,4 +1,4 @@
-"""The original that an optimizer stands for, and the names that it gives its state in files."""
+"""The original that an optimizer corresponds to, and the names of its state in files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Origin:
     names: tuple[str, ...]
     """Names of the classes that write such files."""
     row: Row
-    """The row of the rule, which is the same for all of these."""
+    """The row of the rule, which these classes share."""
     bases: tuple[str, ...]
     """The names that slots may have in files, the likeliest first."""
     slot_bases: Mapping[str, str]
-    """The names of slots that have one of their own."""
+    """The names of slots that differ from these."""
 
     def suffixes(self, base: str, variable: Any, here: Iterable[str]) -> dict[str, str]:
         """Return the suffixes of a variable's slots, by slot, in the order of creation."""
@@ -92,10 +92,10 @@ def _check_apart(optimizers: Iterable[Any]) -> None:
 
 
 def origin_of(optimizer: Any) -> Origin:
-    """Return the original that an optimizer stands for.
+    """Return the original that an optimizer corresponds to.
 
     Raises:
-        TypeError: if it stands for none, or for one whose state has no names in files.
+        TypeError: if there is none, or its state has no names in files.
     """
     ours = keras_optimizer(optimizer)
     while hasattr(optimizer, "_opt"):  # a wrapper of the originals
@@ -126,7 +126,7 @@ def origin_of(optimizer: Any) -> Origin:
 
 
 def _stand_for(optimizer: Any) -> tuple[str, ...]:
-    """Return the originals of a rule, or of a rule with weight decay, the likeliest first."""
+    """Return the originals of a rule, with or without weight decay, the likeliest first."""
     kind = type(core(optimizer)).__name__
     plain = [name for name, row in TABLE.items() if row.ours == kind and not row.extends]
     if not any(isinstance(part, Decay) for part in parts(optimizer)):
@@ -145,7 +145,7 @@ def step_variable(optimizer: Any) -> Any:
 
 
 def decay_rate(optimizer: Any, row: Row, argument: str) -> Any:
-    """Return the decay rate for an argument of the original, a float unless it changes."""
+    """Return the decay rate for an argument of the original: a float, unless it changes."""
     beta = getattr(core(optimizer), row.renamed.get(argument, argument))
     return float(array_of(beta)) if isinstance(beta, keras.Variable) else beta
 

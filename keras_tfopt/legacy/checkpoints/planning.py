@@ -58,11 +58,11 @@ class Plan:
 
     Attributes:
         optimizer: The Keras optimizer, or None.
-        trained: The variables that it is built for, or will be.
+        trained: The variables that it is or will be built for.
         moves: Values to be assigned.
-        begin: Variables, with those of their slots that start at the value of the variable.
+        begin: Pairs of a variable and one of its slots that starts at the variable's value.
         counter: The variable from which the optimizer takes the step, and its new value.
-        taken: The powers of decay rates that belong to an optimizer, this or another one.
+        taken: The powers of decay rates that belong to this or another optimizer.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Plan:
         self.source = {id(v): name for v, name in zip(self.variables, sources, strict=True)}
         self.places, mine = naming.places(self.tensors), set(sources)
         others = {name: place for name, place in self.places.items() if name not in mine}
-        self.behind = naming.behind(others)
+        self.by_owner: Mapping[Any, dict[str, str]] = naming.by_owner(others)
         self._plan_variables()
         if origin is not None:
             trainable = [v for v in self.variables if getattr(v, "trainable", True)]
@@ -114,15 +114,15 @@ class Plan:
     # ---- Variables and slots --------------------------------------------------------------------
 
     def _plan_variables(self) -> None:
-        if self.swapped and not any(AVERAGE in slots for slots in self.behind.values()):
+        if self.swapped and not any(AVERAGE in slots for slots in self.by_owner.values()):
             raise ValueError(
                 f"Argument `swapped` must be False: the checkpoint {self.file.prefix!r} holds no "
                 "averages, so no `swapping_saver` has written it. Received: True"
             )
         for variable in self.variables:
             name = self.source[id(variable)]
-            if self.swapped and name is not None:
-                name = self.behind.get(name, {}).get(AVERAGE, name)
+            if self.swapped:
+                name = self.by_owner.get(name, {}).get(AVERAGE, name)
             wanted = Content(tuple(variable.shape), dtype_of(variable))
             trains = self.optimizer is not None and getattr(variable, "trainable", True)
             # A variable may be rounded if a master weight keeps the exact value.
@@ -133,26 +133,26 @@ class Plan:
         base = self._base(origin)
         for variable in self.trained:
             path, source = path_of(variable), self.source.get(id(variable))
-            behind = self.behind.get(source, {}) if source is not None else {}
+            state = self.by_owner.get(source, {})
             here = described_slots(self.optimizer, variable)
             suffixes = origin.suffixes(base, variable, here)
             for slot, suffix in suffixes.items():
-                if slot not in here and suffix in behind:
+                if slot not in here and suffix in state:
                     where = f"slot {slot} of {path}"
-                    self._enter("not needed", behind[suffix], where, "never written")
+                    self._enter("not needed", state[suffix], where, "never written")
             for slot, wanted in here.items():
-                name = behind.get(suffixes[slot]) if slot in suffixes else None
+                name = state.get(suffixes[slot]) if slot in suffixes else None
                 if slot == "average" and "average" not in origin.row.slots:
-                    name = source if self.swapped and AVERAGE in behind else behind.get(AVERAGE)
+                    name = source if self.swapped and AVERAGE in state else state.get(AVERAGE)
                 elif slot == MASTER:
-                    name = behind.get(AVERAGE, source) if self.swapped else source
+                    name = state.get(AVERAGE, source) if self.swapped else source
                 if name is None and slot in ("average", MASTER):
                     self.begin.append((variable, slot))
                 self._move(name, f"slot {slot} of {path}", wanted, variable, slot)
 
     def _base(self, origin: Origin) -> str:
         """Return the name of this optimizer's slots in the checkpoint."""
-        suffixes = [s for source in self._sources() for s in self.behind.get(source, {})]
+        suffixes = [s for source in self._sources() for s in self.by_owner.get(source, {})]
         for base in (*origin.bases, *origin.slot_bases.values()):
             if base in suffixes:
                 return base
@@ -174,7 +174,7 @@ class Plan:
         return [name for name in found if name is not None]
 
     def _own(self, name: str, tensors: Mapping[str, Stored]) -> list[str]:
-        """Return the tensors of this name that may be those of this optimizer."""
+        """Return the tensors of this name that may belong to this optimizer."""
         return own(naming.named(name, tensors), self.tensors, self._sources(), self.file)
 
     def _plan_shared(self, row: Row) -> None:
@@ -241,7 +241,7 @@ class Plan:
         return None
 
     def _powers(self, row: Row, scalars: Mapping[str, Stored]) -> dict[str, str | None]:
-        """Return the power that this optimizer has written, by argument; None if there is none."""
+        """Return the power of this optimizer for each argument; None if there is none."""
         found = {argument: self._own(f"{argument}_power", scalars) for argument in row.powers}
         betas = [decay_rate(self.optimizer, row, argument) for argument in row.powers]
         choices: list[list[Any]] = [names or [None] for names in found.values()]
@@ -255,7 +255,7 @@ class Plan:
     def _plan_power(
         self, argument: str, name: str | None, row: Row, counts: list[int]
     ) -> int | None:
-        """Enter a power, and return the steps that it tells; None if it tells none."""
+        """Enter a power, and return the number of steps that it gives; None if it gives none."""
         if name is None:
             self._enter("missing", None, f"{argument}_power")
             return None
@@ -292,7 +292,7 @@ class Plan:
         for name in [name for name in self.tensors if name not in self._used]:
             is_state = name in self.places or self.tensors[name].shape == ()
             detail = f"state of {self.places[name].owner}" if name in self.places else ""
-            if self.swapped and AVERAGE in self.behind.get(name, {}):
+            if self.swapped and AVERAGE in self.by_owner.get(name, {}):
                 is_state, detail = True, f"moving average of {name}"
             status: Status = "not needed" if self.optimizer is None and is_state else "unused"
             self._enter(status, name, None, detail)
@@ -322,7 +322,7 @@ class Plan:
             self.moves.append(Move(tensor, variable, slot, change))
 
     def _enter(self, status: Status, name: str | None, where: str | None, detail: str = "") -> None:
-        """Add an entry on a tensor, which counts as used, or on a variable without one (None)."""
+        """Add an entry on a tensor, which counts as used; with None, on a variable without one."""
         if name is None:
             self._entries.append(Entry(None, where, status, detail=detail))
             return

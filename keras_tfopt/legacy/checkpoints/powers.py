@@ -1,7 +1,7 @@
-"""Powers of decay rates, from which the originals know how many steps they have made.
+"""Powers of decay rates, by which the originals count their steps.
 
-After t steps, `beta1_power` is beta1 multiplied t times by beta1, in float32, where numbers below
-the smallest normal one are zero.
+After t steps, `beta1_power` is beta1 multiplied t times by beta1, in float32. Numbers below the
+smallest normal one become zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CHUNK = 2**20
 
 
 def power_after(steps: int, beta: float) -> np.ndarray:
-    """Return the power after so many steps, to the bit."""
+    """Return the power after some steps, exact to the bit."""
     factor = np.float32(beta)
     value, left = factor, steps
     while left and _TINY <= value < 1:
@@ -27,7 +27,7 @@ def power_after(steps: int, beta: float) -> np.ndarray:
 
 
 def steps_of_power(power: float, beta: float) -> int | None:
-    """Return the number of steps that a power tells; None if it has become too small to tell.
+    """Return the number of steps that a power gives; None if it has become too small for that.
 
     Raises:
         ValueError: if it is no power of beta.
@@ -37,7 +37,7 @@ def steps_of_power(power: float, beta: float) -> int | None:
         return None
     if not 0 < power <= factor < 1:
         raise ValueError(f"{power:g} is no power of {beta:g}")
-    # The power may have been rounded differently: take the nearest one.
+    # The power may have been rounded differently, so take the nearest one.
     near = max(round(math.log(power) / math.log(factor)) - 1, 0)
     around = range(max(near - 2, 0), near + 3)
     errors = {steps: abs(float(power_after(steps, beta)) / power - 1) for steps in around}

@@ -1,11 +1,13 @@
-"""A report, in words, on each tensor of a checkpoint and on each variable."""
+"""The report on each tensor of a checkpoint and on each variable, in words."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
+
+from keras_tfopt.engine.inspection import aligned
 
 Status = Literal[
     "restored",
@@ -23,11 +25,12 @@ class Entry:
     """One tensor of a checkpoint, or one variable for which it has no tensor.
 
     Attributes:
-        name: Name in the checkpoint, None if it is not there.
+        name: Name in the checkpoint, None if the checkpoint lacks it.
         target: Its place here, in words: `"dense/kernel"`, `"slot m of dense/kernel"`.
         status: `"restored"`; `"missing"`, if the checkpoint lacks it; `"unused"`, if it has no
-            place here; `"shape mismatch"`, `"dtype mismatch"`; `"inconsistent"`, if a power of a
-            decay rate is none of this optimizer's; `"not needed"`, if nothing is lost without it.
+            place here; `"shape mismatch"`, `"dtype mismatch"`; `"inconsistent"`, if it is a power
+            of another decay rate than this optimizer's; `"not needed"`, if nothing is lost without
+            it.
         shape: Its shape.
         detail: A remark, or "".
     """
@@ -46,9 +49,9 @@ class Report:
     Attributes:
         prefix: Path of the checkpoint.
         entries: All tensors and variables.
-        steps: Each number of steps that the checkpoint tells, by the name of the tensor that tells
-            it: the training step, powers of decay rates.
-        iterations: The number of steps that the optimizer goes on from; None if it stays. For a
+        steps: The numbers of steps in the checkpoint, by the names of their tensors: the training
+            step, and what follows from powers of decay rates.
+        iterations: The number of steps from which the optimizer continues; None if it stays. For a
             list of optimizers, the list of theirs.
         notes: Remarks on the checkpoint as a whole.
     """
@@ -75,15 +78,13 @@ class Report:
         return [entry for entry in self.entries if entry.status == status]
 
     def __str__(self) -> str:
-        rows = [
-            (e.status, e.name or "-", "" if e.shape is None else str(e.shape), e.target or "-")
-            for e in self.entries
-        ]
-        head = ("", "in the checkpoint", "shape", "here")
-        lines = list(table([head, *rows], [""] + [e.detail for e in self.entries]))
-        counts = {e.status: len(self.of(e.status)) for e in self.entries}
+        rows = [("", "in the checkpoint", "shape", "here", "")]
+        for e in self.entries:
+            shape = "" if e.shape is None else str(e.shape)
+            rows.append((e.status, e.name or "-", shape, e.target or "-", e.detail))
+        counts = collections.Counter(e.status for e in self.entries)
         summary = ", ".join(f"{count} {status}" for status, count in counts.items())
-        return "\n".join([self.prefix, *lines, summary or "nothing", *self.notes])
+        return "\n".join([self.prefix, *table(rows), summary or "nothing", *self.notes])
 
 
 def joined(reports: Iterable[Report]) -> Report:
@@ -119,10 +120,6 @@ class CheckpointMismatch(ValueError):
         )
 
 
-def table(rows: Iterable[tuple[str, ...]], texts: Iterable[str] = ()) -> Iterator[str]:
-    """Yield lines of columns of equal width, each followed by a text."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, text in itertools.zip_longest(rows, texts, fillvalue=""):
-        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"  {cells}  {text}".rstrip()
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return indented lines with columns of equal width."""
+    return [f"  {line}" for line in aligned(rows)]

@@ -1,4 +1,4 @@
-"""Checkpoints that `tf.train.Saver` of TensorFlow 1 restores."""
+"""Write checkpoints that `tf.train.Saver` of TensorFlow 1 restores."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def save_checkpoint(
     of the process, and the name of the model does not appear: `dense/kernel`, `dense_1/kernel`.
     State has the data type of its variable, as there. No graph is written, so `import_meta_graph`
     has nothing to read. The file `checkpoint` names the new checkpoint the latest. GGT counts its
-    steps in a variable of its own, `global_step_1`, as it does where a `global_step` was made
-    before it.
+    steps in its own variable `global_step_1`: the name that it has in a program that makes a
+    `global_step` first.
 
-    TensorFlow writes the file, on any backend of Keras: some tensors at a time, under a temporary
-    name at first.
+    TensorFlow writes the file, on any backend of Keras. It writes some tensors at a time, and gives
+    the file its name at the end.
 
     Args:
         prefix: Path, without `.index`. Folders are created.
@@ -83,7 +83,7 @@ def save_checkpoint(
         ValueError: if the optimizer is not built, keeps state for which TensorFlow 1 has no
             variable, or is in the middle of a step that accumulates gradients; if there are no
             averages to swap, or names are not distinct. Nothing has been written then.
-        TypeError: for an optimizer that stands for none of TensorFlow 1.
+        TypeError: for an optimizer that has no original in TensorFlow 1.
     """
     check_bool("swapped", swapped)
     sync_models(model)
@@ -95,7 +95,7 @@ def save_checkpoint(
 def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
     """Yield all tensors of a checkpoint of a model and its optimizer."""
     variables, choices = variables_in(model)
-    # The last spelling has no scope of the model, and counts layers from the start of the model.
+    # The last spelling is without the name of the model, with layers numbered within the model.
     names = {id(v): name for v, name in zip(variables, choices[-1], strict=True)}
     optimizers = [one for one in optimizers_in(optimizer) if one is not None]
     trained: dict[int, Any] = {}  # the Keras optimizer of a variable, by the identity of that
@@ -193,7 +193,7 @@ def _shared(row: Row, ours: Any, names: Mapping[int, str]) -> Iterator[Written]:
 
 
 def _global_step(optimizers: Sequence[Any]) -> Written:
-    """Return the training step: that of the first optimizer unless one has a variable for it."""
+    """Return the training step: of a variable given for it, else of the first optimizer."""
     ours = [keras_optimizer(optimizer) for optimizer in optimizers]
     counters = [one for one in map(step_variable, ours) if one is not None]
     total = int(array_of(counters[0])) if counters else steps_of(ours[0])

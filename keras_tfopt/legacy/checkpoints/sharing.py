@@ -1,4 +1,4 @@
-"""Tell which optimizer owns a tensor, in a checkpoint of several optimizers."""
+"""Find out which optimizer a tensor belongs to, in a checkpoint of several optimizers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def own(
     sources: Collection[str],
     file: CheckpointFile,
 ) -> list[str]:
-    """Return those of several tensors of one name that may be an optimizer's.
+    """Return those of several tensors of one name that may belong to an optimizer.
 
-    The originals place such a tensor with a variable that the optimizer trains, and
-    `tf.train.Saver` writes the graph, which says so. A scope that holds all variables of the
-    optimizer tells the owner as well.
+    The originals place such a tensor with a variable that the optimizer trains. The graph, which
+    `tf.train.Saver` writes, has this placement. A scope that holds all variables of the optimizer
+    shows the owner, too.
 
     Args:
         names: The tensors.
@@ -48,16 +48,16 @@ def agreeing(
     value_of: Callable[[str], float],
     taken: Collection[str],
 ) -> Names:
-    """Return powers of decay rates, one of each, that tell the same number of steps.
+    """Return one power of each decay rate, such that all give the same number of steps.
 
     Args:
         choices: The names of the powers of each decay rate.
         betas: The decay rates, floats unless they change.
         value_of: Gives the value of a power.
-        taken: Powers of other optimizers, which come last.
+        taken: Powers of other optimizers, which are chosen last.
 
     Raises:
-        ValueError: if some tell one number, and others another.
+        ValueError: if several numbers of steps are possible.
     """
     steps: dict[Names, int | None] = {}
     for names in itertools.product(*choices):
@@ -71,7 +71,7 @@ def agreeing(
 
 
 def _steps(name: str | None, beta: Any, value_of: Callable[[str], float]) -> int | None:
-    """Return the steps that a power tells; None if it tells none, -1 if it is none of this rate."""
+    """Return the steps that a power gives; None if it gives none, -1 if the rate is another."""
     if name is None or not isinstance(beta, float):
         return None
     try:
@@ -81,7 +81,7 @@ def _steps(name: str | None, beta: Any, value_of: Callable[[str], float]) -> int
 
 
 def ambiguous(choices: Mapping[Names, int | None]) -> ValueError:
-    """Return the error for several tensors that may be an optimizer's, with the steps they tell."""
+    """Return the error for several possible tensors of an optimizer, with the steps they give."""
     told = [
         " and ".join(filter(None, names)) + (f" ({steps} steps)" if steps is not None else "")
         for names, steps in choices.items()

@@ -1,6 +1,6 @@
-"""The state of an optimizer: described before it exists, and found by name.
+"""Describe the state of an optimizer before it exists, and find it by name.
 
-Used to fill an optimizer from checkpoints of TensorFlow 1.
+Reading checkpoints of TensorFlow 1 needs both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AVERAGE = "average"
 
 
 def core(optimizer: Any) -> Any:
-    """Return the rule inside of all wrappers, or None if that is an optimizer of Keras."""
+    """Return the rule inside all wrappers, or None if that is an optimizer of Keras."""
     *_, last = parts(optimizer)
     return last if isinstance(last, Engine) else None
 
@@ -65,7 +65,7 @@ def shared_slots(optimizer: Any, variables: Sequence[Any]) -> dict[str, Content]
 
 
 def state_at(optimizer: Any, variable: Any, name: str) -> Any:
-    """Return the state called `name` of a variable, or of all together if that is None."""
+    """Return the state called `name` of a variable, or of all together if `variable` is None."""
     if variable is None:
         return core(optimizer).slot(None, name)
     found = {AVERAGE: average_of(optimizer, variable), **slots_of(optimizer, variable)}
@@ -73,7 +73,7 @@ def state_at(optimizer: Any, variable: Any, name: str) -> Any:
 
 
 def derive(optimizer: Any) -> None:
-    """Compute the derived slots of all variables, after the slots that they follow from changed."""
+    """Compute the derived slots of all variables from the others, which have changed."""
     rule = core(optimizer)
     if rule.scope == "model":
         slots = {name: rule.slot(None, name) for name in rule.slot_names}

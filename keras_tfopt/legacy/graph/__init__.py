@@ -11,11 +11,7 @@ from keras_tfopt.legacy.graph.custom import CustomVerbs
 from keras_tfopt.legacy.graph.problem import log, problem_of
 from keras_tfopt.legacy.graph.rules import RuleVerbs
 from keras_tfopt.legacy.graph.servers import make_variable
-from keras_tfopt.legacy.graph.wrapping import (
-    DecayVerbs,
-    WrapperVerbs,
-    rest_while_zero,
-)
+from keras_tfopt.legacy.graph.wrapping import DecayVerbs, WrapperVerbs, rest_while_zero
 
 __all__ = [
     "MODULES",
@@ -42,12 +38,12 @@ MODULES = "keras_tfopt.legacy or of tf.compat.v1.train"
 
 
 def form_of(cls: type) -> type:
-    """Return the class of an object over workers: in a graph, a subclass that works there."""
+    """Return the class of an optimizer over workers: in a graph, a subclass that works there."""
     from keras_tfopt.legacy.graph import workers  # which derives from those classes
 
     return workers.form_in_graphs(cls) if in_a_graph() else cls
 
 
 def outside_compiler(function: Callable) -> Callable:
-    """Return the function: AutoGraph may rewrite the verbs, and with them the loss."""
+    """Return the function unchanged: AutoGraph may rewrite the verbs, and with them the loss."""
     return function

@@ -1,4 +1,4 @@
-"""Rules over all variables at once, in TensorFlow 1, which hands over one variable at a time."""
+"""Run rules over all variables at once in TensorFlow 1, which updates one variable at a time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,29 @@ from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.slicing import shape_of, steps_along
 from keras_tfopt.engine.state import Rows
-from keras_tfopt.legacy.graph.backend import dtype_of, group, like_of, read, to_dense, write
+from keras_tfopt.legacy.graph.backend import (
+    dtype_of,
+    following,
+    group,
+    like_of,
+    read,
+    to_dense,
+    write,
+)
 
 
 class Together:
-    """Steps of a rule with scope "model": a variable keeps the gradients until the last has come.
+    """Steps of a rule with scope "model", made once the gradients of all variables are there.
 
-    State is laid out by the names of the variables, as the original does.
+    Until then a variable keeps the gradients. State is in the order of the variables' names, as in
+    the original.
 
     Args:
         optimizer: The rule as an optimizer of TensorFlow 1, which has the state.
     """
 
-    _members: dict[Any, Any]  # in order
-    _starts: dict[Any, int]  # where the gradient of each begins in the one of all
+    _members: dict[Any, Any]  # variables in order
+    _starts: dict[Any, int]  # the index of each variable's first entry in the gradient of all
 
     def __init__(self, optimizer: Any):
         self._optimizer = optimizer
@@ -59,7 +68,8 @@ class Together:
         return self._gradients()[start:end].assign(tf.reshape(g, [-1]))
 
     def _gradients(self) -> Any:
-        """Return the variable with the gradients of all; a wrapper may leave out some updates."""
+        """Return the variable with the gradients of all variables."""
+        # It keeps the earlier gradient of a variable whose update a wrapper leaves out.
         return self._optimizer._state(self._optimizer._facts.scratch[0])
 
     def finish(self, update_ops: list[Any], name_scope: str) -> Any:
@@ -67,21 +77,21 @@ class Together:
         own, variables = self._optimizer, list(self._members.values())
         step, kept = self._step_of(variables)
         scalars = own._scalars(step.rule.dtype)
-        with tf.control_dependencies([one for one in update_ops if one is not None]):
+        with following(update_ops):
             gradient = read(self._gradients())
             old = {name: read(variable) for name, variable in kept.items()}
             slots = old | own._rule.derived(old)
             x = [read(variable) for variable in variables]
             x, _, new = step.new_values(x, [None] * len(x), slots, [gradient], scalars)
             count = own._count()
-            following = read(count) + 1
-        values = [*x, following]
+            next_count = read(count) + 1
+        values = [*x, next_count]
         for name in kept:
             values += [*new[name]] if isinstance(new[name], tuple) else [new[name]]
         with tf.control_dependencies(values):
             writes = [_written(v, n, own._use_locking) for v, n in zip(variables, x, strict=True)]
             writes += [_written(v, new[n], own._use_locking) for n, v in kept.items()]
-            writes.append(_written(count, following, own._use_locking))
+            writes.append(_written(count, next_count, own._use_locking))
         return group(*writes, name=name_scope)
 
     def _step_of(self, variables: list[Any]) -> tuple[ModelStep, dict[str, Any]]:
@@ -102,7 +112,7 @@ class Together:
 
 
 def _written(variable: Any, value: Any, use_locking: bool) -> Any:
-    """Write a value, which may be one row: `Rows`."""
+    """Write a value, which may be one row, a `Rows`."""
     if isinstance(value, Rows):
         index = tf.reshape(tf.cast(value.index, "int32"), [1])
         return write(variable, value.value[None], index, use_locking)

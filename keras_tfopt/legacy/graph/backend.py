@@ -20,14 +20,14 @@ value_of = tf.identity  # of an operation of `write`: the value that the variabl
 
 
 class Variables(dict):
-    """Variables of the program, by their identity. Copies of an optimizer are for the same ones."""
+    """Variables of the program, by identity. A deep copy has the same variables."""
 
     def __deepcopy__(self, memo: dict) -> Variables:
         return Variables(self)
 
 
 def native(value: Any) -> Any:
-    """Return the variable of TensorFlow in one of Keras; anything else is returned as it is."""
+    """Return the TensorFlow variable inside a Keras variable, and anything else unchanged."""
     return value.value if isinstance(value, keras.Variable) else value
 
 
@@ -56,19 +56,19 @@ def shape_of(variable: Any) -> tuple[Any, ...]:
 def read(variable: Any) -> Any:
     """Return the value that a variable has at this point among the operations."""
     variable = native(variable)
-    # Optimizing a graph may move a new read of a reference variable before an assignment, in spite
-    # of control dependencies. It does not move operations that compute with the value.
+    # Despite control dependencies, graph optimization may move a new read of a reference variable
+    # before an assignment. It does not move operations that compute with the value.
     if is_reference(variable):
         return in_branch(tf.convert_to_tensor(variable))
     return variable.read_value()
 
 
 def in_branch(value: Any) -> Any:
-    """Return the tensor; in a branch of TensorFlow 1's control flow, by an operation of the branch.
+    """Return the tensor; inside a branch of TensorFlow 1's control flow, an identity of it.
 
     A tensor enters a branch as an output of its switch. If `where` with a constant condition uses
-    it there, optimizing the graph makes the branch depend on the other output of the switch, and
-    the branch never runs.
+    it there, graph optimization makes the branch depend on the other output of the switch. Then the
+    branch never runs.
     """
     inside = v1.get_default_graph()._get_control_flow_context() is not None
     return tf.identity(value) if inside else value
@@ -93,8 +93,8 @@ def value_now(value: Any, count: Callable[[], Any] | None = None) -> Any:
 def reaching(variable: Any) -> Iterator[None]:
     """Make `tf.cond` build control flow of TensorFlow 1 if this is a reference variable.
 
-    The later control flow reads variables before the branch, which fails while they are not
-    initialized, and cannot assign to reference variables.
+    Control flow of TensorFlow 2 reads variables before the branch, which fails while they are not
+    initialized. It cannot assign to reference variables either.
     """
     before = control_flow_util.ENABLE_CONTROL_FLOW_V2
     if is_variable(variable) and is_reference(variable):
@@ -115,7 +115,7 @@ def write(variable: Any, value: Any, indices: Any = None, use_locking: bool = Fa
 
 
 def group(*operations: Any, name: str | None = None) -> Any:
-    """Return one operation for several; None among them is left out."""
+    """Group operations into one, leaving out None."""
     return tf.group(*[one for one in operations if one is not None], name=name)
 
 
@@ -125,7 +125,7 @@ def column(mask: Any, values: Any) -> Any:
 
 
 def to_dense(values: Any, indices: Any, variable: Any) -> Any:
-    """Return rows as a gradient of all of a variable, with zeros elsewhere."""
+    """Return rows as a dense gradient, with zeros in the other rows."""
     shape = tf.shape(native(variable), indices.dtype)
     return tf.scatter_nd(indices[:, None], values, shape)
 
@@ -137,25 +137,25 @@ def row_mask(indices: Any, variable: Any, values: Any) -> Any:
 
 
 def outermost_graph() -> Any:
-    """Return the graph that state belongs to, also inside of cond or a function; None if eager."""
+    """Return the graph that state belongs to, even inside `cond` or a function; None if eager."""
     with tf.init_scope():
         return None if tf.executing_eagerly() else v1.get_default_graph()
 
 
 def in_a_graph() -> bool:
-    """Return whether code runs in a graph of TensorFlow 1, at whatever depth of functions."""
+    """Return whether code runs in a graph of TensorFlow 1, even inside functions."""
     return outermost_graph() is not None
 
 
 def place() -> tuple:
-    """Return a key of this place in a graph; a tensor can be reused where the key is equal."""
+    """Return a key of the current place in a graph. Tensors can be reused at equal keys."""
     graph = v1.get_default_graph()
     return id(graph), id(graph._get_control_flow_context())
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Keep the variables of Keras optimizers that are made here out of a graph of TensorFlow 1."""
+    """Make Keras optimizers in this context without adding variables to a TensorFlow 1 graph."""
     with tf.init_scope():
         if tf.executing_eagerly():
             yield
@@ -165,14 +165,14 @@ def apart() -> Iterator[None]:
 
 
 def following(operations: Sequence[Any]) -> contextlib.AbstractContextManager:
-    """Return a context for operations that run after these; None among them is left out."""
+    """Return a context for operations that run after these, leaving out None."""
     return tf.control_dependencies([one for one in operations if one is not None])
 
 
 def add_one_to(counter: Any) -> Any:
-    """Count a step of a function that is being traced; return the counter, made from None.
+    """Count a step of a function that is being traced, and return the counter.
 
-    Replicas of a strategy would all count.
+    It is made if it is None. Under a strategy nothing is counted, since each replica would count.
     """
     if tf.distribute.has_strategy():
         return counter
@@ -184,10 +184,10 @@ def add_one_to(counter: Any) -> Any:
 
 
 class Switch:
-    """A switch that is on within a context, also for compiled functions that run in it.
+    """A switch that is on within a context, and in compiled functions that run in it.
 
-    Operations of a graph of TensorFlow 1, and replicas of a strategy, keep the state that it had
-    when they were built.
+    Operations of a TensorFlow 1 graph, and replicas of a strategy, keep the state that the switch
+    had when they were built.
     """
 
     def __init__(self) -> None:
@@ -234,7 +234,7 @@ def is_here(variable: Any) -> bool:
 
 
 def distinct(gradient: Any) -> Any:
-    """Return the rows that a gradient names, once each; None if it is dense."""
+    """Return each row that a gradient names once; None if it is dense."""
     if not isinstance(gradient, tf.IndexedSlices):
         return None
     # No reshape: it would be optimized away, together with its control dependencies.
@@ -242,13 +242,13 @@ def distinct(gradient: Any) -> Any:
 
 
 def conditional(condition: Any, variable: Any, true: Any, false: Any) -> Any:
-    """Return `tf.cond` of functions that read or change a variable, in a graph."""
+    """Return the `tf.cond`, in a graph, of functions that read or change a variable."""
     with reaching(variable):
         return v1.cond(condition, true, false)
 
 
 def initial_value(variable: Any) -> Any:
-    """Return the value that a variable starts from in graphs; eagerly, its value now."""
+    """Return the initial value of a variable in graphs, and its current value eagerly."""
     variable = native(variable)
     if tf.executing_eagerly():
         return read(variable)
@@ -267,7 +267,7 @@ def is_symbolic(value: Any) -> bool:
 
 
 class Later:
-    """Stands for a hyperparameter that is a variable or tensor while arguments are checked.
+    """Stand for a hyperparameter that is a variable or tensor, while arguments are checked.
 
     Args:
         value: The variable or tensor.

@@ -1,4 +1,4 @@
-"""The Keras optimizer of the same rule, and the state on its way between the two."""
+"""Make the Keras optimizer of the same rule, and copy state between the two."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from keras_tfopt.legacy.graph.backend import in_a_graph, is_eager, native, outer
 from keras_tfopt.legacy.graph.executor import Executor
 from keras_tfopt.legacy.graph.verbs import Verbs
 
-# After so many steps, powers of decay rates have become zero.
+# After this many steps, powers of decay rates have become zero.
 _MANY = 10**6
 
 
 class Converting(Verbs):
-    """Has a Keras optimizer, and exchanges the state with it.
+    """Verbs with a Keras optimizer beside them, to which the state is copied.
 
-    Both keep the state in variables of their own. Reading `keras` copies the state to the Keras
-    optimizer, and the next verb copies it back.
+    Both keep the state in their own variables. Reading `keras` copies it to the Keras optimizer,
+    and the next verb copies it back.
     """
 
     _steps_with_keras = False
     _optimizer: Any = None
     _global_step: Any = None  # of the last verb
     _is_there = False  # whether the Keras optimizer has the newer state
-    _traced = False  # whether a compiled function may go on changing the state here
-    _steps_seen = 0  # of the Keras optimizer, when the state last went over or back
-    _traced_seen = 0  # of compiled functions here, when it last went over
-    # Counts of eager steps, and of steps in compiled functions, for rules that have no count.
+    _traced = False  # whether a compiled function may still change the state here
+    _steps_seen = 0  # of the Keras optimizer, when the state was last copied either way
+    _traced_seen = 0  # of compiled functions here, when it was last copied to the Keras optimizer
+    # Eager steps, and steps in compiled functions, for rules that do not count their steps.
     _eager_steps = 0
     _traced_steps: Any = None
 
     _make_keras: Callable[[], Any]
 
     def _hand_over(self) -> None:
-        """Put the state into the Keras optimizer."""
+        """Copy the state to the Keras optimizer."""
         raise NotImplementedError
 
     def _adopt(self) -> None:
-        """Take the state from the Keras optimizer, which is built."""
+        """Copy the state from the Keras optimizer, which is built."""
         raise NotImplementedError
 
     def _own_slots(self, variables: list[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield the slots that both have, in pairs: that of the Keras optimizer, and ours."""
+        """Yield pairs of slots that both have: that of the Keras optimizer, and ours."""
         for variable in variables:
             for name, slot in slots_of(self._optimizer, variable).items():
                 own = self._own_slot(variable, name)
@@ -68,11 +68,11 @@ class Converting(Verbs):
             own.assign(ops.cast(ops.convert_to_tensor(slot), own.dtype.name))
 
     def _as_given(self, variable: Any) -> Any:
-        """Return a variable as it came, of Keras or not."""
+        """Return a variable as the program gave it: of Keras or of TensorFlow."""
         return self._given.get(id(native(variable)), variable)
 
     def _know(self, variables: list[Any]) -> list[Any]:
-        """Remember variables of Keras, and return those of TensorFlow in them."""
+        """Remember variables of Keras, and return the TensorFlow variables in them."""
         self._given.update({id(native(variable)): variable for variable in variables})
         return [native(variable) for variable in variables]
 
@@ -80,13 +80,13 @@ class Converting(Verbs):
     def keras(self) -> Any:
         """The Keras optimizer: for `model.compile`, or for `apply`, `slot` and saving.
 
-        It is the same object in each access. Reading this property gives it the state of the verbs,
-        and the next verb goes on from the state of the Keras optimizer. Read the property again
-        before training with it once more.
+        It is always the same object. Reading this property copies the state of the verbs to it, and
+        the next verb continues from its state. Read the property again before you train with it
+        again.
 
         Raises:
-            RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers; or if both have
-                been trained with since it was last asked for.
+            RuntimeError: in graphs of TensorFlow 1, where Keras has no optimizers; or if both made
+                steps since the property was last read.
         """
         check_outside_graphs(self)
         if self._optimizer is None:
@@ -113,7 +113,7 @@ class Converting(Verbs):
             )
 
     def _take_back(self) -> None:
-        """Go on from the state of the Keras optimizer, if eager and if that is the newer state."""
+        """Copy the state back from the Keras optimizer if it is newer, in eager code."""
         made = self._optimizer
         if not is_eager() or made is None or not made.built:
             return
@@ -125,7 +125,7 @@ class Converting(Verbs):
         self._adopt()
 
     def _has_moved_here(self) -> bool:
-        """Return whether compiled functions have made steps since the state went over."""
+        """Return whether compiled functions made steps since the state was copied."""
         if self._traced and self._traced_steps is None:  # not counted
             return self._steps_there() == self._steps_seen
         return self._steps_traced() != self._traced_seen
@@ -149,7 +149,7 @@ class Converting(Verbs):
 
 
 class ConvertingRule(Converting, Executor):
-    """A rule, whose state goes by the names of its slots."""
+    """A rule, whose state is copied slot by slot, by name."""
 
     def _hand_over(self) -> None:
         made = self._optimizer
@@ -194,24 +194,24 @@ class ConvertingRule(Converting, Executor):
             count.assign(ops.cast(steps, count.dtype.name))
 
     def _variables_with_state(self) -> list[Any]:
-        """Return the variables that eager steps have moved, in the order in which they came."""
+        """Return the variables that eager steps have moved, in the order of their first steps."""
         known = self._with_state.values()
         return [v for v in known if not getattr(v, "_in_graph_mode", False)]
 
     def _layout(self) -> tuple[list[str], list[int]]:
-        """Return names and sizes of the variables in the order of the Keras optimizer."""
+        """Return names and sizes of the variables, in the order of the Keras optimizer."""
         variables = variables_of(self._optimizer)
         sizes = [math.prod(backend.shape_of(variable)) for variable in variables]
         return [backend.name_of(variable) for variable in variables], sizes
 
     def _steps_done(self) -> int:
-        """Return how many steps the state says have been made."""
+        """Return the number of steps done, by the state."""
         if self._facts.counter is not None:
             return int(self._count())
         found = []
         for hyperparameter, power in self._powers().items():
             if hyperparameter in self._facts.changing:
-                continue  # a product of several betas does not tell how many
+                continue  # the product of different betas does not give their number
             beta = float(array_of(self._initial(hyperparameter)))
             found.append(steps_of_power(float(array_of(power)), beta))
         known = [steps for steps in found if steps is not None]
@@ -236,7 +236,7 @@ def check_outside_graphs(optimizer: Any) -> None:
 
 
 def keras_of(optimizer: Any) -> Any:
-    """Return the Keras optimizer of one inside another, or an error."""
+    """Return the Keras optimizer of an optimizer inside another one, or raise an error."""
     made = getattr(optimizer, "keras", None)
     if not isinstance(made, keras.optimizers.Optimizer):
         raise TypeError(

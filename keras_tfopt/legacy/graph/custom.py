@@ -1,4 +1,4 @@
-"""Optimizers of one's own in the style of RETURNN, on TensorFlow."""
+"""Run optimizers in the style of RETURNN on TensorFlow."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CustomVerbs(Verbs):
         return self._optimizer.add_slot_of(var, slot_name, self._so_far(var, slot_name, val))
 
     def _so_far(self, var: Any, slot_name: str, initial: Any) -> Any:
-        """Return the value of a slot of TensorFlow 1's optimizer, `initial` without one."""
+        """Return the value of a slot of TensorFlow 1's optimizer, or `initial` without one."""
         own = super().get_slot(var, slot_name)
         return initial if own is None else own.read_value()
 

@@ -1,4 +1,4 @@
-"""Run rules as optimizers of TensorFlow 1 run: one operation after another, in any graph."""
+"""Run rules as optimizers of TensorFlow 1: one operation after the other, in any graph."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from keras_tfopt.legacy.graph.all_variables import Together
 from keras_tfopt.legacy.graph.backend import (
     Variables,
     dtype_of,
+    following,
     group,
     in_a_graph,
     in_branch,
@@ -48,39 +49,39 @@ MODES = {"dense": "dense", "rows": "rows", "move_rows": "move"}
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """The facts about an original that its rule does not have."""
+    """What is known of an original beyond its rule."""
 
     learning_rate: Any
     changing: Mapping[str, Any]
-    """Hyperparameters that are no numbers, by their names in the rule."""
+    """Hyperparameters that are not numbers, by their names in the rule."""
     powers: Mapping[str, str]
     """By hyperparameter, the name of the variable that keeps its running power."""
     global_step: Any = None
-    """Variable or number that counts steps: one less than the number of the step to come."""
+    """Variable or number that counts steps: one less than the number of the next step."""
     raised: tuple[str, ...] = ()
     """Hyperparameters that are raised to that number, in single precision or more."""
     counter: tuple[str, str | None] | None = None
     """Name and data type (None: that of the variables) of a count of steps of its own."""
     shared: tuple[str, ...] = ()
-    """With scope "model": the slots that are variables; the others follow from these."""
+    """With scope "model": the slots that are variables; other slots follow from these."""
     scratch: tuple[str, ...] = ()
     """With scope "model": the variable with the gradients of all variables."""
     slots: Callable[[Like, Mapping[str, Slot]], Mapping[str, Slot]] = lambda like, ours: ours
-    """Returns the slots to be made for a variable, in order, given those of the rule."""
+    """Returns the slots to make for a variable, in order, given those of the rule."""
     op_name: Callable[[str], str | None] = lambda slot: None
     """Returns the text in the name of a slot's variable; None for the optimizer's name."""
 
 
 class Executor(Verbs):
-    """A rule under TensorFlow 1's protocol, on reference and on resource variables.
+    """A rule under TensorFlow 1's protocol, on reference variables and resource variables.
 
-    A step is not the engine's `Pipeline`. `tf.compat.v1.train.Optimizer` has a pipeline of its own:
-    it sums repeated rows, calls the method of each variable, which subclasses and optimizers around
-    it may replace, and goes to the replicas of a strategy. Every write is an operation there, to be
-    returned and ordered. What moves a variable is the engine's: `bind_rule`, `execute` outside of
-    graphs, and `ModelStep`.
+    A step does not run the engine's `Pipeline`, because `tf.compat.v1.train.Optimizer` has its own:
+    it sums repeated rows, calls a method for each variable, which subclasses and optimizers around
+    it may replace, and distributes over the replicas of a strategy. There every write is an
+    operation, to be returned and ordered. The engine's `bind_rule` and `ModelStep` move the
+    variables, and outside of graphs its `execute`.
 
-    State is of variables that `tf.compat.v1.train.Saver` finds, one set in each graph. The
+    State is in variables that `tf.compat.v1.train.Saver` finds, one set in each graph. The
     arithmetic runs in the data type of the variable, half precision included, as in TensorFlow 1.
 
     Args:
@@ -117,7 +118,7 @@ class Executor(Verbs):
                 continue
             self._with_state[id(variable)] = variable
             like = like_of(variable)
-            with reaching(variable):  # whose initial value may say the shape
+            with reaching(variable):  # the shape may come from its initial value
                 for name, slot in self._described(like).items():
                     self._make_slot(variable, like, name, slot)
         first = min(variables, key=lambda variable: variable.name)
@@ -132,7 +133,7 @@ class Executor(Verbs):
     def _initial(self, hyperparameter: str) -> Any:
         value = self._facts.changing.get(hyperparameter, getattr(self._rule, hyperparameter))
         if is_variable(value):
-            return initial_value(value)  # it may not be there yet when powers are initialized
+            return initial_value(value)  # it may not be initialized yet, when powers are
         return value() if callable(value) else value
 
     def _described(self, like: Like) -> Mapping[str, Slot]:
@@ -161,7 +162,7 @@ class Executor(Verbs):
         """Create a slot that `tf.train.Checkpoint` has read, with the shape that the rule wants."""
         like = like_of(variable)
         slot = self._described(like).get(slot_name)
-        # TensorFlow would give it the variable's shape.
+        # Otherwise TensorFlow gives it the variable's shape.
         if slot is not None and tuple(slot.shape) != like.shape and tf.executing_eagerly():
             self._make_slot(variable, like, slot_name, slot)
         super()._create_or_restore_slot_variable(slot_variable_position, slot_name, variable)
@@ -170,7 +171,7 @@ class Executor(Verbs):
         return self._get_non_slot_variable(name, graph=outermost_graph())
 
     def _count(self) -> Any:
-        """Return the variable that counts steps, where there is one."""
+        """Return the variable that counts steps, if there is one."""
         return self._state(self._facts.counter[0])  # type: ignore[index]
 
     def _powers(self) -> dict[str, Any]:
@@ -206,7 +207,7 @@ class Executor(Verbs):
         self._now = {name: value_now(value, self._count) for name, value in values.items()}
 
     def _scalars(self, dtype: str) -> dict[str, Any]:
-        """Return the scalars of this step in a data type, and the hyperparameters that change."""
+        """Return the scalars of this step and the changing hyperparameters, in a data type."""
         key = dtype, place()
         if key not in self._made:
             now = {name: tf.cast(value, dtype) for name, value in self._now.items()}
@@ -220,7 +221,7 @@ class Executor(Verbs):
         return self._made[key]
 
     def _number(self, now: Mapping[str, Any], dtype: str) -> Any:
-        """Return the number of this step; where powers are kept, an object that has them."""
+        """Return the number of this step; if powers are kept, an object with these."""
         if self._facts.powers:
             kept = self._powers().items()
             return Powers({id(now[name]): tf.cast(power, dtype) for name, power in kept})
@@ -273,7 +274,7 @@ class Executor(Verbs):
         x, changed = call(in_branch(g), old[0], old[1:], self._scalars(like.dtype), mask)
         new = [x, *changed]
         # Read everything before anything is written.
-        with tf.control_dependencies([value for value in new if value is not None]):
+        with following(new):
             done = {
                 (id(v), place()): write(v, value, i, self._use_locking)
                 for v, value, i in zip(everything, new, rows, strict=True)
@@ -323,7 +324,7 @@ class Executor(Verbs):
         if self._together is not None:
             return self._together.finish(update_ops, name_scope)
         advanced = []
-        with tf.control_dependencies([one for one in update_ops if one is not None]):
+        with following(update_ops):
             for hyperparameter, power in self._powers().items():
                 factor = tf.cast(self._now[hyperparameter], dtype_of(power))
                 with framework.colocate_with(power):

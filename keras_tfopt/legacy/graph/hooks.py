@@ -1,4 +1,4 @@
-"""The hooks of a wrapper, run as operations around a step of TensorFlow 1."""
+"""Run the hooks of a wrapper as operations around a step of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def run_hook(
     Args:
         wrapper: The wrapper, around any optimizer. It is never built.
         hook: "before" or "after".
-        gradient: The gradient of the variable, which tells touched rows.
+        gradient: The gradient of the variable, which names touched rows.
         variable: Variable of TensorFlow.
-        values: The values in this step of arguments that change, by name.
+        values: The values of changing arguments in this step, by name.
         slots: Slots of the wrapper, by name.
         use_locking: Whether assignments take a lock.
     """

@@ -1,4 +1,4 @@
-"""A loss and constraints of a graph as functions of one vector."""
+"""Evaluate a loss and constraints of a graph as functions of one vector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log(text: str) -> None:
 
 
 class GraphProblem:
-    """Tensors of a graph that are evaluated in a session, where the variables are."""
+    """Loss and constraints as tensors of a graph, which are evaluated in a session."""
 
     def __init__(self, loss: Any, var_list: Any, equalities: list[Any], inequalities: list[Any]):
         self._tensors = [loss, *equalities, *inequalities]
@@ -65,11 +65,11 @@ class _InSession:
         self._fetched: list[Any] = []
 
     def read(self) -> np.ndarray:
-        """Return the vector of the values now."""
+        """Return the current values of the variables as one vector."""
         return _joined(self._session.run(self._problem._values))
 
     def assign(self, x: np.ndarray, **run_kwargs: Any) -> None:
-        """Give the variables the values of a vector."""
+        """Assign the values of a vector to the variables."""
         problem = self._problem
         parts = zip(problem._new, np.split(x, problem._ends), problem.shapes, strict=True)
         values = {new: part.reshape(shape) for new, part, shape in parts}

@@ -1,4 +1,4 @@
-"""Rules under their original names, with the state and the steps of TensorFlow 1."""
+"""Run rules under their original names, with the state and the steps of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RuleVerbs(ConvertingRule, OfTable):
 
     def __init__(self, optimizer: Any):
         arguments, rule = self._arguments, optimizer.formula()
-        # These variables belong to the optimizer that was made to check the arguments.
+        # These variables belong to the optimizer that only checked the arguments.
         variables = [name for name, value in vars(rule).items() if is_variable(value)]
         self._switch: Any = backend.Switch() if "avoiding" in variables else None
         rule = rule.with_attributes(dict.fromkeys(variables))
@@ -38,7 +38,7 @@ class RuleVerbs(ConvertingRule, OfTable):
         super().__init__(rule, self._make_facts(), name, arguments.get("use_locking", False))
 
     def _arguments_now(self) -> dict[str, Any]:
-        """Return the arguments, with functions for those that have no value yet."""
+        """Return the arguments, with functions instead of those that have no value yet."""
         given = self._arguments
         found = {n: Later(value) if is_symbolic(value) else value for n, value in given.items()}
         if is_symbolic(given.get("global_step")):
@@ -96,7 +96,7 @@ class RuleVerbs(ConvertingRule, OfTable):
         )
 
     def _own_count(self) -> tuple[str, str | None] | None:
-        """Return name and data type of a count of steps that the original keeps, if it does."""
+        """Return name and data type of the original's own count of steps, if it has one."""
         return None
 
     def _slots_of(self, like: Like, ours: Mapping[str, Slot]) -> Mapping[str, Slot]:
@@ -136,7 +136,7 @@ class RuleVerbs(ConvertingRule, OfTable):
             self._last = self._following()
 
     def _get_beta_accumulators(self) -> Any:
-        """Return the running powers as the original has them: variables, or tensors."""
+        """Return the running powers in the form of the original: variables or tensors."""
         step = self._facts.global_step
         if not self._facts.powers and step is not None and "beta1" in self._row.arguments:
             known = backend.is_eager() and self._last is not None
@@ -148,5 +148,5 @@ class RuleVerbs(ConvertingRule, OfTable):
 
 
 def _at(function: Any, step: Any) -> Any:
-    """Return the value of a function of the step, at the step to come."""
+    """Return the value of a function of the step at the next step."""
     return function(ops.cast(native(step), "float32") + 1)

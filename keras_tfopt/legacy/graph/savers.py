@@ -1,4 +1,4 @@
-"""Savers of TensorFlow 1 that store some variables under the names of others."""
+"""Make savers of TensorFlow 1 that store some variables under the names of others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def saver_of_others(
     """Return a `tf.compat.v1.train.Saver` with other variables under the names of some.
 
     Args:
-        others: Variables by variables.
+        others: Maps a variable to the one that is stored under its name.
         var_list: What to save, as `tf.compat.v1.train.Saver` takes it; None is all trainable ones.
         name: Name of the saver.
         arguments: Further arguments of the saver.

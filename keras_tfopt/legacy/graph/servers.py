@@ -1,4 +1,4 @@
-"""Variables and queues of parameter servers, which workers share in graphs of TensorFlow 1."""
+"""Make variables and queues on parameter servers, which workers of TensorFlow 1 graphs share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ v1 = tf.compat.v1
 
 # The scope of variables that all workers share.
 CENTER = "global_center_variable"
-# The scope of variables in graphs, by the slot that eager workers have in their place.
+# The scope of variables in graphs, by the slot that eager workers have instead.
 _SCOPES = {
     "": CENTER,
     "center": CENTER,
@@ -31,16 +31,16 @@ def make_variable(
     *args: Any,
     **arguments: Any,
 ) -> Any:
-    """Return a trainable variable as the worker's own, with copies in scopes of their own.
+    """Make a trainable variable on the worker, with copies in further scopes; return it.
 
     Variables that are not trainable have no copies. Local ones are on the worker.
 
     Args:
         getter: Function that makes a variable, from its name and further arguments.
         worker_device: The device of the worker.
-        copies: Slots that eager workers have, and dictionaries that get the copies by the worker's
-            variables. A center is where the device function of the graph puts it, which is a
-            parameter server.
+        copies: Pairs of a slot that eager workers have, and a dictionary for the copies by the
+            worker's variables. The device function of the graph places a center, on a parameter
+            server.
         *args: Name of the variable.
         **arguments: Further arguments of `tf.compat.v1.get_variable`.
     """
@@ -77,7 +77,7 @@ def _parts(variable: Any) -> list[Any]:
 
 
 def local_variables(local: bool = True) -> contextlib.AbstractContextManager:
-    """Return a context in which variables belong to the worker, which initializes them itself."""
+    """Return a context in which variables are local to the worker, which initializes them."""
     if not local:
         return contextlib.nullcontext()
 
@@ -90,10 +90,9 @@ def local_variables(local: bool = True) -> contextlib.AbstractContextManager:
 
 
 def fetch(variable: Any) -> Any:
-    """Return the value that a variable, which others write as well, has at this point.
+    """Return the current value of a variable that other workers write, too.
 
-    The tensor that a reference variable has of itself is made before: another worker's parameter
-    server may have sent it by then.
+    A reference variable's own tensor may be older: the parameter server may have sent it before.
     """
     return native(variable).read_value()
 
@@ -125,7 +124,7 @@ def initializing_hook(make: Callable[[], Any]) -> Any:
 
 
 def barrier(before: Sequence[Any], shared: Any, worker: int, workers: int) -> Any:
-    """Return an operation that waits until all workers have come so far.
+    """Return an operation that waits until all workers have reached it.
 
     Args:
         before: Operations that come first.
@@ -145,9 +144,9 @@ def barrier(before: Sequence[Any], shared: Any, worker: int, workers: int) -> An
 
 
 class Meeting:
-    """Accumulators and a queue on parameter servers, where workers take the mean of variables.
+    """Accumulators and a queue on parameter servers, by which workers average their variables.
 
-    It is made outside of `tf.cond`, whose functions may be graphs that know no devices of others.
+    Make it outside of `tf.cond`: its functions may be graphs that do not know the other devices.
 
     Args:
         variables: Variables of this worker.

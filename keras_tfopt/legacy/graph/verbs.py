@@ -1,4 +1,4 @@
-"""The verbs of `tf.compat.v1.train.Optimizer`, with checks before anything changes."""
+"""The verbs of `tf.compat.v1.train.Optimizer`, which check everything before anything changes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Verbs(Optimizer):
     """The verbs with variables of TensorFlow: in graphs, in functions, and eagerly.
 
     In graphs `loss` may be a tensor, and `minimize` and `apply_gradients` return an Operation with
-    the name `name`. Arguments without meaning elsewhere have their meaning in TensorFlow here.
-    Variables may be those of Keras, and gradients `keras_tfopt.RowGradient`.
+    the name `name`. Arguments that have no meaning on other backends have that of TensorFlow here.
+    Variables may be those of Keras, and gradients may be `keras_tfopt.RowGradient`.
     """
 
     _never_called = frozenset()
@@ -126,7 +126,7 @@ class Verbs(Optimizer):
 
     def _by_tape(self, loss: Callable[[], Any], var_list: Any, grad_loss: Any) -> Pairs:
         def scaled() -> Any:
-            # Divide by the number of replicas, each of which sees a part of the batch.
+            # Each replica sees a part of the batch, so divide by the number of replicas.
             value = loss()
             return self._scale_loss(value) if tf.distribute.has_strategy() else value
 
@@ -167,7 +167,7 @@ class Verbs(Optimizer):
         return checked_pairs(self, grads_and_vars)
 
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
-        """Take the step; all has been checked."""
+        """Take the step. Everything has been checked before."""
         done = OptimizerBase.apply_gradients(self, pairs, global_step, name)
         if in_a_graph():
             return done
@@ -214,11 +214,11 @@ class Verbs(Optimizer):
         return OptimizerBase.variables(self)
 
     def _take_back(self) -> None:
-        """Take over the state of a Keras optimizer, before it is read."""
+        """Copy back the state of a Keras optimizer before the state is read."""
 
 
 def checked_pairs(optimizer: Any, grads_and_vars: Any) -> tuple[Pairs, Pairs]:
-    """Return pairs of a gradient and a variable as they were given, and in TensorFlow's form."""
+    """Return pairs of a gradient and a variable twice: as given, and in TensorFlow's form."""
     given = tuples_of(grads_and_vars)
     for pair in given:
         if len(pair) == 2 and isinstance(pair[1], tf.Tensor):

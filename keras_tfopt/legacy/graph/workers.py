@@ -63,7 +63,7 @@ class _AroundServers(WrapperVerbs, workers.OverWorkers):
         check_counter(global_step)
         self._check_global_step(global_step)
         self._check_copies(variables)
-        # The slots of the chief are global, so that they are saved. Others initialize their own.
+        # The slots of the chief are global, so that they are saved. Other workers have local ones.
         with servers.local_variables(not self._is_chief):
             done = self._opt.apply_gradients(given)
         with backend.following([done, *self._note(pairs)]):
@@ -76,7 +76,7 @@ class _AroundServers(WrapperVerbs, workers.OverWorkers):
         return backend.group(exchanged, name=name or self._name)
 
     def _note(self, pairs: Pairs) -> list[Any]:
-        """Return further operations on the gradients of a step."""
+        """Return further operations with the gradients of a step."""
         return []
 
     def _prepare_exchange(self, variables: list[Any], global_step: Any) -> None:
@@ -112,7 +112,8 @@ class _AroundServers(WrapperVerbs, workers.OverWorkers):
         """Return an operation that gives the worker the values of the center.
 
         Args:
-            zeros: Whether copies that only this worker has become zeros, or that as well.
+            zeros: Whether copies that only this worker has become zeros. If not, they get the
+                values of the center, too.
         """
         center, *others = self._maps()
         variables = [v for v in v1.trainable_variables() if v in center]
@@ -148,7 +149,7 @@ class _WithCenterInGraph(_AroundServers):
 
 
 class GradientSumsInGraph(_WithCenterInGraph, workers.GradientSums):
-    """`AGNOptimizer`: a period's gradients, divided by their number, move the center."""
+    """`AGNOptimizer`: the mean of a period's gradients moves the center."""
 
     _inside = "optimizer"
 
@@ -317,8 +318,8 @@ class ReplicasInGraph(WrapperVerbs, workers.Replicas):
 class StaleInGraph(WrapperVerbs, workers.StaleGradients):
     """`DropStaleGradientOptimizer`: steps that leave out old gradients.
 
-    `_local_step` is the global step as it was when gradients were computed; it can be fed, so that
-    gradients that were fetched once may be applied later.
+    `_local_step` is the global step at which gradients were computed. It can be fed, so that
+    gradients that were fetched before can be applied later.
     """
 
     _has_hooks = False

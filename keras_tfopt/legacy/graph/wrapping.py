@@ -40,7 +40,7 @@ class WrapperVerbs(Converting, OfTable):
     _never_called = Optimizer._never_called
     _inside = "opt"  # the argument for the optimizer inside
     _has_hooks = True
-    _hooks: Any = None  # a Keras wrapper that is never built, whose hooks run; None without hooks
+    _hooks: Any = None  # a Keras wrapper that is never built, for its hooks; None without hooks
     _has_begun = False
 
     def __init__(self, kind: str, row: Row, arguments: Mapping[str, Any]):
@@ -58,7 +58,7 @@ class WrapperVerbs(Converting, OfTable):
         self._with_own_slots: list[Any] = []
 
     def _arguments_now(self) -> dict[str, Any]:
-        """Return the arguments, with stand-ins for `opt` and for those without a value yet."""
+        """Return the arguments, with substitutes for `opt` and for those without a value yet."""
         found = {name: stand_in(value) for name, value in self._arguments.items()}
         return {**found, self._inside: keras.optimizers.SGD()}
 
@@ -132,7 +132,7 @@ class WrapperVerbs(Converting, OfTable):
         ]
 
     def _is_meant(self, variable: Any) -> bool:
-        """Return whether hooks run on a variable that has a name that they run on."""
+        """Return whether hooks run on this variable; they run on its name."""
         return True
 
     def _keras_arguments(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class WrapperVerbs(Converting, OfTable):
         self._slots_from_keras(theirs)
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """Return that of `opt`; here also the wrapper's own."""
+        """Return the wrapper's own slot of this name, or that of `opt`."""
         own = super().get_slot(var, name)
         # Only optimizers of this module know variables of Keras.
         theirs = var if isinstance(self._opt, Optimizer) else native(var)
@@ -172,7 +172,7 @@ class WrapperVerbs(Converting, OfTable):
         return [v for v in self._with_own_slots if backend.is_here(v)]
 
     def _saver(self, slot: str, var_list: Any, moved: list[Any], name: str, more: Any) -> Any:
-        """Return a saver with slots of the wrapper in the places of the variables."""
+        """Return a saver that swaps variables with slots of the wrapper."""
         if backend.outermost_graph() is None:
             moved = [self._as_given(variable) for variable in moved]
             average_of = functools.partial(self._own_slot, name=slot)
@@ -182,11 +182,11 @@ class WrapperVerbs(Converting, OfTable):
 
 
 def stand_in(value: Any) -> Any:
-    """Return a hyperparameter, or a variable for one that may have no value yet."""
+    """Return a hyperparameter, or a substitute for one that may have no value yet."""
     return keras.Variable(0.5, trainable=False) if is_symbolic(value) else value
 
 
-# The methods that add the step of a variable; the last one is of those with weight decay.
+# The methods that update a variable; the last one is that of `DecayVerbs`.
 _STEPS = (
     "_apply_dense",
     "_apply_sparse",
@@ -197,11 +197,11 @@ _STEPS = (
 
 
 def rest_while_zero(optimizer: Any) -> Callable[[Any, Any], Pairs] | None:
-    """Have an optimizer leave variables alone while their gradient is zero.
+    """Make an optimizer leave variables alone while their gradient is zero.
 
     This changes methods of the optimizer and of those inside, as the original does. An optimizer of
-    Keras has no such methods: for that, return a function of a wrapper and of its pairs, which
-    returns the pairs to hand on.
+    Keras has no such methods. For it, return a function from a wrapper and its pairs to the pairs
+    to pass on.
     """
     inside = [optimizer]
     while hasattr(inside[-1], "_opt"):
@@ -216,7 +216,7 @@ def rest_while_zero(optimizer: Any) -> Callable[[Any, Any], Pairs] | None:
 
 
 def _without_zeros(wrapper: Any, grads_and_vars: Any) -> Pairs:
-    """Return pairs as they were given, with None for gradients that are zero."""
+    """Return the given pairs, with None for gradients that are zero."""
     given, pairs = wrapper._checked(grads_and_vars)
     if not backend.is_eager():
         raise RuntimeError(
@@ -228,7 +228,7 @@ def _without_zeros(wrapper: Any, grads_and_vars: Any) -> Pairs:
 
 
 def _unless_zero(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that adds a step, which rests while the gradient is zero."""
+    """Return a method that updates a variable, unless the gradient is zero."""
 
     def rests(grad: Any, variable: Any, *indices: Any) -> Any:
         def step() -> Any:
@@ -244,16 +244,16 @@ def _unless_zero(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _any_nonzero(gradient: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):  # of which rows may cancel
+    if isinstance(gradient, tf.IndexedSlices):  # repeated rows may cancel
         rows, places = tf.unique(gradient.indices)
         gradient = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
     return tf.reduce_any(tf.not_equal(gradient, 0))
 
 
 class DecayVerbs:
-    """Weight decay before the verb of a class, also of one of `tf.compat.v1.train`."""
+    """Weight decay before the verb of a class, which may be one of `tf.compat.v1.train`."""
 
-    _minimize = Verbs._minimize  # the next base class may have none of this name
+    _minimize = Verbs._minimize  # which the next base class may not have
     _checked = checked_pairs
     _decay: Callable[..., Any]
     _weight_decay: Any
