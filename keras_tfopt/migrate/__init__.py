@@ -1,7 +1,8 @@
-"""Moving to this package: optimizers of Keras 3, state of Keras 2, TensorFlow and PyTorch, code.
+"""Move to this package: convert optimizers of Keras 3, load state of other programs, rewrite code.
 
 `keras_tfopt.from_keras`, `keras_tfopt.to_keras` and `keras_tfopt.swap_optimizer` convert optimizers
-of Keras 3. The classes here have the conventions of Keras, where ours of these names have others.
+of Keras 3. `load_state` reads files of Keras 2 and 3, TensorFlow, PyTorch and optax. The classes
+here follow the conventions of Keras where ours of the same names differ.
 `python -m keras_tfopt.migrate` rewrites programs.
 """
 

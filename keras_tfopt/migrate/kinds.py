@@ -1,4 +1,4 @@
-"""Optimizers of Keras as data: their arguments and state, and which rule of ours is the same."""
+"""Optimizers of Keras as data: their arguments, their state, and our rule with the same steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kind:
 
 
 def is_of_keras(optimizer: Any) -> bool:
-    """Return whether this is an optimizer of Keras itself, of no class that derives from one."""
+    """Return whether this is an optimizer of Keras itself, not of a class derived from one."""
     is_optimizer = isinstance(optimizer, keras.optimizers.Optimizer)
     return is_optimizer and type(optimizer).__module__.startswith("keras.")
 
@@ -71,7 +71,7 @@ KINDS = {
     "Lamb": Kind(tfopt.LAMB, _MOMENTS, _ADAM),
 }
 
-# Why no rule of ours takes the steps of the others: what follows "because" in the message.
+# Why no rule of ours takes the steps of other optimizers: the text after "because" in the error.
 DIFFERENT = {
     "Adafactor": "it factors the last two axes of every variable that has two, and lets the "
     "learning rate fall with the root of the step by itself, which keras_tfopt.Adafactor does "

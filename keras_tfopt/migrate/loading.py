@@ -1,4 +1,4 @@
-"""State of optimizers from files of other programs, checked whole before anything is changed."""
+"""Load state of optimizers from files of other programs: check all of it, then assign."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from keras_tfopt.engine import (
     sync,
     variables_of,
 )
+from keras_tfopt.engine.options import check_switches
 from keras_tfopt.engine.stock import rate_of, set_calls
 from keras_tfopt.migrate import files, rules
 from keras_tfopt.migrate.kinds import KINDS, is_of_keras
@@ -35,16 +36,16 @@ def load_state(
     name: str | None = None,
     weights_only: bool = True,
 ) -> Report:
-    """Put the state that another program saved into an optimizer; return what became of it.
+    """Put the state that another program saved into an optimizer; return a report.
 
-    Moments and sums of variables, the number of steps and, where both are numbers, the learning
-    rate. All is checked before anything is changed. The optimizer is built for the model if it is
-    not.
+    It takes moments and sums of variables, the number of steps and, if both are numbers, the
+    learning rate. Everything is checked before anything is changed. The optimizer is built for the
+    model if it is not built.
 
     Args:
-        optimizer: An optimizer of this package with the rule of the one in the file, or of Keras.
+        optimizer: An optimizer of this package, or of Keras, with the rule of the one in the file.
             In a wrapper, the rule inside gets the state.
-        model: The model, which has its variables: `keras.Model`.
+        model: The `keras.Model` whose variables it trains.
         file: A path: a whole model of Keras 2 in `.h5`; a SavedModel folder; a checkpoint of
             TensorFlow 2, with or without `.index`, or its folder; `.keras` or `.weights.h5` of
             Keras 3; what `torch.save` wrote; an `.npz` of an optax state, with names as
@@ -71,9 +72,7 @@ def load_state(
     >>> model.compile(keras_tfopt.Adam(1e-3, epsilon=1e-7), "mse")
     >>> print(keras_tfopt.migrate.load_state(model.optimizer, model, "old.h5"))
     """
-    for argument, value in (("weights", weights), ("weights_only", weights_only)):
-        if not isinstance(value, bool):
-            raise TypeError(f"Argument `{argument}` must be a bool. Received: {value!r}")
+    check_switches(weights=weights, weights_only=weights_only)
     if not isinstance(model, keras.Model):
         raise TypeError(f"Argument `model` must be a keras.Model. Received: {model!r}")
     core = _core(optimizer)
@@ -106,8 +105,8 @@ def load_state(
 def torch_layout(variable: Any, array: np.ndarray) -> np.ndarray:
     """Return an array of a layer of PyTorch in the layout of Keras's layer, for `load_state`.
 
-    Kernels of dense layers are transposed; those of convolutions get their two channel axes last.
-    What is not called `kernel` stays.
+    Kernels of dense layers are transposed. Kernels of convolutions get their two channel axes last.
+    Other variables stay unchanged.
 
     Args:
         variable: The variable.
@@ -141,7 +140,7 @@ def _core(optimizer: Any) -> Any:
 
 
 def _weights(saved: Saved, model: Any) -> list[tuple[Row, Assignment]]:
-    """Return what is to be assigned to the variables of the model."""
+    """Return rows of the report, each with what to assign to a variable of the model."""
     if not saved.weights:
         raise FileError("The file has no weights of a model, or none that are read: weights=False")
     variables = list(model.weights)

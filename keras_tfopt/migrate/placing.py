@@ -1,4 +1,4 @@
-"""The place of each tensor of a file in the state of an optimizer, and where arguments differ."""
+"""Find the place of each tensor of a file in an optimizer's state, and arguments that differ."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Assignment(NamedTuple):
 
 
 class Loader:
-    """Finds the place of each tensor."""
+    """Find the place of each tensor in the state of an optimizer."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Loader:
         self.rows: list[Row] = []
 
     def check_shapes(self) -> list[dict[str, np.ndarray]]:
-        """Return the state of each variable, by our names, after checking what it belongs to."""
+        """Return the state of each variable by our names, after checking names and shapes."""
         places = places_by_name(self.saved.tensors, self.variables)
         found: list[dict[str, np.ndarray]] = [{} for _ in self.variables]
         for tensor in self.saved.tensors:
@@ -91,7 +91,7 @@ class Loader:
         return found
 
     def check_slots(self, found: list[dict[str, np.ndarray]]) -> None:
-        """Raise an error if there is not all that the optimizer keeps, or if there is more."""
+        """Raise an error if the file lacks state that the optimizer keeps, or has more."""
         own, cls = _names(self.core), class_of(self.core)
         for variable, given in zip(self.variables, found, strict=True):
             kept = own if not self.core.built else set(_slots(self.core, variable))
@@ -112,7 +112,7 @@ class Loader:
                 )
 
     def assignments(self, found: list[dict[str, np.ndarray]]) -> list[Assignment]:
-        """Return what is to be assigned to the state of an optimizer that is built."""
+        """Return what to assign to the state of the optimizer, which is built."""
         pairs = []
         for variable, given in zip(self.variables, found, strict=True):
             for slot, place in _slots(self.core, variable).items():
@@ -124,7 +124,7 @@ class Loader:
         return pairs
 
     def notes(self) -> list[str]:
-        """Return in which arguments the optimizer differs."""
+        """Return notes on arguments that differ between the file and the optimizer."""
         notes = []
         needs = needs_of(self.source, self.saved)
         for name, value in {**self.saved.arguments, **needs}.items():
@@ -187,7 +187,7 @@ class Loader:
 
 
 def places_by_name(tensors: Sequence[Tensor], variables: Sequence[Any]) -> dict[str | int, int]:
-    """Return the place of each variable that a file names: by the names, or by their order."""
+    """Return the place of each variable of a file, found by name or by order."""
     names = list(dict.fromkeys(tensor.variable for tensor in tensors))
     paths = [path_of(variable) for variable in variables]
     if all(isinstance(name, int) for name in names):
@@ -213,7 +213,7 @@ def places_by_name(tensors: Sequence[Tensor], variables: Sequence[Any]) -> dict[
 
 
 def _slots(core: Any, variable: Any) -> dict[str, Any]:
-    """Return the state for a variable by our names; that of an optimizer of Keras, too."""
+    """Return the state for a variable by our names, even that of an optimizer of Keras."""
     slots = slots_of(core, variable)
     if isinstance(core, Engine):
         return slots

@@ -1,4 +1,4 @@
-"""Rules with the conventions of Keras 2 and 3, where those of this package have others."""
+"""Rules that follow the conventions of Keras 2 and 3, which differ from those of this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_tfopt.rules.moments import Moments, moments, quotient
 from keras_tfopt.rules.shrinkage import soft_threshold
 from keras_tfopt.wrappers.sgd_w import AccumulatedSteps
 
-# In files, their names differ from those of the rules that they share a name with.
+# Files must tell them from the rules of the same names.
 register = keras.saving.register_keras_serializable("keras_tfopt.migrate")
 
 

@@ -1,4 +1,4 @@
-"""The state of an optimizer as a file has it, whatever program wrote the file."""
+"""The state of an optimizer in a file, in one form for all programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class FileError(ValueError):
-    """A file that cannot be read as what it should be; nothing has been changed."""
+    """The error for a file that cannot be read, or does not fit; nothing has been changed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Tensor:
     """A tensor of a file.
 
     Attributes:
-        name: What the file calls it.
+        name: Its name in the file.
         array: Its value.
         slot: The name of the slot in the program that wrote it; "" for a weight.
         variable: The name of the variable that it belongs to, or the place of that variable among
@@ -37,11 +37,11 @@ class Saved:
 
     Attributes:
         program: The program that wrote it: a key of `sources.SOURCES`.
-        cls: Name of the optimizer's class there; None where the file does not tell.
+        cls: Name of the optimizer's class there; None if the file does not say.
         tensors: The state of variables.
-        steps: How many steps were done.
-        learning_rate: A number, or None where there is a schedule or the file does not tell.
-        arguments: What is known of the arguments of the class.
+        steps: The number of steps done; None if the file does not say.
+        learning_rate: A number; None if there is a schedule or the file does not say.
+        arguments: The arguments of the class, as far as they are known.
         others: Scalars that belong to no variable, by name.
         weights: The variables of the model, if the file has them.
         notes: Remarks on the file.

@@ -1,4 +1,4 @@
-"""What programs call the state of their optimizers, and which rules of ours can go on with it."""
+"""How programs name the state of their optimizers, and which of our rules can continue with it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Source:
 
     Attributes:
         rule: The name of its rule, a key of `TARGETS`.
-        slots: What it calls the state of a variable, and what `TARGETS` calls that.
-        needs: Arguments with which the rule here is the same, beyond those with equal names.
+        slots: From its names for the state of a variable to those of `TARGETS`.
+        needs: Arguments that the rule here needs for the same steps, besides those in the file.
     """
 
     rule: str
@@ -103,18 +103,18 @@ Convert = Callable[[Any, float, Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A class of ours that goes on with a rule.
+    """A class of ours that can continue with the state of a rule.
 
     Attributes:
-        cls: The class; those that derive from it are targets, too.
-        convert: How state is converted, by name; other state stays as it is.
+        cls: The class. Classes derived from it are targets, too.
+        convert: Functions that convert state, by name. Other state stays unchanged.
     """
 
     cls: Any
     convert: Mapping[str, Convert] = dataclasses.field(default_factory=dict)
 
 
-# By the name of the rule. The first class that fits counts.
+# By the name of the rule. The first class that fits is used.
 TARGETS: dict[str, tuple[Target, ...]] = {
     "SGD": (
         Target(AccumulatedSteps),
@@ -145,22 +145,22 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "AdaBelief": (Target(tfopt.AdaBelief),),
     "RectifiedAdam": (Target(tfopt.RectifiedAdam),),
 }
-# State of ours that files need not have: what it is without.
+# Values of state that files need not have.
 FILLED = {(tfopt.RMSProp, "momentum"): 0.0}
-# What an optimizer without such an argument does.
+# The values that hold for an optimizer without such an argument.
 CONVENTIONS = {"epsilon_in_root": True, "momentum_decay": 1.0}
 
 
 def class_of(core: Any) -> Any:
-    """Return our class whose steps an optimizer takes, which may be one of Keras."""
+    """Return our class with the steps of an optimizer, which may be one of Keras."""
     return KINDS[type(core).__name__].ours if is_of_keras(core) else type(core)
 
 
 def source_of(saved: Saved, core: Any) -> Source:
-    """Return what wrote a file, as far as an optimizer can go on with it.
+    """Return the optimizer that wrote a file.
 
     Raises:
-        FileError: if the optimizer cannot.
+        FileError: if the optimizer here cannot continue with its state.
     """
     target, what = class_of(core), f"{saved.program}: {saved.cls}"
     if saved.program == "keras_tfopt":
@@ -169,7 +169,7 @@ def source_of(saved: Saved, core: Any) -> Source:
     else:
         known = SOURCES[saved.program]
         if saved.program == "keras 2 legacy":
-            # Checkpoints tell names of optimizers alone; Addons's are of the legacy kind.
+            # Checkpoints have the name of the class only; classes of Addons are legacy classes.
             known = {**known, **SOURCES["tensorflow_addons"]}
         if saved.cls not in known:
             return _by_slots(known, saved, target, what)
@@ -183,7 +183,7 @@ def source_of(saved: Saved, core: Any) -> Source:
 
 
 def _by_slots(known: Mapping[str, Source], saved: Saved, target: Any, what: str) -> Source:
-    """Return the first source that has the state of a file, and with which a class goes on."""
+    """Return the first source with the state of a file that a class can continue with."""
     for source in known.values():
         if _target(source, target) and set(saved.slots) <= set(source.slots):
             return source
@@ -215,7 +215,7 @@ def _target(source: Source, cls: Any) -> Target | None:
 
 
 def _rule_of(cls: Any, what: str) -> str:
-    """Return the rule of a class of ours: the one whose state it keeps as it is."""
+    """Return the rule of a class of ours: the one whose state it keeps without conversion."""
     found = [
         (bool(target.convert), rule)
         for rule, targets in TARGETS.items()

@@ -1,4 +1,4 @@
-"""Optimizers of Keras 3 as optimizers of this package with the same numbers, and back."""
+"""Convert optimizers of Keras 3 to optimizers of this package with the same steps, and back."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from keras_tfopt.loss_scale_optimizer import LossScaleOptimizer
 from keras_tfopt.migrate import rules
 from keras_tfopt.migrate.kinds import DIFFERENT, KINDS, is_of_keras
 
-# Options that Keras has not: those without which numbers are the same, or nearly, and others.
+# Options that Keras does not have, and without which steps are the same, or nearly.
 _OF_STATE = ("row_variables", "slot_dtype", "shard_state")
+# Options that Keras does not have, and without which steps differ.
 _OURS_ALONE = ("master_weights", "maximize", "clip_unitwise", "groups")
 # Options that Keras has, too.
 _OPTIONS = [name for name in DEFAULTS if name not in (*_OF_STATE, *_OURS_ALONE, "weight_decay")]
@@ -41,10 +42,10 @@ _SCALING = ("initial_scale", "dynamic_growth_steps")
 
 
 def from_keras(optimizer: Any) -> Any:
-    """Return an optimizer of this package that goes on where one of Keras 3 is.
+    """Return an optimizer of this package that continues for one of Keras 3.
 
-    It has the arguments of the given one and, if that is built, its state. So its steps are the
-    same, up to rounding. The given optimizer stays as it is.
+    It has the arguments of the given optimizer and, if that is built, its state. So its steps are
+    the same, up to rounding. The given optimizer does not change.
 
     `SGD`, `RMSprop`, `Adagrad`, `Adadelta`, `Adamax`, `Nadam`, `Ftrl` and `Lion` become the classes
     of these names in `keras_tfopt.migrate`; `Adam` and `AdamW` become `keras_tfopt.Adam`, `Lamb`
@@ -54,8 +55,8 @@ def from_keras(optimizer: Any) -> Any:
         optimizer: An optimizer of `keras.optimizers`, built or not.
 
     Raises:
-        TypeError: for anything else, subclasses of yours among them.
-        ValueError: where no rule of this package takes the same steps; the message says why.
+        TypeError: for anything else, your own subclasses included.
+        ValueError: if no rule of this package takes the same steps; the message says why.
 
     Example:
 
@@ -87,9 +88,9 @@ def from_keras(optimizer: Any) -> Any:
 
 
 def to_keras(optimizer: Any) -> Any:
-    """Return an optimizer of Keras 3 that goes on where one of this package is.
+    """Return an optimizer of Keras 3 that continues for one of this package.
 
-    The inverse of `from_keras`. Besides the classes that this one returns, it takes
+    It is the inverse of `from_keras`. Besides the classes that `from_keras` returns, it takes
     `keras_tfopt.GradientDescent`, `Momentum`, `Adagrad`, `Adadelta`, `AdaMax`, `Ftrl`, `Lion` and,
     once built, `RMSProp`, as far as their steps are those of Keras.
 
@@ -98,7 +99,7 @@ def to_keras(optimizer: Any) -> Any:
 
     Raises:
         TypeError: if it is none.
-        ValueError: where no optimizer of Keras takes the same steps; the message says why.
+        ValueError: if no optimizer of Keras takes the same steps; the message says why.
 
     Example:
 
@@ -133,8 +134,7 @@ def to_keras(optimizer: Any) -> Any:
 
 
 _TO_KERAS = {
-    **{kind.ours: name for name, kind in reversed(KINDS.items())},
-    tfopt.Adam: "Adam",
+    **{kind.ours: name for name, kind in reversed(KINDS.items())},  # Adam, not AdamW
     tfopt.GradientDescent: "SGD",
     tfopt.Momentum: "SGD",
     tfopt.RMSProp: "RMSprop",
@@ -147,7 +147,7 @@ _TO_KERAS = {
 
 
 def twin(optimizer: Any) -> Any:
-    """Return a new optimizer of Keras that keeps the same state as this one, of either side.
+    """Return a new optimizer of Keras that keeps the same state as one of Keras or of ours.
 
     Raises:
         ValueError: if Keras has none.
@@ -163,16 +163,16 @@ def twin(optimizer: Any) -> Any:
 
 
 def _arguments_of(optimizer: Any, name: str) -> dict[str, Any]:
-    """Return the arguments that an optimizer has of those that Keras's of this name takes."""
+    """Return those arguments of an optimizer that the Keras optimizer `name` takes, too."""
     known = [a for a in KINDS[name].arguments if hasattr(optimizer, a)]
     return {argument: getattr(optimizer, argument) for argument in known}
 
 
 def swap_optimizer(model: keras.Model) -> Any:
-    """Put an optimizer of this package in the place of a compiled model's; return it.
+    """Replace the optimizer of a compiled model by one of this package; return the new one.
 
-    The model may be in the middle of a training: the next step of `fit` is the one that it would
-    have made. Losses and metrics stay.
+    The model may be in the middle of its training: the next step of `fit` is the same as without
+    the change. Losses and metrics stay.
 
     Args:
         model: A model that was compiled with an optimizer of `keras.optimizers`.
@@ -226,7 +226,7 @@ def _described(thing: Any) -> str:
 
 
 def _check_options(optimizer: Any) -> None:
-    """Raise an error for options that have another meaning on the other side."""
+    """Raise an error for options with another meaning in the other package."""
     if optimizer.use_ema and optimizer.gradient_accumulation_steps:
         raise _refusal(
             optimizer,
@@ -242,7 +242,7 @@ def _check_options(optimizer: Any) -> None:
 
 
 def _check_ours(optimizer: Any) -> None:
-    """Raise an error for what Keras's optimizer of that name does not do."""
+    """Raise an error for what the Keras optimizer of that name does not do."""
     cls = type(optimizer)
     for option in _OURS_ALONE:
         if getattr(optimizer, option) not in (None, False):
@@ -316,7 +316,7 @@ def _with_state(old: Any, new: Any, slots: Mapping[str, str]) -> Any:
 
 
 def _rescaled(optimizer: Any, cls: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a LossScaleOptimizer of the other side."""
+    """Return the LossScaleOptimizer of the other package."""
     given = {name: getattr(optimizer, name) for name in _SCALING}
     new = cls(convert(optimizer.inner_optimizer), name=optimizer.name, **given)
     if optimizer.built:

@@ -1,1 +1,1 @@
-"""Programs of Keras 2, TensorFlow Addons and TensorFlow 1, rewritten for Keras 3."""
+"""Rewrite programs of Keras 2, TensorFlow Addons and TensorFlow 1 for Keras 3."""

@@ -1,4 +1,4 @@
-"""Arguments of optimizers of other packages, as optimizers here take them."""
+"""Rewrite arguments of optimizers of other packages as optimizers here take them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def of_keras(
         name: The class.
         args: The arguments.
         schedules: The dotted name of `keras.optimizers.schedules` in this program.
-        tell: Is told what cannot be decided.
-        is_legacy: Whether it is the legacy class, which has one order of arguments only.
+        tell: Function that is called with what cannot be decided.
+        is_legacy: Whether it is the legacy class, whose order of arguments never changed.
     """
     given = _Arguments(args)
     if given.has_stars:
@@ -38,11 +38,10 @@ def of_keras(
     if given.pop("schedule_decay") is not None:
         tell("`schedule_decay` is fixed in Keras 3: keras_tfopt.migrate.Nadam(momentum_decay=...)")
     given.rename("lr", "learning_rate")
-    if _is(given.value("epsilon"), "None"):
+    if _is_none(given.value("epsilon")):
         given.pop("epsilon")
-    for number in ("learning_rate", "momentum"):
-        place = {"learning_rate": 0, "momentum": 1 if name == "SGD" else None}[number]
-        given.change(number, place, _as_float)
+    given.change("learning_rate", 0, _as_float)
+    given.change("momentum", 1 if name == "SGD" else None, _as_float)
     _decay(name, given, schedules, tell)
     clipping = [option for option in _CLIPPING if given.value(option) is not None]
     if len(clipping) > 1:
@@ -73,7 +72,7 @@ def of_tf1(name: str, args: Sequence[cst.Arg], tell: Tell) -> list[cst.Arg]:
         tell("arguments in `*` or `**` are not seen: they may have other names here")
     if given.positions > 1 or name in DECAYING:
         given.name_all(list(row.arguments))
-    # Classes with decay have those of the class that they extend.
+    # Classes with decay also have the arguments of the class that they extend.
     for theirs, ours in {**_COMMON, **row.renamed}.items():
         given.rename(theirs, ours)
     for theirs in ("use_locking", *row.arguments):
@@ -83,7 +82,7 @@ def of_tf1(name: str, args: Sequence[cst.Arg], tell: Tell) -> list[cst.Arg]:
 
 
 def of_addons(args: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """Return arguments of an optimizer of TensorFlow Addons, all but one of which stay."""
+    """Return arguments of an optimizer of TensorFlow Addons; one has another name here."""
     given = _Arguments(args)
     given.rename("weight_decay_rate", "weight_decay")
     return given.args
@@ -94,7 +93,7 @@ def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
     if decay is None:
         return
     given.pop("decay")
-    if _is(decay, "None") or _is_zero(decay):
+    if _is_none(decay) or _is_zero(decay):
         return
     rate = given.at("learning_rate", 0)
     if rate is None:
@@ -117,7 +116,7 @@ _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 class _Arguments:
-    """Arguments of a call, that are changed with their spaces, comments and order kept."""
+    """The arguments of a call. Changes keep spaces, comments and order."""
 
     def __init__(self, args: Sequence[cst.Arg]):
         self.args = list(args)
@@ -177,14 +176,14 @@ class _Arguments:
         last = place == len(self.args) - 1
         removed = self.args.pop(place)
         if last and self.args:
-            # What follows the last argument, a line break it may be, stays.
+            # Keep what follows the last argument, such as a line break.
             self.args[-1] = self.args[-1].with_changes(
                 comma=removed.comma, whitespace_after_arg=removed.whitespace_after_arg
             )
         return removed.value
 
     def add(self, name: str, value: str | cst.BaseExpression) -> None:
-        """Add a keyword at the end, unless it is there."""
+        """Add a keyword at the end, unless it is given already."""
         if self._place(name) is not None:
             return
         value = cst.parse_expression(value) if isinstance(value, str) else value
@@ -211,8 +210,8 @@ def _as_float(value: Any) -> Any:
     return cst.Float(f"{value.value}.0") if isinstance(value, cst.Integer) else value
 
 
-def _is(value: Any, name: str) -> bool:
-    return isinstance(value, cst.Name) and value.value == name
+def _is_none(value: Any) -> bool:
+    return isinstance(value, cst.Name) and value.value == "None"
 
 
 def _is_zero(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Names of other packages: where they are found in programs, and what takes their place."""
+"""Find names of other packages in programs, and what replaces them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SCHEDULE = re.compile(rf"^{_KERAS}\.experimental\.(\w+)$")
 _ADDONS = re.compile(r"^tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)$")
 _TF1 = re.compile(rf"^{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)\.(\w+)$")
 
-# The optimizers of Keras 2. As many arguments by position mean the same in all of its versions, and
-# in Keras 3.
+# The optimizers of Keras 2, each with the number of positional arguments that mean the same in all
+# versions of Keras 2 and in Keras 3.
 POSITIONAL = {
     "SGD": 2,
     "RMSprop": 2,
@@ -32,9 +32,9 @@ POSITIONAL = {
     "Lion": 3,
     "Adafactor": 1,
 }
-# Learning rates that Keras 2 has by default, for those where it is not 0.001.
+# Default learning rates of Keras 2 that are not 0.001.
 RATES = {"SGD": "0.01", "Lion": "0.0001"}
-# What the legacy classes do by themselves, which ours have to be told.
+# What replaces the legacy classes, with the arguments that make ours do the same.
 LEGACY_CLASSES: dict[str, tuple[str, dict[str, str]]] = {
     "SGD": ("keras_tfopt.migrate.SGD", {}),
     "RMSprop": ("keras_tfopt.migrate.RMSprop", {"epsilon_in_root": "False"}),
@@ -47,7 +47,7 @@ LEGACY_CLASSES: dict[str, tuple[str, dict[str, str]]] = {
 }
 # Classes of TensorFlow 1 that are a rule with decay.
 DECAYING = {"AdamWOptimizer": "AdamW", "MomentumWOptimizer": "MomentumW"}
-# Their keywords have other names, or none, in Keras 3.
+# Arguments that Keras 3 does not have.
 DROPPED = ("jit_compile", "is_legacy_optimizer", "use_locking")
 _SCHEDULES = ("CosineDecay", "CosineDecayRestarts")
 _RATES_OF_TF1 = {
@@ -66,7 +66,7 @@ class Found(NamedTuple):
     Attributes:
         family: "keras", "legacy", "addons" or "tf1".
         name: Its last part, as Keras 3 writes it.
-        new: The dotted name that takes its place; None if it stays.
+        new: The dotted name that replaces it; None if it stays.
     """
 
     family: str
@@ -75,7 +75,7 @@ class Found(NamedTuple):
 
 
 def find(name: str, has_verbs: bool) -> Found | None:
-    """Return what takes the place of a full name, or None if it is not about optimizers.
+    """Return what replaces a full name, or None if it has nothing to do with optimizers.
 
     Args:
         name: As imported: `"tensorflow.keras.optimizers.Adam"`.
@@ -131,6 +131,6 @@ def _in_place_of_tf1(name: str, has_verbs: bool) -> str | None:
         return f"keras_tfopt.legacy.{name}"
     if name in DECAYING:
         return f"keras_tfopt.{DECAYING[name]}"
-    # Without verbs, rules have the same defaults here; `global_step` is a matter of verbs.
+    # Rules have the same defaults here. `global_step` needs the verbs.
     is_rule = row.verbs in ("rule", "ftrl", "layer rates") and hasattr(rules, row.ours)
     return f"keras_tfopt.{row.ours}" if is_rule and "global_step" not in row.arguments else None

@@ -1,4 +1,4 @@
-"""Programs in files and folders: what they become, and what is left to do."""
+"""Read programs in files and folders, with their rewritten form and what is left to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_tfopt.migrate.code.rewriting import Finding, rewrite
 
 
 class Program(NamedTuple):
-    """A file, before and after."""
+    """A file before and after the change."""
 
     path: Path
     old: bytes
@@ -27,7 +27,8 @@ class Program(NamedTuple):
 
     def diff(self) -> str:
         """Return the change as a unified diff."""
-        old, new = (_text(code).splitlines(keepends=True) for code in (self.old, self.new))
+        texts = (code.decode("utf-8", "replace") for code in (self.old, self.new))
+        old, new = (text.splitlines(keepends=True) for text in texts)
         name = self.path.as_posix().lstrip("/")
         return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"))
 
@@ -37,10 +38,10 @@ class Unreadable(ValueError):
 
 
 def files_in(paths: Iterable[Path]) -> list[Path]:
-    """Return the programs of files and folders; hidden folders are left out.
+    """Return the programs in files and folders, without those in hidden folders.
 
     Raises:
-        FileNotFoundError: if one of the paths is not there.
+        FileNotFoundError: if a path does not exist.
     """
     found: list[Path] = []
     for path in paths:
@@ -56,10 +57,10 @@ def files_in(paths: Iterable[Path]) -> list[Path]:
 
 
 def read(path: Path) -> Program:
-    """Return what becomes of a file.
+    """Read a file and rewrite it.
 
     Raises:
-        Unreadable: if it is no program, with the line.
+        Unreadable: if it is no program; the message has the line.
     """
     old = path.read_bytes()
     try:
@@ -71,7 +72,3 @@ def read(path: Path) -> Program:
     except (UnicodeDecodeError, LookupError) as error:
         raise Unreadable(f"{path}: cannot be read: {error}") from error
     return Program(path, old, new, findings)
-
-
-def _text(code: bytes) -> str:
-    return code.decode("utf-8", "replace")

@@ -36,7 +36,7 @@ _RENAMED = {"lr": "learning_rate", "weights": "variables", "_create_all_weights"
 
 
 class Finding(NamedTuple):
-    """What cannot be decided: the line, and what to do."""
+    """Something that cannot be decided: the line, and what to do."""
 
     line: int
     text: str
@@ -145,7 +145,7 @@ class _Rewriter(cst.CSTTransformer):
         return new.with_changes(lpar=updated.lpar, rpar=updated.rpar)
 
     def _forget_import(self, node: Any) -> None:
-        """Remove the import that a name came by, if it is the last use of it."""
+        """Remove the import of a name if nothing else uses it."""
         root = node
         while isinstance(root, cst.Attribute):
             root = root.value
@@ -177,7 +177,7 @@ class _Rewriter(cst.CSTTransformer):
         return updated_node
 
     def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
-        """`K.set_value(model.optimizer.lr, rate)`, which Keras 3 has no longer."""
+        """Rewrite `K.set_value(model.optimizer.lr, rate)`, which Keras 3 does not have."""
         call = original_node.value
         if not isinstance(call, cst.Call) or len(call.args) != 2:
             return updated_node
@@ -192,7 +192,7 @@ class _Rewriter(cst.CSTTransformer):
         return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
 
     def visit_Assign(self, node: cst.Assign) -> None:
-        """Remember names of optimizers, whose attributes have changed."""
+        """Remember the names of optimizers, whose attributes have other names in Keras 3."""
         if isinstance(node.value, cst.Call):
             name = self._full_name(node.value.func)
             found = find(name, self.has_verbs) if name else None
@@ -223,7 +223,7 @@ class _Rewriter(cst.CSTTransformer):
         return args
 
     def _need(self, module: str) -> None:
-        """Import a module, unless it has a name here, as by `from tensorflow import keras`."""
+        """Import a module, unless its name is taken, as by `from tensorflow import keras`."""
         if module not in [local for *_, local in self._imports]:
             AddImportsVisitor.add_needed_import(self.context, module)
 
@@ -236,7 +236,7 @@ class _Rewriter(cst.CSTTransformer):
     # ---- What nodes are -------------------------------------------------------------------------
 
     def _full_name(self, node: Any) -> str | None:
-        """Return the name as imported, or None if it is not."""
+        """Return the full name of something imported, or None if it was not imported."""
         names: Iterable[Any] = self.get_metadata(QualifiedNameProvider, node, ()) or ()
         found = {n.name for n in names if n.source == QualifiedNameSource.IMPORT}
         return found.pop() if len(found) == 1 else None

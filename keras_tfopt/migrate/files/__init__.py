@@ -1,4 +1,4 @@
-"""Readers of files: one module for the files of each program."""
+"""Read files of other programs: one module for the files of each program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of optax, saved as named arrays."""
+"""Read states of optax that were saved as named arrays."""
 
 from __future__ import annotations
 

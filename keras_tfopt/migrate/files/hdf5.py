@@ -1,4 +1,4 @@
-"""Whole models in .h5 files of Keras 2."""
+"""Read whole models in .h5 files of Keras 2."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _state(file: Any, path: Path) -> Saved:
 
 
 def configuration(training: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Return the class of the optimizer and its arguments, from what Keras 2 saves of `compile`."""
+    """Return the optimizer's class and arguments from the `training_config` of Keras 2."""
     saved = training.get("optimizer_config") or {}
     config = saved.get("config", {})
     if "inner_optimizer" in config and str(saved.get("class_name")).endswith("LossScaleOptimizer"):
@@ -79,10 +79,10 @@ def program_of(cls: str | None, is_new: bool) -> tuple[str, str | None]:
 def sorted_out(
     arrays: dict[str, np.ndarray], cls: str | None, config: dict[str, Any], weights: list[Tensor]
 ) -> Saved:
-    """Return the state whose tensors have these names.
+    """Return the state in arrays, sorted out by their names.
 
-    Newer classes of Keras 2 write `Adam/m/dense/kernel`. Legacy ones write `Adam/dense/kernel/m`,
-    and so do those of TensorFlow Addons.
+    Newer classes of Keras 2 write `Adam/m/dense/kernel`. Legacy classes and those of TensorFlow
+    Addons write `Adam/dense/kernel/m`.
     """
     is_new = any(name.split("/")[-1] in ("iteration", "learning_rate") for name in arrays)
     steps, rate, others, tensors = None, number(config.get("learning_rate")), {}, []

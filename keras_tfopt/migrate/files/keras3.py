@@ -1,4 +1,4 @@
-"""Files of Keras 3: .keras and .weights.h5, with state of stock optimizers or of ours."""
+"""Read .keras and .weights.h5 files of Keras 3, with state of stock optimizers or of ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keras_tfopt.migrate.kinds import KINDS
 from keras_tfopt.migrate.saved import FileError, Saved, Tensor, number
 from keras_tfopt.migrate.stock import twin
 
-_LAYOUT = "layout"  # what files of ours say of the positions
+_LAYOUT = "layout"  # the entry that says what each position is, in files of ours
 _SHARED = ("iteration", "learning_rate", "refused_rows")
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 2, and folders of SavedModel."""
+"""Read checkpoints of TensorFlow 2, and folders of SavedModel."""
 
 from __future__ import annotations
 
@@ -71,9 +71,8 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
         elif not slot and not new and key != "save_counter" and "keras_api/" not in key:
             weights.append(Tensor(key, value(key), "", names[key]))
     if arrays or "_iterations" in others:
-        found = {f"optimizer/{n}": others.pop(n) for n in ("_iterations", "_learning_rate")}
-        arrays.update({k.replace("/_", "/"): v for k, v in found.items()})
-        arrays = {("iteration" if k.endswith("iterations") else k): v for k, v in arrays.items()}
+        arrays["iteration"] = others.pop("_iterations")
+        arrays["learning_rate"] = others.pop("_learning_rate")
         first = next(iter(names[k] for k in keys if _NEW.match(k)), "")
         saved = hdf5.sorted_out(arrays, cls or _class_in(first), config, weights)
         return dataclasses.replace(saved, others={**saved.others, **others})
@@ -122,7 +121,7 @@ def _class_in(full_name: str) -> str | None:
 
 
 def _full_names(reader: Any) -> dict[str, str]:
-    """Return the names of variables by the keys of a checkpoint, in the order of the objects."""
+    """Return the full names of variables by their keys, in the order of the objects."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
@@ -135,11 +134,11 @@ def _full_names(reader: Any) -> dict[str, str]:
 
 
 def _metadata(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """Return class and arguments of the optimizer, as Keras 2 leaves them beside a SavedModel."""
+    """Return class and arguments of the optimizer, which Keras 2 writes into a SavedModel."""
     file = path / "keras_metadata.pb"
     if not file.exists():
         return None, {}
-    # Its only message of interest holds JSON, which is found without the classes of Keras 2.
+    # The part needed is JSON, which can be found without the classes of Keras 2.
     found = re.search(rb'"training_config": (\{.*)', file.read_bytes(), re.DOTALL)
     if found is None:
         return None, {}

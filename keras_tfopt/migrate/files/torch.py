@@ -1,4 +1,4 @@
-"""State of PyTorch's optimizers: `optimizer.state_dict()`, alone or in a checkpoint."""
+"""Read state of PyTorch's optimizers: an `optimizer.state_dict()`, alone or in a checkpoint."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def state_of(loaded: Any, path: Any) -> Saved:
 
 
 def _inside(loaded: Any, where: str) -> Any:
-    """Yield state dicts of optimizers, with where they are."""
+    """Yield state dicts of optimizers, each with its place."""
     if not isinstance(loaded, dict):
         return
     if "state" in loaded and "param_groups" in loaded:
