@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the value, or raise an error that names the argument."""
+"""Checks of arguments: each returns the value, or raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -104,27 +104,18 @@ def check_hyperparameter(
     return value
 
 
-def check_function_of_step(
-    name: str,
-    value: Any,
-    low: float = -math.inf,
-    high: float = math.inf,
-    *,
-    left_open: bool = False,
-) -> Any:
-    """Return `value` as `check_hyperparameter` does; a function of the step may pass as it is."""
-    if is_function_of_step(value):
-        return value
-    return check_hyperparameter(name, value, low, high, left_open=left_open)
+def check_function_of_step(name: str, value: Any, low: float) -> Any:
+    """Return `value` as `check_hyperparameter` does, but a function of the step unchanged."""
+    return value if is_function_of_step(value) else check_hyperparameter(name, value, low)
 
 
 def at_step(value: Any, step: Any) -> Any:
-    """Return the number that a hyperparameter gives at step number `step`; for `scalars`."""
+    """Return the value of a hyperparameter at step number `step`; for `scalars`."""
     return value(step) if is_function_of_step(value) else value
 
 
 def check_global_step(value: Any) -> Any:
-    """Return `value`, or raise an error if it is neither None nor a variable that counts.
+    """Return `value`, or raise an error if it is neither None nor a scalar variable.
 
     Args:
         value: What was given.

@@ -49,7 +49,7 @@ _SCHEDULES = (
     Triangular2CyclicalLearningRate,
     ExponentialCyclicalLearningRate,
 )
-# Their names in files of TensorFlow Addons; ours have another one.
+# Their names in files of TensorFlow Addons, which differ from ours.
 keras.saving.get_custom_objects().update(
     {f"{PACKAGE}>{schedule.__name__}": schedule for schedule in _SCHEDULES}
 )

@@ -1,4 +1,4 @@
-"""The classes of TensorFlow Addons: ours, with the constructors of the originals."""
+"""Make the classes of TensorFlow Addons: ours, with the constructors of the originals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ import keras
 from keras_tfopt import rules, wrappers
 from keras_tfopt.addons import keras2
 from keras_tfopt.addons.table import SOURCE, Row
-from keras_tfopt.engine import (
-    assign_averages,
-    check_arguments,
-    path_of,
-    swap_averages,
-)
+from keras_tfopt.engine import assign_averages, check_arguments, path_of, swap_averages
 from keras_tfopt.tables import REQUIRED, as_constructor
 
 PACKAGE = "Addons"
@@ -26,12 +21,12 @@ _EXCLUDED = "exclude_from_weight_decay"
 
 
 class Original:
-    """Base of all classes: takes arguments and configurations of the original."""
+    """Base of all classes, which takes arguments and configurations of the original."""
 
     _row = Row()
 
     def _make(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return our arguments for those of the original, or for our own by their names."""
+        """Translate arguments to ours; given are those of the original, or ours by name."""
         row, name = self._row, type(self).__name__
         theirs = {ours: argument for argument, ours in row.renamed.items()}
         kwargs = {theirs.get(key, key): value for key, value in kwargs.items()}
@@ -59,7 +54,7 @@ class Averaged(Original):
     """Base of `MovingAverage` and `SWA`: averages can be assigned to the variables."""
 
     def assign_average_vars(self, var_list: Sequence[Any]) -> None:
-        """Assign their averages to variables, for good.
+        """Assign averages to their variables permanently.
 
         Args:
             var_list: Variables. A warning names trainable ones that have no average.
@@ -88,11 +83,11 @@ class Swapping(Averaged):
         Args:
             model_weights: Trained variables.
         """
-        # Keras would take variables among the attributes of an optimizer for its state.
+        # Keras takes variables among the attributes of an optimizer for its state.
         object.__setattr__(self, "_shadowed", list(model_weights))
 
     def swap_weights(self) -> None:
-        """Exchange weights and averages; called again, exchange them back.
+        """Swap weights and averages; a second call swaps them back.
 
         Raises:
             RuntimeError: if `shadow_copy` was not called.
@@ -160,7 +155,7 @@ class DecayingAsSGDW(Decaying, wrappers.SGDW):
         return not (by_rows and self._is_plain()) and super().decays(like, by_rows)
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
-        """Shrink a variable before the step, unless only rows of it have a gradient."""
+        """Shrink a variable before the step, unless it has a row gradient and no momentum."""
         if (t.rows or t.touched is not None) and self._is_plain():
             return g, x
         return super().before(g, x, s, t)
@@ -207,7 +202,7 @@ def _documentation(name: str, row: Row) -> str:
 
 
 def make_class(name: str, row: Row) -> type:
-    """Return the class of this name: ours, with the constructor of the original."""
+    """Make the class of this name: ours, with the constructor of the original."""
     base = getattr(rules if hasattr(rules, row.ours) else wrappers, row.ours)
     members = {
         "_row": row,
@@ -225,7 +220,7 @@ def make_class(name: str, row: Row) -> type:
         if excluded:
             self.exclude_from_weight_decay(var_names=excluded)
 
-    if hasattr(ours, "fields"):  # its own arguments are ours, under our names
+    if hasattr(ours, "fields"):  # the rule's own arguments, by our names, for the engine
         initialize.fields = ours.fields  # type: ignore[attr-defined]
     own.__init__ = as_constructor(name, row.signature, initialize)
     return keras.saving.register_keras_serializable(PACKAGE, name)(own)

@@ -1,4 +1,4 @@
-"""Arguments and configurations of Keras 2, in the words of Keras 3."""
+"""Translate arguments and configurations of Keras 2 to those of Keras 3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 
 from keras_tfopt.checks import check_bool, check_number
 
-# Configurations of Keras 2 say which of its two kinds an optimizer is of.
+# The module of legacy optimizers in configurations of Keras 2.
 _LEGACY = "keras.optimizers.legacy"
 
 
@@ -42,9 +42,9 @@ def arguments(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configuration(config: Any) -> Any:
-    """Translate a configuration that Keras 2 saved, with those inside of it, to that of Keras 3.
+    """Translate a configuration of Keras 2, with those inside it, to one of Keras 3.
 
-    A configuration of Keras 3 stays as it is.
+    A configuration of Keras 3 is returned unchanged.
     """
     if isinstance(config, list):
         return [configuration(item) for item in config]
@@ -53,7 +53,7 @@ def configuration(config: Any) -> Any:
     config = {key: configuration(value) for key, value in config.items()}
     inner: Any = config.get("config")
     is_object = "class_name" in config and isinstance(inner, Mapping)
-    if is_object and inner.get("name", "") is None:  # for which Keras 3 has a default
+    if is_object and inner.get("name", "") is None:  # leave it out: Keras 3 has a default
         config["config"] = inner = {key: v for key, v in inner.items() if key != "name"}
     if is_object and config.get("module") == _LEGACY:
         config.update(module="keras.optimizers", registered_name=None)

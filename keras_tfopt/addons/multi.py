@@ -1,4 +1,4 @@
-"""Several optimizers for several layers, under the name of TensorFlow Addons."""
+"""`MultiOptimizer` of TensorFlow Addons, which trains layers by different optimizers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from keras_tfopt.rules import GradientDescent
 
 
 class _OfLayers:
-    """A map from variables to optimizers by the layers that the variables belong to.
+    """A map from variables to optimizers, by layers.
 
-    Layers may have no variables yet when it is made.
+    Layers may have no variables yet when the map is made.
     """
 
     def __init__(self, pairs: list[tuple[Any, list[Any]]]):
@@ -63,8 +63,8 @@ def MultiOptimizer(
 ) -> Any:
     """Return a `keras.optimizers.MultiOptimizer` that trains layers by different optimizers.
 
-    Variables of other layers stay as they are. It is saved as a map from paths of variables. For
-    one optimizer with different rates, take groups instead of this.
+    Variables of other layers do not change. It is saved as a map from paths of variables. For one
+    optimizer with different rates, use groups instead.
 
     Args:
         optimizers_and_layers: Pairs of an optimizer and a layer, a model, or a list of these.

@@ -13,15 +13,15 @@ from keras_tfopt.engine import averaged
 class AveragesCheckpoint(keras.callbacks.ModelCheckpoint):
     """Save averages of the weights, under the names of the weights.
 
-    What is loaded from the file is a model with the averages for weights, which needs no optimizer
-    to be of use. The model in training keeps its weights. Whose averages they are, see
-    `EvaluateWithAverages`; with both, `save_best_only` chooses by what is saved. To go on with
-    training after an interruption, save the weights as well, by `keras.callbacks.ModelCheckpoint`
-    or `BackupAndRestore`.
+    A model that is loaded from the file has the averages as its weights, and needs no optimizer for
+    them. The model in training keeps its weights. `EvaluateWithAverages` says which optimizers keep
+    averages; with both callbacks, `save_best_only` compares what is saved. To continue training
+    after an interruption, save the weights as well, by `keras.callbacks.ModelCheckpoint` or
+    `BackupAndRestore`.
 
     Args:
-        filepath: Path of the file, as of `keras.callbacks.ModelCheckpoint`.
-        of: The optimizer whose averages are meant, if several inside one another keep some.
+        filepath: Path of the file, as in `keras.callbacks.ModelCheckpoint`.
+        of: The optimizer whose averages to save, if several nested ones keep some.
         **options: Those of `keras.callbacks.ModelCheckpoint`.
 
     Example:
@@ -31,8 +31,8 @@ class AveragesCheckpoint(keras.callbacks.ModelCheckpoint):
     ... )
 
     Differences: the `swapping_saver` of `tf.contrib.opt.MovingAverageOptimizer` also writes the
-    weights, under the names of the averages. In a file of the whole model, the optimizer's state
-    here is as it is.
+    weights, under the names of the averages. A file of the whole model has the optimizer's state
+    unchanged here.
     """
 
     def __init__(self, filepath: Any, of: Any = None, **options: Any):
@@ -47,7 +47,7 @@ class AveragesCheckpoint(keras.callbacks.ModelCheckpoint):
 
 
 class SavedWithin:
-    """Stand for a model that is saved within a context.
+    """Stand for a model, and save it within a context.
 
     Args:
         model: The model.

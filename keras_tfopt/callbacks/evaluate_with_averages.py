@@ -10,20 +10,20 @@ from keras_tfopt.engine import AveragedFunction
 class EvaluateWithAverages(keras.callbacks.Callback):
     """Run `evaluate`, `predict`, and the validation inside `fit` with averages of the weights.
 
-    They come from the model's optimizer or from one inside of it: `keras_tfopt.MovingAverage`,
+    The averages come from the model's optimizer or from one inside it: `keras_tfopt.MovingAverage`,
     `keras_tfopt.StochasticWeightAveraging`, `keras_tfopt.Lookahead` (its slow weights),
     `keras_tfopt.ScheduleFree`, `keras_tfopt.ScheduleFreeAdamW`, `keras_tfopt.ScheduleFreeSGD`, or
-    any with `use_ema=True`. They are in the model while a batch is computed and at no other time:
-    training, other callbacks, and whoever looks at the model after an exception or an interrupt see
-    the weights themselves, to the bit. On TensorFlow and PyTorch this costs two passes over the
-    weights for each batch; `keras_tfopt.averaged` costs them once.
+    any with `use_ema=True`. The model has the averages only while a batch is computed. Training and
+    other callbacks see the weights themselves, to the bit, and so does your code after an exception
+    or an interrupt. On TensorFlow and PyTorch this costs two passes over the weights for each
+    batch; `keras_tfopt.averaged` costs them once.
 
     Args:
-        of: The optimizer whose averages are meant, if several inside one another keep some.
+        of: The optimizer whose averages to use, if several nested ones keep some.
 
     Raises:
-        ValueError: when evaluation begins, if there are no averages, none before the first step,
-            averages of several optimizers to choose from, or two callbacks of this kind.
+        ValueError: when evaluation begins, if there are no averages or no step has been made, if
+            several optimizers keep averages of one variable, or if there are two such callbacks.
 
     Example:
 
@@ -31,9 +31,9 @@ class EvaluateWithAverages(keras.callbacks.Callback):
     >>> model.fit(x, y, validation_data=(x_val, y_val), callbacks=[averages])
     >>> model.evaluate(x_val, y_val, callbacks=[averages])
 
-    Differences: `keras.callbacks.SwapEMAWeights` knows `use_ema` only, not inside of wrappers other
-    than LossScaleOptimizer, and leaves the averages in the model after `predict` and after
-    exceptions. Do not use both at once: it would swap what this one puts in.
+    Differences: `keras.callbacks.SwapEMAWeights` only works with `use_ema`, and in no wrapper other
+    than LossScaleOptimizer. It leaves the averages in the model after `predict` and after
+    exceptions. Do not use both at once: it would swap the averages that this one puts in.
     """
 
     def __init__(self, of: Any = None):
@@ -42,19 +42,19 @@ class EvaluateWithAverages(keras.callbacks.Callback):
         self._running: dict[str, AveragedFunction] = {}
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Let batches be evaluated with averages from now on."""
+        """Evaluate batches with averages from now on."""
         self._begin("test_function", "stop_evaluating")
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Let them be evaluated with the weights again."""
+        """Evaluate batches with the weights again."""
         self._running.pop("test_function").remove()
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Let batches be predicted with averages from now on."""
+        """Predict batches with averages from now on."""
         self._begin("predict_function", "stop_predicting")
 
     def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Let them be predicted with the weights again."""
+        """Predict batches with the weights again."""
         self._running.pop("predict_function").remove()
 
     def _begin(self, name: str, flag: str) -> None:

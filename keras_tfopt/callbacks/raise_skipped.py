@@ -9,14 +9,15 @@ from keras_tfopt.engine import parts
 
 
 class RaiseSkipped(keras.callbacks.Callback):
-    """Stop training in which too many steps in a row had gradients that are not finite.
+    """Stop training after too many steps in a row with gradients that are not finite.
 
-    Compiled steps cannot raise; this callback asks `keras_tfopt.SkipNonFinite` how many it has left
-    out, and raises its `FloatingPointError` if they are more than its `max_consecutive`.
+    Compiled steps cannot raise errors. This callback asks `keras_tfopt.SkipNonFinite` how many
+    steps it has skipped, and raises its `FloatingPointError` if they are more than its
+    `max_consecutive`.
 
     Args:
-        every: Number of batches between two questions, integer >= 1; each waits for the device.
-            The end of an epoch is one as well. Defaults to 100.
+        every: Number of batches between two checks, integer >= 1; each check waits for the device.
+            The end of an epoch has a check, too. Defaults to 100.
 
     Example:
 
@@ -31,13 +32,13 @@ class RaiseSkipped(keras.callbacks.Callback):
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Ask how many steps were skipped, if it is time."""
+        """Check how many steps were skipped, every so many batches."""
         self._batches += 1
         if self._batches % self.every == 0:
             self.on_epoch_end(0)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Ask how many steps were skipped."""
+        """Check how many steps were skipped."""
         for part in parts(self.model.optimizer):
             if hasattr(part, "raise_late_errors"):
                 part.raise_late_errors()

@@ -9,18 +9,18 @@ from keras_tfopt.engine import averaged, layers_in
 
 
 class RefreshBatchNormalization(keras.callbacks.Callback):
-    """Compute the statistics of `BatchNormalization` anew, with averages of the weights.
+    """Compute the statistics of `BatchNormalization` again, with averages of the weights.
 
-    In training, the layers collect statistics of what the weights make of their inputs. Averages
-    make something else of them. With averages in the model, this callback calls it with some
-    batches; means and variances become the averages of those of the batches. It does so at the end
-    of each epoch, and before an evaluation or prediction where training has gone on since. The
-    statistics stay in the model: in training, layers do not use them.
+    In training, the layers collect statistics of activations that the weights produce. Averages of
+    the weights produce other activations. This callback puts the averages into the model and calls
+    it with some batches. Means and variances become the averages of those of the batches. This
+    happens at the end of each epoch, and before an evaluation or prediction if there were steps
+    since. The statistics stay in the model; layers do not use them in training.
 
     Args:
-        batches: Inputs of the model, batch by batch: a list, or another iterable that gives the
-            same again and again. Some thousand examples are enough.
-        of: The optimizer whose averages are meant, if several inside one another keep some.
+        batches: Inputs of the model, batch by batch: a list, or another iterable that can be read
+            again. Some thousand examples are enough.
+        of: The optimizer whose averages to use, if several nested ones keep some.
 
     Raises:
         ValueError: if there are no batches, if no layer of the model is a `BatchNormalization` that
@@ -33,9 +33,9 @@ class RefreshBatchNormalization(keras.callbacks.Callback):
     >>> averages = keras_tfopt.callbacks.EvaluateWithAverages()
     >>> model.fit(x, y, validation_data=(x_val, y_val), callbacks=[refresh, averages])
 
-    To save them with the averages, name this callback before
-    `keras_tfopt.callbacks.AveragesCheckpoint`. Layers with dropout draw other numbers than without
-    this callback.
+    To save the statistics with the averages, list this callback before
+    `keras_tfopt.callbacks.AveragesCheckpoint`. Layers with dropout draw other random numbers than
+    without this callback.
     """
 
     def __init__(self, batches: Iterable[Any], of: Any = None):
@@ -49,7 +49,7 @@ class RefreshBatchNormalization(keras.callbacks.Callback):
         self._is_fresh = False
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Take note that the weights have changed."""
+        """Note that the weights have changed."""
         self._is_fresh = False
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -80,7 +80,7 @@ class RefreshBatchNormalization(keras.callbacks.Callback):
             with averaged(self.model, of=self.of):
                 for number, batch in enumerate(self.batches, start=1):
                     for layer in layers:
-                        layer.momentum = 1 - 1 / number  # what came before counts as its batches
+                        layer.momentum = 1 - 1 / number  # so that all batches have equal weight
                     self.model(batch, training=True)
         finally:
             for layer, momentum in zip(layers, momenta, strict=True):

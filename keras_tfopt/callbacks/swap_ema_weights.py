@@ -8,8 +8,8 @@ import keras
 class SwapEMAWeights(keras.callbacks.SwapEMAWeights):
     """Evaluate and predict with the averages of an optimizer that has `use_ema=True`.
 
-    The averages are in the model from the beginning to the end of `evaluate` and of `predict`, and
-    of each epoch's validation; training goes on with the trained weights.
+    The model has the averages during `evaluate`, `predict`, and each epoch's validation. Training
+    continues with the trained weights.
 
     Args:
         swap_on_epoch: Swap at the end of each epoch, too, so that callbacks such as

@@ -1,4 +1,4 @@
-"""Layers with row gradients, which the optimizers use as they are."""
+"""Layers with row gradients, which optimizers of this package use directly."""
 
 from keras_tfopt.layers.embedding import Embedding, swap_embeddings
 

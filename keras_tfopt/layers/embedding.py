@@ -22,43 +22,43 @@ from keras_tfopt.engine import (
 from keras_tfopt.rule import register
 
 
-# Files of weights know a layer by the name of its class: another name would not load into a model
-# with Keras's layer, nor the other way round.
+# Files of weights identify a layer by the name of its class. With another name, they could not be
+# exchanged with models that have Keras's layer.
 @register
 class Embedding(keras.layers.Embedding):
-    """`keras.layers.Embedding` whose training step costs what the rows in the batch cost.
+    """`keras.layers.Embedding` whose training step costs only as much as the rows in the batch.
 
     Its gradient consists of the rows that were looked up. Optimizers of this package whose row
-    gradients touch rows only, and wrappers around them, use it as it is: a step of `fit` makes no
-    gradient of the table's size, and reads and writes no other row. Any other optimizer, such as
-    one of Keras, gets the dense gradient, in which repeated ids are summed. (On TensorFlow, with
-    Keras's layer, its own optimizers do not sum them.)
+    gradients touch rows only, and wrappers around them, use these rows directly: a step of `fit`
+    makes no gradient of the table's size, and reads and writes no other row. Any other optimizer,
+    such as one of Keras, gets the dense gradient, in which repeated ids are summed. (With Keras's
+    layer on TensorFlow, Keras's optimizers do not sum them.)
 
-    In your own training loop, pass gradients on as they are: what is computed from them is dense,
-    except for products with numbers on PyTorch. On TensorFlow, put the step into a `tf.function`:
-    eager code computes the dense gradient, too.
+    In your own training loop, pass gradients on unchanged: a result computed from them is dense,
+    except for products with numbers on PyTorch. On TensorFlow, put the step into a `tf.function`,
+    because eager code also computes the dense gradient.
 
-    **Touched** are the rows in the batch, also those whose gradient is zero, except for rows whose
+    **Touched** rows are those in the batch, even if their gradient is zero, except for rows whose
     output the loss does not depend on. With Keras's layer, touched rows are those whose gradient is
     not zero. The two differ where ids are masked or weights of samples are zero.
 
-    **Dense**, and still right, is the gradient of a table that is used for more than lookups, for
+    The gradient is **dense**, and still right, if the table is used for more than lookups, for
     example with tied weights or an `embeddings_regularizer`. On JAX and TensorFlow it is also dense
-    if the lookup is inside of a loop (a cell of `keras.layers.RNN`) or of a larger part that is
+    if the lookup is inside a loop (a cell of `keras.layers.RNN`) or inside a larger part that is
     rematerialized. In eager code of TensorFlow it is dense if a table has several lookups.
     `keras.optimizers.LossScaleOptimizer` makes it dense on JAX and TensorFlow; under
-    `mixed_float16`, wrap the optimizer in `keras_tfopt.LossScaleOptimizer`. Torch's
+    `mixed_float16`, wrap the optimizer in `keras_tfopt.LossScaleOptimizer`. PyTorch's
     `DistributedDataParallel` makes it dense, too. Touched rows are then those that are not zero.
-    `keras_tfopt.diagnose` says for each table which it is, and why.
+    `keras_tfopt.diagnose` says for each table which form it has, and why.
 
     Args:
         input_dim: Integer > 0, the number of rows.
         output_dim: Integer > 0, the width of a row.
         shard: Keyword only. "rows" divides the table, and its state, by rows over the devices of
             a JAX mesh (`keras.distribution`), or over workers on PyTorch, whose optimizer is then a
-            `keras_tfopt.distributed.ShardedState`. A lookup exchanges ids and rows. Files are those
-            of the whole table. The user guide says which optimizers can move it. Defaults to None:
-            the table is whole.
+            `keras_tfopt.distributed.ShardedState`. A lookup exchanges ids and rows. Files hold the
+            whole table. The user guide says which optimizers can move it. Defaults to None: the
+            table is whole.
         *args: All further arguments are those of `keras.layers.Embedding`.
         **kwargs: Likewise.
 
@@ -67,20 +67,20 @@ class Embedding(keras.layers.Embedding):
     Ids count from 0 to `input_dim - 1`, or from the end, from -1 to `-input_dim`.
 
     Raises:
-        ValueError: for an id out of range, in eager calls (torch: always). In compiled code it is
-            as the backend has it: TensorFlow raises an error on a CPU, and gives zeros on a GPU;
-            XLA (`jit_compile=True`) gives the last row, JAX gives NaN. No row is touched then, and
-            the next eager step with a row gradient, or `keras_tfopt.callbacks.RaiseSkipped`, says
-            how many ids there were.
-        ValueError: with `shard`, where a table cannot be divided, when the layer is built: without
-            a `keras.distribution` on JAX, on TensorFlow, and for a number of rows that the devices
-            of a mesh do not divide. A layer that was loaded warns, and keeps its table whole.
+        ValueError: for an id out of range, in eager calls, and on PyTorch always. In compiled code
+            the result depends on the backend: TensorFlow raises an error on a CPU and gives zeros
+            on a GPU; XLA (`jit_compile=True`) gives the last row; JAX gives NaN. No row is touched
+            then. The next eager step with a row gradient, or `keras_tfopt.callbacks.RaiseSkipped`,
+            says how many such ids there were.
+        ValueError: with `shard`, when the layer is built, if the table cannot be divided: on
+            TensorFlow, on JAX without a `keras.distribution`, or if the number of devices does not
+            divide that of rows. A layer that was loaded warns, and keeps its table whole.
 
     Half precision: under a mixed policy the rows are cast, not the table.
 
-    Files: the same weights under the same names as Keras's layer, so that `load_weights` takes a
-    file of either into a model with the other. A whole saved model has the layer that it was saved
-    with; `swap_embeddings` converts it.
+    Files: they have the same weights and names as those of Keras's layer, so `load_weights` loads
+    files of either layer into the other. A whole saved model has the layer that it was saved with;
+    `swap_embeddings` converts it.
 
     Example:
 
@@ -109,7 +109,7 @@ class Embedding(keras.layers.Embedding):
         super().__init__(*args, **kwargs)
         if shard is not None:
             self._check_shard()
-        # A lookup keeps nothing that could be computed again, and would lose its row gradients.
+        # Rematerialization would save no memory here, and lose the row gradients.
         exempt_from_rematerialization(self)
 
     def build(self, input_shape: Any = None) -> None:
@@ -132,7 +132,7 @@ class Embedding(keras.layers.Embedding):
         return ops.cast(look_up(self.embeddings, inputs), self.compute_dtype)
 
     def save_own_variables(self, store: Any) -> None:
-        """Write the whole table. Where workers have parts of it, all of them call this."""
+        """Write the whole table. If workers have parts of it, all of them must call this."""
         shards = shards_of(self._embeddings) if self.built else None
         if shards is None:
             super().save_own_variables(store)
@@ -140,7 +140,7 @@ class Embedding(keras.layers.Embedding):
             store["0"] = shards.read(self._embeddings)
 
     def load_own_variables(self, store: Any) -> None:
-        """Read the table, of which a worker takes its rows."""
+        """Read the table; a worker takes its own rows."""
         shards = shards_of(self._embeddings) if self.built else None
         if shards is None:
             super().load_own_variables(store)
@@ -160,7 +160,7 @@ class Embedding(keras.layers.Embedding):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Embedding:
-        """Return the layer. Where no table can be divided, it warns and keeps the table whole."""
+        """Return the layer. If its table cannot be divided here, it warns and keeps it whole."""
         layer = super().from_config(config)
         layer._is_loaded = True
         return layer
@@ -207,8 +207,8 @@ class Embedding(keras.layers.Embedding):
 def swap_embeddings(model: keras.Model) -> keras.Model:
     """Make each `keras.layers.Embedding` in a model a `keras_tfopt.layers.Embedding`.
 
-    It is done in place: layers keep their weights, names and connections, and a compiled model its
-    optimizer with all state. Layers of classes derived from Keras's stay as they are.
+    The model is changed in place: layers keep their weights, names and connections, and a compiled
+    model keeps its optimizer with all state. Layers of classes derived from Keras's do not change.
 
     Args:
         model: Any `keras.Model` or layer, built or not.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.rule import register
-from keras_tfopt.schedules.schedule import Schedule, as_number
+from keras_tfopt.schedules.schedule import Schedule, as_number, half_cosine
 
 
 @register
@@ -84,9 +83,9 @@ class SGDR(Schedule):
         return rate
 
     def _cycle(self, step: Any, peak: float, steps: int) -> Any:
-        """Return the learning rate in a cycle, by the number of steps since its start."""
+        """Return the learning rate in a cycle after some steps since its start."""
         done = ops.clip((step - self.warmup_steps) / (steps - self.warmup_steps), 0.0, 1.0)
-        falling = self.end + (peak - self.end) * _half_cosine(done) ** self.power
+        falling = self.end + (peak - self.end) * half_cosine(done) ** self.power
         if self.warmup_steps == 0:
             return falling
         rising = self.start + (peak - self.start) * step / self.warmup_steps
@@ -208,11 +207,6 @@ class OneCycle(Schedule):
             if begin == end:
                 continue
             done = ops.clip((step - begin) / (end - begin), 0.0, 1.0)
-            weight = _half_cosine(done) if self.shape == "cosine" else 1 - done
+            weight = half_cosine(done) if self.shape == "cosine" else 1 - done
             rate = ops.where(step < end, right + (left - right) * weight, rate)
         return rate
-
-
-def _half_cosine(done: Any) -> Any:
-    """Return half a cosine from 1 to 0, by the part of it that is done."""
-    return 0.5 * (1 + ops.cos(math.pi * done))

@@ -68,7 +68,7 @@ class CyclicalLearningRate(Schedule):
         self.name = name
 
     def _scale(self, number: Any) -> Any:
-        """Return how high the peak is, by the number of the cycle or of the step."""
+        """Return the factor of the peak, from the number of the cycle or of the step."""
         return self.scale_fn(number)
 
     def __call__(self, step: Any) -> Any:

@@ -12,11 +12,11 @@ POINTS = 1000
 
 
 def plot(schedule: Any, steps: int, ax: Any = None, **options: Any) -> Any:
-    """Draw what a schedule gives in the first steps of training; needs matplotlib.
+    """Draw the values of a schedule in the first steps of training; needs matplotlib.
 
     Args:
         schedule: A schedule, or a function of the number of steps done.
-        steps: Number of steps, integer >= 1. Of many, a thousand are computed.
+        steps: Number of steps, integer >= 1. If there are more, a thousand of them are computed.
         ax: The `matplotlib.axes.Axes` to draw in, so that several schedules share one. Defaults to
             None: those of a new figure.
         **options: Of `Axes.plot`, such as `label`.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import keras
@@ -10,9 +11,9 @@ from keras_tfopt.engine import check_arguments, decoded, encoded, own_parameters
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Abstract: a schedule that keeps each argument of its constructor under its name.
+    """Base class of schedules that keep each argument of the constructor under its name.
 
-    Its constructor suggests arguments for names that it does not have.
+    For an unknown argument, the constructor suggests similar names.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -37,3 +38,8 @@ def _parameters(cls: Any) -> list[str]:
 def as_number(step: Any) -> Any:
     """Return the number of a step as a floating-point tensor."""
     return ops.cast(step, keras.backend.floatx())
+
+
+def half_cosine(done: Any) -> Any:
+    """Return half a cosine wave, which falls from 1 to 0 as `done` goes from 0 to 1."""
+    return 0.5 * (1 + ops.cos(math.pi * done))

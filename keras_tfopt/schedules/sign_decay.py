@@ -1,4 +1,4 @@
-"""How the sign terms of AddSign and PowerSign fade."""
+"""Schedules by which the sign terms of AddSign and PowerSign decay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.rule import register
-from keras_tfopt.schedules.schedule import Schedule, as_number
+from keras_tfopt.schedules.schedule import Schedule, as_number, half_cosine
 
 
 @register
@@ -108,8 +108,7 @@ class RestartSignDecay(CosineSignDecay):
         super().__init__(decay_steps, num_periods, zero_after)
 
     def _value(self, periods: Any) -> Any:
-        within = ops.mod(periods, self.decay_steps) / self.decay_steps
-        return 0.5 * (1 + ops.cos(math.pi * within))
+        return half_cosine(ops.mod(periods, self.decay_steps) / self.decay_steps)
 
 
 def _done(step: Any, decay_steps: int) -> Any:

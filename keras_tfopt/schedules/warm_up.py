@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from keras import ops
@@ -10,7 +9,7 @@ from keras import ops
 from keras_tfopt.checks import check_function_of_step, check_integer, check_number
 from keras_tfopt.engine import as_schedule, changes
 from keras_tfopt.rule import register
-from keras_tfopt.schedules.schedule import Schedule, as_number
+from keras_tfopt.schedules.schedule import Schedule, as_number, half_cosine
 
 
 @register
@@ -130,7 +129,7 @@ class WarmUpStableDecay(Schedule):
 
 _SHAPES: dict[str, Any] = {
     "linear": lambda done: 1 - done,
-    "cosine": lambda done: 0.5 * (1 + ops.cos(math.pi * done)),
+    "cosine": half_cosine,
     "1-sqrt": lambda done: 1 - ops.sqrt(done),
     "1-square": lambda done: 1 - ops.square(done),
 }
