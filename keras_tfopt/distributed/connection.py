@@ -1,4 +1,4 @@
-"""The connection of this process to other workers."""
+"""Connect this process to other workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from keras_tfopt.distributed.exchanges.workers import restore_replicas
 
 
 def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exchange:
-    """Connect this process to the other workers; optimizers then find the connection themselves.
+    """Connect this process to the other workers. Optimizers then use the connection.
 
     Call it right after the imports: processes must be connected before a backend computes
-    anything. Without a launcher it has no effect, so that one worker can run the same
-    script.
+    anything. Without a launcher it has no effect, so a single worker can run the same script.
 
     ```python
     import keras, keras_tfopt
@@ -36,30 +35,30 @@ def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exch
       initialized already.
     - `"jax"`: processes on `jax.distributed`. Needs `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`
       and `JAX_PROCESS_ID`, or a cluster that JAX itself detects, such as Slurm's, or one that is
-      initialized already. If worker 0 dies, or another gives no sign of life for ten seconds more
-      than `timeout`, JAX aborts the process, without an error.
-    - `"jax_mesh"`: the devices of one JAX program. Needs a `keras.distribution.DataParallel`; if
-      you ask for the engine by name, it sets one of all devices. See `train_apart`.
+      initialized already. JAX aborts the process without an error if worker 0 dies, or if another
+      worker gives no sign of life for ten seconds more than `timeout`.
+    - `"jax_mesh"`: the devices of one JAX program. Needs a `keras.distribution.DataParallel`. If
+      you request the engine by name, it makes one with all devices. See `train_apart`.
     - `"tensorflow"`: processes on TensorFlow's collectives. Needs `TF_CONFIG`. A
       `MultiWorkerMirroredStrategy` starts them; do not enter its scope. Models need
       `jit_compile=False` where Keras would compile them with XLA.
-    - `"mirrored"`: the replicas of a `MirroredStrategy`. Needs a call inside of its scope.
+    - `"mirrored"`: the replicas of a `MirroredStrategy`. Call this function inside its scope.
 
     Args:
         timeout: Seconds, more than 0, that this worker waits for others, at first and in each
             exchange. It must be longer than the longest pause of a worker, such as while it saves.
-        engine: None is the engine that the environment is set up for. A name asks for an engine,
+        engine: None is the engine that the environment is set up for. A name requests an engine,
             and raises an error if it is not available. An `Exchange` of your own is used as given.
 
     Returns:
-        The exchange, whose `rank` and `size` say which part of the data is this worker's. It is a
-        context, too: `with connect() as workers:` disconnects at the end.
+        The exchange, whose `rank` and `size` say which part of the data is this worker's. It is
+        also a context manager: `with connect() as workers:` disconnects at the end.
 
     Raises:
-        ValueError: if the environment describes workers in part only, or the engine belongs to
+        ValueError: if the environment describes workers only in part, or the engine belongs to
             another backend.
         RuntimeError: if the environment is set up for another backend, a backend has computed
-            something already, or the others do not come within the time-out.
+            something already, or the other workers do not connect within the time-out.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise ValueError(
@@ -74,9 +73,9 @@ def connect(timeout: float = 60.0, engine: str | Exchange | None = None) -> Exch
 
 
 def disconnect() -> None:
-    """End the connection; the end of the process does so as well.
+    """End the connection. The end of the process does so, too.
 
-    Worker 0 waits until the others have left, for the time-out of `connect` at most.
+    Worker 0 waits until the others have left, at most for the time-out of `connect`.
     """
     exchange = current()
     set_current(Alone())
@@ -84,17 +83,17 @@ def disconnect() -> None:
 
 
 def train_apart(model: keras.Model) -> keras.Model:
-    """Make each worker train a model of its own, where one program runs all of them.
+    """Make each worker train its own copy of the model where one program runs all of them.
 
     On a JAX mesh the training step is one program for all devices, which keeps the copies of the
     weights equal. After this call, it runs once on each device, with that device's part of the
     batch. The copies then differ until an optimizer over workers makes them equal. Random layers
     get different seeds. On other engines workers train apart anyway, and nothing changes.
 
-    `evaluate`, `predict` and `get_weights` use the first device only: call them after a multiple of
-    the period. A saved model has the weights of the first device, and its optimizer has those of
-    the others. If it is loaded for the same number of devices, each goes on from its own weights;
-    otherwise all go on from those of the first.
+    `evaluate`, `predict` and `get_weights` use the first device only, so call them after a multiple
+    of the period. A saved model has the weights of the first device, and its optimizer has those of
+    the others. If it is loaded for the same number of devices, each continues with its own weights;
+    otherwise all continue with those of the first.
 
     Args:
         model: The model, before `fit`, and after it has been loaded.

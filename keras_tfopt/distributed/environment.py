@@ -1,4 +1,4 @@
-"""The environment variables that tell a process which worker it is: read, checked and made."""
+"""Read, check and make the environment variables that tell a process which worker it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def meant_for(environment: Mapping[str, str]) -> list[str]:
     found = ["tensorflow"] if environment.get("TF_CONFIG") else []
     if any(environment.get(name) for name in JAX):
         found.append("jax")
-    # Other tools set one of these as well.
+    # Other tools may set a single one of these.
     if sum(bool(environment.get(name)) for name in TORCH) > 1:
         found.append("torch")
     return found

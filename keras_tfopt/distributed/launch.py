@@ -1,10 +1,10 @@
-"""Starts the workers of a script on this machine.
+"""Start the workers of a script on this machine.
 
     python -m keras_tfopt.distributed.launch -n 2 script.py --an-argument of-the-script
 
-Each worker is a process with the environment in which `keras_tfopt.distributed.connect` finds the
-others, for the current backend of Keras. Each line that it prints begins with its rank. When a
-worker fails, the others have some seconds to end with errors of their own; then they are ended. The
+Each worker is a process with the environment by which `keras_tfopt.distributed.connect` finds the
+others, for the current backend of Keras. Each line that it prints begins with its rank. If a worker
+fails, the others have some seconds to end with their own errors; then they are terminated. The
 launcher returns the status of the worker that failed first (128 plus the number of the signal, if a
 signal ended it). Several machines need another launcher: torchrun, Slurm, or one that sets
 `TF_CONFIG`.
@@ -63,7 +63,7 @@ def launch(workers: int, command: Sequence[str], grace: float = 10.0) -> int:
     Args:
         workers: How many, integer >= 1.
         command: Program and arguments.
-        grace: Seconds that the others have to end when a worker has failed.
+        grace: Seconds that the others have to end after a worker has failed.
 
     Returns:
         0, or the status of the worker that failed first.
@@ -141,7 +141,7 @@ def watch(
 
 
 def end(processes: list[subprocess.Popen]) -> None:
-    """Ask the processes that still run to end, and kill those that do not."""
+    """Ask running processes to end, and kill those that do not."""
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -155,7 +155,7 @@ def end(processes: list[subprocess.Popen]) -> None:
 
 
 def copy(source: IO[str], target: IO[str], rank: int, lock: threading.Lock) -> None:
-    """Write each line with the rank of its worker in front."""
+    """Copy lines to a stream, each with the rank of its worker in front."""
     for line in source:
         with lock:
             target.write(f"[{rank}] {line.rstrip()}\n")
@@ -163,7 +163,7 @@ def copy(source: IO[str], target: IO[str], rank: int, lock: threading.Lock) -> N
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine on which nobody listens."""
+    """Return ports of this machine that are free."""
     with contextlib.ExitStack() as sockets:
         found = [sockets.enter_context(socket.socket()) for _ in range(count)]
         for each in found:
@@ -172,7 +172,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def loopback() -> dict[str, str]:
-    """Return the setting by which gloo finds this machine; its own name need not resolve."""
+    """Return the setting by which gloo finds this machine, whose name may not resolve."""
     names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     return {"GLOO_SOCKET_IFNAME": names[0]} if names else {}
 

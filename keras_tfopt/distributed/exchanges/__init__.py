@@ -1,4 +1,4 @@
-"""Exchanges, which carry tensors between workers: a class for each engine of a backend."""
+"""Exchanges, which carry tensors between workers: one class for each engine."""
 
 from keras_tfopt.distributed.exchanges.connecting import make
 from keras_tfopt.distributed.exchanges.exchange import Alone, Exchange, current, set_current

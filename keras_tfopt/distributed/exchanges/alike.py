@@ -1,4 +1,4 @@
-"""Whether workers have the same model and optimizer."""
+"""Check that workers have the same model and optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers of the same arguments as another one."""
+"""Make an optimizer with the same arguments as another one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clone(optimizer: Any) -> Any:
     rate = core._learning_rate
     if isinstance(rate, keras.Variable):
         return type(optimizer).from_config(optimizer.get_config())
-    # A schedule or function may have no configuration. Another one takes its place meanwhile.
+    # A schedule or function may have no configuration, so another schedule replaces it meanwhile.
     core._learning_rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 1.0)
     try:
         made = type(optimizer).from_config(optimizer.get_config())

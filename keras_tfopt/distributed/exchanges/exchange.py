@@ -1,4 +1,4 @@
-"""The contract between optimizers over workers and an engine that carries tensors."""
+"""The interface between optimizers over workers and an engine that carries tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Exchange:
 
     A subclass for another engine defines `rank`, `size`, `all_reduce_sum`, `broadcast` and
     `gather`. An engine with a process for each worker needs nothing else: a mean is a sum divided
-    by `size`, and to leave out some workers is to sum zeros from them.
+    by `size`, and workers that are left out add zeros to the sum.
 
     All workers call the same methods in the same order, with tensors of the same shapes and dtypes.
     An engine that waits for a worker for longer than its time-out raises an error that names it.
@@ -49,10 +49,10 @@ class Exchange:
     def cond(
         self, predicate: Any, function: Callable[[list[Any]], list[Any]], tensors: list[Any]
     ) -> list[Any]:
-        """Return `function(tensors)` where the predicate holds, otherwise the tensors themselves.
+        """Return `function(tensors)` if the predicate holds, otherwise the tensors themselves.
 
         Called inside a step. The function returns tensors of the same number, shapes and dtypes.
-        The predicate has the same value on all workers, and where it is false nothing is exchanged.
+        The predicate has the same value on all workers. If it is false, nothing is exchanged.
         """
         return conditional(predicate, lambda: list(function(tensors)), lambda: list(tensors))
 
@@ -78,13 +78,13 @@ class Exchange:
         raise NotImplementedError
 
     def train_apart(self, model: Any) -> None:
-        """Make the workers of one program train apart. Workers of several programs do so anyway."""
+        """Make the workers of one program train apart; workers of several programs always do."""
 
     def shards(self) -> Any:
         """Return an object that says which worker keeps the state of which variable.
 
         Raises:
-            ValueError: if workers of this engine all keep all state.
+            ValueError: if each worker of this engine keeps all state.
         """
         raise ValueError(
             "keras_tfopt.distributed.ShardedState needs workers on PyTorch. On a JAX mesh, give "
@@ -93,10 +93,10 @@ class Exchange:
         )
 
     def row_shards(self, rows: int) -> Any:
-        """Return how a table of so many rows is divided over the workers.
+        """Return how a table with this number of rows is divided over the workers.
 
         Raises:
-            ValueError: if workers of this engine divide no tables.
+            ValueError: if this engine does not divide tables.
         """
         raise ValueError(
             f"{type(self).__name__} of {self.size} workers divides no tables: connect workers on "
@@ -143,7 +143,7 @@ def current() -> Exchange:
 
 
 def set_current(exchange: Exchange) -> Exchange:
-    """Make an exchange the one that optimizers use if they were given none."""
+    """Set the exchange that optimizers use by default, and return it."""
     global _connected
     _connected = exchange
     return exchange

@@ -1,4 +1,4 @@
-"""Join many tensors to a long one for each dtype, so that one collective carries them."""
+"""Join many tensors to one long tensor for each dtype, so that one collective carries them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from keras import ops
 
 
 def summed(each: list[list[Any]], reduce: Callable[[list[Any]], Any]) -> list[Any]:
-    """Return the sums of the tensors of some workers.
+    """Return the sums of tensors over all workers.
 
     Args:
         each: The tensors of each worker that is known here.
-        reduce: Function of one long tensor from each of these workers that returns the sum over all
-            workers. It is called once for each dtype.
+        reduce: Function that takes a list with one long tensor of each of these workers, and
+            returns the sum over all workers. It is called once for each dtype.
     """
     first = each[0]
     kinds: dict[str, list[int]] = {}
@@ -35,7 +35,7 @@ def summed(each: list[list[Any]], reduce: Callable[[list[Any]], Any]) -> list[An
 
 
 def parts(whole: Any, likes: Sequence[Any]) -> Iterator[Any]:
-    """Yield the parts of a long tensor, which have the shapes of some tensors."""
+    """Split a long tensor into parts with the shapes of some tensors, and yield them."""
     start = 0
     for like in likes:
         shape = tuple(like.shape)

@@ -21,8 +21,8 @@ from keras_tfopt.engine.keras_private import layers_in
 class JaxMesh(OneProcess):
     """The devices along the batches of `keras.distribution.DataParallel`, each a worker.
 
-    Keras stores a copy of each weight on every device; here these copies differ. For that, the
-    training step has to run inside of `apart`.
+    Keras stores a copy of each weight on every device. Here these copies differ, so the training
+    step has to run inside `apart`.
 
     Args:
         processes: The connection of the processes, if the mesh has devices of several.
@@ -133,7 +133,7 @@ class JaxMesh(OneProcess):
             return logs, (trainable, shifted(rest, -1), *more)
 
         def shifted(values: list[Any], sign: int) -> list[Any]:
-            """Make the seeds of random layers differ between devices; sign -1 undoes it."""
+            """Make the seeds of random layers differ between devices; sign -1 undoes this."""
             seeds = seed_states(model)
             number = jax.lax.axis_index(self.axis).astype("uint32") * np.uint32(0x9E3779B1)
             change = jax.numpy.stack([number, jax.numpy.zeros_like(number)])

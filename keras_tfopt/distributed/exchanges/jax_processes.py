@@ -17,16 +17,16 @@ from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.processes import Processes
 
 AXIS = "workers"
-# Seconds that JAX waits for signs of life after an exchange has given up, so that the error of the
-# exchange comes before JAX aborts the process.
+# Seconds by which JAX waits longer for signs of life than an exchange does. So the exchange raises
+# its error before JAX aborts the process.
 SPARE = 10
 
 
 class JaxProcesses(Processes):
-    """The workers of a JAX cluster, each of which runs its own program.
+    """The workers of a JAX cluster, each with its own program.
 
-    A compiled step calls back to the host, which sums on the CPUs of all workers. The step itself
-    may run on another device.
+    A compiled step calls the host, which sums on the CPUs of all workers. The step itself may run
+    on another device.
 
     Args:
         timeout: Seconds to wait for others.

@@ -18,9 +18,9 @@ from keras_tfopt.engine.access import array_of
 class MirroredReplicas(OneProcess):
     """The replicas of a `tf.distribute.MirroredStrategy`, each a worker.
 
-    The strategy stores a copy of each variable on every replica; here these copies differ. As
-    everywhere under a strategy, the loss of a replica is to be divided by the number of replicas;
-    `fit` does so.
+    The strategy stores a copy of each variable on every replica. Here these copies differ. As
+    always under a strategy, the loss of a replica must be divided by the number of replicas, as
+    `fit` does.
 
     Args:
         strategy: The strategy in whose scope model and optimizer are created.
@@ -74,8 +74,8 @@ class MirroredReplicas(OneProcess):
     def _together(self, function: Callable, each: list[tuple]) -> list[list[Any]]:
         """Return `function` of the tensors of each replica.
 
-        The function is pure. A call that asks for a sum which is not known yet ends there. Once all
-        replicas have asked, the sum is computed, and the function is called again.
+        The function is pure. A call ends where it asks for a sum that is not known yet. Once all
+        replicas have asked for it, the sum is computed, and the function is called again.
         """
         sums: list[list[Any]] = []
         while True:

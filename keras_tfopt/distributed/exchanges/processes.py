@@ -1,4 +1,4 @@
-"""Base class of engines with a process for each worker: notes, and explanations of faults."""
+"""Base class of engines with a process for each worker: notes, and errors that explain faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.exchange import Exchange
 
-LOOK = 1.0  # seconds between two looks at who has left
+LOOK = 1.0  # seconds between two checks of which workers have left
 AFTER_A_FAULT = 3.0  # seconds that workers wait for each other to find out which one is missing
 
 
@@ -23,10 +23,11 @@ class Processes(Exchange):
     """Workers that leave each other notes in the key-value store of their backend.
 
     A note `here/N/RANK` says that a worker is about to add to sum N. A note `left/RANK` says after
-    how many exchanges a worker left, and why. Errors use them to say who is missing.
+    how many exchanges a worker left, and why. By these notes, errors can say which worker is
+    missing.
     """
 
-    ending = ""  # text at the end of an error, on how this process is going to end
+    ending = ""  # text at the end of an error that says how this process is going to end
 
     def __init__(self, rank: int, size: int, timeout: float):
         self.rank, self.size, self.timeout = rank, size, timeout
@@ -34,7 +35,7 @@ class Processes(Exchange):
         self._sums = 0  # all sums
         self._gathered = 0
         self._broadcasts = self._failed = self._closed = False
-        # Runs before the backend takes down its store.
+        # It runs before the backend closes its store.
         atexit.register(self._at_exit)
 
     # ---- To be defined by an engine -------------------------------------------------------------
@@ -64,7 +65,7 @@ class Processes(Exchange):
         integers = flat.packed(arrays)
         if not integers.size:
             return list(arrays)
-        # The others add zeros, so the sum of these integers has exactly the bits of worker 0.
+        # The other workers add zeros, so the sum has exactly the bits of worker 0.
         mine = integers if self.rank == 0 else np.zeros_like(integers)
         self._broadcasts = True
         try:
@@ -83,7 +84,7 @@ class Processes(Exchange):
     # ---- Before and after exchanges -------------------------------------------------------------
 
     def _count(self) -> str:
-        """Count the sum that comes next, and return its name in errors."""
+        """Count the next sum, and return its name for errors."""
         self._sums += 1
         if self._broadcasts:
             return "sending the initial weights"
@@ -91,7 +92,7 @@ class Processes(Exchange):
         return f"exchange {self._exchanges}"
 
     def _arrive(self) -> list[str]:
-        """Leave a note at the sum that comes next; return the notes of all workers there."""
+        """Leave a note for the next sum; return the keys of all workers' notes for it."""
         keys = [f"here/{self._sums}/{rank}" for rank in range(self.size)]
         with self._notes():
             self._put(keys[self.rank], "+")
@@ -103,7 +104,7 @@ class Processes(Exchange):
         number, keys = self._sums, self._arrive()
         for key in keys[1:] if self.rank == 0 else [f"go/{number}"]:
             self._wait_for(key, keys, deadline, what)
-        # All workers have come, so nobody still reads the notes of the previous sum.
+        # All workers have arrived, so no worker reads the notes of the previous sum any more.
         with self._notes():
             if self.rank == 0:
                 self._put(f"go/{number}", "+")
@@ -128,7 +129,7 @@ class Processes(Exchange):
 
     @contextlib.contextmanager
     def _notes(self) -> Iterator[None]:
-        """Raise an error that explains why notes cannot be read or written."""
+        """Turn errors of reading and writing notes into one that explains the cause."""
         try:
             yield
         except Exception as cause:
@@ -145,7 +146,7 @@ class Processes(Exchange):
             gone: dict[int, dict[str, Any]] = {}
             left = deadline - time.monotonic()
             while True:
-                # A worker that has left wrote its note before: do not wait for it.
+                # Do not wait for a worker that has left: it wrote its note before, if at all.
                 text = self._get(key, 0.0 if gone else min(LOOK, max(left, 0.0)))
                 if text is not None:
                     return text

@@ -1,4 +1,4 @@
-"""Save and load the values of all workers of one process, where they differ."""
+"""Save and load the values of all workers of one process if they differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReplicaStates(KerasSaveable):
     """
 
     def __init__(self, optimizer: Any):
-        # A weak reference: Keras walks through all attributes to save them, and would never end.
+        # A weak reference: Keras saves all attributes recursively, and would never end.
         self._owner: Callable[[], Any] = weakref.ref(optimizer)
         self._loaded: dict[int, np.ndarray] = {}
         self._steps = 0  # of the optimizer, when values were loaded
@@ -62,7 +62,7 @@ class ReplicaStates(KerasSaveable):
             exchange.set_values(variables[number], list(values))
 
     def restore_again(self) -> None:
-        """Restore once more, unless there were steps: Keras may load layers after optimizers."""
+        """Restore again, unless there were steps: Keras may load layers after optimizers."""
         if self._loaded and self._owner().built and self._steps == self._steps_now():
             self.restore()
         self._loaded = {}

@@ -1,4 +1,4 @@
-"""Means of gradients of several workers, each of which may have other rows."""
+"""Average the gradients of several workers, which may have different rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from keras_tfopt.engine.rows import RowGradient
 
 
 def mean_gradient(total: Any, row_count: Any, count: Any) -> Any:
-    """Return the mean of gradients that have been added up.
+    """Return the mean of gradients from their sum.
 
     Args:
-        total: Their sum.
-        row_count: None for dense gradients. For row gradients, how many have each row, shaped to
-            broadcast over the sum. Each row is divided by it, and only rows with a gradient are
-            touched.
-        count: How many gradients there are; with none, the mean is zero.
+        total: The sum.
+        row_count: None for dense gradients. For row gradients, the number of gradients with each
+            row, shaped to broadcast over the sum. Each row is divided by it, and only rows with a
+            gradient are touched.
+        count: The number of gradients. If it is 0, the mean is zero.
     """
     if row_count is None:
         return total / _at_least_one(count, total)

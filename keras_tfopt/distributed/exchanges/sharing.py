@@ -1,4 +1,4 @@
-"""Steps in which each worker updates the variables that it owns, and keeps their state alone."""
+"""Steps in which each worker updates the variables that it owns, and only it keeps their state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SharingEngine(WorkersEngine):
         return self.shards is not None
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Share the variables out, then create the state of those that are this worker's."""
+        """Assign the variables to workers, then create the state of this worker's variables."""
         if not self.built and self.exchange.size > 1:
             shards = self.exchange.shards()
             self._check_inner()
@@ -38,7 +38,7 @@ class SharingEngine(WorkersEngine):
         super().build(variables)
 
     def extend(self, variables: Sequence[Any]) -> None:
-        """Share out further variables, which the optimizer inside must not know yet."""
+        """Raise an error: the variables are assigned to workers once."""
         raise ValueError(
             f"{type(self).__name__} must be built for all variables that it is going to update. "
             f"Received, beyond those: {[path_of(variable) for variable in variables]}"

@@ -14,14 +14,14 @@ from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.processes import Processes
 from keras_tfopt.engine.backends.tensorflow.private import in_xla
 
-GROUP_KEY = 721_001  # larger than the keys that strategies count up to
+GROUP_KEY = 721_001  # larger than the keys that strategies use, which count from 1
 QUICK = 200  # milliseconds to look for a note that may not exist
 
 
 class TensorFlowCollectives(Processes):
     """The workers of TF_CONFIG, each with plain variables.
 
-    A `MultiWorkerMirroredStrategy` connects them. Nothing enters its scope.
+    A `MultiWorkerMirroredStrategy` connects them, but its scope is never entered.
 
     Args:
         names: Workers by rank, as `/job:worker/replica:0/task:0`.
@@ -70,7 +70,7 @@ class TensorFlowCollectives(Processes):
             return flat.summed([tensors], lambda own: self._sum(own[0], "graph", place))
 
     def _sum(self, tensor: Any, *place: Any) -> Any:
-        # The key must be the same on all workers, even if one of them traces a step more often.
+        # The key must be equal on all workers, even if one of them traces a step more often.
         what = (tensor.dtype.name, tensor.shape[0], *place)
         key = zlib.crc32(repr(what).encode()) % 2**30
         if self._keys.setdefault(key, what) != what:
@@ -107,7 +107,7 @@ class TensorFlowCollectives(Processes):
 
 
 def next_place(graph: Any) -> int:
-    """Return how many exchanges a function has so far, and count one more."""
+    """Return the number of exchanges in a function so far, and count one more."""
     while isinstance(graph, (branches.CondBranchFuncGraph, branches.WhileBodyFuncGraph)):
         graph = graph.outer_graph
     place = getattr(graph, "_keras_tfopt_exchanges", 0)

@@ -17,9 +17,9 @@ from keras_tfopt.engine.rows import shards_of
 
 
 class TorchShards:
-    """Which worker owns which variable, and the exchanges between them.
+    """Knows which worker owns which variable, and makes the exchanges between them.
 
-    gloo has no reduce-scatter of unequal parts. One reduction to each owner carries the same.
+    gloo has no reduce-scatter of unequal parts. One reduction to each owner sends the same data.
 
     Args:
         exchange: The connection of the workers.
@@ -29,12 +29,12 @@ class TorchShards:
         self.exchange, self.rank, self.size = exchange, exchange.rank, exchange.size
         self._owners: dict[int, int] = {}  # by identity, of variables and of their state
         self._loads = [0] * self.size
-        self._kept: list[Any] = []  # whose identities are keys: no other object may get them
+        self._kept: list[Any] = []  # keeps the owned objects alive, as their identities are keys
 
     # ---- Who owns what --------------------------------------------------------------------------
 
     def assign(self, variables: Sequence[Any]) -> None:
-        """Give each variable to the worker that has least, the largest variables first."""
+        """Give each variable to the worker with the smallest load, the largest variables first."""
         sizes = [math.prod(variable.shape) for variable in variables]
         for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
             owner = self._loads.index(min(self._loads))
@@ -47,11 +47,11 @@ class TorchShards:
             self._own(state, self.owner_of(variable))
 
     def owner_of(self, variable: Any) -> int:
-        """Return the worker of a variable or of its state; this one, of what all workers have."""
+        """Return the owner of a variable or of its state; this worker if there is no owner."""
         return self._owners.get(id(variable), self.rank)
 
     def is_here(self, variable: Any) -> bool:
-        """Return whether a variable or its state is of this worker, or all workers have it."""
+        """Return whether this worker has a variable or its state."""
         return self.owner_of(variable) == self.rank
 
     def is_split(self, variable: Any) -> bool:
@@ -68,10 +68,10 @@ class TorchShards:
     def mean_gradients(
         self, grads: Sequence[Any], variables: Sequence[Any], everywhere: bool
     ) -> list[Any]:
-        """Return mean gradients over the workers, of own variables or, if asked, of all.
+        """Return mean gradients over the workers, of own variables or, if `everywhere`, of all.
 
-        Gradients of rows stay rows: those of all workers, which may repeat. Those of tables that
-        are divided by rows are means already, of the rows that this worker has.
+        Row gradients stay row gradients, with the rows of all workers. Gradients of tables that are
+        divided by rows are means already, of the rows that this worker has.
         """
         found = dict(enumerate(grads))
         divided = {n for n, variable in enumerate(variables) if shards_of(variable) is not None}
@@ -114,7 +114,7 @@ class TorchShards:
             ]
             for owner, members in _groups(keys):
                 several = [values[n] for n in members]
-                if len(several) == 1 and several[0].is_contiguous():  # a large one, where it is
+                if len(several) == 1 and several[0].is_contiguous():  # in place, without a copy
                     distributed.broadcast(several[0].detach(), owner)
                     continue
                 whole = torch.cat([value.reshape(-1) for value in several])
@@ -127,7 +127,7 @@ class TorchShards:
 
     @torch.no_grad()
     def read(self, state: Any) -> Any:
-        """Return the value of a piece of state, wherever it is; all workers call this alike."""
+        """Return the value of a piece of state from its owner; all workers must call this."""
         if not self.is_split(state):
             return state.value
         if self.is_here(state):

@@ -1,4 +1,4 @@
-"""Tables in parts over workers on torch.distributed: each worker has some of the rows."""
+"""Tables that are divided by rows over workers on torch.distributed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import distributed
 
 
 class WorkerRows:
-    """How a table is divided over the workers, in parts that differ by one row at most.
+    """The division of a table over the workers, in parts that differ by at most one row.
 
     Args:
         exchange: The connection of the workers.
@@ -37,9 +37,9 @@ class WorkerRows:
         return None
 
     def initializer(self, initializer: Any) -> Callable[..., Any]:
-        """Return what makes the values of this worker's rows.
+        """Return an initializer of this worker's rows.
 
-        Each worker draws from a seed of its own. A function that returns the whole table is cut.
+        Each worker draws from its own seed. If the initializer returns the whole table, it is cut.
         """
         if isinstance(initializer, keras.initializers.VarianceScaling):
             raise ValueError(
@@ -63,7 +63,7 @@ class WorkerRows:
 
     @torch.no_grad()
     def read(self, variable: Any) -> np.ndarray:
-        """Return all of a table, or of its state; all workers call this alike."""
+        """Return a whole table, or its whole state; all workers must call this."""
         own = variable.value.detach().contiguous()
         counts = np.diff(self.starts).tolist()
         parts = [own.new_empty((count, *own.shape[1:])) for count in counts]
@@ -83,8 +83,8 @@ class WorkerRows:
         """Send distinct ids, in ascending order, to the workers that have the rows.
 
         Returns:
-            The places of the rows that others, and this worker, ask for here; how many each of them
-            asks for; and how many this worker asks of each.
+            The positions of the rows that workers ask for here, this one included; the number that
+            each worker asks for; and the number that this worker asks of each.
         """
         bounds = torch.tensor(self.starts, dtype=ids.dtype, device=ids.device)
         asked = torch.diff(torch.searchsorted(ids, bounds))
@@ -98,14 +98,14 @@ class WorkerRows:
         return self._sent(rows, counts, own)
 
     def give_back(self, values: Any, counts: list[int], own: list[int]) -> Any:
-        """Send gradients of rows to the workers that have the rows; return the mean's parts.
+        """Send gradients of rows to the workers that have the rows; return those received.
 
-        The sum over what comes, for each row, is its mean gradient over the workers.
+        Their sum for each row is the mean gradient of the row over the workers.
         """
         return self._sent(values / self.exchange.size, own, counts)
 
     def _sent(self, values: Any, counts: list[int], expected: list[int]) -> Any:
-        """Send so many values to each worker; return those that come, so many from each."""
+        """Send `counts[n]` values to worker n; return `expected[n]` values from each worker n."""
         found = values.new_empty((sum(expected), *values.shape[1:]))
         values = values.contiguous()
         self.exchange.watch(lambda: distributed.all_to_all_single(found, values, expected, counts))

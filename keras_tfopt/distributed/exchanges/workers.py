@@ -1,4 +1,4 @@
-"""Steps of an optimizer that several workers take together."""
+"""Run the steps of an optimizer that several workers make together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WorkersHooks:
     by_rate = False  # exchanges use the common learning rate, not those of groups
 
     def updates_between(self) -> int | None:
-        """Return the updates from one exchange to the next; None if updates lead to none."""
+        """Return the number of updates between exchanges; None if there are no exchanges."""
         return None
 
     def send(self, x: Any, s: Any, t: Any) -> Any:
@@ -62,8 +62,8 @@ class WorkersHooks:
 class WorkersEngine(WorkersHooks, WrappingEngine):
     """Runs the hooks of `keras_tfopt.distributed.OverWorkers` between workers.
 
-    Exchanges are counted in calls of this optimizer, of which all workers make the same number.
-    The optimizer inside may leave out a step on one worker alone.
+    The time of exchanges is counted in calls of this optimizer, since all workers make the same
+    number of calls. The optimizer inside may leave out a step on a single worker.
     """
 
     is_engine = True
@@ -90,7 +90,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         self.center_optimizer = None
         if self.moves_center:
             self.center_optimizer = center_of(self.inner_optimizer, type(self).__name__)
-        # Keras loads attributes in the order of their names: this name must follow the optimizers'.
+        # Keras loads attributes in the order of their names. This one must come after optimizers.
         self.replica_states = ReplicaStates(self)
 
     def facts(self, like: Like) -> dict[str, Any]:
@@ -100,11 +100,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
     @property
     def exchange(self) -> Exchange:
-        """Return the connection of the constructor, or else the current one."""
+        """Return the exchange given to the constructor, or else the current one."""
         return self._exchange or self._given_exchange or current()
 
     def workers(self) -> int:
-        """Return how many workers step together."""
+        """Return the number of workers that step together."""
         return self.exchange.size
 
     def agreed(self, condition: Any) -> Any:
@@ -131,7 +131,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
     @untracked
     def build(self, variables: Sequence[Any]) -> None:
-        """Give all workers the weights of the first, then create the state.
+        """Give all workers the weights of worker 0, then create the state.
 
         Raises:
             ValueError: if the workers have different models, optimizers or numbers of variables.
@@ -150,7 +150,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
     @untracked
     def extend(self, variables: Sequence[Any]) -> None:
-        """Create the state for further variables, which the optimizer inside knows already."""
+        """Create the state for further variables; the optimizer inside has theirs already."""
         self._start_alike(list(variables))
         super().extend(variables)
         if self.center_optimizer is not None:
@@ -176,7 +176,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         for rank, text in enumerate(texts):
             check_same(json.loads(text), json.loads(texts[0]), rank)
         if resumes:
-            return  # each worker goes on from where it was
+            return  # each worker continues from its own saved state
         variables = [variable for variable in variables if shards_of(variable) is None]
         with backend.build_scope(self, variables):
             arrays = exchange.broadcast([_array(variable) for variable in variables])
@@ -185,21 +185,21 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
                 variable.assign(ops.cast(ops.convert_to_tensor(array), variable.dtype))
 
     def exchanges(self) -> Any:
-        """Return how often the workers have exchanged something, as a tensor."""
+        """Return the number of exchanges so far, as a tensor."""
         return backend.read(self._iterations) // self._calls_between()
 
     def _micro_steps(self) -> int:
-        """Return how many calls make one update."""
+        """Return the number of calls in one update."""
         return self.gradient_accumulation_steps or 1
 
     def _calls_between(self) -> int:
-        """Return the calls from one exchange to the next."""
+        """Return the number of calls between two exchanges."""
         return self._micro_steps() * (self.updates_between() or 1)
 
     # ---- A step ---------------------------------------------------------------------------------
 
     def own_gradients(self, grads: list[Any], outermost: bool) -> list[Any] | None:
-        """Return the gradients of this replica where replicas are the workers.
+        """Return the gradients of this replica if replicas are the workers.
 
         Raises:
             ValueError: if an optimizer around this one has summed the gradients over the replicas.
@@ -217,9 +217,9 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         return self.moves_center or self.updates_between() is not None
 
     def _update_number(self) -> tuple[Any, Any]:
-        """Return the number of the update, from 1, that this call is for, and whether it ends it.
+        """Return the number of the update that this call belongs to, and whether the call ends it.
 
-        The latter is None if every call ends one.
+        The first update is number 1. The second value is None if every call ends an update.
         """
         calls = backend.read(self._iterations) + 1
         micro_steps = self.gradient_accumulation_steps
@@ -260,7 +260,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         return grads, accepted, self.counts(state, missing)
 
     def meet(self, grads: list[Any], places: list[int], moved: Any) -> None:
-        """Exchange after a call, where an exchange is due.
+        """Exchange after a call if an exchange is due.
 
         Args:
             grads: The gradients of the call.
@@ -314,7 +314,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             new += [x] * (1 + len(entry.masters))
             new += {**s._asdict(), **changed}.values()
         new = [ops.cast(n, old.dtype) for n, old in zip(new, values, strict=True)]
-        # Copy values that go to another variable: writing to the first one would change them.
+        # Copy values that are assigned to another variable: they change when the first is written.
         read = {id(value) for value in values}
         return [
             ops.copy(n) if id(n) in read and n is not old else n
@@ -333,7 +333,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         return [old if n is None else n for n, old in zip(new, values, strict=True)]
 
     def _apart(self, values: list[Any]) -> list[tuple[Any, Any]]:
-        """Return `(x, s)` of each variable, from values of variables and slots in a row."""
+        """Return `(x, s)` of each variable, from a flat list of values of variables and slots."""
         apart, start = [], 0
         for entry in self._state.entries:
             count = 1 + len(entry.masters) + len(entry.slots)
@@ -345,15 +345,15 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         return apart
 
     def _move_center(self) -> None:
-        """Make a step of the center by the mean gradient, which is in `gradient_sum`."""
+        """Step the center by the mean gradient, which is in `gradient_sum`."""
         entries, mover = self._state.entries, pipeline_of(self.center_optimizer).mover
         inner, outer = innermost(self), mover.optimizer
-        # The variables hold the center meanwhile, and copies in full precision hold it exactly.
+        # Meanwhile the variables hold the center, and copies in full precision hold it exactly.
         exact = []
         for place, e in enumerate(entries):
             copy = mover.master_of(place)
             exact.append(e.variable if copy is None else copy)
-        # The center takes the learning rate of the update that has just been made.
+        # The center uses the learning rate of the last update.
         done = backend.read(inner._iterations) // self._micro_steps()
         writes = [(outer._iterations, None, done - 1)]
         if isinstance(inner._learning_rate, keras.Variable):
@@ -374,7 +374,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
 
 def restore_replicas(model: keras.Model) -> None:
-    """Give the workers of this process their own values again, once the whole model is loaded."""
+    """Give the workers of this process their own values again after the whole model is loaded."""
     for part in averages.parts(model.optimizer) if model.optimizer else ():
         if isinstance(part, WorkersEngine):
             part.replica_states.restore_again()
