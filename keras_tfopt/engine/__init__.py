@@ -1,4 +1,4 @@
-"""How rules run: the only part that imports a backend."""
+"""Run rules and wrappers as optimizers of Keras, on every backend."""
 
 from keras_tfopt.engine.access import (
     apply_rows,

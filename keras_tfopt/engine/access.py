@@ -1,4 +1,4 @@
-"""Any Keras optimizer, ours or stock, from outside: its state by name, steps with row gradients."""
+"""Read the state of any Keras optimizer by name, and step with row gradients, from outside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import HYPERPARAMETER, Slot
 from keras_tfopt.engine.wrapping import WrappingEngine
 
-# Variables of an optimizer that are no state of the training: what it was told, and bookkeeping.
+# Variables of an optimizer that are not state of the training: arguments and bookkeeping.
 _TOLD = ("learning_rate", "refused_rows")
 
 
@@ -58,7 +58,7 @@ def slots_of(optimizer: Any, variable: Any) -> dict[str, Any]:
 
 
 def functions_in(optimizer: Any) -> list[str]:
-    """Return the arguments of an optimizer, and of those inside, that are functions of nothing."""
+    """Return the arguments of an optimizer and those inside that are functions without arguments."""
     return [
         f"`{name}` of {type(part).__name__}"
         for part in parts(optimizer)
@@ -68,7 +68,7 @@ def functions_in(optimizer: Any) -> list[str]:
 
 
 def get_or_add_slot(optimizer: Engine, variable: Any, name: str, slot: Slot) -> Any:
-    """Return the slot of this name of a variable that the optimizer knows; create it if needed."""
+    """Return a slot of a variable that the optimizer was built for; create it if needed."""
     place = optimizer._get_variable_index(variable)
     entry = optimizer._state.entries[place]
     slots = entry.slots
@@ -84,7 +84,7 @@ def slot_names_of(optimizer: Any) -> list[str]:
 
 
 def average_of(optimizer: Any, variable: Any) -> Any:
-    """Return the variable in which `use_ema` averages a variable; None if nothing does."""
+    """Return the average that `use_ema` keeps of a variable; None if there is none."""
     for part in parts(optimizer):
         if isinstance(part, Engine) and part.use_ema:
             return part._model_variables_moving_average[part._get_variable_index(variable)]
@@ -92,20 +92,20 @@ def average_of(optimizer: Any, variable: Any) -> Any:
 
 
 def is_accumulating(optimizer: Any) -> bool:
-    """Return whether a rule keeps gradients of a step that is not complete."""
+    """Return whether a rule is in the middle of a step that accumulates gradients."""
     calls = int(backend.number(optimizer._iterations))
     return bool(calls % (optimizer.gradient_accumulation_steps or 1))
 
 
 def set_steps(optimizer: Any, steps: int) -> None:
-    """Make an optimizer and all inside it count on from here; accumulated calls are one step."""
+    """Set the number of steps done by an optimizer and all inside it, in whole steps."""
     for part in parts(optimizer):
         if isinstance(part, (Engine, WrappingEngine)):
             part._iterations.assign(steps * (part.gradient_accumulation_steps or 1))
 
 
 def follows_schedule(optimizer: Any) -> bool:
-    """Return whether the learning rate of a rule, or any other number, depends on the step."""
+    """Return whether the learning rate or a hyperparameter of a rule is a schedule."""
     schedule = keras.optimizers.schedules.LearningRateSchedule
     values = [optimizer._learning_rate, *optimizer.hyperparameters().values()]
     return any(isinstance(value, schedule) for value in values)
@@ -118,7 +118,8 @@ def state_variables(optimizer: Any) -> list[Any]:
     if not isinstance(optimizer, (Engine, WrappingEngine)):
         return [v for v in optimizer.variables if v is not optimizer._learning_rate]
     inner = getattr(optimizer, "inner_optimizer", None)
-    told = _TOLD if inner is None else (*_TOLD, "iteration")  # that of the one inside counts
+    # With an optimizer inside, its count of steps is the one that matters.
+    told = _TOLD if inner is None else (*_TOLD, "iteration")
     roles = zip(optimizer._variables, optimizer._roles(), strict=True)
     own = [v for v, role in roles if role not in told and not role.startswith(HYPERPARAMETER)]
     return own if inner is None else own + state_variables(inner)
@@ -158,7 +159,7 @@ def _place(optimizer: Any, variable: Any) -> int | None:
 
 
 def dtype_of(variable: Any) -> str:
-    """Return the data type of any variable, as Keras calls it."""
+    """Return the data type of any variable or tensor, as Keras names it."""
     return keras.backend.standardize_dtype(variable.dtype)
 
 

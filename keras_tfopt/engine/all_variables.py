@@ -24,8 +24,8 @@ from keras_tfopt.engine.state import DECAY_FACTOR, FACTOR, MASTER, Like, widest,
 class ModelRule:
     """A rule over all variables at once, in three parts: pure functions that can be compiled.
 
-    They are of vectors with an entry for each number in the variables, laid end to end in the order
-    of building, or with a piece of them.
+    They compute with vectors: all numbers of the variables, end to end in the order of building, or
+    a piece of these.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class ModelRule:
     def sums(
         self, g: Any, x: Any, slots: dict[str, Any], scalars: dict[str, Any], some: tuple = ()
     ) -> dict[str, Any]:
-        """Return the part that a piece has in the sums over all entries.
+        """Return the contribution of a piece to the sums over all entries.
 
-        `some` are the entries of g and x that slots with `every` have, if there are such slots.
+        `some` are the entries of g and x that slots with `every` keep, if there are such slots.
         """
         t = self._t(scalars, self._sliced(g, x, some))
         return self._rule(scalars).sums(g, x, self._all_slots(**slots), t)
@@ -58,7 +58,7 @@ class ModelRule:
     def solve(
         self, sums: dict[str, Any], slots: dict[str, Any], scalars: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what the update of each piece reads, and new values of slots without entries."""
+        """Return tensors for the update of each piece, and new values of slots without entries."""
         small = self._small_slots(**{n: v for n, v in slots.items() if n not in self.along})
         found, new = self._rule(scalars).solve(small, self._t(scalars, sums))
         return self._checked({**sums, **found}, new)
@@ -83,9 +83,9 @@ class ModelRule:
     def settled(
         self, one: ModelVariable, x: Any, new: Any, scalars: dict[str, Any], known: dict[str, Any]
     ) -> Any:
-        """Return where a step from x to `new` leads, with learning rate factor and weight decay.
+        """Apply learning rate factor and weight decay to a step from x to `new`; return the result.
 
-        Weights decay after the update, so that all parts of a rule see the x of the gradient.
+        Weights decay after the update, so all parts of a rule see the x of the gradient.
         """
         if FACTOR in scalars:
             new = x + one.scalar(scalars, FACTOR) * (new - x)
@@ -120,18 +120,18 @@ class ModelVariable:
     start: int  # of its entries
     end: int
     decays: bool
-    master: Any  # the slot with its copy, or None
-    rate: int = 0  # the number of its learning rate, of those that groups make
+    master: Any  # the slot with its copy in full precision, or None
+    rate: int = 0  # the index of its learning rate among those that groups make
 
     def scalar(self, scalars: dict[str, Any], name: str) -> Any:
-        """Return a scalar of this variable, of which there may be one for each learning rate."""
+        """Return a scalar for this variable; there may be one for each learning rate."""
         value = scalars[name]
         return value[self.rate] if len(value.shape) else value
 
 
 @dataclasses.dataclass
 class ModelStep:
-    """What a step of such a rule works on."""
+    """The rule, the variables and the slots of a step."""
 
     rule: ModelRule
     variables: list[ModelVariable]

@@ -1,4 +1,4 @@
-"""Averages of weights instead of the weights: whose they are, getting them in and out."""
+"""Find averages of the weights, and put them into the model instead of the weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _averaged: set[int] = set()  # variables that hold their averages, by identity
 
 
 def parts(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer and all that are inside of it."""
+    """Yield an optimizer and all optimizers inside it."""
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
     several = is_multi_optimizer(optimizer)
@@ -28,10 +28,10 @@ def parts(optimizer: Any) -> Iterator[Any]:
 
 
 def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[Any, Any]]:
-    """Return `(variable, average)` for all that an optimizer, or one inside of it, averages.
+    """Return `(variable, average)` for all averages of an optimizer and of those inside it.
 
     Raises:
-        ValueError: if there are no averages, not yet, or two of one variable.
+        ValueError: if there are no averages, none yet, or two of one variable.
     """
     inside = list(parts(optimizer))
     if of is not None and not any(part is of for part in inside):
@@ -75,7 +75,7 @@ def _averages(optimizer: Any) -> bool:
 
 
 def _has_ema(optimizer: Any) -> bool:
-    """Return whether the option `use_ema` is on, to which averages of a rule's own give way."""
+    """Return whether the option `use_ema` is on; its averages replace those of the rule itself."""
     return bool(optimizer.use_ema) and not hasattr(optimizer, "inner_optimizer")
 
 
@@ -91,18 +91,18 @@ def _averages_now(optimizer: Any, current: Current) -> list[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Iterator[None]:
-    """Within this context, the model has averages instead of its weights.
+    """Give the model averages instead of its weights within this context.
 
-    Afterwards it has its weights again, to the bit, whatever has happened.
+    Afterwards it has its weights again, to the bit, even after an error.
 
     Args:
         model: A `keras.Model`, compiled unless `optimizer` is given.
         optimizer: The optimizer that keeps the averages, or one around it; None takes the model's.
-        of: Whose averages, if several optimizers inside one another keep some.
+        of: The optimizer whose averages to use, if several nested ones keep some.
 
     Raises:
-        ValueError: if there are no averages, none before the first step, averages of several
-            optimizers to choose from, or if the model has averages in it already.
+        ValueError: if there are no averages or no step has been made, if several optimizers keep
+            averages of one variable, or if the model has averages in it already.
 
     Example:
 
@@ -140,7 +140,7 @@ def assign_averages(optimizer: Any, variables: Any) -> list[Any]:
 
 def swap_averages(optimizer: Any, variables: Any) -> None:
     """Exchange variables with the slots in which an optimizer keeps their averages."""
-    averages_of(optimizer, backend.read, optimizer)  # raises what there is to raise
+    averages_of(optimizer, backend.read, optimizer)  # for its errors
     for variable in variables:
         slot = optimizer._state.entries[optimizer._get_variable_index(variable)].slots["average"]
         weight = backend.copy_of(variable, keras.backend.standardize_dtype(slot.dtype))
@@ -148,7 +148,7 @@ def swap_averages(optimizer: Any, variables: Any) -> None:
 
 
 def sync(model: Any) -> None:
-    """Bring the state of a training in progress into the variables, where Keras keeps it apart."""
+    """Write the state of a training in progress to the variables, if Keras keeps it elsewhere."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
@@ -167,12 +167,11 @@ def _put(values: list[tuple[Any, Any]]) -> None:
 
 
 class AveragedFunction:
-    """A model's function for a batch, that runs with averages and leaves no trace of them.
+    """A function of a model for a batch, which runs with averages and then restores the weights.
 
-    It takes the place of the model's own function, which Keras makes once and keeps. `flag` is an
-    attribute of the model, to which Keras assigns False when an evaluation starts. A mark there
-    says that this is still the evaluation for which the function was made, and not a later one
-    after that was interrupted.
+    It replaces the model's own function, which Keras makes once and keeps. Keras sets the attribute
+    `flag` of the model to False when an evaluation starts. A mark there shows that this is still
+    the evaluation for which the function was made, not a later one after an interruption.
     """
 
     def __init__(self, model: Any, name: str, flag: str, of: Any = None):
@@ -184,7 +183,7 @@ class AveragedFunction:
                 )
             function.remove()
             function = getattr(model, name)
-        averages_of(model.optimizer, backend.read, of)  # raises what there is to raise
+        averages_of(model.optimizer, backend.read, of)  # for its errors
         _refuse_twice(model.trainable_variables)
         self.model, self.name, self.flag, self.of = model, name, flag, of
         self.function, self.mark = function, _Unset()
@@ -221,4 +220,4 @@ class AveragedFunction:
 
 
 class _Unset(int):
-    """False, and told from any other False by identity."""
+    """A false value that differs from False by identity."""

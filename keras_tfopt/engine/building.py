@@ -1,4 +1,4 @@
-"""Creating the state of an optimizer for the variables of a model."""
+"""Create the state of an optimizer for the variables of a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def describe(variable: Any, owner: str) -> Like:
 
 
 def constant(value: Any) -> Callable[..., Any]:
-    """Return an initializer. That of Keras rounds to float32 on TensorFlow."""
+    """Return an initializer. Keras's own rounds to float32 on TensorFlow."""
 
     def initial(shape: Any, dtype: Any = None) -> Any:
         return ops.full(shape, ops.convert_to_tensor(value, dtype), dtype)
@@ -59,7 +59,7 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
         raise TypeError(f"`slots` must give a Slot for {name!r}. Received: {slot!r}")
 
     def initial(shape: Any, dtype: Any = None) -> Any:
-        # As an initializer, which runs once; an assignment in a traced step would run every time.
+        # An initializer runs once; an assignment in a traced step would run in every step.
         if variable is not None:
             return backend.copy_of(variable, dtype)
         values = [backend.copy_of(entry.variable, dtype) for entry in optimizer._state.entries]
@@ -77,8 +77,8 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
 
 
 def listed(argument: str, values: Any) -> list[Any]:
-    """Return a list of what was given, or raise an error for a single variable."""
-    # A variable of JAX has an item for each index there is: iterating over it never ends.
+    """Return values as a list, or raise an error for a single variable."""
+    # A variable of JAX returns an item for every index, so iterating over it never ends.
     if backend.is_variable(values):
         raise TypeError(
             f"Argument `{argument}` must be a list with an item for each variable. Received: "
@@ -90,7 +90,7 @@ def listed(argument: str, values: Any) -> list[Any]:
 def pair(
     optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None
 ) -> tuple[list[Any], list[Any]]:
-    """Gradients and variables one to one, the optimizer built for them; or an error."""
+    """Return gradients and variables one to one, and build the optimizer; or raise an error."""
     grads = listed("grads", grads)
     if variables is None:
         if not optimizer.built:
@@ -114,8 +114,8 @@ def pair(
 
 
 def tuples_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
-    """Return the pairs as tuples, at least one; or raise an error."""
-    # A variable of JAX has an item for each index there is: iterating over it never ends.
+    """Return pairs as tuples, or raise an error if there are none."""
+    # A variable of JAX returns an item for every index, so iterating over it never ends.
     is_one = backend.is_variable(grads_and_vars) or ops.is_tensor(grads_and_vars)
     if is_one or not isinstance(grads_and_vars, Iterable):
         raise TypeError(
@@ -138,7 +138,7 @@ def tuples_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
 
 
 def check_pairs(pairs: list[tuple]) -> list[tuple]:
-    """Return tuples, the second item of each being a variable; or raise an error."""
+    """Return the tuples, or raise an error unless each is of two with a variable second."""
     for pair in pairs:
         if len(pair) != 2 or not backend.is_variable(pair[1]):
             hint = f"; {instead_of(pair[1])}" if len(pair) == 2 else ""
@@ -150,7 +150,7 @@ def check_pairs(pairs: list[tuple]) -> list[tuple]:
 
 
 def of_tensorflow(value: Any) -> str:
-    """Return a hint for a value of TensorFlow while Keras has another backend, "" otherwise."""
+    """Return a hint for a value of TensorFlow if Keras has another backend, else ""."""
     name = keras.backend.backend()
     if name == "tensorflow" or not type(value).__module__.startswith("tensorflow."):
         return ""
@@ -161,7 +161,7 @@ def of_tensorflow(value: Any) -> str:
 
 
 def check_variables(variables: Sequence[Any], owner: str) -> None:
-    """Raise an error, with what to write, for what is no variable."""
+    """Raise an error for anything but variables, which says what to write."""
     for value in variables:
         if not backend.is_variable(value):
             raise TypeError(
@@ -171,19 +171,19 @@ def check_variables(variables: Sequence[Any], owner: str) -> None:
 
 
 def instead_of(value: Any) -> str:
-    """Return what to write where this stands instead of a variable."""
+    """Return what to write instead of this value, which is not a variable."""
     if type(value).__module__.startswith("torch.nn.") and keras.backend.backend() == "torch":
         return "make a variable of it once, which shares its memory: keras.Variable(p)"
     return "gradients come first: apply(gradients, variables), apply_gradients([(g, v)])"
 
 
 def distinct(variables: Sequence[Any]) -> list[Any]:
-    """Variables in their order, each once."""
+    """Return each variable once, in order."""
     return list({id(variable): variable for variable in variables}.values())
 
 
 def check_distinct(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Raise an error, by their names, for variables that are listed more than once."""
+    """Raise an error that names variables which are listed more than once."""
     if len({id(variable) for variable in variables}) == len(variables):
         return
     paths = [path_of(variable) for variable in variables]
@@ -195,9 +195,9 @@ def check_distinct(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Raise an error, by their names, for variables that an optimizer was not built for."""
+    """Raise an error that names variables which an optimizer was not built for."""
     check_variables(variables, type(optimizer).__name__)
-    # Keras's own error shows values, and before 3.15 fails where a step is being compiled.
+    # Keras's own error shows values, and before Keras 3.15 fails while a step is being compiled.
     unknown = _unknown(optimizer, variables)
     if unknown:
         raise ValueError(
@@ -208,16 +208,16 @@ def check_known(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _unknown(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
-    """Those of some variables that an optimizer was not built for."""
+    """Return those of some variables that an optimizer was not built for."""
     known = optimizer._trainable_variables_indices
     return [variable for variable in variables if optimizer._var_key(variable) not in known]
 
 
 def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Build any optimizer for these variables, or extend it by those that it does not know.
+    """Build any optimizer for these variables, or extend it by new ones among them.
 
     Raises:
-        ValueError: if it does not know them, and cannot be extended.
+        ValueError: if there are new ones, and it cannot be extended.
     """
     variables = distinct(variables)
     inner = getattr(optimizer, "inner_optimizer", None)

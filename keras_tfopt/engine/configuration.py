@@ -1,4 +1,4 @@
-"""Arguments of constructors as something that JSON can hold, and back."""
+"""Convert arguments of constructors to values that JSON can hold, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_tfopt.engine.suggestions import did_you_mean, short
 
 
 def encoded(value: Any, name: str = "") -> Any:
-    """Return an argument as something that JSON can hold."""
+    """Return an argument as a value that JSON can hold."""
     if name == "global_step" and value is not None:
         return {"global_step": path_of(value)}
     if isinstance(value, re.Pattern):
@@ -30,7 +30,7 @@ def encoded(value: Any, name: str = "") -> Any:
 
 
 def decoded(value: Any, custom_objects: dict | None = None) -> Any:
-    """Return the argument that `encoded` was given."""
+    """Return the argument that `encoded` converted."""
     if isinstance(value, dict) and value.keys() == {"regex", "flags"}:
         return re.compile(value["regex"], value["flags"])
     if isinstance(value, list):
@@ -49,8 +49,8 @@ def decoded(value: Any, custom_objects: dict | None = None) -> Any:
 def portable(config: Any) -> Any:
     """Return a configuration with the names that Keras's optimizers have on every backend.
 
-    On PyTorch, Keras gives the configuration of an optimizer the name of a class that works there
-    only. `keras.optimizers.deserialize` knows better, but does not look into wrappers.
+    On PyTorch, Keras writes the name of a class that exists only there.
+    `keras.optimizers.deserialize` corrects this, but not inside wrappers.
     """
     if isinstance(config, list):
         return [portable(item) for item in config]
@@ -63,16 +63,16 @@ def portable(config: Any) -> Any:
 
 
 def optimizer_from(identifier: Any) -> Any:
-    """Return the optimizer of a name or configuration, also by the plain name of a registered one.
+    """Return the optimizer of a name or configuration.
 
-    A name that Keras has itself is Keras's.
+    The name may be the plain name of a registered class. Names of Keras itself come first.
     """
     if isinstance(identifier, keras.optimizers.Optimizer):
         return identifier
     given = {"class_name": identifier} if isinstance(identifier, str) else identifier
     config: dict[str, Any] = portable(dict(given))
     if config.get("module") is not None:
-        # Not that of keras.optimizers, which for classes that are not its own may give their name.
+        # Not `keras.optimizers.deserialize`, which may return the name of other classes.
         return keras.saving.deserialize_keras_object(config)
     config = {"config": {}, **config}
     name = str(config.get("class_name"))
@@ -81,7 +81,7 @@ def optimizer_from(identifier: Any) -> Any:
         return keras.optimizers.get(config)
     registered: dict[str, Any] = {}
     for _, cls in sorted(keras.saving.get_custom_objects().items(), reverse=True):
-        # A class that derives from one of its name, as those of TensorFlow Addons do, is not meant.
+        # Skip classes derived from one of the same name, such as those of TensorFlow Addons.
         if _is_optimizer(cls) and not issubclass(cls, registered.get(cls.__name__, ())):
             registered[cls.__name__] = cls
     for own, cls in registered.items():

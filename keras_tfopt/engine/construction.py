@@ -1,9 +1,9 @@
-"""What an optimizer was constructed with, and the `self` that its formulas see.
+"""Remember what an optimizer was constructed with, and make the `self` that its formulas see.
 
 The formulas of a rule are methods of the optimizer's class. In a step their `self` is a second
-instance of that class, which holds what the constructors of the rule have set and nothing of the
-optimizer: no variables, no iterations. So a formula may use properties, `super()` and methods of
-its own on every backend, and compiled code keeps no state alive.
+instance of that class. It holds the attributes that the constructors of the rule have set, and
+nothing of the optimizer: no variables, no iterations. So a formula may use properties, `super()`
+and other methods on every backend, and compiled code keeps no state alive.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from keras_tfopt.engine.options import (
     own_parameters,
 )
 
-# In an instance that is the `self` of formulas: whether its attributes may be set.
+# The attribute of a `self` of formulas that says whether attributes may be set, and its values.
 _STATE, _OPEN, _FROZEN = "_formula_state", "open", "frozen"
 
 
 class Constructed:
-    """Remembers the arguments of the outermost constructor, whichever constructors it calls."""
+    """Remember the arguments of the outermost constructor, whichever constructors it calls."""
 
     _arguments: dict[str, Any]
-    """Arguments that were given, by name; those that `**kwargs` passed on are among them."""
+    """The given arguments by name, including those passed on by `**kwargs`."""
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -42,13 +42,13 @@ class Constructed:
             cls.__init__ = _remembering(cls.__init__)  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        """Check arguments together, or set what follows from them; called once they are set.
+        """Check arguments together, or set attributes that follow from them.
 
-        To be overridden by classes that declare their arguments; here it does nothing.
+        It is called once the arguments are set. Classes that declare their arguments override it.
         """
 
     def _saved_arguments(self) -> list[str]:
-        """Return the names of own arguments that the constructor takes, or has passed on."""
+        """Return the names of the rule's own arguments that the constructor takes or passes on."""
         known = {*named_parameters(type(self).__init__), *self._arguments}
         return [name for name in own_parameters(type(self)) if name in known]
 
@@ -57,16 +57,16 @@ class Formulas(Constructed):
     """An optimizer whose methods are formulas: they see `self` as `formula` makes it."""
 
     _rule_attributes: tuple[str, ...] = ()
-    """What the constructors of the rule have set."""
+    """The attributes that the constructors of the rule have set."""
     _follows: tuple[str, ...] = ()
-    """Those of them that a constructor computes from arguments that change with the steps."""
+    """Those that a constructor computes from arguments which change with the steps."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         state = vars(self).get(_STATE)
         if state is None:
             super().__setattr__(name, value)
             if name in self._rule_attributes and "_statics" in vars(self):
-                self._statics.clear()  # what is bound to the earlier value
+                self._statics.clear()  # which use the earlier value
                 self._fast.clear()
         elif state == _OPEN:
             object.__setattr__(self, name, value)
@@ -88,14 +88,14 @@ class Formulas(Constructed):
         )
 
     def _finish(self) -> None:
-        """Check what only a whole optimizer can check; called at the end of its constructor."""
+        """Check what needs a complete optimizer; called at the end of the constructor."""
 
     def is_formula(self) -> bool:
         """Return whether this is the `self` of formulas, not an optimizer."""
         return _STATE in vars(self)
 
     def __reduce__(self) -> Any:
-        """Return how to copy it: by its attributes if it is a formula; Keras copies optimizers."""
+        """Return how to copy it: a formula by its attributes, an optimizer as Keras does."""
         if self.is_formula():
             return instance, (type(self), {**vars(self)})
         return super().__reduce__()
@@ -110,7 +110,7 @@ class Formulas(Constructed):
         return self.with_attributes({**(self._following(values) if follows else {}), **values})
 
     def with_attributes(self, values: Mapping[str, Any]) -> Any:
-        """Return the `self` of formulas with other values of attributes; none follows from them."""
+        """Return the `self` of formulas with other values of attributes, and of these only."""
         attributes = {name: getattr(self, name) for name in self._rule_attributes}
         attributes["_rule_attributes"] = self._rule_attributes
         if self._follows:
@@ -118,7 +118,7 @@ class Formulas(Constructed):
         return instance(type(self), {**attributes, **values})
 
     def attributes_with(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes that some arguments of the constructor change, with these."""
+        """Return the attributes that differ if the constructor gets these arguments."""
         cls = type(self)
         if not has_constructor(cls) and cls.__post_init__ is Constructed.__post_init__:
             return dict(arguments)
@@ -130,7 +130,7 @@ class Formulas(Constructed):
         }
 
     def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the constructor computes from arguments that change, at this step."""
+        """Return the attributes that the constructor computes from the arguments of this step."""
         try:
             found = _attributes_of(type(self), {**self._arguments, **values})
         except Exception as error:
@@ -146,7 +146,7 @@ class Formulas(Constructed):
 def has_constructor(cls: type) -> bool:
     """Return whether the constructor of a class is written by hand, not made from its fields."""
     for base in cls.__mro__:
-        if "is_engine" in vars(base):  # an engine, below all that users write
+        if "is_engine" in vars(base):  # an engine, which all classes of users derive from
             return False
         if "__init__" in vars(base):
             return not hasattr(vars(base)["__init__"], "fields")
@@ -156,7 +156,7 @@ def has_constructor(cls: type) -> bool:
 def instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) -> Any:
     """Return an instance of a class of optimizers that holds these attributes and no state."""
     rule: Any = object.__new__(cls)
-    # Not by way of `vars`, which Dynamo does not know in compiled code.
+    # Not by `vars(rule)`, which Dynamo does not support in compiled code.
     for name, value in attributes.items():
         object.__setattr__(rule, name, value)
     object.__setattr__(rule, _STATE, state)
@@ -172,7 +172,7 @@ def _attributes_of(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
-    """Return the constructor with a memory of its arguments, where it is the outermost one."""
+    """Return the constructor such that it remembers its arguments if it is the outermost one."""
 
     @functools.wraps(constructor)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -195,7 +195,7 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
                 setattr(self, name, value)
             object.__setattr__(self, "_follows", follows)
         if isinstance(self, Formulas):
-            # `weight_decay` is of the engine, but where it is an argument of the rule itself.
+            # `weight_decay` belongs to the engine, unless it is an argument of the rule itself.
             of_engine = self._engine_attributes.difference(own_parameters(type(self)))
             own = tuple(n for n in vars(self) if n not in of_engine)
             object.__setattr__(self, "_rule_attributes", own)
@@ -207,7 +207,7 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
 def _by_name(
     constructor: Callable[..., None], self: Any, args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by their names; none if they do not fit: the call says so."""
+    """Return the arguments of a call by name; none if they do not fit, as the call then fails."""
     try:
         bound = inspect.signature(constructor).bind(self, *args, **kwargs)
     except TypeError:
@@ -221,7 +221,7 @@ def _by_name(
 
 
 def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the rule's own arguments that change with the steps, if a constructor sees them."""
+    """Return the rule's own arguments that change with the steps, if a constructor uses them."""
     cls = type(optimizer)
     if not isinstance(optimizer, Formulas):
         return {}
@@ -232,7 +232,7 @@ def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, 
 
 
 def _number_now(value: Any) -> float | None:
-    """Return such an argument at the start, or None while a graph or a compiled step is made."""
+    """Return a changing argument at the start; None while a graph or a compiled step is made."""
     try:
         return float(ops.convert_to_numpy(current(value, 0)))
     except (NotImplementedError, TypeError):
@@ -240,7 +240,7 @@ def _number_now(value: Any) -> float | None:
 
 
 def _depends(cls: type, arguments: dict[str, Any], start: dict[str, float]) -> tuple[str, ...]:
-    """Return the names of attributes that a constructor computes from arguments that change."""
+    """Return the names of attributes that a constructor computes from changing arguments."""
     first = _attributes_of(cls, {**arguments, **start})
     near = {name: value + 1e-3 * (0.37 - value) for name, value in start.items()}
     second = _attributes_of(cls, {**arguments, **near})
@@ -256,19 +256,22 @@ def _depends(cls: type, arguments: dict[str, Any], start: dict[str, float]) -> t
 
 
 def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
-    """Equal for optimizers that can share what is compiled: of one class and hyperparameters.
+    """Return a key that is equal for optimizers that can share compiled code.
 
-    `rule` is the `self` of formulas. What is compiled keeps it, and with it all that is known by
-    identity.
+    These are of one class with equal hyperparameters. `rule` is the `self` of formulas. Compiled
+    code keeps it alive, and with it all objects whose identity is in the key.
     """
     values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
     return type(engine), identity(values), changing, keras.config.floatx()
 
 
 def identity(value: Any) -> Any:
-    """Return what is equal for equal numbers, strings and collections of them, else for itself."""
+    """Return a key that is equal for equal numbers, strings and collections of these.
+
+    For other objects it is their identity.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
-        return type(value), repr(value)  # which tells -0.0 from 0.0
+        return type(value), repr(value)  # in which -0.0 and 0.0 differ
     if isinstance(value, (list, tuple)):
         return type(value), *map(identity, value)
     if isinstance(value, dict):

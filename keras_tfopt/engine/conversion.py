@@ -1,4 +1,4 @@
-"""Saved state in the dtypes in which an optimizer keeps its slots, whichever it was saved in."""
+"""Convert saved state to the dtypes in which an optimizer keeps its slots."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from keras_tfopt.engine.stored import decode, encode, scales_shape
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """State as it was read: what each variable is, and its value."""
+    """State as it was read: the role and the value of each variable."""
 
     roles: list[str]
     arrays: list[np.ndarray]
 
 
 def without_scales(roles: Sequence[str]) -> list[str]:
-    """Return the roles without those of scales, which belong to the slot before them."""
+    """Return the roles without those of scales, which follow the slot that they belong to."""
     return [role for place, role in enumerate(roles) if not _is_of_scales(roles, place)]
 
 
@@ -32,14 +32,14 @@ def _is_of_scales(roles: Sequence[str], place: int) -> bool:
 
 
 def converted(optimizer: Any, saved: Saved, roles: Sequence[str]) -> Saved:
-    """Return saved state with codes where the optimizer has codes, and numbers where it has not.
+    """Return saved state with codes where the optimizer keeps codes, and numbers elsewhere.
 
-    State that matches the optimizer in no other way is returned as it came, to be refused.
+    State that does not match the optimizer otherwise is returned unchanged, to be refused.
 
     Args:
         optimizer: The optimizer.
         saved: The state.
-        roles: What the variables of the optimizer are.
+        roles: The roles of the optimizer's variables.
     """
     there = without_scales(saved.roles)
     if (
@@ -59,7 +59,7 @@ def converted(optimizer: Any, saved: Saved, roles: Sequence[str]) -> Saved:
         if has_codes:
             _check(optimizer, role, array, scales)
         if wants_codes and (scales is None or scales.shape != tuple(variables[mine + 1].shape)):
-            if scales is not None:  # in blocks of rows there and of all values here, or vice versa
+            if scales is not None:  # the blocks differ: within rows, or over all values
                 array = _numbers(array, scales, signed)
             pair = _codes(array, tuple(variables[mine + 1].shape), variables[mine], signed)
         elif has_codes and not wants_codes:

@@ -1,4 +1,4 @@
-"""A slot that is kept as int8, as its user sees it: numbers."""
+"""Show a slot that is kept as int8 as numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from keras_tfopt.engine.stored import decode, encode
 class DecodedSlot:
     """What `optimizer.slot` returns for a slot that `slot_dtype="int8"` keeps in codes.
 
-    It reads as float32 numbers, which are computed each time, and takes numbers by `assign`, which
-    are rounded to what 8 bits hold.
+    Reading it computes float32 numbers. `assign` takes numbers, and rounds them to 8 bits.
 
     Attributes:
         codes: The variable with the codes.
@@ -54,7 +53,7 @@ class DecodedSlot:
         return np.array(self.numpy(), dtype=dtype)
 
     def assign(self, value: Any) -> None:
-        """Keep other numbers, rounded.
+        """Assign numbers, which are rounded.
 
         Raises:
             ValueError: if they have another shape.
@@ -73,7 +72,7 @@ class DecodedSlot:
 
 
 def seen(entry: Entry) -> dict[str, Any]:
-    """Return the slots of a variable as their user sees them, by name."""
+    """Return the slots of a variable by name, as users see them."""
     slots = dict(entry.slots)
     for name, dtype, signed in entry.stored:
         if dtype == "int8":
@@ -81,8 +80,8 @@ def seen(entry: Entry) -> dict[str, Any]:
     return slots
 
 
-def tensors(entry: Entry, read: Callable[[Any], Any] = backend.read) -> dict[str, Any]:
-    """Return the values of the slots of a variable, in the dtype of its arithmetic, by name."""
+def tensors(entry: Entry, read: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the values of a variable's slots by name, in the dtype of its arithmetic."""
     values = {name: read(slot) for name, slot in entry.slots.items()}
     for name, dtype, signed in entry.stored:
         if dtype == "int8":

@@ -1,4 +1,4 @@
-"""Tables that are divided by rows: which optimizers can move them."""
+"""Check which optimizers can move tables that are divided by rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.rows import shards_of
 from keras_tfopt.engine.state import Like
 
-# Options that need a norm over rows of all workers. That over all variables is exchanged.
+# Options that need a norm over rows of all workers. Only the norm over all variables is exchanged.
 NORMS = ("clipnorm", "clip_unitwise")
 
 
 def check_divided(
     optimizer: Any, variables: Sequence[Any], likes: Sequence[Like], together: bool = False
 ) -> None:
-    """Raise an error where an optimizer would have to see all rows of a table in parts.
+    """Raise an error if an optimizer needs all rows of a table that is divided.
 
-    With `together`, the workers are going to exchange what they have to.
+    With `together`, the workers exchange gradients and variables.
     """
     for variable, like in zip(variables, likes, strict=True):
         shards = shards_of(variable)
@@ -27,7 +27,7 @@ def check_divided(
             problem = _problem(part, like)
             if problem is None and shards.between_workers:
                 problem = _between(part, together)
-                # Groups of a part inside are looked at once it is built.
+                # Groups of an optimizer inside are checked when that is built.
                 if problem is None and part is optimizer:
                     problem = _between_by_groups(part, like)
             if problem:
@@ -53,7 +53,7 @@ def _problem(part: Any, like: Like) -> str | None:
 
 
 def _between(part: Any, together: bool) -> str | None:
-    """Return why the rows cannot be on several workers, if so."""
+    """Return why the rows cannot be on several workers; None if they can."""
     if hasattr(part, "inner_optimizer"):
         if part.rows_alone or getattr(part, "divides_tables", False):
             return None
@@ -75,7 +75,7 @@ def _between(part: Any, together: bool) -> str | None:
 
 
 def _between_by_groups(part: Any, like: Like) -> str | None:
-    """Return why the rows cannot be on several workers by what `groups` say of the table, if so."""
+    """Return why the table's `groups` keep its rows from being on several workers, or None."""
     given = {} if hasattr(part, "inner_optimizer") else part.settings_of(like).given
     for option in ("clip_unitwise", "max_norm"):
         if given.get(option) is not None:
@@ -89,7 +89,7 @@ def _between_by_groups(part: Any, like: Like) -> str | None:
 
 
 def refuse_divided(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Raise an error for such a table, where all workers are to have the same variables."""
+    """Raise an error for a divided table if all workers must have the same variables."""
     for variable in variables:
         if shards_of(variable) is not None:
             raise ValueError(

@@ -49,27 +49,30 @@ from keras_tfopt.engine.step import Pipeline
 
 
 class Provided:
-    """Defaults of what a rule says of itself; `keras_tfopt.Rule` documents them."""
+    """Defaults of the attributes and methods by which a rule describes itself.
+
+    `keras_tfopt.Rule` documents them.
+    """
 
     scope = "element"
     sparse = "dense"
     flat = False
     elementwise = False
     stacked = False
-    # Whether the rule as a whole is worth compiling. Where it decomposes matrices, XLA on a CPU is
-    # slower by far than the backend's own routines.
+    # Whether to compile the rule as a whole. If it decomposes matrices, XLA on a CPU is far slower
+    # than the backend's own routines.
     fused = True
     second_order = False
     rows_alone = False
     """Whether `update` looks at each row alone, though its scope is "variable"."""
-    # Whether a gradient that is not finite would spoil the state for good.
+    # Whether a gradient that is not finite would spoil the state permanently.
     needs_finite = False
 
     if TYPE_CHECKING:
         facts: Callable[[str], dict[str, Any]]
 
     def derived(self, slots: dict[str, Any]) -> dict[str, Any]:
-        """With scope "model": slots that follow from the others, so that no original keeps them."""
+        """Return slots that follow from others, with scope "model"; originals do not keep them."""
         return {}
 
     def scope_of(self, like: Any) -> str:
@@ -77,15 +80,15 @@ class Provided:
         return self.scope
 
     def takes_rows(self, like: Any) -> bool:
-        """Return whether `sparse` holds for this variable; where not, it is "dense"."""
+        """Return whether `sparse` holds for this variable; otherwise it is "dense" for it."""
         return True
 
     def stacks(self, like: Any) -> bool:
-        """With `stacked`: return whether that holds for this variable."""
+        """Return whether `stacked` holds for this variable."""
         return True
 
     def facts_of(self, like: Like) -> dict[str, Any]:
-        """Return what a rule of scope "variable" finds in `t` of a variable, by name."""
+        """Return facts about a variable that a rule of scope "variable" finds in `t`, by name."""
         return self.facts(like.path)
 
 
@@ -99,17 +102,17 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     is_engine = True
     mover_class: type[Mover] = Mover
     is_loaded = False  # whether it was made from a configuration
-    takes_options = True  # those that all optimizers have, of which wrappers have none
+    takes_options = True  # the options of all optimizers; wrappers do not take them
     _own_weight_decay = False
     _own_scalars = False
     # Whether there are variables with a limit for units of their gradients, or for their norms.
     clips_units = bounds_norms = False
     returns_given = False
-    """Whether an update has the old variable as the value of a slot, or one slot as another's."""
+    """Whether an update returns the old variable as a slot, or an old slot as another one."""
     decay_is_around = False
     """Whether the weight decay of groups belongs to a wrapper."""
     _no_decay_patterns: Any = ()  # of `exclude_from_weight_decay`
-    global_step = None  # what the number of a step is taken from in its place
+    global_step = None  # a variable that gives the number of a step instead of `iterations`
     _learning_rate: Any
     _model_variables_moving_average: list[Any]
     _accumulated_gradients: list[Any]
@@ -167,12 +170,12 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._no_decay_patterns = settled(self._no_decay_patterns, likes)
 
     def changing_hyperparameters(self) -> dict[str, Any]:
-        """Return those that are no numbers, but give one in each step."""
+        """Return the hyperparameters that are not numbers, but give one in each step."""
         own = self.hyperparameters()
         return {name: v for name, v in own.items() if name != "global_step" and changes(v)}
 
     def rule_now(self, dtype: str) -> Any:
-        """Return the rule with the values of its hyperparameters at the step to come."""
+        """Return the rule with the values of its hyperparameters at the next step."""
         changing = self.changing_hyperparameters()
         values = {n: scalar(current(v, self._iterations), dtype) for n, v in changing.items()}
         return self.formula(values)
@@ -184,13 +187,13 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     # ---- State ----------------------------------------------------------------------------------
 
     def check(self, likes: Sequence[Like]) -> None:
-        # A variable among them is part of the state: Keras has tracked it as an attribute.
+        # A variable among these is part of the state: Keras has tracked it as an attribute.
         check_shard_state(self)
         self._changing = self.changing_hyperparameters()
         self.groups = settled_groups(self.groups, likes)
         self.check_groups(likes)
         check_slots(self, likes)
-        if not type(self).__module__.startswith("keras_tfopt."):  # those are known to be right
+        if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
             trial.check_rule(self, likes)
 
     def _create(self, variables: list[Any], likes: list[Like]) -> None:
@@ -200,7 +203,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         other["refused_rows"] = self.add_variable((), "zeros", "int32", name="refused_rows")
         if self.powers is not None:
             self.powers.create(self, dtype)
-        if self.use_ema:  # else Keras's callback would take them for averages
+        if self.use_ema:  # otherwise Keras's callback would take the empty list for averages
             self._model_variables_moving_average = []
         self._accumulated_gradients = []
         self._add_entries(variables, likes)
@@ -208,7 +211,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
             self._add_model_slots(likes, dtype)
 
     def extend(self, variables: Sequence[Any]) -> None:
-        """Create the state for further variables, which the optimizer knows from then on.
+        """Create the state for further variables.
 
         Raises:
             ValueError: with scope "model", where the state belongs to all variables together.
@@ -222,12 +225,12 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         super().extend(variables)
 
     def _add_entries(self, variables: list[Any], likes: list[Like]) -> list[Entry]:
-        # State is saved by position: of one kind after the other.
+        # State is saved by position, one kind after the other.
         entries = super()._add_entries(variables, likes)
         self.clips_units |= any(e.unit_limit is not None for e in entries)
         self.bounds_norms |= any(e.settings.max_norm is not None for e in entries)
         for e in entries if self.use_ema else ():
-            # Averages start at the variables: training may end before there was a step.
+            # Averages start at the values of the variables: training may end before a step.
             e.average = add_slot(
                 self, e.variable, e.like, "average", Slot(e.like.shape, "variable")
             )
@@ -239,7 +242,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
                 )
                 self._accumulated_gradients.append(e.accumulator)
             for e in entries:
-                # A sum does not tell which rows were named: their gradient may be zero.
+                # The sum does not show which rows were named: their gradient may be zero.
                 if e.sparse != "dense" and e.like.shape:
                     rows = Slot(e.like.shape[:1], 0, "bool")
                     e.touched_rows = add_slot(self, e.variable, e.like, "touched_rows", rows)
@@ -313,8 +316,8 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
             name="learning_rate",
         )
         self._untrack_variable(old)
-        # State is saved by position: the learning rate stays where Keras has it.
-        self._variables.insert(1, self._variables.pop())  # the new one: the last one
+        # State is saved by position, so move the new variable, the last one, to Keras's position.
+        self._variables.insert(1, self._variables.pop())
         self._learning_rate = new
 
     def _told(self) -> dict[int, str]:
@@ -344,16 +347,16 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     # ---- Steps ----------------------------------------------------------------------------------
 
     def rule_to_share(self, number: int = 0) -> tuple[Any, tuple[str, ...]]:
-        """Return the rule without the state, which a function that is shared would keep alive.
+        """Return the rule without the state, which a shared function would keep alive.
 
-        With it come the names of attributes that are among the scalars of each step. `number` is
+        Also return the names of attributes that are among the scalars of each step. `number` is
         that of the hyperparameters.
         """
         own = self._hyperparameters[number]
         return self.with_attributes({**own.attributes, **dict.fromkeys(own.names)}), own.names
 
     def moves_by_rows(self, variable: Any) -> bool:
-        """Return whether ordinary training leaves rows of it without gradient alone."""
+        """Return whether usual training leaves rows of a variable without gradient alone."""
         entry = self.entry_of(variable)
         return entry.sparse != "dense" and entry.has_rows
 
@@ -362,7 +365,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     def exclude_from_weight_decay(
         self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
     ) -> None:
-        """Exempt variables from weight decay. To be called before the optimizer is built.
+        """Exempt variables from weight decay. Call it before the optimizer is built.
 
         Args:
             var_list: Variables to exempt.

@@ -1,4 +1,4 @@
-"""Optimizers of Keras, and of others, inside of wrappers: they step as a whole."""
+"""Step optimizers of Keras, or of other packages, inside wrappers: as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ForeignMover(Mover):
     """Steps of an optimizer whose rule is not known here, which may be a MultiOptimizer.
 
     Its sums of micro-steps are filled here, as it would fill them itself, so that wrappers see the
-    gradient of a whole step. That is handed to it in a form in which it comes out as it was.
+    gradient of a whole step. That gradient is scaled so that the optimizer's own divisions cancel.
 
     Args:
         optimizer: Any optimizer of Keras.
@@ -31,7 +31,7 @@ class ForeignMover(Mover):
         self.needs_finite = True  # one of its parts may
 
     def only_moves(self, as_they_come: bool) -> bool:
-        """Return False: what else it does is not known."""
+        """Return False: what else the optimizer does is not known."""
         return False
 
     def raise_refused_rows(self) -> None:
@@ -40,16 +40,16 @@ class ForeignMover(Mover):
             part.raise_refused_rows()
 
     def refused_rows(self) -> Any:
-        """Return None: what is handed on is checked again."""
+        """Return None: the optimizer checks its gradients itself."""
 
     def refuse_unless_finite(self, grads: list[Any], variables: list[Any]) -> None:
-        """Raise an error for gradients that would spoil the state; compiled steps cannot."""
+        """Raise an error for gradients that would spoil the state; compiled steps raise none."""
         for part in self._own_parts():
             if part.needs_finite:
                 part.refuse_unless_finite(grads, variables)
 
     def count(self, last: Any) -> None:
-        """Count a micro-step as done; a step counts itself."""
+        """Count a micro-step that is not the last of a step; the optimizer counts steps."""
         if last is not None:
             self.optimizer._iterations.assign_add(ops.cast(ops.logical_not(last), "int32"))
 
@@ -57,11 +57,11 @@ class ForeignMover(Mover):
         """Add the gradients of a micro-step to the sums."""
         for g, place in zip(grads, places, strict=True):
             sums = self.optimizer._accumulated_gradients[place]
-            # It keeps sums in the data type of the variable.
+            # The optimizer keeps sums in the data type of the variable.
             backend.accumulate(sums, ops.cast(gradients.dense(g), sums.dtype))
 
     def means(self, grads: list[Any], places: list[int]) -> tuple[list[Any], list[Any]]:
-        """Return the gradients of a step, and which rows the last micro-step named, or None."""
+        """Return the gradients of a step, and masks of rows that the last micro-step named."""
         sums = [self.optimizer._accumulated_gradients[place] for place in places]
         steps = self.optimizer.gradient_accumulation_steps
         means = [
@@ -71,10 +71,10 @@ class ForeignMover(Mover):
         return means, [backend.row_mask(g) if gradients.is_named(g) else None for g in grads]
 
     def forget(self) -> None:
-        """Begin sums anew, which the optimizer does by itself."""
+        """Do nothing: the optimizer resets its sums itself."""
 
     def is_of_rows(self, place: int) -> bool:
-        """Return whether one of our optimizers in a MultiOptimizer takes it for one of rows."""
+        """Return whether one of our optimizers in a MultiOptimizer moves the variable by rows."""
         part, place = self._part_at(place)
         return isinstance(part, Optimizer) and part._pipeline.mover.is_of_rows(place)
 
@@ -84,7 +84,7 @@ class ForeignMover(Mover):
         return state_of(part, place)
 
     def master_of(self, place: int) -> Any:
-        """Return the slot of one of our optimizers with a variable in full precision, or None."""
+        """Return the slot with a variable in full precision of one of our optimizers, or None."""
         part, place = self._part_at(place)
         return part._pipeline.mover.master_of(place) if isinstance(part, Optimizer) else None
 
@@ -92,7 +92,7 @@ class ForeignMover(Mover):
         """Have the optimizer make its step."""
         own, grads = self.optimizer, incoming.grads
         if own.gradient_accumulation_steps:
-            # It adds what is in the sums, and divides by the number of micro-steps.
+            # The optimizer adds its sums, and divides by the number of micro-steps.
             sums = [own._accumulated_gradients[place] for place in incoming.places]
             zeros = [(one, None, ops.zeros(one.shape, one.dtype)) for one in sums]
             backend.commit(zeros)
@@ -107,18 +107,18 @@ class ForeignMover(Mover):
         return [part._pipeline.mover for part in parts if isinstance(part, Optimizer)]
 
     def _part_at(self, place: int) -> tuple[Any, int]:
-        """Return the optimizer that moves a variable in the end, and the variable's place there."""
+        """Return the optimizer that moves a variable, and the variable's place in it."""
         variable = self.optimizer._trainable_variables[place]
         part = part_of(self.optimizer, variable)
         return part, part._get_variable_index(variable)
 
 
 class VerbMover(ForeignMover):
-    """Steps by a function, which takes the step of the optimizer in the end.
+    """Steps by a function that calls the optimizer.
 
     Args:
         optimizer: The optimizer.
-        step: From gradients and variables; it changes the variables.
+        step: Function of gradients and variables that changes the variables.
     """
 
     def __init__(self, optimizer: Any, step: Callable[[list[Any], list[Any]], None]):
@@ -149,11 +149,11 @@ def apply_summed(optimizer: Any, grads: list[Any], variables: list[Any]) -> None
 def apply_foreign(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
     """Apply an optimizer of others to gradients that are already summed over the replicas."""
     if backend.replicas() > 1 and not getattr(optimizer, "steps_apart", False):
-        # Keras is going to sum over them once more, for rows by putting each in as often as there
-        # are replicas; and its optimizers do not sum rows that repeat.
+        # Keras sums over the replicas again. For rows it repeats them, once for each replica, and
+        # its optimizers do not sum repeated rows.
         grads = [gradients.dense(g) / backend.replicas() for g in grads]
     native = [in_form_for(optimizer, g, v) for g, v in zip(grads, variables, strict=True)]
-    if is_multi_optimizer(optimizer):  # which wants all of them
+    if is_multi_optimizer(optimizer):  # which needs all of its variables
         given = {optimizer._var_key(v): g for v, g in zip(variables, native, strict=True)}
         variables = optimizer._trainable_variables
         native = [given.get(optimizer._var_key(v)) for v in variables]
@@ -161,7 +161,7 @@ def apply_foreign(optimizer: Any, grads: list[Any], variables: list[Any]) -> Non
 
 
 def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
-    """Give a gradient to the optimizer that moves a variable in a form that it takes."""
+    """Return a gradient in a form that the optimizer which moves the variable takes."""
     part = part_of(optimizer, variable)
     if isinstance(part, Optimizer):
         return gradient
@@ -189,8 +189,8 @@ def state_of(optimizer: Any, place: int) -> list[Any]:
     if is_multi_optimizer(optimizer):
         part = part_of(optimizer, variable)
         return state_of(part, part._get_variable_index(variable))
-    # Keras names state after the variable. No other tie between the two is the same in all of its
-    # optimizers. Sums of micro-steps and averages are not state of the rule.
+    # Keras names state after the variable, in all of its optimizers. Nothing else connects the two
+    # in all of them. Sums of micro-steps and averages are not state of the rule.
     prefix = path_of(variable).replace("/", "_") + "_"
     others = [
         *getattr(optimizer, "_accumulated_gradients", ()),

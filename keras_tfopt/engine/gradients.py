@@ -1,4 +1,4 @@
-"""Gradients on their way to a rule: checked, repeated rows summed, clipped."""
+"""Prepare gradients for a rule: check them, sum repeated rows, clip."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Incoming(NamedTuple):
     places: list[int]
     """The places of the variables in the state."""
     named: list[Any]
-    """Of gradients that were summed up, which rows were named; None where none was."""
+    """For each accumulated gradient, the mask of rows that were named, or None."""
 
     def only(self, numbers: Sequence[int]) -> Incoming:
-        """Return those of these numbers."""
+        """Return the gradients at these positions, with what belongs to them."""
         return Incoming(*([members[n] for n in numbers] for members in self))
 
 
@@ -36,7 +36,7 @@ NOTHING = Incoming([], [], [], [])
 
 def sum_repeated(gradient: Any, refused: Any) -> Any:
     """Return the gradient with each row once; count rows out of range that compiled code drops."""
-    # To sum twice is not only waste: XLA on CPU gets it wrong.
+    # Never sum twice: XLA on a CPU gets that wrong.
     if not isinstance(gradient, RowGradient) or gradient.distinct:
         return gradient
     refused = refused if gradient.named else None  # a lookup cannot have been out of range
@@ -49,7 +49,7 @@ def sum_repeated(gradient: Any, refused: Any) -> Any:
 
 
 def is_named(gradient: Any) -> bool:
-    """Return whether a gradient is one of rows that count as touched, zero or not."""
+    """Return whether this is a row gradient whose rows all count as touched, even zeros."""
     return isinstance(gradient, RowGradient) and gradient.named
 
 
@@ -59,12 +59,12 @@ def dense(gradient: Any) -> Any:
 
 
 def values_of(gradient: Any) -> Any:
-    """Return the numbers of a gradient: all of it, or those of its rows."""
+    """Return the numbers of a gradient: a dense one itself, or the values of rows."""
     return gradient.values if isinstance(gradient, RowGradient) else gradient
 
 
 def refuse_unless_finite(owner: Any, values: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Raise an error where a gradient holds NaN or infinity; compiled steps cannot."""
+    """Raise an error if a gradient holds NaN or infinity; compiled steps raise none."""
     for numbers, variable in zip(values, variables, strict=True):
         if backend.is_finite(numbers) is False:
             raise ValueError(
@@ -93,20 +93,20 @@ def _limited(values: Any, most: float) -> Any:
 
 
 def _shrinking(norm: Any, most: float) -> Any:
-    """Return the factor that shrinks something of this norm to a norm of at most `most`."""
+    """Return the factor that scales this norm down to at most `most`."""
     bound = ops.convert_to_tensor(most, keras.backend.standardize_dtype(norm.dtype))
     # Not `ops.maximum`, which computes float64 in float32 on torch.
     return ops.where(norm <= bound, ops.ones_like(norm), bound / norm)
 
 
 def _shrinking_all(total: Any, most: float) -> Any:
-    """Return the factor that shrinks several gradients together; NaN where it is not finite."""
-    # Gradients that are finite themselves must not come out as if all were well.
+    """Return the factor that scales several gradients down together; NaN if one is not finite."""
+    # Finite gradients must not stay finite if another gradient is not.
     return _shrinking(total, most) + (total - total)
 
 
 def norm(grads: list[Any], shards: Any = None) -> Any:
-    """Return the norm over all gradients; over those of all workers, where each has some."""
+    """Return the norm over all gradients; with `shards`, also over those of other workers."""
     squares = [ops.sum(ops.square(values_of(g))) for g in grads]
     dtype = widest([keras.backend.standardize_dtype(square.dtype) for square in squares])
     if shards is not None:
@@ -115,7 +115,7 @@ def norm(grads: list[Any], shards: Any = None) -> Any:
 
 
 def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
-    """Gradients as they come, None among them, scaled to a norm of at most `most`; and the norm."""
+    """Scale gradients, which may be None, to a norm of at most `most`; return them and the norm."""
     summed = [sum_repeated(_tensor_or_rows(g), None) for g in grads if g is not None]
     if not summed:
         return list(grads), ops.zeros(())
@@ -140,11 +140,11 @@ def _scaled_as_it_is(gradient: Any, scale: Any) -> Any:
 
 
 def clipped_by_unit(gradient: Any, x: Any, most: float, epsilon: float = 1e-3) -> Any:
-    """Return a gradient with units of at most `most` times the norms of those of the variable.
+    """Clip each unit of a gradient to at most `most` times the norm of the variable's unit.
 
-    A unit is what makes one output: all but the last dimension of convolutions, the first one of
-    matrices and stacks of them, and all of what has at most one dimension longer than 1. Norms of
-    variables below `epsilon` count as `epsilon`.
+    A unit is what makes one output. Its norm is over all but the last dimension of convolutions,
+    over the first dimension of matrices and stacks of these, and over everything if at most one
+    dimension is longer than 1. Norms of variables below `epsilon` count as `epsilon`.
 
     Args:
         gradient: A dense gradient, or one of distinct rows.
@@ -171,7 +171,7 @@ def clipped_by_unit(gradient: Any, x: Any, most: float, epsilon: float = 1e-3) -
 
 
 def clip_units(incoming: Incoming, entries: Sequence[Entry]) -> Incoming:
-    """Return the gradients, clipped for each variable of which the entry has a limit."""
+    """Return the gradients, clipped by unit for each variable whose entry has a limit."""
     clipped = []
     for g, variable, place, _ in zip(*incoming, strict=True):
         entry = entries[place]
@@ -214,7 +214,7 @@ def check(gradient: Any, variable: Any, like: Like) -> Any:
             f"{like.shape[0] - 1}. Received: indices from {limits[0]} to {limits[1]}"
         )
     values = ops.cast(rows.values, like.dtype)
-    # What is looked up in such a table is in the batch, be its gradient zero or not.
+    # Rows that were looked up are in the batch, even if their gradient is zero.
     named = rows.named or is_looked_up(variable)
     return RowGradient.unchecked(
         values, rows.indices, like.shape, named=named, distinct=rows.distinct
@@ -222,7 +222,7 @@ def check(gradient: Any, variable: Any, like: Like) -> Any:
 
 
 def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
-    """Clip as the optimizer's options say, and turn gradients around where it maximizes."""
+    """Clip gradients by the optimizer's options, and negate them if it maximizes."""
     if optimizer.clipvalue is not None:
         grads = [_map(lambda values: _limited(values, optimizer.clipvalue), g) for g in grads]
     elif optimizer.clipnorm is not None:

@@ -1,4 +1,4 @@
-"""An optimizer with parameter groups: which hyperparameters and settings a variable has."""
+"""Give variables the hyperparameters and settings of an optimizer's parameter groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
 
 
 class Grouped:
-    """Has the argument `groups`, and the hyperparameters that follow from it."""
+    """An optimizer with the argument `groups`, and the hyperparameters that follow from it."""
 
     groups: Any
     slot_dtype: Any
@@ -44,16 +44,16 @@ class Grouped:
             self.hyperparameters_of(self.settings_of(like))
 
     def groups_to_save(self) -> Any:
-        """Return the groups as they also fit the model that a file is loaded into."""
+        """Return the groups in a form that also fits the model that a file is loaded into."""
         likes = [entry.like for entry in self._state.entries] if self.built else []
         return portable_groups(self.groups, likes)
 
     def settings_of(self, like: Like) -> Settings:
-        """Return what the groups say of a variable."""
+        """Return the settings of a variable in the groups."""
         return NO_SETTINGS if self.groups is None else settings_of(self, self.groups, like)
 
     def hyperparameters_of(self, settings: Settings) -> int:
-        """Return the number of the hyperparameters that the settings of a variable make."""
+        """Return the index of the hyperparameters for the settings of a variable."""
         for number, known in enumerate(self._hyperparameters):
             if known.own == settings.own:
                 return number

@@ -1,4 +1,4 @@
-"""Parameter groups: settings of an optimizer for some of the variables, checked and chosen."""
+"""Parameter groups: check an optimizer's settings for some variables, and choose the variables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_form(groups: Any) -> Any:
 
 
 def _as_text(key: Any) -> str:
-    """Return a pattern as a string, which JSON can hold, with its flags inside."""
+    """Return a pattern as a string with its flags inside, which JSON can hold."""
     if isinstance(key, str):
         return key
     flags = "".join(letter for letter in "imsx" if key.flags & getattr(re, letter.upper()))
@@ -161,7 +161,7 @@ def variables_in(groups: Any) -> list[tuple[str, Any]]:
 
 
 def settings_of(optimizer: Any, groups: Any, like: Like) -> Settings:
-    """Return what the groups say of a variable, or raise an error where they disagree."""
+    """Return the settings of a variable in the groups, or raise an error if groups disagree."""
     names: list[str] = []
     given: dict[str, Any] = {}
     freezing: dict[bool, str] = {}
@@ -215,8 +215,8 @@ def settled_groups(groups: Any, likes: Sequence[Like]) -> Any:
 def portable_groups(groups: Any, likes: Sequence[Like]) -> Any:
     """Return groups whose patterns choose the same variables when the model is loaded from a file.
 
-    Paths do not begin with the name of a `keras.Sequential` then. A pattern that goes by this name
-    becomes that of the full paths, which `settled_groups` finds again.
+    Then paths do not begin with the name of a `keras.Sequential`. A pattern with this name is
+    replaced by one of full paths, which `settled_groups` can translate.
     """
     if len({like.path.split("/")[0] for like in likes}) != 1:  # none before the first step
         return groups
@@ -245,5 +245,5 @@ def _settled_key(key: str, likes: Sequence[Like]) -> str:
 
 
 def several_paths(paths: Sequence[str], capturing: bool = True) -> str:
-    """Return the regular expression that matches these paths alone."""
+    """Return the regular expression that matches exactly these paths."""
     return f"^({'' if capturing else '?:'}{'|'.join(pattern_of(p)[1:-1] for p in paths)})$"

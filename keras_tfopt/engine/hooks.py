@@ -1,4 +1,4 @@
-"""Run the hooks of a wrapper: over whole variables, compiled in place, or over their rows."""
+"""Run the hooks of a wrapper over whole variables, compiled in place, or over their rows."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def run(
 ) -> list[Any]:
     """Run a hook over the variables that it reaches, and write what it returns.
 
-    Where the rule inside keeps a variable in full precision, hooks see and change that.
+    If the rule inside keeps a variable in full precision, hooks see and change that copy.
 
     Args:
-        wrapper: The optimizer that it is of.
+        wrapper: The optimizer with the hook.
         name: The name of the hook.
         call: `(g, x, s, t) -> g, x, {slot: value}`, pure.
         incoming: The gradients and their variables.
-        scalars: What hooks find in `t`, by the keys of entries.
-        old: What they find as `t.old`, for each variable.
+        scalars: The scalars in `t`, by the keys of entries.
+        old: The values of `t.old`, for each variable.
 
     Returns:
         The new gradients.
@@ -109,7 +109,7 @@ def run(
 
 
 def values_of(wrapper: Any, incoming: Incoming) -> list[Any]:
-    """Return copies of what a hook sees of the variables: all of them, or touched rows."""
+    """Return copies of the values that a hook sees: whole variables, or touched rows."""
     copies: list[Any] = []
     for gradient, variable, place, named in zip(*incoming, strict=True):
         entry = wrapper._state.entries[place]
@@ -123,7 +123,7 @@ def values_of(wrapper: Any, incoming: Incoming) -> list[Any]:
 
 
 def exact_value(entry: Any, variable: Any, rows: Any = None) -> Any:
-    """Return the value of a variable in full precision, where the rule inside keeps that.
+    """Return the value of a variable, in full precision if the rule inside keeps that.
 
     Args:
         entry: What the wrapper keeps for the variable.
@@ -138,11 +138,11 @@ def exact_value(entry: Any, variable: Any, rows: Any = None) -> Any:
 def _as_seen(
     wrapper: Any, entry: Any, place: int, gradient: Any, mask: Any
 ) -> tuple[Any, Any, bool]:
-    """Return what a hook sees of a gradient; `mask` is None, or which rows of a sum were named.
+    """Return a gradient as a hook sees it; `mask` has the rows of a sum that were named, or None.
 
     Returns:
-        The gradient; which rows the hook may move, with None for all; and whether it sees touched
-        rows only.
+        The gradient; the mask of rows that the hook may move, None for all; and whether it sees
+        touched rows only.
     """
     in_parts = entry.reach == "rows"
     by_rows = in_parts and wrapper.is_of_rows(place)

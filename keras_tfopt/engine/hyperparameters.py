@@ -1,4 +1,4 @@
-"""Hyperparameters of a rule for some of the variables; what formulas and hooks find in `t`."""
+"""The hyperparameters of a rule for some variables, and the `t` of formulas and hooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Known = dict[tuple[str, int], dict[str, Any]]  # scalars by the keys of entries,
 
 def scalar(value: Any, dtype: str) -> Any:
     """Return a number, variable or tensor as a tensor of a data type."""
-    # Python numbers are never cast: on the way they would be rounded to float32 on torch.
+    # Python numbers are never cast: PyTorch would round them to float32 on the way.
     if isinstance(value, keras.Variable) or ops.is_tensor(value):
         return ops.cast(value, dtype)
     return ops.convert_to_tensor(value, dtype)
@@ -33,8 +33,8 @@ class Rates:
     """The scalars of a step for variables of one rule, which may have several learning rates.
 
     Attributes:
-        together: Tensors by name: scalars, or vectors with a number for each of the rates.
-        count: Number of learning rates.
+        together: Tensors by name: scalars, or vectors with a number for each learning rate.
+        count: The number of learning rates.
     """
 
     together: dict[str, Any]
@@ -42,7 +42,7 @@ class Rates:
 
     @functools.cached_property
     def each(self) -> list[dict[str, Any]]:
-        """For each of the rates, scalars by name."""
+        """The scalars for each learning rate, by name."""
         if self.count == 1:
             return [self.together]
         several = {n: ops.unstack(v) for n, v in self.together.items() if len(v.shape)}
@@ -53,10 +53,10 @@ class Rates:
 
 
 class Hyperparameters:
-    """The hyperparameters that some variables share; they are static, except for schedules.
+    """The hyperparameters that some variables share. Except for schedules, they are static.
 
-    Learning-rate factors and weight decays are data of a step: any number of variables that differ
-    in nothing else share compiled code.
+    Learning-rate factors and weight decays are data of a step, so variables that differ in nothing
+    else share compiled code.
 
     Args:
         optimizer: The optimizer.
@@ -71,7 +71,7 @@ class Hyperparameters:
         self.follows = optimizer._follows
         # Names of attributes of the rule that are among the scalars of each step.
         self.names = (*self.changing, *self.follows)
-        # Learning-rate factors with weight decays, which are None where they are the optimizer's.
+        # Pairs of a learning-rate factor and a weight decay; None is the optimizer's weight decay.
         self._rates: list[tuple[Any, Any]] = []
 
     def at(self, values: Mapping[str, Any]) -> Any:
@@ -89,7 +89,7 @@ class Hyperparameters:
         return not is_number(settings.decay) or settings.decay > 0
 
     def rate_of(self, settings: Settings) -> int:
-        """Return the number of a factor and weight decay among those that come in vectors."""
+        """Return the index of a variable's factor and weight decay in the vectors of these."""
         own = self._optimizer
         is_mine = not (own._own_weight_decay or own.decay_is_around)
         rate = settings.factor, settings.decay if is_mine else None
@@ -131,13 +131,13 @@ class Hyperparameters:
         return Rates({n: ops.stack([one[n] for one in each]) for n in each[0]}, count)
 
     def scalars(self, dtype: str, factors: Any = None, decays: Any = None) -> dict[str, Any]:
-        """Return what is the same for all variables in this step, in one data type.
+        """Return the scalars that all variables share in this step, in one data type.
 
         Args:
             dtype: The data type.
-            factors: What the learning rate is multiplied by. With a vector, what depends on the
-                learning rate is a vector, too.
-            decays: The weight decays, as `factors`; None where the rule shrinks nothing.
+            factors: Factors of the learning rate. With a vector, scalars that depend on the
+                learning rate are vectors, too.
+            decays: The weight decays, like `factors`; None if the rule shrinks nothing.
         """
         own = self._optimizer
         outside, iterations = own.global_step, ops.convert_to_tensor(own._iterations)
@@ -164,12 +164,12 @@ class Hyperparameters:
 
 
 def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:
-    """Return what the hooks of a wrapper find in `t` in step `number`, by the keys of entries."""
+    """Return the scalars in `t` of a wrapper's hooks in step `number`, by the keys of entries."""
     known = {}
     entries, inner = wrapper._state.entries, wrapper._pipeline.mover.optimizer
     for dtype, rate in sorted({entries[place].scalars for place in places}):
         settings = wrapper._rates[rate]
-        # A MultiOptimizer has several and gives none.
+        # A MultiOptimizer has several learning rates, so hooks get none.
         lr = getattr(inner, "learning_rate", None)
         lr, step = None if lr is None else scalar(lr, dtype), scalar(number, dtype)
         if lr is not None and FACTOR in settings.given:
@@ -182,7 +182,7 @@ def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:
 
 
 def _tensor(values: Sequence[Any], iterations: Any, dtype: str) -> Any:
-    """Return numbers and schedules as a vector at a step, or as a scalar where there is one."""
+    """Return the values of numbers and schedules at a step: a vector, or one value as a scalar."""
     if not any(changes(value) for value in values):
         return ops.convert_to_tensor(values if len(values) > 1 else values[0], dtype)
     now = [ops.cast(current(v, iterations) if changes(v) else v, dtype) for v in values]
@@ -193,12 +193,12 @@ def _tensor(values: Sequence[Any], iterations: Any, dtype: str) -> Any:
 
 
 class Over(NamedTuple):
-    """Functions of values of a variable's shape, which may be one of several end to end.
+    """Functions of values of a variable's shape, or of several variables end to end.
 
     Attributes:
         norm: The Euclidean norm of each variable, to broadcast against the values.
-        sum: The sum over each.
-        mean: The mean of each.
+        sum: The sum over each variable.
+        mean: The mean of each variable.
     """
 
     norm: Callable[[Any], Any]
@@ -255,7 +255,7 @@ class Scalars:
         self.norm, self.sum, self.mean = over
 
     def below(self, prefix: str) -> Scalars:
-        """Return the same for a rule inside, of whose names `prefix` has to be taken away."""
+        """Return the scalars of a rule inside, whose names have `prefix` here."""
         names = [name for name in self._names if name.startswith(prefix)]
         own = {name.removeprefix(prefix): getattr(self, name) for name in names}
         return Scalars({"step": self.step, **own}, {}, self.rows, self._over, self.touched)

@@ -1,4 +1,4 @@
-"""Facts of optimizers and training steps, for reports."""
+"""Collect facts about optimizers and training steps, for reports."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine import gradients as engine_gradients
+from keras_tfopt.engine.access import dtype_of
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import describe as describe_variable
 from keras_tfopt.engine.building import path_of, prepare
@@ -35,12 +36,12 @@ def innermost(optimizer: Any) -> Any:
 
 
 class Lookups:
-    """Lookups of the embedding layers of a model while they are watched.
+    """Record the lookups of a model's embedding layers.
 
     Attributes:
-        ids: For each table, by its identity, the `(layer, ids)` that were known as numbers.
-        nested: Tables with a lookup inside of a loop or a rematerialized part.
-        layer_of: For each table, by its identity, the layer that has looked up in it.
+        ids: For each table, by identity, the `(layer, ids)` whose ids were known as numbers.
+        nested: Tables with a lookup inside a loop or a rematerialized part.
+        layer_of: For each table, by identity, the layer that looked up rows in it.
     """
 
     def __init__(self, model: keras.Model):
@@ -51,7 +52,7 @@ class Lookups:
         self._place: Any = None
 
     def begin(self) -> None:
-        """Note that the calls from here on are outside of all loops."""
+        """Note that the code here is outside of all loops."""
         self._place = backend.place()
 
     @contextlib.contextmanager
@@ -95,7 +96,7 @@ def gradients(model: keras.Model, optimizer: Any, batch: tuple, looked_up: Looku
         loss = model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight)
         return optimizer.scale_loss(loss)
 
-    ids, looked_up.ids = looked_up.ids, {}  # they are known already
+    ids, looked_up.ids = looked_up.ids, {}  # keep the ids that are known already
     with looked_up.watched():
         found = backend.gradients(loss, model.trainable_variables, eagerly=model.run_eagerly)
     looked_up.ids = ids
@@ -132,7 +133,7 @@ def describe(
     optimizer: Any, variables: Sequence[Any], grads: Sequence[Any], looked_up: Lookups
 ) -> list[dict[str, Any]]:
     """Return the facts of each variable and its gradient before a step."""
-    # What Keras divides has no note of rows any more, except on PyTorch.
+    # Keras divides gradients, which then do not know their rows any more, except on PyTorch.
     divided = type(optimizer) is keras.optimizers.LossScaleOptimizer
     loses_rows = divided and keras.backend.backend() != "torch"
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -159,7 +160,7 @@ def describe(
         facts.append(
             {
                 "variable": path_of(variable),
-                "dtype": keras.backend.standardize_dtype(variable.dtype),
+                "dtype": dtype_of(variable),
                 "shape": shape,
                 "gradient": "none" if gradient is None else form,
                 "why_dense": why,
@@ -178,12 +179,12 @@ def describe(
 
 @dataclasses.dataclass(frozen=True)
 class GroupTable:
-    """What the groups of an optimizer say of each variable of a model; prints as a table.
+    """The settings of each variable of a model in an optimizer's groups; prints as a table.
 
     Attributes:
         rows: A dictionary for each trainable variable, with the keys `variable` (path), `groups`
-            (the patterns and functions that chose it), `settings` (by name, of those that several
-            groups have the last) and `state_bytes`.
+            (the patterns and functions that chose it), `settings` (by name; if several groups have
+            one, that of the last) and `state_bytes`.
     """
 
     rows: list[dict[str, Any]]
@@ -197,7 +198,7 @@ class Describing:
     """An optimizer that shows its groups."""
 
     def describe_groups(self, model: keras.Model) -> GroupTable:
-        """Print and return what the groups come to for each trainable variable of a model.
+        """Print and return the resulting settings of each trainable variable of a model.
 
         The optimizer is built for these variables, unless it is built already.
 
@@ -225,20 +226,20 @@ def _row_of(optimizer: Any, variable: Any) -> dict[str, Any]:
 
 
 def settings_of(optimizer: Any, variable: Any) -> Settings:
-    """Return what groups say of a variable, of the optimizer that moves it."""
+    """Return the settings of a variable in the groups of the optimizer that moves it."""
     inner = list(_chain(optimizer, variable))[-1]
     return inner.entry_of(variable).settings if isinstance(inner, Engine) else NO_SETTINGS
 
 
 def as_text(row: dict[str, Any]) -> dict[str, str]:
-    """Return the entries of a row of `describe_groups` as texts."""
+    """Return a row of `describe_groups` with texts as values."""
     groups, settings = _groups_text(row["groups"]), _settings_text(row["settings"])
     texts = {"groups": groups or "-", "settings": settings or "-"}
     return {**row, **texts, "state_bytes": f"{row['state_bytes']:,}"}
 
 
 def _groups_text(groups: Sequence[str]) -> str:
-    """Return the names of groups; the patterns of whole levels of a model are cut off."""
+    """Return the names of groups, shortened if they are long, such as those of whole levels."""
     return ", ".join(name if len(name) <= 36 else f"{name[:33]}..." for name in groups)
 
 
@@ -265,12 +266,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def take_step(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Let an optimizer make one step."""
+    """Make one step of an optimizer."""
     by_keras = type(optimizer) is keras.optimizers.LossScaleOptimizer
     if not by_keras or keras.backend.backend() != "jax":
         optimizer.apply(grads, variables)
         return
-    # There, Keras's `apply` assigns what only a traced branch knows.
+    # On JAX, the `apply` of Keras's class assigns values that exist only in a traced branch.
     targets = [*variables, *optimizer.variables]
     values, state = ([v.value for v in group] for group in (variables, optimizer.variables))
     new_values, new_state = optimizer.stateless_apply(state, grads, values)
@@ -296,7 +297,7 @@ def _chain(optimizer: Any, variable: Any) -> Iterator[Any]:
 
 
 def _decays(optimizer: Any, variable: Any, like: Like, by_rows: bool) -> bool:
-    """Return whether this optimizer, not one inside of it, shrinks a variable in its next step."""
+    """Return whether this optimizer itself shrinks a variable in its next step."""
     if isinstance(optimizer, WrappingEngine):
         return optimizer.decays(like, by_rows)
     if isinstance(optimizer, Engine) and not optimizer._own_weight_decay:
@@ -316,7 +317,7 @@ def _decays(optimizer: Any, variable: Any, like: Like, by_rows: bool) -> bool:
 
 
 def _rules(optimizers: Sequence[Any], like: Like) -> list[str]:
-    """Return the arguments that chose a variable, and by what."""
+    """Return the arguments that chose a variable, each with the pattern or function."""
     rules = [
         f"{name} {shown(part)}"
         for optimizer in optimizers
@@ -338,5 +339,4 @@ def _dense(gradient: Any, rows: Any) -> np.ndarray:
 
 
 def _bytes(state: Any) -> int:
-    dtype = keras.backend.standardize_dtype(state.dtype)
-    return math.prod(state.shape) * np.dtype(dtype).itemsize
+    return math.prod(state.shape) * np.dtype(dtype_of(state)).itemsize

@@ -1,4 +1,4 @@
-"""Where the state of an optimizer is, as a table."""
+"""Show where the state of an optimizer is, as a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tfopt.engine.access import dtype_of
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import path_of, prepare
@@ -21,7 +22,7 @@ from keras_tfopt.engine.selection import check_built
 
 @dataclasses.dataclass(frozen=True)
 class StateTable:
-    """Where the state of an optimizer is; prints as a table.
+    """The pieces of an optimizer's state, with their places and sizes; prints as a table.
 
     Attributes:
         rows: A dictionary for each piece of state. Its keys are `variable` (path, or None),
@@ -50,10 +51,10 @@ class StateTable:
 
 
 def describe_state(optimizer: Any, model: keras.Model) -> StateTable:
-    """Print and return where the state of an optimizer is, and how large.
+    """Print and return where the state of an optimizer is, and its size.
 
     Args:
-        optimizer: An optimizer of this package, which is built for the model unless it is already.
+        optimizer: An optimizer of this package. It is built for the model if it is not built.
         model: A `keras.Model` or layer that is built.
     """
     if not isinstance(optimizer, Optimizer):
@@ -72,18 +73,17 @@ def _rows_of(optimizer: Any) -> Iterator[dict[str, Any]]:
         for state in optimizer.variables:
             yield _row(None, state.name, state)
         return
-    own, roles = optimizer._variables, optimizer._roles()
     owner = {
         id(state): path_of(entry.variable)
         for entry in optimizer._state.entries
         for state in entry.state()
     }
-    for state, role in zip(own, roles, strict=True):
+    for state, role in zip(optimizer._variables, optimizer._roles(), strict=True):
         yield _row(owner.get(id(state)), role, state)
 
 
 def _row(path: str | None, name: str, state: Any) -> dict[str, Any]:
-    dtype = keras.backend.standardize_dtype(state.dtype)
+    dtype = dtype_of(state)
     shape = whole_shape(state)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     split, part = backend.part_of(state)
