@@ -58,7 +58,7 @@ def slots_of(optimizer: Any, variable: Any) -> dict[str, Any]:
 
 
 def functions_in(optimizer: Any) -> list[str]:
-    """Return the arguments of an optimizer and those inside that are functions without arguments."""
+    """Name the arguments of an optimizer and those inside that are functions without arguments."""
     return [
         f"`{name}` of {type(part).__name__}"
         for part in parts(optimizer)

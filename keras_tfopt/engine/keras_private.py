@@ -1,8 +1,8 @@
-"""Every name that Keras keeps private and that this package uses, each with the reason.
+"""All private names of Keras that this package uses, each with the reason.
 
-All of them were seen with Keras 3.12 to 3.15.1. No other file imports from `keras.src`. Private
-attributes stand in `ATTRIBUTES`. `tests/test_architecture.py` finds those that do not, and
-`tests/test_keras_private.py` fails where a name is gone.
+They exist in Keras 3.12 to 3.15.1. No other file imports from `keras.src`. `ATTRIBUTES` lists
+private attributes. `tests/test_architecture.py` finds attributes that are not listed, and
+`tests/test_keras_private.py` fails if a name no longer exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ATTRIBUTES = {
     "_iterations": "the public `iterations` counts whole steps, this one micro-steps",
     "_learning_rate": "the public `learning_rate` is a schedule's value, not the schedule",
     "_model_variables_moving_average": "averages go along when an optimizer is converted",
-    "_overwrite_variable_with_gradient": "variables of float8 scales take the gradient as it is",
+    "_overwrite_variable_with_gradient": "variables of float8 scales are set to their gradient",
     "_overwrite_variables_directly_with_gradients": "assigns these",
     "_trainable_variables": "the variables that an optimizer was built for have no public name",
     "_trainable_variables_indices": "an optimizer that is extended must know the new variables",
@@ -43,7 +43,7 @@ ATTRIBUTES = {
     "_var_to_optimizer_idx": "which optimizer of a MultiOptimizer a variable belongs to",
     "_variables": "the state without that of an optimizer inside",
     # Variables
-    "_autocast": "mixed precision would cast a whole table for the sake of some rows",
+    "_autocast": "mixed precision would cast a whole table for a few rows",
     "_deferred_initialize": "gives a variable its first value before its scope ends",
     "_direct_assign": "assigns within a scope that keeps assignments apart",
     "_dtype": "the data type of a variable, whatever mixed precision makes of it",
@@ -64,21 +64,21 @@ def is_before(major: int, minor: int) -> bool:
 
 
 def is_multi_optimizer(optimizer: Any) -> bool:
-    """Return whether this is Keras's optimizer of several, which there is since Keras 3.15."""
+    """Return whether this is a `keras.optimizers.MultiOptimizer`, which Keras has since 3.15."""
     cls = getattr(keras.optimizers, "MultiOptimizer", None)
     return cls is not None and isinstance(optimizer, cls)
 
 
 # ---- What an optimizer finds among its attributes ------------------------------------------------
 
-# Lists of variables that belong to a model must not become part of an optimizer's state. A public
-# way would be not to keep them as attributes.
+# Lists of a model's variables must not become part of an optimizer's state. The public way is not
+# to keep them as attributes.
 untracked = tracking.no_automatic_dependency_tracking
 
 
 @contextlib.contextmanager
 def tracked() -> Iterator[None]:
-    """Let variables that an optimizer keeps as attributes be among its own in this context.
+    """Let Keras track variables that an optimizer keeps as attributes, in this context.
 
     Keras's Nadam needs that when it is built, and a `build` around it may have turned it off.
     """
@@ -94,13 +94,13 @@ def tracked() -> Iterator[None]:
 
 
 def set_stateless_scope(scope: Any) -> None:
-    """Make a `keras.StatelessScope` the current one, or None. Keras's own end of one assigns."""
+    """Make a `keras.StatelessScope`, or None, the current one. Leaving a scope would assign."""
     global_state.set_global_attribute("stateless_scope", scope)
 
 
 @contextlib.contextmanager
 def outside_of_scopes() -> Iterator[None]:
-    """Let variables be as they are where there is no `keras.StatelessScope`."""
+    """Leave all `keras.StatelessScope`s in this context."""
     scope = get_stateless_scope()
     set_stateless_scope(None)
     try:
@@ -110,12 +110,12 @@ def outside_of_scopes() -> Iterator[None]:
 
 
 def uninitialized_variables() -> list[Any]:
-    """Return the variables that were created in the current scope, and have no value yet."""
+    """Return the variables created in the current scope that have no value yet."""
     return list(global_state.get_global_attribute("uninitialized_variables") or [])
 
 
 def forget_uninitialized(variable: Any) -> None:
-    """Keep Keras from giving this variable its first value at the end of the scope."""
+    """Keep Keras from initializing this variable at the end of the scope."""
     rest = [other for other in uninitialized_variables() if other is not variable]
     global_state.set_global_attribute("uninitialized_variables", rest)
 
@@ -124,12 +124,12 @@ def forget_uninitialized(variable: Any) -> None:
 
 
 def layers_in(model: Any, include_self: bool = True) -> list[Any]:
-    """Return all layers of a model, those inside of others, too."""
+    """Return all layers of a model, including those inside other layers."""
     return list(model._flatten_layers(include_self=include_self))
 
 
 def layers_below(layer: Any) -> list[Any]:
-    """Return the layers of a model or layer, without those inside of them."""
+    """Return the layers directly inside a model or layer."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
@@ -149,12 +149,12 @@ def exempt_from_rematerialization(layer: Any) -> None:
 
 
 def set_initial_epoch(model: Any, epoch: int | None) -> None:
-    """Forget where a run is to go on, or say so."""
+    """Set the epoch at which a run continues; None forgets it."""
     model._initial_epoch = epoch
 
 
 def initial_epoch(model: Any) -> int | None:
-    """Return where `keras.callbacks.BackupAndRestore` tells a run to go on; None if it does not."""
+    """Return the epoch at which `keras.callbacks.BackupAndRestore` continues a run, or None."""
     return model._initial_epoch
 
 
@@ -162,16 +162,16 @@ def initial_epoch(model: Any) -> int | None:
 
 
 def torch_device() -> str:
-    """Return the device on which Keras creates tensors of PyTorch; "meta" where it tries shapes."""
+    """Return the device on which Keras creates PyTorch tensors; "meta" while it infers shapes."""
     from keras.src.backend.torch.core import get_device
 
     return get_device()
 
 
 def set_torch_device_attribute() -> None:
-    """Set the device that Keras looks up to None where it was never set, which means the same.
+    """Set the device that Keras looks up to None if it was never set, which means the same.
 
-    Each thread has its own. Dynamo of PyTorch 2.8 fails where it has to guard that an attribute is
+    Each thread has its own. Dynamo of PyTorch 2.8 fails if it has to guard that an attribute is
     missing.
     """
     if not hasattr(global_state.GLOBAL_STATE_TRACKER, "torch_device"):
@@ -179,7 +179,7 @@ def set_torch_device_attribute() -> None:
 
 
 def symbolic_tensor_test() -> Any:
-    """Return the function by which operations of Keras ask for symbolic tensors."""
+    """Return the function by which operations of Keras check for symbolic tensors."""
     from keras.src.backend.common.keras_tensor import any_symbolic_tensors
 
     return any_symbolic_tensors

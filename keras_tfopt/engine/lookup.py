@@ -1,4 +1,4 @@
-"""Looking rows up in a table, with row gradients for the optimizers that take them."""
+"""Look up rows in a table, with row gradients for optimizers that take them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from keras_tfopt.engine.rows import deliver_rows, divide_rows, shards_of
 def look_up(table: keras.Variable, ids: Any) -> Any:
     """Return `table[ids]`, in the dtype of the table. Ids from -rows to -1 count from the end.
 
-    Its gradient is a dense tensor. An optimizer of this package knows of it which rows were looked
-    up, each with its gradient.
+    Its gradient is a dense tensor. An optimizer of this package gets the rows that were looked up
+    with it, each with its gradient.
 
     Raises:
-        ValueError: for an id out of range, where it is known: not inside of compiled code.
+        ValueError: for an id out of range, except inside compiled code, where ids are not known.
     """
     if keras.backend.standardize_dtype(ids.dtype) not in ("int32", "int64"):
         ids = ops.cast(ids, "int32")
@@ -39,14 +39,14 @@ is_dense = backend.is_dense
 
 
 def share_rows(layer: keras.layers.Embedding) -> None:
-    """Let gradients of the layer's table be the rows looked up; read it in its own dtype."""
+    """Make gradients of the layer's table the rows looked up, and read it in its own dtype."""
     table = table_of(layer)
     read_uncast(table)  # under mixed precision, Keras would cast all of it
     deliver_rows(table)
 
 
 def divided_table(layer: keras.layers.Embedding, shards: Any) -> keras.Variable:
-    """Return a new table of an embedding layer, of which a device or a worker has some rows."""
+    """Create the table of an embedding layer, divided by rows over devices or workers."""
     shape = (shards.here, layer.output_dim)
     with keras.name_scope(layer.name, caller=layer):
         table = keras.Variable(
@@ -63,7 +63,7 @@ def divided_table(layer: keras.layers.Embedding, shards: Any) -> keras.Variable:
 
 
 def forget_compiled(model: keras.Model) -> None:
-    """Let a model compile its functions again."""
+    """Drop the compiled functions of a model, so that it compiles them again."""
     for part in layers_in(model):
         if isinstance(part, keras.Model):
             part.train_function = part.test_function = part.predict_function = None

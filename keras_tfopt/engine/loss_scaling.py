@@ -1,4 +1,4 @@
-"""A dynamic loss scale for gradients of any kind, spread over devices or not."""
+"""Scale the loss dynamically, for gradients of any kind, on one or several devices."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from keras_tfopt.engine.wrapping import WrappingEngine
 class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer):
     """Divide gradients by the loss scale, and step if all of them are finite.
 
-    It derives from Keras's class so that `compile` does not scale again. It has the arguments of
-    that class, and a step of its own.
+    It derives from Keras's class so that `compile` does not add scaling again. It has the arguments
+    of that class and its own step.
     """
 
     _own = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
@@ -56,7 +56,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Return the optimizer that `get_config` described."""
-        # Earlier versions of Keras wrote options that have no effect here.
+        # Older versions of Keras wrote options that have no effect here.
         known = {**DEFAULTS, "dynamic": True}
         config = {n: v for n, v in portable(config).items() if n not in known or v != known[n]}
         return super().from_config(config, custom_objects)
@@ -72,7 +72,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
             scalar = functools.partial(self.add_variable, (), aggregation="none")
             self.step_counter = scalar("zeros", "int32", name="step_counter")
             self.dynamic_scale = scalar(constant(self.initial_scale), name="dynamic_scale")
-            # Not by the `build` of Keras's class, in which Nadam loses a part of its state.
+            # Not by the `build` of Keras's class, in which Nadam loses part of its state.
             if not self.inner_optimizer.built:
                 with tracked():
                     self.inner_optimizer.build(variables)
@@ -97,7 +97,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     @backend.outside_compiler
     @backend.without_gradients
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Update the variables by gradients of the scaled loss, unless one is not finite."""
+        """Update the variables by gradients of the scaled loss if all of them are finite."""
         grads, variables = pair(self, grads, trainable_variables)
         if not grads:
             return
@@ -107,7 +107,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
                 gradients.check(g, v, self._likes[self._get_variable_index(v)])
                 for g, v in zip(grads, variables, strict=True)
             ]
-            # Before the check, so that all replicas come to the same result.
+            # Sum before the check, so that all replicas get the same result.
             grads = backend.reduce_replicas(grads)
             finite = gradients.all_finite(grads)
             for part in parts(self.inner_optimizer):
@@ -135,7 +135,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> tuple[Any, Any]:
         """Return what `apply` would assign, from given values; for JAX."""
-        # Not Keras's own, which decides by itself and would never come to `apply`.
+        # Not the method of Keras's class, which never calls `apply`.
         return keras.optimizers.Optimizer.stateless_apply(
             self, optimizer_variables, grads, trainable_variables
         )

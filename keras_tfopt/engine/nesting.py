@@ -1,4 +1,4 @@
-"""Optimizers inside of others: which go together, and what is passed on to the inner one."""
+"""Nest optimizers: check which ones fit together, and pass options on to the inner one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from keras_tfopt.engine.suggestions import check_arguments
 
 
 def _of_inner(name: str) -> property:
-    """Return a property of the inner optimizer; Keras's constructor sets it before there is one."""
+    """Return a property that reads and sets an attribute of the inner optimizer.
+
+    Keras's constructor sets it before there is an inner optimizer, which has no effect.
+    """
 
     def get(wrapper: Any) -> Any:
         return getattr(vars(wrapper).get("inner_optimizer"), name, None)
@@ -32,7 +35,7 @@ def _of_inner(name: str) -> property:
 
 
 class PassingOn(Around):
-    """Passes on to `inner_optimizer` what belongs to it."""
+    """Pass attributes and calls on to `inner_optimizer`."""
 
     inner_optimizer: Any
 
@@ -51,7 +54,7 @@ class PassingOn(Around):
         self.inner_optimizer.learning_rate = value
 
     def scale_loss(self, loss: Any) -> Any:
-        """Scale as the inner optimizer does, which also scales back."""
+        """Scale the loss as the inner optimizer does, which also scales gradients back."""
         return self.inner_optimizer.scale_loss(loss)
 
     loss_scale_factor = _of_inner("loss_scale_factor")
@@ -71,7 +74,7 @@ class PassingOn(Around):
         return found.pop()
 
     def settings_of(self, like: Like) -> Settings:
-        """Return what the groups of the optimizer inside say of a variable."""
+        """Return the settings of a variable in the groups of the optimizer inside."""
         of_inner = getattr(innermost(self), "settings_of", None)
         return NO_SETTINGS if of_inner is None else of_inner(like)
 
@@ -87,14 +90,14 @@ class PassingOn(Around):
 
 
 def innermost(optimizer: Any) -> Any:
-    """Return the optimizer inside of all wrappers."""
+    """Return the optimizer inside all wrappers."""
     while isinstance(optimizer, Optimizer) and hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def check_one(inner: Any, owner: str) -> None:
-    """Raise an error where a wrapper has several optimizers inside."""
+    """Raise an error if a wrapper has several optimizers inside."""
     if is_multi_optimizer(innermost(inner)):
         raise ValueError(
             f"{owner} needs one optimizer for all variables: put the MultiOptimizer outside, and "
@@ -103,7 +106,7 @@ def check_one(inner: Any, owner: str) -> None:
 
 
 def check_accumulation(wrapper: Any) -> None:
-    """Raise an error where a wrapper could not tell micro-steps from steps."""
+    """Raise an error if a wrapper could not distinguish micro-steps from steps."""
     inner = innermost(wrapper)
     if not is_multi_optimizer(inner):
         return
@@ -117,7 +120,7 @@ def check_accumulation(wrapper: Any) -> None:
 
 
 def check_alike(wrapper: Any) -> None:
-    """Raise an error where one worker would leave out a step that the others make."""
+    """Raise an error if a worker could leave out a step that the others make."""
     if "accept_step" not in wrapper.defines:
         return
     for part in averages.parts(wrapper.inner_optimizer):
@@ -130,7 +133,7 @@ def check_alike(wrapper: Any) -> None:
 
 
 def check_inner(inner: Any, owner: str) -> Any:
-    """Return the optimizer to go inside of another one, from itself, its name or configuration."""
+    """Return the optimizer to go inside another one, from itself, its name or configuration."""
     if not isinstance(inner, (str, dict, keras.optimizers.Optimizer)):
         is_class = isinstance(inner, type) and issubclass(inner, keras.optimizers.Optimizer)
         raise TypeError(
@@ -148,7 +151,7 @@ def check_inner(inner: Any, owner: str) -> Any:
 
 
 def check_not_outermost(inner: Any, owner: str) -> None:
-    """Raise an error for an optimizer inside of a wrapper that has to be around it."""
+    """Raise an error for an optimizer inside a wrapper if it has to be the outermost one."""
     if getattr(inner, "must_be_outermost", False):
         name = type(inner).__name__
         raise ValueError(
@@ -158,7 +161,7 @@ def check_not_outermost(inner: Any, owner: str) -> None:
 
 
 def check_around(cls: type, given: dict[str, Any], inner: Any) -> None:
-    """Raise an error for arguments that a wrapper does not have; they may belong inside."""
+    """Raise an error for arguments that a wrapper does not take, but perhaps the inner one does."""
     inside = set(given) & set(all_arguments(type(inner)))
     for name in inside - set(own_parameters(cls)):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What rules and wrappers share as optimizers of Keras: verbs, state, saving."""
+"""The common base of rules and wrappers as optimizers of Keras: verbs, state, saving."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     _state: State
 
     def _start(self) -> None:
-        """Set what must be there before the constructor of Keras assigns attributes."""
+        """Set attributes that must exist before Keras's constructor assigns others."""
         self._lock = False
         self._state = State()
         self._fast = Cache()
@@ -40,7 +40,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     # ---- What subclasses say --------------------------------------------------------------------
 
     def _create(self, variables: list[Any], likes: list[Like]) -> None:
-        """Create the state for these variables, which are the first."""
+        """Create the state for the first variables."""
         raise NotImplementedError
 
     def _entry(self, variable: Any, like: Like) -> Entry:
@@ -50,12 +50,12 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     def choices(self) -> dict[str, Any]:
         """Return the arguments that choose variables, by name.
 
-        `build` warns of a part of one that matches no variable.
+        `build` warns of patterns and functions that match no variable.
         """
         return {}
 
     def settle(self, likes: Sequence[Like]) -> None:
-        """Look up the paths of `choices` among those of the model."""
+        """Replace paths in `choices` by the paths that the variables have in this model."""
 
     def check(self, likes: Sequence[Like]) -> None:
         """Raise an error if the arguments do not fit the variables of the model."""
@@ -69,7 +69,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         likes = [describe(variable, type(self).__name__) for variable in variables]
         if self.built:
             return
-        if not self.has_state:  # else saved state was refused in an earlier call
+        if not self.has_state:  # it has state if an earlier call refused saved state
             self._make_state(variables, likes)
             self.has_state = True
         self._restore_waiting()
@@ -91,9 +91,9 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
 
     @untracked
     def extend(self, variables: Sequence[Any]) -> None:
-        """Create the state for further variables, which the optimizer knows from then on.
+        """Create the state for further variables.
 
-        An optimizer inside must know them already, and they come in its order.
+        An optimizer inside must have been extended before, and the variables are in its order.
         """
         likes = [describe(variable, type(self).__name__) for variable in variables]
         self.check([*(entry.like for entry in self._state.entries), *likes])
@@ -111,17 +111,17 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         return entries
 
     def entry_of(self, variable: Any) -> Entry:
-        """Return what is kept for a variable that the optimizer was built for."""
+        """Return the entry of a variable that the optimizer was built for."""
         return self._state.entries[self._get_variable_index(variable)]
 
     def slot(self, variable: Any, name: str) -> keras.Variable:
         """Return the state called `name` that belongs to `variable`.
 
-        Where state belongs to all variables together, `variable` is None. A slot that is kept as
-        int8 comes as a `DecodedSlot`, which reads and takes numbers as a variable does.
+        For state that belongs to all variables together, `variable` is None. A slot that is kept as
+        int8 is returned as a `DecodedSlot`, which reads and takes numbers like a variable.
 
         Raises:
-            KeyError: if there is no such state; the message names what there is.
+            KeyError: if there is no such state; the message lists what there is.
             ValueError: if the optimizer is not built, or not for this variable.
         """
         if not self.built:
@@ -145,7 +145,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         )
 
     def read_state(self, state: Any) -> Any:
-        """Return the value of a piece of state, also where another worker keeps it."""
+        """Return the value of a piece of state, even if another worker keeps it."""
         return backend.read(state) if self.shards is None else self.shards.read(state)
 
     def entries_here(self) -> list[Entry]:
@@ -169,7 +169,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     def averaged(
         self, model: keras.Model, of: Any = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which the model has averages for weights.
+        """Return a context in which the model has averages instead of weights.
 
         See `keras_tfopt.averaged`.
         """
@@ -178,19 +178,19 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     # ---- Averages -------------------------------------------------------------------------------
 
     def average(self, x: Any, s: Any) -> Any:
-        """Return what `keras_tfopt.averaged` puts instead of a variable, to evaluate.
+        """Return the value that `keras_tfopt.averaged` puts into the model for a variable.
 
-        Called with the variable and its slots. Rules and wrappers that do not define it keep no
-        averages of their own. With `use_ema`, it is that average which is put in.
+        It is called with the variable and its slots. Rules and wrappers that do not define it keep
+        no averages of their own. With `use_ema`, the average of that option is used instead.
         """
         return x
 
     def keeps_averages(self) -> bool:
-        """Return whether it, not an optimizer inside, keeps averages of the variables."""
+        """Return whether this optimizer, not one inside, keeps averages of the variables."""
         return type(self).average is not Optimizer.average
 
     def averages_now(self, current: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
-        """Return `(variable, average)` for each variable, given how to read variables."""
+        """Return `(variable, average)` for each variable; `current` reads a variable."""
         found: list[tuple[Any, Any]] = []
         for entry in self._state.entries:
             overwritten = self._overwrite_variable_with_gradient(entry.variable)

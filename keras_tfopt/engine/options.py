@@ -1,4 +1,4 @@
-"""Checks of the options that every optimizer takes."""
+"""Check the options that every optimizer takes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ DEFAULTS = {
     "groups": None,
     "slot_dtype": "float32",
 }
-# Options that a wrapper has none of: they are read from the optimizer inside.
+# Options that a wrapper does not have: they are read from the optimizer inside.
 CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm", "clip_unitwise")
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
+_CHANGING = (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)
+
+
 def is_number(value: Any) -> bool:
-    """Return whether this is a number, not a truth value."""
+    """Return whether this is a number, and not True or False."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -51,8 +54,8 @@ def check_finite(text: str, value: Any, *, positive: bool) -> float:
     return float(value)
 
 
-# Asked for numbers out of range before they are refused: takes the argument's name, the number
-# and the error's message, and says whether the number is taken all the same.
+# Function that is asked before a number out of range is refused. It gets the argument's name, the
+# number and the error's message, and returns whether to accept the number.
 _tolerance: contextvars.ContextVar[Callable[[str, float, str], bool] | None]
 _tolerance = contextvars.ContextVar("tolerance", default=None)
 
@@ -60,7 +63,7 @@ _tolerance = contextvars.ContextVar("tolerance", default=None)
 def tolerating(
     takes: Callable[[str, float, str], bool],
 ) -> contextlib.AbstractContextManager[None]:
-    """Take numbers out of range in this context if `takes(name, number, message)`."""
+    """Accept numbers out of range in this context if `takes(name, number, message)`."""
     return switched(_tolerance, takes)
 
 
@@ -72,16 +75,13 @@ def out_of_range(name: str, value: float, message: str) -> None:
 
 
 def changes(value: Any) -> bool:
-    """Return whether a hyperparameter gives a number at each step, and is none itself."""
-    if isinstance(value, (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)):
-        return True
-    return callable(value) and takes(value)
+    """Return whether a hyperparameter is not a number, but gives one at each step."""
+    return isinstance(value, _CHANGING) or (callable(value) and takes(value))
 
 
 def is_function_of_step(value: Any) -> bool:
     """Return whether a hyperparameter is a function of the number of steps."""
-    schedule = keras.optimizers.schedules.LearningRateSchedule
-    if not callable(value) or isinstance(value, (schedule, keras.Variable)):
+    if not callable(value) or isinstance(value, _CHANGING):
         return False
     return takes(value, 1) and not takes(value)
 
@@ -96,7 +96,7 @@ def takes(function: Callable, *arguments: Any) -> bool:
 
 
 def current(value: Any, iterations: Any) -> Any:
-    """Return the number that a hyperparameter which `changes` gives at a step."""
+    """Return the number at a step of a hyperparameter that `changes`."""
     if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
         return value(iterations)
     if isinstance(value, keras.Variable):
@@ -105,12 +105,11 @@ def current(value: Any, iterations: Any) -> Any:
 
 
 def check_savable(argument: str, value: Any) -> None:
-    """Refuse functions that Keras could not find again by their names."""
+    """Raise an error for functions that Keras could not find again by their names."""
     if isinstance(value, (list, tuple)):
         for item in value:
             check_savable(argument, item)
-    schedule = keras.optimizers.schedules.LearningRateSchedule
-    if not callable(value) or isinstance(value, (schedule, keras.Variable)):
+    if not callable(value) or isinstance(value, _CHANGING):
         return
     name = getattr(value, "__name__", None)
     if name is None or keras.saving.get_registered_name(value) == name:
@@ -138,7 +137,7 @@ class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
         self.function = function
 
     def __call__(self, step: Any) -> Any:
-        """Return what the function gives at this step."""
+        """Return the value of the function at this step."""
         try:
             return self.function(ops.cast(step, keras.backend.floatx()))
         except Exception as error:
@@ -150,7 +149,7 @@ class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
             ) from error
 
     def get_config(self) -> dict[str, Any]:
-        """Return the name under which the function is registered, which it has to be."""
+        """Return the name under which the function is registered, or raise an error."""
         check_savable("learning_rate", self.function)
         return {"function": keras.saving.get_registered_name(self.function)}
 
@@ -164,7 +163,7 @@ class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def as_schedule(value: Any) -> Any:
-    """Return a function of the step as a schedule, and anything else as it is."""
+    """Return a function of the step as a schedule, and anything else unchanged."""
     return FunctionOfStep(value) if is_function_of_step(value) else value
 
 
@@ -186,7 +185,7 @@ def check_learning_rate(value: Any) -> Any:
 
 
 def check_base(cls: type, base: dict[str, Any]) -> None:
-    """Raise an error for options of the base that are wrong; Keras looks at few of them."""
+    """Raise an error for wrong options of the base; Keras checks few of them."""
     check_arguments(cls.__name__, base, all_arguments(cls))
     for name in ("weight_decay", *CLIPPING, "loss_scale_factor"):
         positive = name != "weight_decay"
@@ -205,23 +204,23 @@ def check_base(cls: type, base: dict[str, Any]) -> None:
 
 
 def check_switches(**values: Any) -> None:
-    """Raise an error for options that must be true or false, and are not."""
+    """Raise an error for options that are neither True nor False."""
     for name, value in values.items():
         if not isinstance(value, bool):
             raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
 
 
 def named_parameters(constructor: Callable) -> list[str]:
-    """Return names of a constructor's parameters, without `self` and `**kwargs`."""
+    """Return the names of a constructor's parameters, without `self` and `**kwargs`."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = list(inspect.signature(constructor).parameters.values())[1:]
     return [p.name for p in parameters if p.kind in kinds]
 
 
 def own_parameters(cls: type) -> list[str]:
-    """Return names of the constructor's arguments that are the rule's own.
+    """Return the names of the constructor's arguments that are the rule's own.
 
-    Arguments that it passes on by `**kwargs` to a base class are among them.
+    They include arguments that it passes on by `**kwargs` to a base class.
     """
     names: dict[str, None] = {}
     for base in cls.__mro__:
@@ -242,7 +241,7 @@ def own_parameters(cls: type) -> list[str]:
 
 
 def all_arguments(cls: Any) -> list[str]:
-    """Return names of all arguments of a constructor: its own, then options of the base."""
+    """Return the names of all arguments of a constructor: its own, then options of the base."""
     options = ("name", *DEFAULTS) if getattr(cls, "takes_options", False) else ()
     return list(dict.fromkeys([*own_parameters(cls), *options]))
 
@@ -251,7 +250,7 @@ _again = contextvars.ContextVar("computing_again", default=False)
 
 
 def computing_again() -> contextlib.AbstractContextManager[None]:
-    """Let tensors pass checks of numbers in this context: the numbers were checked before."""
+    """Skip checks of numbers in this context: tensors stand for numbers that were checked."""
     return switched(_again, True)
 
 

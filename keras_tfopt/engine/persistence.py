@@ -1,4 +1,4 @@
-"""Saved state: checked whole before anything is changed."""
+"""Save, load and set the state of an optimizer: check all of it before anything is changed."""
 
 from __future__ import annotations
 
@@ -17,56 +17,55 @@ from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
 
 LAYOUT = "layout"
-# State that is there before the optimizer is built, beside hyperparameters that are variables; all
-# that an optimizer without variables has.
+# State that exists before the optimizer is built. So do hyperparameters that are variables.
 EARLY = ("iteration", "learning_rate")
-# State that options and kinds of variables add to the slots.
 RANKS = (1, 2, 4)  # of vectors, matrices and kernels of convolutions, which may differ in slots
+# State that options and kinds of variables add to the slots.
 OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator", "touched_rows")
 
 
 class Persistent:
-    """The state of an optimizer saved, loaded and set, by position.
+    """An optimizer whose state is saved, loaded and set by position.
 
-    Variables are told apart by position, shape and role, never by path: names that Keras makes up
-    differ between two models of the same architecture. An optimizer inside is saved by itself:
+    Variables are identified by position, shape and role, never by path: names that Keras makes up
+    differ between two models of the same architecture. An optimizer inside is saved by itself, as
     Keras finds it among the attributes.
     """
 
     built: bool
     name: Any
     has_state = False
-    """Whether there is the state of `build`, which may still refuse what was loaded before it."""
+    """Whether `build` has created the state; it may still refuse state that was loaded before."""
     _variables: list[Any]
     _trainable_variables: list[Any]
     shards: Any = None
-    """Which worker keeps the state of which variable, where workers share it out."""
+    """Which worker keeps the state of which variable, if workers divide the state."""
     _waiting: Saved | None = None
     """State that was loaded before the optimizer was built."""
 
     def _roles(self) -> list[str]:
-        """Return what each of the variables of this optimizer alone is, in order."""
+        """Return the role of each variable of this optimizer, without those of one inside."""
         raise NotImplementedError
 
     def _own_names(self, rank: int) -> tuple[str, ...]:
-        """Return the names of the state of this optimizer alone, before it is built.
+        """Return the names of this optimizer's state before it is built, without one inside.
 
         Args:
-            rank: How many dimensions variables have.
+            rank: The number of dimensions of the variables.
         """
         raise NotImplementedError
 
     def _recall(self, saved: Saved) -> tuple[str, ...]:
         """Prepare an optimizer that is not built for saved state.
 
-        Return the names of state that it will have besides that of `_own_names`.
+        Return the names of state that it will have besides those of `_own_names`.
         """
         return ()
 
     def save_own_variables(self, store: Any) -> None:
-        """Write the state, and what each position is; `keras.Model.save` calls it.
+        """Write the state and the role of each position; `keras.Model.save` calls it.
 
-        State that was loaded and still waits for the optimizer to be built is written as it came.
+        State that was loaded before the optimizer is built is written unchanged.
         """
         roles, arrays = self._roles(), [self._array(variable) for variable in self._variables]
         if self._waiting is not None:
@@ -88,7 +87,7 @@ class Persistent:
     def load_own_variables(self, store: Any) -> None:
         """Read the state, after checking that it is of this optimizer and of these shapes.
 
-        Before the optimizer is built, slots are kept aside, and checked and restored by `build`.
+        Before the optimizer is built, slots are kept, and `build` checks and restores them.
 
         Raises:
             ValueError: if the state is that of another optimizer or of another model. Nothing has
@@ -96,7 +95,7 @@ class Persistent:
         """
         keys = set(store.keys())
         if not keys:
-            # A file of weights alone. Keras asks all the same.
+            # It is a file of weights only, for which Keras calls this, too.
             if self.built:
                 warnings.warn(
                     f"There is no saved state for the optimizer {self.name!r}, which stays as it "
@@ -152,22 +151,22 @@ class Persistent:
             inner.set_weights(weights[own:])
 
     def _restore_waiting(self) -> None:
-        """Put state in place that was loaded before the optimizer was built."""
+        """Restore state that was loaded before the optimizer was built."""
         if self._waiting is not None:
             with backend.build_scope(self, self._trainable_variables):
                 self._restore(self._waiting, unless_changed=True)
             self._waiting = None
 
     def _restore(self, saved: Saved, unless_changed: bool = False) -> None:
-        """Put saved state in place, after checking that all of it fits.
+        """Restore saved state, after checking that all of it fits.
 
-        With `unless_changed`, what there is before the optimizer is built has been put in place
-        then and may have been assigned since.
+        With `unless_changed`, state that exists before the optimizer is built was restored before,
+        and is left alone if it was assigned since.
         """
         problem, variables, roles = _problem(self), self._variables, self._roles()
         saved = converted(self, saved, roles)
         if all(_is_early(role) for role in saved.roles):
-            # Of an optimizer that had made no step: what is there beyond that is at its start.
+            # The optimizer was saved before its first step: all other state is at its start.
             count = len(saved.roles)
             variables, roles = variables[:count], roles[:count]
         if len(saved.roles) != len(variables):
@@ -203,12 +202,12 @@ _WAY_OUT = (
 )
 
 
-# Kinds of NumPy's: booleans, integers, floating-point numbers, and among the rest bfloat16.
+# Kinds of NumPy dtypes: booleans, integers, floating-point numbers, and "V" for bfloat16.
 _NUMBERS = "biufV"
 
 
 def _roles_in(layout: Any, optimizer: Any) -> list[str]:
-    """Return the roles of the positions, as the entry has them."""
+    """Return the roles of the positions from the entry with the layout."""
     try:
         roles = json.loads(np.asarray(layout).astype("uint8").tobytes().decode())
     except (TypeError, ValueError):
@@ -231,7 +230,7 @@ def _is_early(role: str) -> bool:
 def _check_names(
     saved: Saved, by_rank: Sequence[Sequence[str]], more: Sequence[str], optimizer: Any
 ) -> None:
-    """Raise an error for other names of slots, which are known before the optimizer is built."""
+    """Raise an error if the names of saved slots are not those of the optimizer."""
     there = {_without_number(r) for r in without_scales(saved.roles) if not _is_early(r)}
     here = [{_without_number(name) for name in names} for names in by_rank]
     needed, known = set.intersection(*here), set.union(*here, OPTIONAL, more)
@@ -244,7 +243,7 @@ def _check_names(
 
 
 def _without_number(role: str) -> str:
-    """Return the common name of slots of which a variable has one for each dimension."""
+    """Return the common name of slots that exist for each dimension of a variable."""
     return re.sub(r"_\d+$", "", role)
 
 

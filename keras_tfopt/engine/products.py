@@ -1,4 +1,4 @@
-"""Products of hyperparameters over all steps, which TensorFlow 1 takes for `beta**step`."""
+"""Products of hyperparameters over all steps, which TensorFlow 1 uses for `beta**step`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ POWER = "_power"  # after the name of a hyperparameter: the role of its product 
 
 
 class Powers:
-    """Stands for the number of the step in `beta**step`: gives the running product of that beta.
+    """Stand for the number of the step in `beta**step`, which then is the product of that beta.
 
     Args:
-        known: The products, by the identity of the tensor that is raised to them.
+        known: The products, by the identity of the tensor that is raised to the power.
         step: The number of the step, for all other bases.
     """
 
@@ -35,7 +35,7 @@ class Powers:
 
 
 class Products:
-    """Keeps, for hyperparameters that change, the product of their values in all steps.
+    """Keep the products over all steps of hyperparameters that change.
 
     Args:
         names: The hyperparameters. Those that are numbers need no product.
@@ -49,7 +49,7 @@ class Products:
         self.variables: dict[str, Any] = {}
 
     def roles(self, optimizer: Any) -> tuple[str, ...]:
-        """Return what the products are called in saved state, before they are created."""
+        """Return the names of the products in saved state, before they are created."""
         return tuple(f"{n}{POWER}" for n in self._names if changes(getattr(optimizer, n)))
 
     def create(self, optimizer: Any, dtype: str) -> None:
@@ -61,10 +61,10 @@ class Products:
                 self.variables[name] = optimizer._state.other[role] = made
 
     def number_of(self, step: Any, values: dict[str, Any]) -> Any:
-        """Return what rules find as the number of a step, given the hyperparameters that change."""
+        """Return the number of a step for rules, given the hyperparameters that change."""
         names = [name for name in self.variables if name in values]
         for name in names:
-            # A power is known by its base, which must not be a variable: TensorFlow reads it anew.
+            # A power is found by its base, which must be a tensor: TensorFlow reads variables again.
             values[name] = values[name] + 0
         known = {id(values[n]): _product(self.variables[n], values[n]) for n in names}
         return Powers(known, step) if known else step
@@ -83,17 +83,17 @@ def _product(kept: Any, now: Any) -> Any:
 
 
 def keep_powers(optimizer: Any, names: Iterable[str]) -> None:
-    """Have an optimizer raise hyperparameters that change as TensorFlow 1 does.
+    """Make an optimizer compute `beta**step` as TensorFlow 1 does for hyperparameters that change.
 
-    To be called before it is built. Otherwise `beta**step` is of the value in that step alone.
+    Call it before the optimizer is built. Otherwise only the value of that step is raised.
     """
     optimizer.powers = Products(names)
 
 
 def recall(optimizer: Any, saved: Saved) -> None:
-    """Prepare an optimizer that a configuration has described for the state that was saved with it.
+    """Prepare an optimizer made from a configuration for the state that was saved with it.
 
-    A configuration has numbers for hyperparameters that are variables, and nothing of products.
+    The configuration has numbers for hyperparameters that are variables, and no products.
     """
     arrays = dict(zip(saved.roles, saved.arrays, strict=True))
     hyperparameters = optimizer.hyperparameters()
