@@ -64,7 +64,7 @@ class Products:
         """Return the number of a step for rules, given the hyperparameters that change."""
         names = [name for name in self.variables if name in values]
         for name in names:
-            # A power is found by its base, which must be a tensor: TensorFlow reads variables again.
+            # A power is found by its base, a tensor: TensorFlow would read a variable again.
             values[name] = values[name] + 0
         known = {id(values[n]): _product(self.variables[n], values[n]) for n in names}
         return Powers(known, step) if known else step

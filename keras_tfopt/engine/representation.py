@@ -1,4 +1,4 @@
-"""How optimizers show themselves: `repr`, and attributes of an optimizer inside another one."""
+"""`repr` of optimizers, and access to attributes of an optimizer inside another one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from keras_tfopt.engine.options import DEFAULTS, FunctionOfStep, all_arguments, 
 
 
 class Shown:
-    """Shows an optimizer as the call that makes it, with those options that are set."""
+    """Show an optimizer as the call that makes it, with the options that are set."""
 
     def __repr__(self) -> str:
         inner = vars(self).get("inner_optimizer")
         names = own_parameters(type(self))
-        if inner is not None and "inner_optimizer" not in names:  # made together with this one
+        if inner is not None and "inner_optimizer" not in names:  # this class makes the inner one
             names += own_parameters(type(inner))
         hidden = {"name", *getattr(self, "unsaved", ())}
         shown = []
@@ -31,9 +31,9 @@ class Shown:
 
 
 class Around(Shown):
-    """Give access to attributes of the optimizer inside, where there is none of that name."""
+    """Give access to attributes of the optimizer inside that this one does not have."""
 
-    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+    if not TYPE_CHECKING:  # a type checker would accept any name as an attribute
 
         def __getattr__(self, name: str) -> Any:  # only called where there is none
             inner = vars(self).get("inner_optimizer")
@@ -47,13 +47,13 @@ class Around(Shown):
             )
 
     def leave_to_inner(self, *options: str) -> None:
-        """Delete options that Keras's constructor has set, so that they are read from inside."""
+        """Delete options that Keras's constructor has set, so that those inside are read."""
         for name in set(options).intersection(vars(self)):
             delattr(self, name)
 
 
 def argument_of(optimizer: Any, name: str) -> Any:
-    """Return an argument as it is now; of a learning rate the schedule, not its value."""
+    """Return the current value of an argument; for a learning rate the schedule, not its value."""
     while name == "learning_rate" and "inner_optimizer" in vars(optimizer):
         optimizer = optimizer.inner_optimizer
     return getattr(optimizer, "_learning_rate" if name == "learning_rate" else name, None)
@@ -73,6 +73,6 @@ def _text(value: Any) -> str:
     if isinstance(value, keras.Variable):
         try:
             return repr(float(f"{float(keras.ops.convert_to_numpy(value)):.7g}"))
-        except Exception:  # each backend has its own error for a value that is not known yet
+        except Exception:  # a value that is not known yet; each backend has its own error for it
             return value.name
     return getattr(value, "__name__", None) or repr(value)

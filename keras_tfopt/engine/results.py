@@ -1,4 +1,4 @@
-"""Check what formulas return."""
+"""Check the results of formulas."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 def check_result(
     rule: str, result: Any, x: Any, slots: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return what `update` returned, or raise an error that says what it has to return.
+    """Return the result of `update`, or raise an error that says what it has to return.
 
-    Numbers of dimensions are compared, not sizes, which compiled code leaves open.
+    Only numbers of dimensions are compared, since compiled code may not know sizes.
     """
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         raise TypeError(
@@ -22,7 +22,7 @@ def check_result(
     old = {"the variable": x, **slots}
     for name, value in {"the variable": new_x, **new}.items():
         shape = getattr(value, "shape", None)
-        if shape is None or getattr(shape, "rank", 0) is None:  # which graphs may leave open
+        if shape is None or getattr(shape, "rank", 0) is None:  # graphs may not know the rank
             continue
         if len(shape) != len(old[name].shape):
             raise ValueError(

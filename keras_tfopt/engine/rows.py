@@ -11,9 +11,9 @@ from keras_tfopt.engine.state import Like, Slot, own_copy
 
 
 class RowGradient:
-    """The gradient of a variable in which only some rows take part.
+    """The gradient of a variable for some of its rows.
 
-    It touches exactly the rows that `indices` names, also where the values are zero. A row that is
+    It touches exactly the rows that `indices` names, even if their values are zero. A row that is
     named several times gets the sum of its values. Pass it to `optimizer.apply` instead of a
     tensor. On JAX it is a pytree, so it can cross `jax.jit` and `jax.grad` boundaries.
 
@@ -65,15 +65,16 @@ class RowGradient:
         named: bool,
         distinct: bool = False,
     ) -> RowGradient:
-        """Return rows of tensors that fit together; for the engine, and for tree transformations.
+        """Make a row gradient without checks, for the engine and for tree transformations.
 
         Args:
-            values: The gradient of each row. As all three, it may be a placeholder of JAX.
+            values: The gradient of each row. Like `indices` and `shape`, it may be a placeholder of
+                JAX.
             indices: The rows.
             shape: Shape of the whole variable.
-            named: Whether all these rows count as touched. Of a gradient that comes as
-                `tf.IndexedSlices` or as a sparse tensor, only those count that are not zero.
-            distinct: Whether each row is there once. Indices may then be padded out of range.
+            named: Whether all these rows count as touched. If not, as for `tf.IndexedSlices` and
+                sparse tensors, only rows that are not zero count.
+            distinct: Whether each row occurs once. Then indices may be padded out of range.
         """
         self = object.__new__(cls)
         self.values, self.indices, self.shape = values, indices, tuple(shape)
@@ -108,7 +109,7 @@ def _tensor(value: Any, empty_dtype: str | None = None) -> Any:
 
 
 def fits(shape: Any, expected: tuple[Any, ...]) -> bool:
-    """Return whether a shape, possibly with unknown dimensions, can be the expected one."""
+    """Return whether a shape, which may have unknown dimensions, can be the expected one."""
     shape = tuple(shape)
     return len(shape) == len(expected) and all(
         have is None or want is None or have == want
@@ -117,7 +118,7 @@ def fits(shape: Any, expected: tuple[Any, ...]) -> bool:
 
 
 def deliver_rows(table: Any) -> None:
-    """Mark a variable: rows in its gradient are those that were looked up."""
+    """Mark a variable as a table whose gradient has the rows that were looked up."""
     table.is_looked_up = True
 
 
@@ -127,22 +128,22 @@ def is_looked_up(variable: Any) -> bool:
 
 
 def divide_rows(variable: Any, shards: Any) -> None:
-    """Mark a table, or a slot with something for each of its rows, as one in parts."""
+    """Mark a table, or a slot with the same rows, as divided by rows."""
     variable.row_shards = shards
 
 
 def shards_of(variable: Any) -> Any:
-    """Return how a table is divided by rows over devices or workers; None where it is whole."""
+    """Return how a table is divided by rows over devices or workers; None if it is whole."""
     return getattr(variable, "row_shards", None)
 
 
 def whole_shape(variable: Any) -> tuple[int, ...]:
-    """Return the shape of a variable, or of the whole table of which this is a part."""
+    """Return the shape of a variable; for a part of a table, that of the whole table."""
     shards, shape = shards_of(variable), tuple(variable.shape)
     return shape if shards is None else (shards.rows, *shape[1:])
 
 
 def sees_rows(slot: Slot, like: Like) -> bool:
-    """Return whether a step on some rows sees those rows of a slot only, not all of it."""
+    """Return whether an update of some rows sees only these rows of a slot."""
     same = bool(like.shape) and tuple(slot.shape[:1]) == like.shape[:1]
     return same if slot.by_row is None else slot.by_row

@@ -1,4 +1,4 @@
-"""Scopes that see which variables a function reads and assigns."""
+"""Scopes that record which variables a function reads and assigns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keras_tfopt.engine.keras_private import (
 
 
 class Reads(keras.StatelessScope):
-    """Note which variables are read. All else happens as if there were no scope."""
+    """Record which variables are read. Everything else happens as without a scope."""
 
     def __init__(self) -> None:
         super().__init__(collect_losses=True)
@@ -47,7 +47,7 @@ class Reads(keras.StatelessScope):
     def _around(self, variable: Any) -> Any:
         """Return the value that a variable has outside of this scope.
 
-        In `fit` on JAX, that is in the scope around: Keras takes the values of variables away.
+        In `fit` on JAX, the scope around has it: Keras removes the values of variables meanwhile.
         """
         outer = self.original_scope
         value = None if outer is None else outer.get_current_value(variable)
@@ -59,11 +59,11 @@ class Reads(keras.StatelessScope):
 
 
 class Given(Reads):
-    """Give values to variables, and keep apart what is assigned to them."""
+    """Give values to variables within a scope, and keep assignments to them in it."""
 
     def __init__(self, variables: Sequence[Any] = (), values: Sequence[Any] = ()):
         super().__init__()
-        # Not as an argument, which would convert the values.
+        # Not as an argument of the constructor, which would convert the values.
         self.state_mapping = {id(v): x for v, x in zip(variables, values, strict=True)}
         self.written: dict[int, Any] = {}
 
@@ -88,18 +88,18 @@ def is_trainable(variable: Any) -> bool:
 
 
 def is_real(variable: Any) -> bool:
-    """Return whether there are gradients for a variable of this data type."""
-    # Not the `dtype` of Keras, which mixed precision changes: the variable's own is as real.
+    """Return whether a variable has a data type for which there are gradients."""
+    # Read the variable's own data type. Keras's `dtype` depends on mixed precision.
     return _is_real(getattr(variable, "_dtype", None) or variable.dtype)
 
 
-@functools.cache  # as every step asks for every variable
+@functools.cache  # every step asks for every variable
 def _is_real(dtype: Any) -> bool:
     return keras.backend.standardize_dtype(dtype).startswith(("float", "bfloat"))
 
 
 def in_scope() -> bool:
-    """Return whether assignments to variables are kept apart."""
+    """Return whether a scope keeps assignments to variables."""
     scope = get_stateless_scope()
     while isinstance(scope, Reads) and not isinstance(scope, Given):
         scope = scope.original_scope
@@ -107,7 +107,7 @@ def in_scope() -> bool:
 
 
 def check_creatable(what: str) -> None:
-    """Raise an error in a scope of Keras's, where new variables would get no values in time."""
+    """Raise an error in a Keras scope, where new variables would not be initialized in time."""
     scope = get_stateless_scope()
     while isinstance(scope, Reads):
         scope = scope.original_scope
@@ -120,7 +120,7 @@ def check_creatable(what: str) -> None:
 
 @contextlib.contextmanager
 def creating() -> Iterator[None]:
-    """Allow to create variables in this context, also where a step is being compiled."""
+    """Allow creating variables in this context, even while a step is being compiled."""
     from keras_tfopt.engine.backends.select import backend
 
     with outside_of_scopes(), backend.concretely():
@@ -128,9 +128,9 @@ def creating() -> Iterator[None]:
 
 
 def _initialize(variable: Any) -> None:
-    """Give its first value to a variable that a layer has just created in the scope.
+    """Initialize a variable that a layer has just created in the scope.
 
-    Keras would do so at the end of the scope only, and have it stand for another value until then.
+    Keras would initialize it at the end of the scope, and use another value until then.
     """
     forget_uninitialized(variable)
     with creating():

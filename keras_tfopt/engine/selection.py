@@ -1,4 +1,4 @@
-"""Choosing variables of a model: by patterns for their paths, by functions, or one by one."""
+"""Choose variables of a model: by patterns for their paths, by functions, or one by one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
 
 
 def pattern_of(variable: Any) -> str:
-    """Return the regular expression that matches the path of this variable, or this path, alone."""
+    """Return the regular expression that matches only the path of this variable, or this path."""
     return f"^{re.escape(variable if isinstance(variable, str) else path_of(variable))}$"
 
 
 def check_choice(name: str, choice: Any, literal: bool = False) -> Any:
     """Return a choice of variables, with patterns instead of variables, or raise an error.
 
-    With `literal`, strings are parts of paths, and always in a list.
+    With `literal`, strings are parts of paths and must be in a list.
     """
     several = isinstance(choice, (list, tuple))
     parts = [_checked(name, part, choice, literal) for part in (choice if several else [choice])]
@@ -60,7 +60,7 @@ def _checked(name: str, part: Any, choice: Any, literal: bool) -> Any:
 
 
 def literal(choice: Any) -> Any:
-    """Return a choice of literal strings as one of regular expressions.
+    """Return a choice with regular expressions instead of literal strings.
 
     Names of TensorFlow end with `:0`, which paths do not have.
     """
@@ -75,7 +75,7 @@ def literal(choice: Any) -> Any:
 
 
 def parts_of(choice: Any) -> Sequence[Any]:
-    """Return the patterns and functions of a choice; None has none."""
+    """Return the patterns and functions of a choice, an empty list for None."""
     if choice is None:
         return []
     return choice if isinstance(choice, (list, tuple)) else [choice]
@@ -93,12 +93,12 @@ _compiled = functools.lru_cache(maxsize=10_000)(re.compile)  # a list may have a
 
 
 def shown(part: Any) -> str:
-    """Return what a pattern or a function of a choice is called in reports."""
+    """Return the text of a pattern, or the name of a function, for reports."""
     return str(getattr(part, "pattern", None) or getattr(part, "__name__", part))
 
 
 def excluding(optimizer: Any, var_list: Any, var_names: Any) -> list[Any]:
-    """Return the patterns for what `exclude_from_weight_decay` is given, or raise an error."""
+    """Return the patterns for arguments of `exclude_from_weight_decay`, or raise an error."""
     if optimizer.built:
         raise ValueError(
             "`exclude_from_weight_decay` must be called before the optimizer is built, because "
@@ -109,7 +109,7 @@ def excluding(optimizer: Any, var_list: Any, var_names: Any) -> list[Any]:
 
 
 def settled(choice: Any, likes: Sequence[Like]) -> Any:
-    """Return a choice in which full paths are those that the variables have now.
+    """Return a choice in which full paths are the current paths of the variables.
 
     Paths begin with the name of a `keras.Sequential` until the model is loaded from a file.
     """
@@ -132,7 +132,7 @@ def warn_unmatched(owner: str, choices: Mapping[str, Any], likes: Sequence[Like]
         unmatched = [
             shown(part)
             for part in parts_of(choice)
-            # Most models have no table; the default is there for those that have.
+            # The default is for models with tables, which most models do not have.
             if part != DEFAULTS["row_variables"]
             and not any(is_chosen(like, part) for like in likes)
         ]
@@ -147,7 +147,7 @@ def warn_unmatched(owner: str, choices: Mapping[str, Any], likes: Sequence[Like]
 
 
 def near_paths(text: str, likes: Sequence[Like]) -> list[str]:
-    """Return names like a pattern, of variables or of parts of their paths; else some paths."""
+    """Return paths or parts of paths that are similar to a pattern; if there are none, some paths."""
     paths = list(dict.fromkeys(like.path for like in likes))
     names = dict.fromkeys([*(part for path in paths for part in path.split("/")), *paths])
     return nearest(re.sub(r"[\\^$]", "", text), names) or paths[:5]
@@ -155,14 +155,14 @@ def near_paths(text: str, likes: Sequence[Like]) -> list[str]:
 
 @keras.saving.register_keras_serializable("keras_tfopt")
 def no_vectors(variable: Any) -> bool:
-    """Choose variables of two dimensions or more, so no biases, scales, scalars.
+    """Choose variables with two or more dimensions: no biases, scales or scalars.
 
-    It goes by the shape alone, so it needs no model. Biases of `keras.layers.GRU` and of attention
-    have two dimensions, as has a normalization over several axes: `normalization_and_bias` knows
-    these, and is advised where there is a model.
+    It only looks at the shape, so it needs no model. Biases of `keras.layers.GRU` and of attention
+    have two dimensions, and so do variables of a normalization over several axes. If you have the
+    model, prefer `normalization_and_bias`, which finds these, too.
 
     Args:
-        variable: A variable, or what has its `shape`.
+        variable: A variable, or an object with its `shape`.
 
     Example:
 
@@ -174,10 +174,9 @@ def no_vectors(variable: Any) -> bool:
 def normalization_and_bias(model: Any) -> list[Any]:
     """List the variables of normalization layers, and the biases.
 
-    These are what LARS should skip and what should not decay. It goes by the layers, so names and
-    shapes of variables make no difference: a normalization layer has no layers inside, and its
-    class, or one that it derives from, has a name that ends in "Normalization" or "Norm". A bias
-    is called so in its layer.
+    LARS should skip these variables, and they should not decay. They are found by their layers, not
+    by paths or shapes: a normalization layer has no layers inside, and its class, or a base class,
+    has a name that ends in "Normalization" or "Norm". A bias has that name in its layer.
 
     Args:
         model: A `keras.Model` or layer that is built.
@@ -212,12 +211,12 @@ def normalization_and_bias(model: Any) -> list[Any]:
 
 
 def is_called(layer: Any, pattern: re.Pattern) -> bool:
-    """Return whether the class of a layer, or one that it derives from, has such a name."""
+    """Return whether the name of a layer's class, or of a base class, matches a pattern."""
     return any(pattern.search(cls.__name__) for cls in type(layer).__mro__)
 
 
 def check_built(model: Any) -> None:
-    """Raise an error for what is no model or layer with variables."""
+    """Raise an error for anything but a model or layer that is built."""
     if not isinstance(model, keras.layers.Layer):
         raise TypeError(
             "Argument `model` must be a keras.Model or a layer, as in "

@@ -1,4 +1,4 @@
-"""Switches of the engine."""
+"""Set and read switches of the engine."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ in_plain: ContextVar[bool] = ContextVar("keras_tfopt_plain", default=False)
 
 @contextlib.contextmanager
 def switched(switch: ContextVar, value: Any) -> Iterator[None]:
-    """Give a switch a value in this context, and its earlier one afterwards."""
+    """Give a switch a value in this context, and restore the earlier one afterwards."""
     token = switch.set(value)
     try:
         yield
@@ -23,11 +23,11 @@ _background = True
 
 
 def compile_in_background(enabled: bool) -> None:
-    """Set whether training goes on while PyTorch compiles a rule; it does at the start.
+    """Set whether training continues while PyTorch compiles a rule. By default it does.
 
-    Steps run operation by operation until compiled code is there. Both agree to rounding, so two
-    runs may differ in the last place. Where runs must agree in all bits, or where steps are timed,
-    pass False: then the first step compiles and takes seconds. It also does so after
+    Steps run operation by operation until the compiled code is ready. Both agree up to rounding, so
+    two runs may differ in the last place. Pass False if runs must agree in all bits, or if you time
+    steps: then the first step compiles and takes seconds. It also compiles first after
     `torch.use_deterministic_algorithms(True)`, and in each of several processes of
     `torch.distributed`. On the other backends this changes nothing.
 
@@ -44,14 +44,14 @@ def compile_in_background(enabled: bool) -> None:
 
 
 def compiles_in_background() -> bool:
-    """Return what `compile_in_background` has set."""
+    """Return whether training continues while PyTorch compiles a rule."""
     return _background
 
 
 def plain() -> contextlib.AbstractContextManager[None]:
     """Run rules operation by operation, variable by variable, without the compiled fast paths.
 
-    For debugging a rule with prints and breakpoints, and for checking that a fast path computes the
-    same numbers. Functions that were compiled outside of this context stay as they are.
+    Use it to debug a rule with prints and breakpoints, or to check that a fast path computes the
+    same numbers. Functions that were compiled outside of this context do not change.
     """
     return switched(in_plain, True)

@@ -1,4 +1,4 @@
-"""The option `shard_state`: where it works."""
+"""Check the option `shard_state`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras_tfopt.engine.backends.select import backend
 
 
 def check_shard_state(optimizer: Any) -> None:
-    """Raise an error where state cannot be in shards; warn of it where the optimizer was loaded."""
+    """Raise an error if state cannot be in shards; only warn if the optimizer was loaded."""
     problem = backend.sharding_problem() if optimizer.shard_state else None
     if problem is None:
         return

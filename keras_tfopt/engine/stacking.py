@@ -1,4 +1,4 @@
-"""Variables of equal shape that a rule moves in one call, one beside the other."""
+"""Move variables of equal shape in one call of a rule, stacked along a new axis."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
     from keras_tfopt.engine.moving import Update
 
-# Elements of the largest variables that are stacked on a CPU. The products of larger ones keep its
-# cores busy one by one, and need no copies.
+# The most elements of variables that are stacked on a CPU. The matrix products of a larger variable
+# use all cores by themselves, and need no copies.
 MOST_ON_CPU = 1 << 16
 
 
 def run_stacked(
     engine: Any, updates: list[Update], scalars: Mapping[tuple[str, int], Rates]
 ) -> list[Update]:
-    """Move variables that are alike together; return the updates that are left to be made.
+    """Move variables that are alike together; return the updates that are left.
 
-    Alike are variables that the rule `stacks`, with dense gradients, that differ in nothing but
-    their values. On a CPU large ones are left.
+    Variables are alike if the rule `stacks` them, their gradients are dense, and they differ only
+    in their values. On a CPU, large variables are left.
     """
     found: dict[tuple, list[Update]] = collections.defaultdict(list)
     left = []
     most = math.inf if backend.has_accelerator() else MOST_ON_CPU
     for update in updates:
         is_small = math.prod(update.like.shape) <= most
-        # Blocks of codes are of one variable, and are not stacked.
+        # Blocks of codes belong to one variable, so they cannot be stacked.
         is_plain = update.kind.mode == "dense" and not update.kind.stored
         if is_small and is_plain and engine.stacks(update.like):
             dtype = keras.backend.standardize_dtype(update.variable.dtype)

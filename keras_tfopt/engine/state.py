@@ -1,4 +1,4 @@
-"""State of an optimizer: what a rule says of it, and what is kept for each variable."""
+"""State of an optimizer: its description by a rule, and what is kept for each variable."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 MASTER = "master_weight"
 """The name of the slot with a variable in full precision."""
 HYPERPARAMETER = "hyperparameter "
-"""In the scalars of a step and in saved files, before the name of one that changes."""
+"""Prefix of names of hyperparameters that change, in the scalars of a step and in saved files."""
 DITHER = "dither "
-"""In the scalars of a step, before the names of numbers by which it rounds slots."""
+"""Prefix of names of random numbers for rounding slots, in the scalars of a step."""
 
 SCALES = "_scales"
-"""After the name of a slot that is kept in codes: the name of the slot with their scales."""
+"""Suffix of a slot's name that makes the name of the slot with the scales of its codes."""
 BLOCK = 256
-"""Codes that have one scale. The last block of a variable or of a row may have fewer."""
+"""The number of codes that share a scale. The last block of a variable or row may have fewer."""
 
 FACTOR = "learning_rate_factor"
-"""In the scalars of a rule over all variables, and among the settings of groups."""
+"""Name in the scalars of a rule over all variables, and in the settings of groups."""
 DECAY_FACTOR = "decay_factor"
-"""What multiplies weight decay, if the `solve` of a rule over all variables returns it."""
+"""Name of a factor of weight decay that the `solve` of a rule over all variables may return."""
 
 
 class Like(NamedTuple):
-    """The static facts of a variable that a rule may size its slots by."""
+    """The static facts about a variable, by which a rule describes its slots."""
 
     shape: tuple[int, ...]
     dtype: str  # of the arithmetic and of the slots: float32 for half-precision variables
@@ -49,13 +49,13 @@ class Slot:
         initial: Number that fills the slot at the start, or "variable" for the variable's value
             (with scope "model", those of all variables, end to end), or "identity" for the
             identity matrix, or a batch of them.
-        dtype: Data type; None takes the one in which the variable's arithmetic runs.
-        by_row: Whether a row update sees the touched rows of it only, or all of it. None is the
-            former if it has as many rows as the variable.
-        signed: Whether it may be negative. A slot that never is, as a second moment, says False:
-            `slot_dtype="int8"` then has twice as many steps between 0 and the largest value.
-        every: Integer >= 1: None in the shape stands for the first entry of each variable and every
-            so many-th after it, flattened. Slots of one rule have the same `every`, or 1.
+        dtype: Data type. None is that of the variable's arithmetic.
+        by_row: Whether a row update sees only touched rows of the slot. None is True if the slot
+            has as many rows as the variable, else False.
+        signed: Whether it may be negative. False, as for a second moment, gives
+            `slot_dtype="int8"` twice as many steps between 0 and the largest value.
+        every: Integer >= 1. None in the shape stands for the first and then each `every`-th entry
+            of each variable, flattened. Slots of one rule have the same `every`, or 1.
     """
 
     shape: tuple[int | None, ...]
@@ -67,7 +67,7 @@ class Slot:
 
 
 class Stored(NamedTuple):
-    """How one slot is kept, where not in the dtype of the arithmetic."""
+    """How a slot is kept that does not have the dtype of the arithmetic."""
 
     slot: str
     dtype: str
@@ -80,18 +80,18 @@ def has_codes(stored: Sequence[Stored]) -> bool:
 
 
 def names_of_scales(stored: Sequence[Stored]) -> set[str]:
-    """Return the names of the slots that hold scales of others."""
+    """Return the names of the slots that hold scales of other slots."""
     return {one.slot + SCALES for one in stored if one.dtype == "int8"}
 
 
 class Rows(NamedTuple):
     """A new slot value that differs from the old one in one row: `slot[index] = value`.
 
-    Returned from a rule instead of the whole slot, which would be copied.
+    A rule returns it instead of the whole slot, which would be copied.
 
     Args:
-        index: Which row: an integer, or a scalar tensor of integers.
-        value: What it becomes, of the shape of a row.
+        index: The row: an integer, or a scalar tensor of integers.
+        value: Its new value, of the shape of a row.
     """
 
     index: Any
@@ -99,22 +99,22 @@ class Rows(NamedTuple):
 
 
 def own_copy(value: Any) -> Any:
-    """Return a copy of a NumPy array, and anything else as it is.
+    """Return a copy of a NumPy array, and anything else unchanged.
 
-    JAX may read the memory of an array later than it was given it, and keep it as its own where the
-    address is a multiple of 64. Whoever fills the array anew would change a step or a variable.
+    JAX may read the memory of an array later, or keep using it if its address is a multiple of 64.
+    If the array is filled again, a step or a variable would change.
     """
     return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the groups say of one variable.
+    """The settings of one variable in the groups.
 
     Attributes:
         groups: The patterns and names of functions that chose it, in order.
-        given: Its settings by name; of a setting that several groups have, that of the last one.
-        own: Those that are hyperparameters of the rule.
+        given: Its settings by name. If several groups have one, that of the last.
+        own: The settings that are hyperparameters of the rule.
     """
 
     groups: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class Settings:
 
     @property
     def factor(self) -> Any:
-        """What multiplies the learning rate: a number or a schedule."""
+        """The factor of the learning rate: a number or a schedule."""
         return self.given.get("learning_rate_factor", 1.0)
 
     @property
@@ -138,7 +138,7 @@ class Settings:
 
     @property
     def max_norm(self) -> float | None:
-        """The largest norm that the variable may have after a step."""
+        """The largest allowed norm of the variable after a step."""
         return self.given.get("max_norm")
 
 
@@ -147,21 +147,21 @@ NO_SETTINGS = Settings()
 
 @dataclasses.dataclass(eq=False)
 class Entry:
-    """A variable of the model, with all that one optimizer keeps for it and knows of it."""
+    """A variable of the model, with the state and the facts that one optimizer has for it."""
 
     variable: Any
     like: Like
     slots: dict[str, Any]
     """Variables by the names of the slots."""
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What formulas or hooks find in `t`, by name."""
+    """Facts that formulas or hooks find in `t`, by name."""
 
     overwritten: bool = False
-    """Whether Keras wants the variable to be overwritten with its gradient, as scales are."""
+    """Whether Keras overwrites the variable with its gradient, as float8 scales are."""
     cut: tuple[bool, ...] = ()
-    """Of a rule, for the variable and each slot: whether updates of rows see touched ones only."""
+    """Of a rule, for the variable and each slot: whether updates of rows see only touched rows."""
     sparse: str = "dense"
-    """Of a rule: its `sparse` here, "dense" where row gradients are made dense."""
+    """Of a rule: its `sparse` here, "dense" if row gradients are made dense."""
     has_rows: bool = False
     """Of a rule: whether `row_variables` chooses this variable."""
     decays: bool = False
@@ -177,20 +177,20 @@ class Entry:
     """Of a rule: how slots are kept that `slot_dtype` has chosen."""
 
     settings: Settings = NO_SETTINGS
-    """What groups say of the variable."""
+    """The settings of the variable in the groups."""
     unit_limit: float | None = None
-    """Of a rule: how large units of the gradient may be, to those of the variable."""
+    """Of a rule: the largest ratio of norms of the gradient's units to the variable's."""
     rule: int = 0
-    """Of a rule: the number of its hyperparameters here, of those that groups make."""
+    """Of a rule: the index of its hyperparameters here, among those that groups make."""
     rate: int = 0
-    """Of a rule: the number of its learning rate and weight decay, of those that groups make."""
+    """Of a rule: the index of its learning rate and weight decay, among those that groups make."""
     scalars: Any = None
     """Of a wrapper: the key of the scalars that hooks find in `t`."""
     master: Any = None
     """Of a wrapper: the slot of the rule inside with the variable in full precision, if any."""
 
     reach: str | None = "dense"
-    """Of a wrapper: "dense" or "rows", as its `sparse`; None where its hooks do not run."""
+    """Of a wrapper: "dense" or "rows", like its `sparse`; None if its hooks do not run."""
     rests: bool = dataclasses.field(init=False)
     """Whether the variable takes no steps."""
 
@@ -209,10 +209,10 @@ class Entry:
 
 
 class State:
-    """What one optimizer keeps: an entry for each variable, and variables that belong to all.
+    """The state of one optimizer: an entry for each variable, and variables that belong to all.
 
-    Entries come in the order of building. In a nest of optimizers it is the same for all of them,
-    so the number of an entry, its place, is, too.
+    Entries are in the order of building, which is the same for all optimizers of a nest. So the
+    place of an entry, its index, is the same in all of them.
     """
 
     def __init__(self) -> None:
@@ -222,9 +222,9 @@ class State:
         self.has_rounded = False
         """Whether there are slots that each step rounds to bfloat16."""
         self.shared: dict[str, Any] = {}
-        """Variables of all variables of the model together, by name."""
+        """State of all variables of the model together, by name."""
         self.other: dict[str, Any] = {}
-        """Bookkeeping, by what files call it."""
+        """Bookkeeping, by its role in files."""
 
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -238,7 +238,7 @@ class State:
         return tuple(dict.fromkeys(names))
 
     def roles(self) -> dict[int, str]:
-        """Return what each variable of this state is, by identity, in the words of saved files."""
+        """Return the role of each variable of this state in saved files, by identity."""
         roles: dict[int, str] = {id(variable): role for role, variable in self.other.items()}
         for slots in [*(entry.slots for entry in self.entries), self.shared]:
             roles.update({id(variable): name for name, variable in slots.items()})
@@ -249,7 +249,7 @@ class State:
 
 
 class Cache(dict):
-    """Compiled functions of one optimizer: copies of the optimizer start with none."""
+    """Compiled functions of one optimizer. Copies of the optimizer start with none."""
 
     def __deepcopy__(self, memo: dict) -> Cache:
         return Cache()
@@ -266,5 +266,5 @@ def write(variable: Any, value: Any, indices: Any = None) -> tuple[Any, Any, Any
 
 
 def widest(dtypes: Sequence[str]) -> str:
-    """Return the dtype in which numbers of all these can be computed together."""
+    """Return the dtype in which numbers of all these dtypes can be computed together."""
     return "float64" if "float64" in dtypes else "float32"

@@ -1,4 +1,4 @@
-"""A step of an optimizer, from gradients to new variables: `Pipeline.run` reads top to bottom."""
+"""Make a step of an optimizer, from gradients to new variables: read `Pipeline.run` first."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Around(NamedTuple):
     """What the hooks of all wrappers know in one call."""
 
     scalars: list[Known]
-    """For each wrapper."""
+    """The scalars of each wrapper."""
     meeting: list[int]
     """The numbers of the wrappers that exchange something with other workers after the step."""
     old: list[Any]
-    """For each wrapper around those: what variables were, where its hooks ask for that."""
+    """For each wrapper around those: the old values of variables, if its hooks need them."""
 
 
 class Pipeline:
@@ -37,7 +37,7 @@ class Pipeline:
 
     Args:
         wrappers: Optimizers with hooks; see `WrappingEngine` for what is called here.
-        mover: What makes the step: the `Mover` of a rule, or a `ForeignMover`.
+        mover: The object that moves the variables: the `Mover` of a rule, or a `ForeignMover`.
     """
 
     def __init__(self, wrappers: Sequence[Any], mover: Any):
@@ -113,7 +113,7 @@ class Pipeline:
             if "raise_late_errors" in wrapper.defines:
                 wrapper.raise_late_errors()
         grads, variables = owner._filter_empty_gradients(grads, variables)
-        # The way of Keras to look places up costs as much as the update of small variables.
+        # Keras's way to look up places takes as long as the update of small variables.
         places = list(range(len(variables)))
         if not are_all(owner, variables):
             places = [owner._get_variable_index(variable) for variable in variables]
@@ -133,7 +133,7 @@ class Pipeline:
         return Incoming(grads, variables, places, [None] * len(grads))
 
     def _over_replicas(self, grads: list[Any], summed: bool) -> list[Any]:
-        """Return the sums over the replicas, or what a wrapper takes of this one instead."""
+        """Return the sums over replicas, or this replica's gradients if a wrapper needs them."""
         for stage, wrapper in enumerate(self.wrappers):
             if "own_gradients" in wrapper.defines:
                 own = wrapper.own_gradients(grads, outermost=stage == 0 and not summed)
@@ -145,8 +145,8 @@ class Pipeline:
         """Ask the wrappers whether to go on.
 
         Returns:
-            The gradients to go on with; where each wrapper is reached and, last, what is inside
-            of them all (None: always); and the writes of new counters.
+            The gradients to continue with; the conditions under which each wrapper and, last, the
+            optimizer inside all of them is reached (None: always); and the writes of new counters.
         """
         grads, reached, writes = incoming.grads, [None], []
         for wrapper in self.wrappers:
@@ -158,7 +158,7 @@ class Pipeline:
         return incoming._replace(grads=grads), reached, writes
 
     def _around(self, incoming: Incoming) -> Around:
-        """Return what hooks know of the step to come."""
+        """Return what hooks know in this step."""
         core = self.mover.optimizer
         steps = core.gradient_accumulation_steps or 1
         number = ops.convert_to_tensor(core._iterations) // steps + 1
@@ -204,7 +204,7 @@ class Pipeline:
         each = zip(self.wrappers, seen, strict=True)
         old = [hooks.values_of(w, one) if w.needs_old else None for w, one in each]
         self.mover.move(incoming, joined)
-        first = max(around.meeting, default=0)  # what is around that comes after the exchange
+        first = max(around.meeting, default=0)  # outer wrappers run after the exchange
         for stage in reversed(range(len(self.wrappers))):
             for variable, accepted, before in put_back[stage]:
                 value = ops.where(accepted, backend.read(variable), before)
@@ -215,7 +215,7 @@ class Pipeline:
     def _meet(
         self, owner: Any, incoming: Incoming, around: Around, reached: list[Any], last: Any
     ) -> None:
-        """Let workers exchange something, moved or not: all do alike. Then run the hooks around."""
+        """Exchange between workers, whether they moved or not; then run the hooks of outer wrappers."""
         moved = both(reached[-1], last)
         for stage in reversed(range(max(around.meeting) + 1)):
             wrapper = self.wrappers[stage]
@@ -227,7 +227,7 @@ class Pipeline:
                 run_if(owner, moved, functools.partial(wrapper.run_after, *known))
 
     def joining(self) -> Joining | None:
-        """Return the hooks as a part of the rule; None where they run apart."""
+        """Return the hooks as a part of the rule; None if they run separately."""
         if not backend.joins_hooks or in_plain.get():
             return None
         wrappers, mover = self.wrappers, self.mover
@@ -240,7 +240,7 @@ class Pipeline:
 
 
 class Stepping:
-    """The verbs of an optimizer with a `_pipeline`, and what arguments are in a step."""
+    """The verbs of an optimizer with a `_pipeline`, and the values of arguments in a step."""
 
     _pipeline: Pipeline
     _iterations: Any
@@ -268,7 +268,7 @@ class Stepping:
         return self._iterations
 
     def now(self, value: Any) -> Any:
-        """Return what a hyperparameter (number, schedule, variable or callable) is in this step."""
+        """Return the value in this step of a number, schedule, variable or callable."""
         if isinstance(value, float) or not changes(value):
             return value
         return current(value, backend.read(self._pipeline.mover.optimizer._iterations))
@@ -285,7 +285,7 @@ def are_all(optimizer: Any, variables: Any) -> bool:
 
 
 def paired(owner: Any, grads: Any, variables: Any) -> tuple[list[Any], list[Any]]:
-    """Return a list of gradients and one of their variables, for which the optimizer is built."""
+    """Return lists of gradients and of their variables, and build the optimizer if needed."""
     if owner.built and isinstance(grads, (list, tuple)):
         variables = owner._trainable_variables if variables is None else variables
         if are_all(owner, variables) and len(grads) == len(variables):
@@ -294,7 +294,7 @@ def paired(owner: Any, grads: Any, variables: Any) -> tuple[list[Any], list[Any]
 
 
 def without_resting(owner: Any, incoming: Incoming) -> tuple[Incoming, Incoming]:
-    """Return what takes a step, and what Keras overwrites with its gradient; others are frozen."""
+    """Return gradients for the step, and those that overwrite variables; others are frozen."""
     entries = [owner._state.entries[place] for place in incoming.places]
     moving = [n for n, entry in enumerate(entries) if not entry.rests]
     overwritten = [n for n, entry in enumerate(entries) if entry.overwritten]
@@ -302,14 +302,14 @@ def without_resting(owner: Any, incoming: Incoming) -> tuple[Incoming, Incoming]
 
 
 def both(first: Any, second: Any) -> Any:
-    """Return whether both hold, where None always does."""
+    """Return whether both conditions hold; None always holds."""
     if first is None or second is None:
         return second if first is None else first
     return ops.logical_and(first, second)
 
 
 def run_if(owner: Any, condition: Any, function: Callable[[], None]) -> None:
-    """Call a function where a condition holds; None always does."""
+    """Call a function if a condition holds; None always holds."""
     if condition is None:
         function()
     else:
@@ -317,12 +317,12 @@ def run_if(owner: Any, condition: Any, function: Callable[[], None]) -> None:
 
 
 def as_count(condition: Any) -> Any:
-    """Return 1 where a condition holds, else 0."""
+    """Return 1 if a condition holds, else 0."""
     return 1 if condition is None else ops.cast(condition, "int32")
 
 
 def _counted(wrapper: Any, counts: dict[str, Any], reached: Any) -> list[tuple[Any, Any, Any]]:
-    """Return the writes of new counters, which stay where the wrapper is not reached."""
+    """Return the writes of new counters, which do not change if the wrapper is not reached."""
     writes = []
     for name, value in counts.items():
         counter = wrapper._state.shared[name]

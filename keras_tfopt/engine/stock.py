@@ -1,4 +1,4 @@
-"""Read of optimizers what has no public name, to convert those of Keras to ours and back."""
+"""Read private state of optimizers, to convert those of Keras to ours and back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def rate_of(optimizer: Any) -> Any:
 def exempt_paths(optimizer: Any) -> list[str] | None:
     """Return the paths of the variables that do not decay in an optimizer.
 
-    None stands for an optimizer that is not built, and so does not know its variables, if some are
-    exempt.
+    It is None if some are exempt and the optimizer is not built, so that it does not know which.
     """
     if optimizer.weight_decay is None:
         return []
@@ -42,7 +41,7 @@ def _decays(optimizer: Any, variable: Any) -> bool:
 
 
 def extras_of(optimizer: Any) -> list[dict[str, Any]]:
-    """Return what options keep for each variable: averages, and sums of micro-steps."""
+    """Return the state that options keep for each variable: averages and sums of micro-steps."""
     if isinstance(optimizer, Engine):
         entries = optimizer._state.entries
         both = [{"average": e.average, "accumulator": e.accumulator} for e in entries]

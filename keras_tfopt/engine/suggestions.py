@@ -1,4 +1,4 @@
-"""Names that are like one that nobody has, and errors that suggest them."""
+"""Find names similar to an unknown one, and suggest them in errors."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-CLOSE = 0.6  # the least likeness to be worth a suggestion
+CLOSE = 0.6  # the smallest similarity of a suggestion
 _SHORT_FOR = {"lr": "learning_rate", "wd": "weight_decay", "eps": "epsilon"}
 
 
 def short(name: str) -> str:
-    """Return a name of an optimizer without what spellings differ in."""
+    """Return a name of an optimizer in a form that is the same for all spellings."""
     return re.sub(r"[_\-\s]", "", name.lower()).removesuffix("optimizer")
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the known names that are most like this one, the best first; or none."""
+    """Return the known names that are most similar to this one, the best first."""
     likeness = {other: _likeness(name, other) for other in known}
     best = sorted(likeness, key=likeness.__getitem__, reverse=True)  # keeps the order of equals
     return [other for other in best if likeness[other] >= CLOSE][:count]
 
 
 def _likeness(name: str, other: str) -> float:
-    """Return a number up to 1: `swa` is like the words it stands for, `decay` like `my_decay`."""
+    """Return the similarity of two names, at most 1.
+
+    Initials are similar to the words they stand for, and a word to a name that contains it.
+    """
     name = "_".join(_SHORT_FOR.get(word, word) for word in name.lower().split("_"))
     key, target = short(name), short(other)
     words = re.split(r"[_.\s]", other.lower())
@@ -41,7 +44,7 @@ def _likeness(name: str, other: str) -> float:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the names that may have been meant."""
+    """Return the end of an error about an unknown name: similar names, or all names."""
     known = list(known)
     found = nearest(name, known)
     best = [other for other in found if _likeness(name, other) > _likeness(name, found[0]) - 0.05]

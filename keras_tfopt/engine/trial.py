@@ -1,8 +1,8 @@
-"""Trying a rule on shapes alone when its optimizer is built, before anything has changed.
+"""Try a rule on shapes alone when its optimizer is built, before anything changes.
 
-Compiled steps report an error in a formula in the words of the compiler, each backend in its own,
-and steps that run operation by operation do not see some of them. A trial finds them once, and says
-the same on each backend.
+Compiled steps report errors in a formula in the words of each backend's compiler, and steps that
+run operation by operation miss some errors. A trial finds them once, with the same message on each
+backend.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _try(engine: Engine, like: Like) -> None:
 
 @contextlib.contextmanager
 def _located(rule: Any, method: str) -> Iterator[None]:
-    """Add to an error which line of the rule it comes from, and what to write in its place."""
+    """Add to an error the line of the rule that raised it, and what to write instead."""
     try:
         yield
     except Exception as error:

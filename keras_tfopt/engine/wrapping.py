@@ -45,7 +45,7 @@ Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
 # Gradients to go on with, whether to go on (None: yes), and new counters.
 Decision = tuple[list[Any], Any, dict[str, Any]]
 
-# What a step asks only of wrappers that define it: hooks, and functions of `WrappingEngine`.
+# Hooks and methods of `WrappingEngine` that a step calls only on wrappers that define them.
 ASKED = (
     "raise_late_errors",
     "own_gradients",
@@ -62,7 +62,7 @@ ASKED = (
 
 
 class Hooks(Constructed):
-    """Defaults of what a wrapper says of itself; `keras_tfopt.Wrapper` documents them."""
+    """Defaults of the attributes and hooks of a wrapper; `keras_tfopt.Wrapper` documents them."""
 
     defines: frozenset[str] = frozenset()
     """Which of `ASKED` the class defines."""
@@ -111,14 +111,14 @@ class Hooks(Constructed):
         return self.sparse
 
     def decays(self, like: Like, by_rows: bool) -> bool:
-        """Return whether it shrinks a variable in the step to come."""
+        """Return whether the wrapper shrinks a variable in the next step."""
         return False
 
     def own_arguments(self) -> list[str]:
         return []
 
     def workers(self) -> int:
-        """Return how many workers step together."""
+        """Return the number of workers that step together."""
         return 1
 
     def agreed(self, condition: Any) -> Any:
@@ -126,12 +126,12 @@ class Hooks(Constructed):
         return condition
 
     def leaves_out_steps(self) -> bool:
-        """Return whether there may be calls in which the optimizer inside makes no step."""
+        """Return whether the optimizer inside may make no step in some calls."""
         return "accept_step" in self.defines
 
 
 class WrappingEngine(Hooks, PassingOn, Optimizer):
-    """Runs a wrapper's hooks around the step of `inner_optimizer`. See `keras_tfopt.Wrapper`."""
+    """Run a wrapper's hooks around the step of `inner_optimizer`; see `keras_tfopt.Wrapper`."""
 
     is_engine = True
     _engine_attributes: frozenset[str] = frozenset()
@@ -147,14 +147,14 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         groups = base.pop("groups", None)
         check_around(type(self), base, inner)
         check_not_outermost(inner, type(self).__name__)
-        # A learning rate of its own would be a variable that nobody reads.
+        # With its own learning rate, there would be a variable that nothing reads.
         super().__init__(learning_rate=lambda: inner.learning_rate, name=name)
         self.leave_to_inner(*CLIPPING_AND_DECAY, *AVERAGING)
         self._start()
         self.inner_optimizer = inner
         inside = pipeline_of(inner)
         self._pipeline = Pipeline((self, *inside.wrappers), inside.mover)
-        # What groups say of variables, by number; what matters to hooks.
+        # The settings of variables in groups that matter to hooks, by index.
         self._rates: tuple[Settings, ...] = ()
         if groups is not None:
             pass_groups(self, innermost(self), groups)
@@ -163,7 +163,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if self._engine_attributes and name in self.own_arguments():
-            for part in parts(self):  # which have compiled the earlier value
+            for part in parts(self):  # their compiled code has the earlier value
                 getattr(part, "_statics", {}).clear()
                 getattr(part, "_fast", {}).clear()
 
@@ -185,10 +185,10 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         if self.scope == "element":
             check_slots_of_elements("wrapper", described, like)
         slots = {name: add_slot(self, variable, like, name, s) for name, s in described.items()}
-        # What is overwritten with its gradient takes no steps that there could be hooks around.
+        # A variable that is overwritten with its gradient takes no steps, so no hooks run.
         overwritten = self._overwrite_variable_with_gradient(variable)
         reach = None if overwritten else self.reach(like)
-        # Others overwrite it by themselves.
+        # Optimizers of Keras overwrite it themselves.
         own = isinstance(self._pipeline.mover.optimizer, Optimizer)
         return Entry(
             variable,
@@ -203,7 +203,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         )
 
     def _rate_of(self, settings: Settings) -> int:
-        """Return the number of the scalars of a variable."""
+        """Return the index of the scalars of a variable."""
         for number, known in enumerate(self._rates):
             same = known.factor == settings.factor and known.decay == settings.decay
             if same or not self.by_rate:
@@ -229,17 +229,17 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         return {id(getattr(self, name)): HYPERPARAMETER + name for name in self.own_arguments()}
 
     def hooks_alone(self, values: Mapping[str, Any] | None = None) -> Any:
-        """Return the `self` of hooks that are compiled alone: what the constructor has set.
+        """Return the `self` of hooks that are compiled alone, with what the constructor has set.
 
         Args:
-            values: Arguments by name that have other values.
+            values: Arguments with other values, by name.
         """
         own = {name: getattr(self, name) for name in self.own_arguments()}
         own.update({n: v for n, v in vars(self).items() if n not in self._engine_attributes})
         return instance(type(self), {**own, **(values or {})})
 
     def known_count(self, name: str) -> int | None:
-        """Return a counter as a number, or None where a step is being compiled."""
+        """Return a counter as a number, or None while a step is being compiled."""
         if not self.built:
             return None
         limits = backend.limits(backend.read(self._state.shared[name]))
@@ -250,7 +250,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         return self.known_count(name) or 0
 
     def count_now(self, name: str) -> Any:
-        """Return a counter as a tensor, which a step that is being compiled can go on with."""
+        """Return a counter as a tensor, also while a step is being compiled."""
         return backend.read(self._state.shared[name]) + 0
 
     def set_count(self, name: str, value: int) -> None:
@@ -262,22 +262,22 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     def apply_around(
         self, step: Step, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        """Apply with `step(grads, variables)` instead of the step of the inner optimizer.
+        """Make a step in which `step(grads, variables)` replaces that of the inner optimizer.
 
-        It must take that step in the end. Gradients of rows come as `RowGradient`.
+        The function must make the inner optimizer's step. It gets row gradients as `RowGradient`.
         """
         mover = VerbMover(self._pipeline.mover.optimizer, step)
         Pipeline((self,), mover).run(self, grads, trainable_variables)
 
     def is_of_rows(self, place: int) -> bool:
-        """Return whether the optimizer inside takes this for a variable of rows."""
+        """Return whether the optimizer inside moves this variable by rows."""
         return self._pipeline.mover.is_of_rows(place)
 
     # ---- What the pipeline asks -----------------------------------------------------------------
 
     def decide(self, grads: list[Any], variables: list[Any]) -> Decision:
         """Decide whether the optimizer inside makes this step, and by which gradients."""
-        if not ("accept_step" in self.defines and grads):  # there are none where all are frozen
+        if not ("accept_step" in self.defines and grads):  # without gradients, all are frozen
             return grads, None, {}
         values = [gradients.values_of(g) for g in grads]
         return grads, *self.accept_step(values, self.counters_now())
@@ -318,7 +318,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     def kept_unless_accepted(
         self, incoming: Incoming, scalars: Known
     ) -> list[tuple[Any, Any, Any]]:
-        """Return what to put back where `accept` says no: `(variable, accepted, old value)`."""
+        """Return `(variable, accepted, old value)` for what is restored if `accept` says no."""
         kept: list[tuple[Any, Any, Any]] = []
         for gradient, variable, place, _ in zip(*incoming, strict=True):
             if self._overwrite_variable_with_gradient(variable):
@@ -333,7 +333,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
 
 
 def pipeline_of(optimizer: Any) -> Pipeline:
-    """Return the steps of any optimizer."""
+    """Return the pipeline of any optimizer."""
     if isinstance(optimizer, Optimizer):
         return optimizer._pipeline
     return Pipeline((), ForeignMover(optimizer))
