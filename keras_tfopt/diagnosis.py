@@ -1,4 +1,4 @@
-"""A report on one training step and its effect on each variable."""
+"""Report on one training step and its effect on each variable."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Diagnosis:
             `shape`, `gradient` ("dense", "rows" or "none": its form when the optimizer gets it) and
             `why_dense` (the reason for a dense gradient of a table with lookups, else None).
             `update` is "dense", "rows" or "none": its form in the step. `touched` is the number of
-            rows whose gradient is not zero, for `keras_tfopt.layers.Embedding` of rows in the
-            batch, else None. `repeated` is the number of ids in the batch that occur before,
-            `masked` of those that the layer masks; both are None without a lookup. `lost` is the
-            share of elements that should have moved and did not, because the update is below one
-            unit in the last place. `decay` says whether the step shrinks the variable, by the
-            optimizer or by a wrapper around it. `rules` has the arguments that chose it, and by
-            what. `groups` and `settings` are the parameter groups that chose it, and what they
-            say of it. `state_bytes` is the size of its state.
+            rows whose gradient is not zero, or for `keras_tfopt.layers.Embedding` of rows in the
+            batch; None if all is dense. `repeated` is the number of ids in the batch that occur
+            before, `masked` of those that the layer masks; both are None without a lookup. `lost`
+            is the share of elements that should have moved but did not, because the update is below
+            one unit in the last place. `decay` says whether the step shrinks the variable, by the
+            optimizer or by a wrapper around it. `rules` names the arguments that chose it, with the
+            pattern or function. `groups` and `settings` are the parameter groups that chose it and
+            their settings. `state_bytes` is the size of its state.
         compiled: Whether and how the step runs compiled.
-        warnings: Remarks on what may be wrong.
+        warnings: Remarks on possible mistakes.
     """
 
     optimizer: str
@@ -65,9 +65,9 @@ class Diagnosis:
 
 
 def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Diagnosis:
-    """Run one training step on trial, print its effect on each variable, and undo it.
+    """Run one training step, print its effect on each variable, and undo it.
 
-    Nothing is changed: variables, optimizer state and the model's other state are as before.
+    Afterwards variables, optimizer state and the model's other state are as before.
 
     Args:
         model: A compiled `keras.Model`, which gives the loss.
@@ -108,7 +108,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
             new, array = _array(variable), fact.pop("array")
             fact["lost"] = _lost(array, old, new, fact["dtype"])
             if old.any() and not accumulates:
-                fact["decay"] &= not np.array_equal(old, new)  # a wrapper may have let it rest
+                fact["decay"] &= not np.array_equal(old, new)  # a wrapper may have skipped it
             fact.update(_seen(looked_up.ids.get(id(variable))))
         compiled = inspection.compilation(model, optimizer)
     inner = inspection.innermost(optimizer)
@@ -123,7 +123,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
 
 @contextlib.contextmanager
 def _restored(variables: list[Any]) -> Iterator[None]:
-    """Assign the values that variables have now at the end of the context."""
+    """Restore the current values of variables at the end of the context."""
     values = [_array(variable) for variable in variables]
     try:
         yield
@@ -142,7 +142,7 @@ def _seen(lookups: list | None) -> dict[str, int | None]:
 
 
 def _lost(gradient: Any, old: Any, new: Any, dtype: str) -> float | None:
-    """Return the share of the elements with a gradient that stay where they were."""
+    """Return the share of the elements with a gradient that did not change."""
     if gradient is None or dtype not in ("float16", "bfloat16"):
         return None
     pushed = np.asarray(gradient, "float32") != 0

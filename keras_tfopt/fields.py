@@ -18,7 +18,7 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """An argument: its default, or `REQUIRED`, and what checks a value for it."""
+    """An argument: its default, or `REQUIRED`, and the function that checks a value."""
 
     default: Any
     check: Callable[[str, Any], Any]
@@ -38,12 +38,12 @@ def within(
     Args:
         low: Smallest allowed number. Defaults to none.
         high: Largest allowed number. Defaults to none.
-        default: Its default. If that is None, None is allowed. Without one, the argument has to be
-            given.
+        default: Its default. If that is None, None is allowed. Without a default, the argument is
+            required.
         left_open: Whether `low` itself is refused.
         right_open: Whether `high` itself is refused.
-        fixed: Whether it must be a number. Otherwise it may also be what gives a number in each
-            step: a schedule, a scalar variable or a callable without arguments.
+        fixed: Whether it must be a number. Otherwise it may also be something that gives a number
+            in each step: a schedule, a scalar variable or a callable without arguments.
     """
     how = {"left_open": left_open, "right_open": right_open}
     check = check_number if fixed else check_hyperparameter
@@ -74,7 +74,7 @@ def field(check: Callable[[str, Any], Any], *, default: Any = REQUIRED) -> Any:
 
     Args:
         check: Function of the argument's name and value that returns the value, or raises an error.
-        default: Its default, which is not checked. Without one, the argument has to be given.
+        default: Its default, which is not checked. Without a default, the argument is required.
     """
     return Field(default, lambda name, value: value if value is default else check(name, value))
 
@@ -86,12 +86,12 @@ def _field_of(check: Callable[[str, Any], Any], default: Any) -> Field:
 
 @dataclass_transform(field_specifiers=(within, integer, flag, field))
 class Fielded:
-    """Makes constructors from fields; type checkers and editors know them from the decorator."""
+    """Make constructors from fields. The decorator shows them to type checkers and editors."""
 
     _fields: ClassVar[Mapping[str, Field]] = {}
     _first_default: ClassVar[Any] = REQUIRED
     _options: ClassVar[Mapping[str, Any]] = {}
-    """Options that the engine takes by `**base`, with defaults, to be shown in the signature."""
+    """Options that the engine takes by `**base`, with defaults, for the signature."""
 
     def __init_subclass__(cls, **kwargs: Any):
         declares = _take_fields(cls)
@@ -107,12 +107,12 @@ class Fielded:
 
 
 def _engine_of(cls: type) -> Any:
-    """Return the class below all that users write, whose constructor the fields come on top of."""
+    """Return the engine of a class, to whose constructor the fields are added."""
     return next(base for base in cls.__mro__ if "is_engine" in vars(base))
 
 
 def _take_fields(cls: type[Fielded]) -> list[str]:
-    """Collect what a class declares as arguments, and leave the defaults as its attributes."""
+    """Collect the arguments that a class declares, and set its attributes to the defaults."""
     own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
     for name, inherited in cls._fields.items():
         if name in vars(cls) and name not in own and not isinstance(vars(cls)[name], property):
@@ -133,7 +133,7 @@ def _take_fields(cls: type[Fielded]) -> list[str]:
 def _constructor(cls: type[Fielded]) -> Callable[..., None]:
     """Return the constructor of a class that declares its arguments.
 
-    The first argument of the engine comes first, then the fields, then what else it takes.
+    The first argument is that of the engine. The fields follow, then other arguments of the engine.
     """
     fields, default = cls._fields, cls._first_default
     start = _engine_of(cls).__init__
@@ -166,7 +166,7 @@ def _constructor(cls: type[Fielded]) -> Callable[..., None]:
     kind = inspect.Parameter
     __init__.fields = tuple(names)  # type: ignore[attr-defined]
     options = {n: d for n, d in cls._options.items() if n not in fields}
-    # Python wants arguments without a default before those with one, or by name.
+    # As in Python itself, an argument without a default must not follow one with a default.
     shown = [kind(n, kind.POSITIONAL_OR_KEYWORD, default=f.default) for n, f in fields.items()]
     shown = [first.replace(default=default), *shown, *others]
     __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

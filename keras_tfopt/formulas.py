@@ -1,10 +1,10 @@
-"""LaTeX of docstrings as plain text, for terminals."""
+"""Convert LaTeX of docstrings to plain text, for terminals."""
 
 from __future__ import annotations
 
 import re
 
-# Commands that are not written as their names; those of Greek letters and functions are.
+# Commands with their plain text. Others, such as Greek letters and functions, become their names.
 _SIGNS = {
     "leftarrow": "<-", "le": "<=", "leq": "<=", "geq": ">=", "neq": "!=", "times": "x",
     "cdot": "*", "dots": "...", "ldots": "...", "top": "T", "bmod": "mod",
@@ -14,7 +14,7 @@ _SIGNS = {
 _TEXTS = ("text", "texttt", "operatorname")
 _ACCENTS = ("hat", "bar", "tilde")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|\d+|\s+|.", re.DOTALL)
-# Marks around a fraction, which is multiplied by a sign with what stands beside it, and words.
+# Marks around a fraction, next to which a product needs a sign, and around words.
 _BEGIN, _END, _WORDS = "\1", "\2", "\3"
 
 
@@ -33,7 +33,7 @@ def _block(formula: str) -> str:
 
 
 def _cases(alternatives: str) -> str:
-    """Return LaTeX that has the alternatives of a formula on one line."""
+    """Return LaTeX with the alternatives of a formula on one line."""
     return r"\{" + alternatives.strip().replace(r"\\", ";").replace("&", ",") + r"\}"
 
 
@@ -50,7 +50,7 @@ def _line(formula: str) -> str:
 
 
 def _sequence(tokens: list[str]) -> str:
-    """Return the text of tokens, which are in reverse order, up to the end of a group."""
+    """Return the text of tokens up to the end of a group; the tokens are in reverse order."""
     found = ""
     while tokens and tokens[-1] != "}":
         found += _next(tokens)
@@ -90,7 +90,7 @@ def _argument(tokens: list[str]) -> str:
 
 
 def _sequence_of_text(tokens: list[str]) -> str:
-    """Return the characters of a group as they are."""
+    """Return the characters of a group unchanged."""
     tokens.pop()
     found = ""
     while (token := tokens.pop()) != "}":
@@ -99,5 +99,5 @@ def _sequence_of_text(tokens: list[str]) -> str:
 
 
 def _bracketed(text: str, single: str) -> str:
-    """Return the text in brackets, unless it is a single factor as described."""
+    """Return the text in brackets, unless it matches the pattern of a single factor."""
     return text if re.fullmatch(single, text) else f"({text})"

@@ -1,4 +1,4 @@
-"""Groups of a model's variables, for the argument `groups` of every optimizer."""
+"""Make groups of a model's variables, for the argument `groups` of every optimizer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EMBEDDING = re.compile(r"Embed(ding)?s?$")
 
 
 class _Unit(NamedTuple):
-    """A layer, or several that belong together, with weights."""
+    """A layer with weights, or several that belong together."""
 
     name: str
     variables: list[Any]
@@ -44,18 +44,17 @@ def layer_decay(
     \text{factor} = \max(\text{min\_factor}, \text{decay}^{\text{last level} - \text{level}})
     $$
 
-    Numbered blocks are levels: layers such as `transformer_layer_3`, and layers with a name that
-    begins alike, such as those of `conv2_block1`. What comes before the first block is level 0,
-    what comes after the last one is the head, the last level. In models without such names each
-    layer is a level, embeddings at the beginning share level 0, and the head is the last layer.
-    Normalizations belong to the level of the layer before. Models and layers with blocks inside are
-    looked into.
+    Numbered blocks are levels: layers such as `transformer_layer_3`, and layers whose names begin
+    alike, such as those of `conv2_block1`. Layers before the first block are level 0. Layers after
+    the last block are the head, the last level. In models without such names each layer is a level,
+    embeddings at the beginning share level 0, and the head is the last layer. Normalizations belong
+    to the level of the layer before. Models and layers with blocks inside are searched, too.
 
     Args:
         model: A `keras.Model` or layer that is built: Sequential, functional or nested.
         decay: Number in (0, 1].
-        depth: Number of levels >= 2 over which those of the model are spread evenly, the head by
-            itself. Defaults to None: all levels that there are.
+        depth: Integer >= 2: the number of levels into which those of the model are merged evenly;
+            the head stays alone. Defaults to None: all levels of the model.
         min_factor: Number in [0, 1], the smallest factor. Defaults to 0.
 
     Returns:
@@ -111,8 +110,8 @@ def layer_decay(
 def no_decay(model: Any) -> dict[str, dict[str, float]]:
     """Return the group of variables that weight decay usually leaves alone.
 
-    They are biases, the variables of normalizations and embeddings, and all other vectors and
-    scalars. What they are goes by their layers and shapes, not by their names.
+    These are biases, the variables of normalizations and embeddings, and all other vectors and
+    scalars. They are found by their layers and shapes, not by their paths.
 
     Args:
         model: A `keras.Model` or layer that is built.
@@ -129,7 +128,7 @@ def no_decay(model: Any) -> dict[str, dict[str, float]]:
         if is_called(layer, _EMBEDDING) and not layers_below(layer):
             exempt |= {id(variable) for variable in layer.trainable_variables}
     chosen = [v for v in model.trainable_variables if id(v) in exempt or len(v.shape) < 2]
-    # Told from a group of `layer_decay` with the same variables, for dictionaries that are merged.
+    # The pattern differs from those of `layer_decay`, so that dictionaries can be merged.
     pattern = several_paths([path_of(v) for v in chosen], capturing=False)
     return {pattern: {"weight_decay": 0.0}} if chosen else {}
 
@@ -158,7 +157,7 @@ def _levels(model: Any) -> list[list[Any]]:
 
 
 def _units_and_head(model: Any) -> tuple[list[_Unit], list[Any]]:
-    """Return the parts of a model in order, and the variables of its last one if that is a head."""
+    """Return the parts of a model in order, without a head, and the variables of the head."""
     parts = [layer for layer in layers_below(model) if layer.weights]
     head: list[Any] = []
     while len(parts) == 1 and _is_looked_into(parts[0]):
@@ -166,7 +165,7 @@ def _units_and_head(model: Any) -> tuple[list[_Unit], list[Any]]:
     if parts and not is_called(parts[-1], NORMALIZATION) and not _numbered_below(parts[-1]):
         head = list(parts.pop().weights)
     units = [unit for part in parts for unit in _units_of(part)]
-    while len(units) > 1 and units[0].normalizes:  # of inputs, say
+    while len(units) > 1 and units[0].normalizes:  # such as a normalization of inputs
         first = units.pop(0)
         units[0] = units[0]._replace(variables=first.variables + units[0].variables)
     return units, head
@@ -203,13 +202,13 @@ def _own_variables(layer: Any) -> list[Any]:
 
 
 def _blocks(names: Sequence[str]) -> list[str | None]:
-    """Return the name of the block that each layer belongs to, None for those outside of blocks.
+    """Return the name of the block that each layer belongs to, None for layers outside of blocks.
 
-    What precedes the first block of a stage, such as `stage_1_downsample`, belongs to that block.
+    A layer before the first block of a stage, such as `stage_1_downsample`, belongs to that block.
     """
     found: list[str | None] = []
     for name in names:
-        # Of layers with names that Keras makes, the first has no number.
+        # If Keras makes the names of layers, the first has no number.
         name = f"{name}_0" if f"{name}_1" in names else name
         numbered = list(_NUMBERED.finditer(name))
         found.append(name[: numbered[-1].end()] if numbered else None)

@@ -1,4 +1,4 @@
-"""Information on optimizers, read from their classes, signatures and docstrings."""
+"""Collect information on optimizers from their classes, signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from keras_tfopt.formulas import plain_text
 from keras_tfopt.rule import OPTIONS
 from keras_tfopt.wrapper import Wrapper
 
-SIDE = 512  # of the matrix for which bytes are counted
-# Required arguments, for counting state, which does not depend on them.
+SIDE = 512  # of the matrix for which bytes of state are counted
+# Values of required arguments for counting state, which does not depend on them.
 _GIVEN: dict[str, Any] = {
     "inner_optimizer": "sgd",
     "weight_decay": 0.0,
@@ -30,27 +30,27 @@ _GIVEN: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """Information on an optimizer. Printed, it is a page of text with formulas in plain characters.
+    """Information on an optimizer; prints as a page of text with formulas in plain characters.
 
     Attributes:
         name: The name by which `get` makes it: `"lazy_adam"`, `"keras.adam"`.
         optimizer_class: Its class.
         description: One line.
         formula: Its equations, in LaTeX; empty for optimizers of Keras.
-        defaults: Arguments of its constructor with their defaults, without the options that all
-            have; `inspect.Parameter.empty` where one must be given.
+        defaults: Arguments of its constructor with their defaults, without the options of all
+            optimizers; `inspect.Parameter.empty` is for required arguments.
         slots: The state that it keeps, in words.
         bytes_per_parameter: Size of its float32 state for a large matrix; for a wrapper, without
             the state of the optimizer that it is given.
-        scope: The part of a model that one update needs at once: "element", "variable" or "model";
+        scope: The part of a model that an update needs at once: "element", "variable" or "model";
             None for wrappers and optimizers of Keras.
         row_gradients: The effect of a row gradient, in words.
         lazy: Whether a row gradient leaves other rows alone.
         second_order: Whether it multiplies gradients by more than a diagonal matrix.
         paper: The paper or book that it comes from; may be empty.
-        originals: Names of the optimizers that it stands for, with their modules.
+        originals: Names of the optimizers that it corresponds to, with their modules.
         differences: Differences from these, and from the optimizer of Keras with a similar name.
-            For one of Keras, where to read about them.
+            For an optimizer of Keras, where to read about them.
     """
 
     name: str
@@ -95,7 +95,7 @@ def described(name: str, cls: Any, originals: tuple[str, ...], elsewhere: str) -
     Args:
         name: Its name in the registry.
         cls: The class.
-        originals: Names of the optimizers that it stands for.
+        originals: Names of the optimizers that it corresponds to.
         elsewhere: Where to read about differences, if its docstring has none.
     """
     text = inspect.getdoc(cls) or ""
@@ -162,13 +162,13 @@ def _formula(text: str) -> str:
 
 
 def _state(cls: type) -> list[Any]:
-    """Return the variables that are no scalars of an optimizer for a matrix."""
+    """Return an optimizer's variables for a matrix, without scalars."""
     optimizer = cls(**{name: _GIVEN[name] for name in _required(cls)})
     optimizer.build([keras.Variable(keras.ops.zeros((SIDE, SIDE)), name="kernel")])
     return [variable for variable in optimizer.variables if len(variable.shape)]
 
 
 def _slots_of_keras(state: list[Any]) -> list[str]:
-    """Read slots from paths: "adam/kernel_momentum" is the slot "momentum"."""
+    """Return names of slots from paths: "adam/kernel_momentum" is the slot "momentum"."""
     names = [variable.path.rsplit("/", 1)[-1] for variable in state]
     return [f"`{name.removeprefix('kernel_')}`" for name in names] or ["`none`"]

@@ -22,8 +22,8 @@ class LossScaleOptimizer(Describing, LossScalingEngine):
     $$
 
     Under the policy `mixed_float16`, `compile` puts an optimizer into Keras's class of this name,
-    unless it is in one of the two already. Use this class where gradients consist of rows: Keras's
-    makes those of `keras_tfopt.layers.Embedding` dense, so that a step costs what the table costs.
+    unless it is in one of the two already. Use this class for row gradients: Keras's class makes
+    those of `keras_tfopt.layers.Embedding` dense, so that a step costs as much as the whole table.
 
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration. Its own

@@ -1,4 +1,4 @@
-"""Optimizers by name: a list of all, information on each, and a function that makes one."""
+"""Find optimizers by name: list all, return information on one, make one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,10 @@ from keras_tfopt.rule import Rule
 from keras_tfopt.wrapper import Wrapper
 
 SOURCES = (*dict.fromkeys(row.source for row in TABLE.values()), "tensorflow_addons", "keras")
-# Optimizers of Keras that go around others.
+# Optimizers of Keras that wrap others.
 _AROUND_OTHERS = {"lossscaleoptimizer", "multioptimizer"}
-# Other names under which people look for them.
-_ALIASES = {
-    "ema": "moving_average",
-    "swa": "stochastic_weight_averaging",
-}
+# Other names in common use.
+_ALIASES = {"ema": "moving_average", "swa": "stochastic_weight_averaging"}
 
 
 @overload
@@ -74,13 +71,14 @@ def list_optimizers(
 
     Args:
         filter: A pattern with `*` and `?`, or several. `"ada*"` finds `"keras.adam"`, too. A text
-            without either is a name, as in `info`.
+            without these is a name, as in `info`.
         exclude: Patterns of names to leave out.
-        with_description: Give pairs of a name and a line of description.
+        with_description: Return pairs of a name and a line of description.
         row_gradients: Only those for which a row gradient leaves other rows alone (True), or
-            does not (False). Wrappers, which pass rows on, are left out by either.
-        second_order: Only those that multiply gradients by more than a diagonal matrix, or less.
-        source: Only those that stand for an optimizer of this module: `"tf.train"`,
+            does not (False). Both leave out wrappers, which pass rows on.
+        second_order: Only those that multiply gradients by more than a diagonal matrix (True), or
+            do not (False).
+        source: Only those that correspond to an optimizer of this module: `"tf.train"`,
             `"tf.contrib.opt"`, `"returnn.tf.updater"`, `"tensorflow_addons"`, `"keras"`.
 
     Raises:
@@ -120,9 +118,8 @@ def info(name: str | type | Rule | Wrapper | LossScaleOptimizer) -> Info:
     """Return the information on an optimizer.
 
     Args:
-        name: A name from `list_optimizers`, or the name of a class, or that of the original:
-            `"lars"`, `"LARS"` and `"LARSOptimizer"` are the same. Also the class itself, or an
-            optimizer of it.
+        name: A name from `list_optimizers`, or the name of a class or of the original: `"lars"`,
+            `"LARS"` and `"LARSOptimizer"` are the same. It may also be a class or an optimizer.
 
     Raises:
         ValueError: if there is no such optimizer; the message has similar names.
@@ -135,16 +132,16 @@ def info(name: str | type | Rule | Wrapper | LossScaleOptimizer) -> Info:
 def get(identifier: Any, **arguments: Any) -> Any:
     """Return an optimizer from its name, its configuration, or itself.
 
-    `keras.optimizers.get` and `model.compile` know those of this package by the names under which
-    they are registered: `"keras_tfopt>LARS"`, with default arguments.
+    `keras.optimizers.get` and `model.compile` find optimizers of this package by their registered
+    names, as `"keras_tfopt>LARS"`, with default arguments.
 
     Args:
-        identifier: A name or class as in `info`; a wrapper around a name as
-            `"moving_average(lars)"`, nested as deeply as you like; a configuration, from
+        identifier: A name or class as in `info`; a wrapper around a name, such as
+            `"moving_average(lars)"`, at any depth; a configuration, from
             `keras.optimizers.serialize` or `{"class_name": "LARS", "config": {...}}`; or a
             `keras.optimizers.Optimizer`, which is returned.
-        **arguments: Arguments of the constructors. With wrappers, each goes to the outermost that
-            has an argument of this name.
+        **arguments: Arguments of the constructors. With wrappers, each is passed to the outermost
+            optimizer that takes it.
 
     Raises:
         ValueError: if there is no such optimizer.
@@ -203,16 +200,16 @@ def get(identifier: Any, **arguments: Any) -> Any:
 
 
 def _parameters(cls: type) -> list[str]:
-    """Return the names of all arguments, also of the base, without the optimizer inside."""
+    """Return the names of all arguments, including options, without the optimizer inside."""
     return [name for name in all_arguments(cls) if name != "inner_optimizer"]
 
 
-# What optimizers over workers derive from, and what shares the state of others out.
+# The base class of optimizers over workers, and a class that only divides state over workers.
 _NO_ALGORITHMS = (distributed.OverWorkers, distributed.ShardedState)
 
 
 def _classes() -> dict[str, type]:
-    """Return every optimizer by its name: that of the file of its rule, or of Keras."""
+    """Return every optimizer class by name: that of its file, or `keras.` and that of Keras."""
     found = {}
     for module in (rules, wrappers, distributed):
         for cls in vars(module).values():
@@ -226,12 +223,12 @@ def _classes() -> dict[str, type]:
 
 
 def _known(name: Any) -> str:
-    """Return the name in `list_optimizers` for any name of an optimizer, its class or itself."""
+    """Return the name in `list_optimizers` of an optimizer, given by any name, class or itself."""
     classes = _classes()
     if isinstance(name, keras.optimizers.Optimizer):
         name = type(name)
     if isinstance(name, type):
-        # On PyTorch, optimizers of Keras are of subclasses of its public classes.
+        # On PyTorch, Keras makes its optimizers of subclasses of the public classes.
         same = name.__mro__ if name.__module__.startswith("keras.") else (name,)
         for known, cls in classes.items():
             if cls in same:
@@ -261,7 +258,7 @@ def _known(name: Any) -> str:
 
 
 def _patterns(argument: str, given: Any) -> list[str]:
-    """Return the patterns of an argument; one without `*` and `?` becomes a known name."""
+    """Return the patterns of an argument; a text without `*` and `?` becomes a known name."""
     patterns = [given] if isinstance(given, str) else given
     if not isinstance(patterns, Iterable) or not all(isinstance(p, str) for p in patterns):
         raise TypeError(
@@ -291,7 +288,7 @@ def _originals(name: str, cls: type) -> tuple[str, ...]:
 
 
 def _counterparts() -> dict[str, str]:
-    """Return the name of our class for each original: the same name, if there is one."""
+    """Return the name of our class for each original: the same name if we have it."""
     public = {**vars(rules), **vars(wrappers), **vars(distributed)}
     return {
         old: plain if (plain := old.removesuffix("Optimizer")) in public else row.ours
@@ -300,7 +297,7 @@ def _counterparts() -> dict[str, str]:
 
 
 def _where_to_compare(cls: type) -> str:
-    """Say which of our optimizers has the name of one of Keras."""
+    """Return where to read how an optimizer of Keras differs from ours of the same name."""
     for name, other in _classes().items():
         if "." not in name and other.__name__.lower() == cls.__name__.lower():
             return f"from `keras_tfopt.{other.__name__}`: see `keras_tfopt.info({name!r})`."

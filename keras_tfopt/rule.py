@@ -1,4 +1,4 @@
-"""What a rule is: hyperparameters as fields, slots, scalars once per step, one pure formula."""
+"""The base class of rules: hyperparameters as fields, slots, scalars per step, one pure formula."""
 
 from __future__ import annotations
 
@@ -202,15 +202,15 @@ class Rule(Fielded, Describing, Engine):
             step: Number of this step as a floating-point scalar tensor, 1 at the first.
 
         Returns:
-            Scalars by name; the rule finds them in `t`, beside `t.step`.
+            Scalars by name; the rule finds them in `t`, with `t.step`.
         """
         return {"lr": lr}
 
     def facts(self, path: str) -> dict[str, Any]:
-        """Static facts about a variable that a rule of scope "variable" finds in `t`, by name.
+        """Return static facts about a variable that rules of scope "variable" find in `t`, by name.
 
-        Variables with equal facts share compiled code, so say no more than the rule asks. A rule
-        that looks at shapes, too, defines `facts_of(like)` in its place.
+        Variables with equal facts share compiled code, so return only facts that the rule needs. A
+        rule that also needs shapes defines `facts_of(like)` instead.
         """
         return {"path": path}
 
@@ -235,29 +235,28 @@ class Rule(Fielded, Describing, Engine):
         raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
 
     def sums(self, g: Any, x: Any, s: Any, t: Any) -> dict[str, Any]:
-        """With scope "model": what must be known of all entries, as small tensors by name.
+        """Return sums over all entries, as small tensors by name; for rules with scope "model".
 
-        Called with all entries or a piece of them (`g`, `x` before weight decay, and those slots
-        that have entries); what it returns for the pieces is added up. It must be a sum over
-        entries, then.
+        It is called with all entries or a piece of them: `g`, `x` before weight decay, and slots
+        that have entries. The results of the pieces are added up.
         """
         return {}
 
     def solve(self, s: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """With scope "model": called once per step, between `sums` and `update`.
+        """Compute tensors from the sums, between `sums` and `update`; for rules with scope "model".
 
         Args:
             s: The slots without entries, as attributes by name.
             t: Scalars and sums, as attributes by name.
 
         Returns:
-            Small tensors by name, for `update` to find in `t`, and new values of slots without
-            entries. One named `decay_factor` multiplies the weight decay of this step.
+            Small tensors by name, which `update` finds in `t`, and new values of slots without
+            entries. A tensor named `decay_factor` multiplies the weight decay of this step.
         """
         return {}, {}
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the rule's own arguments: everything that `update` may read from `self`."""
+        """Return the rule's own arguments, which are all that `update` may read from `self`."""
         names = [name for name in own_parameters(type(self)) if name != "learning_rate"]
         for name in names:
             if not hasattr(self, name):
@@ -318,11 +317,11 @@ Algorithm = Rule
 
 
 def register(cls: Registered) -> Registered:
-    """Decorator: lets `keras.saving` and `load_model` find a class or function by its name.
+    """Register a class or function, so that `keras.saving` and `load_model` find it by its name.
 
     Args:
-        cls: A class of optimizers, or a function that is an argument of one. Its name has to be
-            defined once: `"keras_tfopt>Name"` is what files have of it.
+        cls: A class of optimizers, or a function that is an argument of one. Its name must be
+            unique: files contain only `"keras_tfopt>Name"`.
     """
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
 
@@ -331,7 +330,7 @@ def zeros(like: Like, signed: bool = True) -> Slot:
     """Describe a slot of the variable's shape that starts at zero.
 
     Args:
-        like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.
+        like: The argument of `Rule.slots`: `shape`, `dtype` and `path` of a variable.
         signed: Whether it may be negative; see `Slot`.
     """
     return Slot(like.shape, signed=signed)
@@ -341,7 +340,7 @@ def full(like: Like, value: float, signed: bool = True) -> Slot:
     """Describe a slot of the variable's shape that starts at `value`.
 
     Args:
-        like: What `Rule.slots` is given: `shape`, `dtype` and `path` of a variable.
+        like: The argument of `Rule.slots`: `shape`, `dtype` and `path` of a variable.
         value: Number.
         signed: Whether it may be negative; see `Slot`.
     """

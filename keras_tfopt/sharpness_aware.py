@@ -142,9 +142,9 @@ class SharpnessAware(Trainer):
         return cls(**{**config, **parts})
 
     def _gradients(self, data: Any) -> tuple[list[Any], None]:
-        """Return the gradients that the optimizer takes.
+        """Return the gradients for the optimizer.
 
-        Variables are as before, except for those that a training call and metrics change.
+        Variables do not change, except for those that a training call and metrics change.
         """
         variables, kept = self.trainable_variables, {id(v) for v in self._velocities}
         others = [v for v in self.non_trainable_variables if id(v) not in kept]
@@ -173,14 +173,14 @@ class SharpnessAware(Trainer):
         ways = self._directions(grads)
         for n, velocity in enumerate(self._velocities):
             new = self.ascent_momentum * velocity + ways[n]
-            # An overflow, which loss scaling answers by leaving out the step, must not stay.
+            # An overflow must not stay: loss scaling only leaves out the step.
             ways[n] = ops.where(ops.isfinite(new), new, velocity.value)
             velocity.assign(ways[n])
         for variable, way in zip(self.trainable_variables, ways, strict=True):
             variable.assign_add(_times(rho, way))
 
     def _directions(self, grads: Sequence[Any]) -> list[Any]:
-        """Return where each variable goes, without `rho` and momentum."""
+        """Return the direction of each variable, without `rho` and momentum."""
         scales = [ops.absolute(v) if self.adaptive else 1.0 for v in self.trainable_variables]
         grads = [g * s for g, s in zip(grads, scales, strict=True)]
         if not self.normalize:
@@ -195,7 +195,7 @@ class SharpnessAware(Trainer):
 
 
 def _float32(x: Any) -> Any:
-    """Return a tensor as float32, or as it is if that has more digits."""
+    """Return a tensor as float32, but float64 unchanged."""
     return x if keras.backend.standardize_dtype(x.dtype) == "float64" else ops.cast(x, "float32")
 
 
@@ -205,7 +205,7 @@ def _product(left: Sequence[Any], right: Sequence[Any]) -> Any:
 
 
 def _without_part_across(first: Sequence[Any], last: Sequence[Any], alpha: Any) -> list[Any]:
-    """Return `last` less `alpha` times the part of `first` at right angles to it."""
+    """Return `last` minus `alpha` times the part of `first` at right angles to it."""
     square = _product(last, last)
     along = _product(first, last) / ops.where(square > 0, square, 1.0)
     across = [a - ops.cast(along, b.dtype) * b for a, b in zip(first, last, strict=True)]
@@ -213,5 +213,5 @@ def _without_part_across(first: Sequence[Any], last: Sequence[Any], alpha: Any) 
 
 
 def _times(number: Any, x: Any) -> Any:
-    """Return a tensor, times a number or a scalar tensor of any dtype."""
+    """Return a tensor times a number, or times a scalar tensor of any dtype."""
     return (number if isinstance(number, float) else ops.cast(number, x.dtype)) * x

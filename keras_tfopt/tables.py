@@ -1,4 +1,4 @@
-"""Tables of original names: sections of a file, with signatures as text."""
+"""Read tables of original names: sections of a file, with signatures as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple, TypeVar
 
-# Instead of a default, where an argument has none.
+# Stands for the default of an argument that has none.
 REQUIRED = inspect.Parameter.empty
 
 
@@ -31,7 +31,7 @@ class Counterpart(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One class or function of an original. The file of the table says what the fields mean."""
+    """One class or function of an original. The file of the table explains the fields."""
 
     source: str = ""
     ours: str = ""
@@ -60,7 +60,7 @@ def names_in(rows: Mapping[str, Row]) -> dict[str, Counterpart]:
 
 
 def as_constructor(name: str, signature: inspect.Signature, function: Callable) -> Callable:
-    """Make a function look like the constructor of the class `name`, with this signature."""
+    """Give a function the names and the signature of the constructor of class `name`."""
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__name__ = "__init__"
     function.__qualname__ = f"{name}.__init__"
@@ -80,7 +80,7 @@ def read_sections(package: str) -> configparser.ConfigParser:
 
 
 def row_of(cls: type[AnyRow], source: str, section: Mapping[str, str]) -> AnyRow:
-    """Read a section into a row. The types of its fields say how their texts are read."""
+    """Read a section into a row. The types of its fields decide how texts are read."""
     texts = {key: " ".join(text.split()) for key, text in section.items()}
     if "arguments" in texts:
         texts["signature"] = texts.pop("arguments")

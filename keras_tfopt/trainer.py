@@ -14,7 +14,7 @@ from keras_tfopt.engine import backend
 class Trainer(keras.Model):
     """Train a model by more than one evaluation of the loss in a step.
 
-    A subclass says by `_gradients` what the optimizer takes, and by `_settle` where the weights go
+    In a subclass, `_gradients` returns the gradients for the optimizer, and `_settle` the weights
     after the optimizer's step. The trained weights are those of `model`.
 
     Args:
@@ -53,7 +53,7 @@ class Trainer(keras.Model):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Configure the training as it was when the model was saved."""
-        # That of Keras does nothing where `compile` is a method of the class.
+        # Keras's method does nothing if the class overrides `compile`.
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
@@ -114,22 +114,22 @@ class Trainer(keras.Model):
         return self._gradients(data)
 
     def _gradients(self, data: Any) -> tuple[list[Any], Any]:
-        """Return the gradients that the optimizer takes, and what `_settle` is to know."""
+        """Return the gradients for the optimizer, and a value that is passed to `_settle`."""
         raise NotImplementedError
 
     def _settle(self, before: Any, after: Any, data: Any, known: Any) -> list[Any] | None:
-        """Return where the weights go; None is where the optimizer has moved them.
+        """Return the new weights; None leaves the weights of the optimizer's step.
 
         Args:
             before: The values of the variables before the step of the optimizer.
-            after: Those after it.
+            after: The values after it.
             data: The batch.
-            known: What `_gradients` has returned besides.
+            known: The second value that `_gradients` returned.
         """
         return None
 
     def _loss_and_gradients(self, data: Any, measure: bool) -> tuple[Any, list[Any]]:
-        """Return the loss of a batch, scaled as the optimizer wants, and its dense gradients.
+        """Return the loss of a batch, scaled by the optimizer, and its dense gradients.
 
         Args:
             data: The batch.

@@ -48,19 +48,18 @@ class Wrapper(Fielded, Describing, WrappingEngine):
             or slots that are single numbers, which they compute from the old values.
         needs_gradient: Whether hooks read `g`. False gives them None, so that they can be compiled
             with a rule that clips gradients or maximizes.
-        needs_old: Whether `after` finds in `t.old` what the variable was before the inner step, and
-            after all hooks before that; a copy for the time of a step.
+        needs_old: Whether `after` finds in `t.old` the value of the variable before the inner step,
+            after all `before` hooks. This copies variables in each step.
         unsaved: Names of arguments of the constructor that belong to the process, and are not saved
             with the optimizer.
 
     Args:
         inner_optimizer: A `keras.optimizers.Optimizer`, or its name or configuration. Options such
-            as clipping or accumulation belong to it; its `use_ema` averages what itself leaves, not
-            what wrappers do after that. A `keras.optimizers.LossScaleOptimizer` goes
-            around the wrapper, not inside.
+            as clipping or accumulation belong to it. Its `use_ema` averages the variables as it
+            leaves them, before the wrapper changes them. A `keras.optimizers.LossScaleOptimizer`
+            goes around the wrapper, not inside.
         name: Name of the optimizer.
-        **base: None; there so that options of optimizers, which belong to `inner_optimizer`, are
-            refused with an error that says so.
+        **base: None. Options of optimizers belong to `inner_optimizer`, and the error says so.
 
     Hooks:
         before: `(g, x, s, t) -> g, x`. Pure, per variable, before the inner step.

@@ -76,7 +76,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         self.built = True
 
     def _make_state(self, variables: list[Any], likes: list[Like]) -> None:
-        # Most models have no table; the default is there for those that have.
+        # The default of `row_variables` is for models with tables, which most models do not have.
         usual: tuple = (None, [], DEFAULTS["row_variables"])
         chosen = any(choice not in usual for choice in self.choices().values())
         if chosen:

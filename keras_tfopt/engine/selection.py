@@ -147,7 +147,7 @@ def warn_unmatched(owner: str, choices: Mapping[str, Any], likes: Sequence[Like]
 
 
 def near_paths(text: str, likes: Sequence[Like]) -> list[str]:
-    """Return paths or parts of paths that are similar to a pattern; if there are none, some paths."""
+    """Return paths, or parts of paths, that are similar to a pattern; else some paths."""
     paths = list(dict.fromkeys(like.path for like in likes))
     names = dict.fromkeys([*(part for path in paths for part in path.split("/")), *paths])
     return nearest(re.sub(r"[\\^$]", "", text), names) or paths[:5]

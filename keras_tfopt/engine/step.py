@@ -215,7 +215,7 @@ class Pipeline:
     def _meet(
         self, owner: Any, incoming: Incoming, around: Around, reached: list[Any], last: Any
     ) -> None:
-        """Exchange between workers, whether they moved or not; then run the hooks of outer wrappers."""
+        """Exchange between workers, even if they did not move; then run hooks of outer wrappers."""
         moved = both(reached[-1], last)
         for stage in reversed(range(max(around.meeting) + 1)):
             wrapper = self.wrappers[stage]
