@@ -26,7 +26,7 @@ from keras_tfopt.engine.averages import (
 )
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import check_distinct, path_of, prepare
-from keras_tfopt.engine.configuration import decoded, encoded, optimizer_from, portable
+from keras_tfopt.engine.configuration import decoded, encoded, optimizer_from
 from keras_tfopt.engine.construction import has_constructor
 from keras_tfopt.engine.engine import Engine
 from keras_tfopt.engine.gradients import clipped_by_global_norm

@@ -42,10 +42,6 @@ def _decays(optimizer: Any, variable: Any) -> bool:
 
 def extras_of(optimizer: Any) -> list[dict[str, Any]]:
     """Return the state that options keep for each variable: averages and sums of micro-steps."""
-    if isinstance(optimizer, Engine):
-        entries = optimizer._state.entries
-        both = [{"average": e.average, "accumulator": e.accumulator} for e in entries]
-        return [{name: v for name, v in one.items() if v is not None} for one in both]
     kept: list[dict[str, Any]] = [{} for _ in optimizer._trainable_variables]
     if optimizer.use_ema:
         for one, average in zip(kept, optimizer._model_variables_moving_average, strict=True):

@@ -112,8 +112,7 @@ class _AroundServers(WrapperVerbs, workers.OverWorkers):
         """Return an operation that gives the worker the values of the center.
 
         Args:
-            zeros: Whether copies that only this worker has become zeros. If not, they get the
-                values of the center, too.
+            zeros: Whether copies that only this worker has become zeros, not the center's values.
         """
         center, *others = self._maps()
         variables = [v for v in v1.trainable_variables() if v in center]

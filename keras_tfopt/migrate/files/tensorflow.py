@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_tfopt.migrate.files import hdf5
-from keras_tfopt.migrate.saved import FileError, Saved, Tensor
+from keras_tfopt.migrate.saved import FileError, Saved, Tensor, number
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -76,21 +76,13 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
         first = next(iter(names[k] for k in keys if _NEW.match(k)), "")
         saved = hdf5.sorted_out(arrays, cls or _class_in(first), config, weights)
         return dataclasses.replace(saved, others={**saved.others, **others})
-    steps = others.pop("iter", None)
-    rate = others.pop("learning_rate", None)
+    count = others.pop("iter", None)
+    steps = None if count is None else int(count)
+    rate = number(others.pop("learning_rate", None))
     full = next((n for k, n in names.items() if k == f"{owner}/iter"), "")
     program, plain = hdf5.program_of(cls or _class_in(full), False)
     config = config or {k: float(v) for k, v in others.items() if not np.shape(v)}
-    return Saved(
-        program,
-        plain,
-        tensors,
-        None if steps is None else int(steps),
-        None if rate is None else float(rate),
-        config,
-        others,
-        weights,
-    )
+    return Saved(program, plain, tensors, steps, rate, config, others, weights)
 
 
 def _owner(keys: list[str], name: Any, path: Path) -> str:
