@@ -42,8 +42,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
             may move all rows all the same.
         scope: What one call of `before` or `after` must see. "variable": a variable in its shape.
             "element": any piece of variables, flattened, so hooks may use elementwise operations
-            only. Then `before` returns `g` as it came, and the hooks are compiled with the rule
-            inside, in one; of `self` they read what the constructor has set, and nothing else.
+            only. Then `before` returns `g` unchanged, and the hooks are compiled together with the
+            rule inside. From `self` they read only what the constructor has set.
         flat: The same with scope "variable", where hooks also use `t.norm`, `t.sum` and `t.mean`,
             or slots that are single numbers, which they compute from the old values.
         needs_gradient: Whether hooks read `g`. False gives them None, so that they can be compiled

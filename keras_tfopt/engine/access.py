@@ -25,7 +25,7 @@ from keras_tfopt.engine.state import HYPERPARAMETER, Slot
 from keras_tfopt.engine.wrapping import WrappingEngine
 
 # Variables of an optimizer that are not state of the training: arguments and bookkeeping.
-_TOLD = ("learning_rate", "refused_rows")
+_NOT_STATE = ("learning_rate", "refused_rows")
 
 
 def keras_optimizers() -> dict[str, type]:
@@ -119,9 +119,9 @@ def state_variables(optimizer: Any) -> list[Any]:
         return [v for v in optimizer.variables if v is not optimizer._learning_rate]
     inner = getattr(optimizer, "inner_optimizer", None)
     # With an optimizer inside, its count of steps is the one that matters.
-    told = _TOLD if inner is None else (*_TOLD, "iteration")
+    others = _NOT_STATE if inner is None else (*_NOT_STATE, "iteration")
     roles = zip(optimizer._variables, optimizer._roles(), strict=True)
-    own = [v for v, role in roles if role not in told and not role.startswith(HYPERPARAMETER)]
+    own = [v for v, role in roles if role not in others and not role.startswith(HYPERPARAMETER)]
     return own if inner is None else own + state_variables(inner)
 
 

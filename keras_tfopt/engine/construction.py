@@ -77,7 +77,7 @@ class Formulas(Constructed):
                 f"its new value from `update`. Assigned: self.{name}"
             )
 
-    def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
+    def __getattr__(self, name: str) -> Any:  # called only if there is no such attribute
         owner = f"{type(self).__name__!r} object has no attribute {name!r}"
         if _STATE not in vars(self):
             raise AttributeError(owner)

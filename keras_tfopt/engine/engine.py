@@ -320,13 +320,13 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._variables.insert(1, self._variables.pop())
         self._learning_rate = new
 
-    def _told(self) -> dict[int, str]:
-        told = {id(self._learning_rate): "learning_rate"}
+    def _argument_roles(self) -> dict[int, str]:
+        roles = {id(self._learning_rate): "learning_rate"}
         for name, value in self.hyperparameters().items():
-            told[id(value)] = HYPERPARAMETER + name
+            roles[id(value)] = HYPERPARAMETER + name
         for name, value in variables_in(self.groups):
-            told.setdefault(id(value), f"{HYPERPARAMETER}{name} of a group")
-        return told
+            roles.setdefault(id(value), f"{HYPERPARAMETER}{name} of a group")
+        return roles
 
     @property
     def slot_names(self) -> tuple[str, ...]:

@@ -228,7 +228,7 @@ REFUSED = Over(_refuse("norm"), _refuse("sum"), _refuse("mean"))
 class Scalars:
     """What rules see as `t`: scalars and facts by name, `rows`, `touched`, functions of `Over`."""
 
-    def __getattr__(self, name: str) -> Any:  # only where there is nothing of this name
+    def __getattr__(self, name: str) -> Any:  # called only if there is no such attribute
         raise AttributeError(
             f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
             f"{sorted(self._names)}"

@@ -159,10 +159,10 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         raise NotImplementedError
 
     def _roles(self) -> list[str]:
-        roles = {id(self._iterations): "iteration", **self._told(), **self._state.roles()}
+        roles = {id(self._iterations): "iteration", **self._argument_roles(), **self._state.roles()}
         return [roles[id(variable)] for variable in self._variables]
 
-    def _told(self) -> dict[int, str]:
+    def _argument_roles(self) -> dict[int, str]:
         """Return the role of variables that are arguments, by identity."""
         return {}
 

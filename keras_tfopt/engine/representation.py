@@ -35,7 +35,7 @@ class Around(Shown):
 
     if not TYPE_CHECKING:  # a type checker would accept any name as an attribute
 
-        def __getattr__(self, name: str) -> Any:  # only called where there is none
+        def __getattr__(self, name: str) -> Any:  # called only if there is no such attribute
             inner = vars(self).get("inner_optimizer")
             while inner is not None and not name.startswith("_"):
                 # TensorFlow leaves out attributes that are the default in the class.

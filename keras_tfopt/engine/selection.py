@@ -34,7 +34,7 @@ def check_choice(name: str, choice: Any, literal: bool = False) -> Any:
     parts = [_checked(name, part, choice, literal) for part in (choice if several else [choice])]
     if several:
         return parts
-    if choice is None or not (literal and isinstance(choice, str)):
+    if not (literal and isinstance(choice, str)):
         return parts[0]
     raise TypeError(f"Argument `{name}` must be a list, not a string. Received: {choice!r}")
 

@@ -72,7 +72,7 @@ class Pipeline:
             around = None
             if wrappers:
                 incoming, reached, counters = self._decided(incoming)
-            if owner.shards is not None:  # each worker goes on with its own variables
+            if owner.shards is not None:  # each worker continues with its own variables
                 here = enumerate(map(owner.shards.is_here, incoming.variables))
                 incoming = incoming.only([n for n, is_here in here if is_here])
             if wrappers:

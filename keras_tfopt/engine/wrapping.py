@@ -42,7 +42,7 @@ from keras_tfopt.engine.state import (
 from keras_tfopt.engine.step import Pipeline
 
 Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
-# Gradients to go on with, whether to go on (None: yes), and new counters.
+# Gradients to continue with, whether to make the step (None: yes), and new counters.
 Decision = tuple[list[Any], Any, dict[str, Any]]
 
 # Hooks and methods of `WrappingEngine` that a step calls only on wrappers that define them.
@@ -225,7 +225,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         """The wrapper's own state, then the inner optimizer's."""
         return self._variables[:] + self.inner_optimizer.variables
 
-    def _told(self) -> dict[int, str]:
+    def _argument_roles(self) -> dict[int, str]:
         return {id(getattr(self, name)): HYPERPARAMETER + name for name in self.own_arguments()}
 
     def hooks_alone(self, values: Mapping[str, Any] | None = None) -> Any:

@@ -73,7 +73,7 @@ class WarmUpStableDecay(Schedule):
     \end{cases}
     $$
 
-    Training that is to go on resumes from weights of the stable part.
+    To extend the training, resume it from weights of the stable part.
 
     Args:
         peak: $\eta_1$, number >= 0.

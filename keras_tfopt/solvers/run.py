@@ -57,8 +57,8 @@ def minimize(
     Ctrl-C or by an error of a callback. With constraints these are the weights of the last iterate,
     since a lower loss may be one that breaks them.
 
-    A run goes on where another one ended when `minimize` is called again. The solver begins anew
-    from the weights, without what it has learned of the curvature.
+    Call `minimize` again to continue. The solver then starts from the weights, but without what it
+    learned about the curvature.
 
     Args:
         model: A `keras.Model`. The arithmetic is in the dtypes of its layers.
@@ -147,13 +147,9 @@ def minimize(
         iterations=options.get("maxiter"),
     )
     with run.begun(initial_epoch):
-        arguments = _derivatives(known, objective)
+        arguments = {**_derivatives(known, objective), "constraints": given, "tol": tol}
         if limits is not None:
             arguments["bounds"] = optimize.Bounds(*limits)
-        if given:
-            arguments["constraints"] = given
-        if tol is not None:
-            arguments["tol"] = tol
         left = dict(options)
         if "maxiter" in left:
             left["maxiter"] = max(left["maxiter"] - run.first, 0)

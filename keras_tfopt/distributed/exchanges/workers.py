@@ -265,7 +265,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         Args:
             grads: The gradients of the call.
             places: The places of their variables.
-            moved: None, or whether the optimizer inside has not left out this step.
+            moved: Whether the optimizer inside has made this step; None if it always does.
         """
         if self.moves_center:
             for gradient, place in zip(grads, places, strict=True):
