@@ -112,11 +112,7 @@ class RMSprop(Rule):
             new["mg"] = self.rho * s.mg + (1 - self.rho) * g
             variance = variance - ops.square(new["mg"])
             variance = ops.where(variance < 0, ops.zeros_like(variance), variance)
-        if self.epsilon_in_root:
-            size = ops.sqrt(variance + self.epsilon)
-        else:
-            size = ops.sqrt(variance) + self.epsilon
-        step = t.lr * quotient(g, size)
+        step = t.lr * quotient(g, _root(self, variance))
         if hasattr(s, "momentum"):
             step = new["momentum"] = self.momentum * s.momentum + step
         return x - step, new
@@ -172,11 +168,7 @@ class Adagrad(Rule):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         """Return the new variable and the new sum."""
         a = s.accumulator + ops.square(g)
-        if self.epsilon_in_root:
-            size = ops.sqrt(a + self.epsilon)
-        else:
-            size = ops.sqrt(a) + self.epsilon
-        return x - t.lr * quotient(g, size), {"accumulator": a}
+        return x - t.lr * quotient(g, _root(self, a)), {"accumulator": a}
 
 
 @register
@@ -377,3 +369,10 @@ class Lion(rules.Lion):
 
 def _is_zero(value: Any) -> bool:
     return isinstance(value, float) and value == 0
+
+
+def _root(rule: Any, squares: Any) -> Any:
+    """Return the root of squares with epsilon, which is inside it or added to it."""
+    if rule.epsilon_in_root:
+        return ops.sqrt(squares + rule.epsilon)
+    return ops.sqrt(squares) + rule.epsilon
