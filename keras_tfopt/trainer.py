@@ -108,7 +108,7 @@ class Trainer(keras.Model):
                 "variable has one value on all of them. Use JAX with keras.distribution, or one "
                 "replica"
             )
-        if not self.built:  # variables, of which the gradients are, come first
+        if not self.built:  # gradients need variables
             x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
             self.build(keras.tree.map_structure(lambda tensor: tensor.shape, x))
         return self._gradients(data)

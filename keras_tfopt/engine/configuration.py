@@ -72,7 +72,7 @@ def optimizer_from(identifier: Any) -> Any:
     given = {"class_name": identifier} if isinstance(identifier, str) else identifier
     config: dict[str, Any] = portable(dict(given))
     if config.get("module") is not None:
-        # Not `keras.optimizers.deserialize`, which may return the name of other classes.
+        # Not `keras.optimizers.deserialize`: of classes of others it may return only the name.
         return keras.saving.deserialize_keras_object(config)
     config = {"config": {}, **config}
     name = str(config.get("class_name"))

@@ -66,7 +66,7 @@ class Formulas(Constructed):
         if state is None:
             super().__setattr__(name, value)
             if name in self._rule_attributes and "_statics" in vars(self):
-                self._statics.clear()  # which use the earlier value
+                self._statics.clear()  # compiled code has the earlier value
                 self._fast.clear()
         elif state == _OPEN:
             object.__setattr__(self, name, value)

@@ -54,7 +54,7 @@ class EagerProblem:
             )
         self._fetches: list[Callable] = fetches
         self._compiled = {}
-        if keras.backend.backend() == "jax":  # where operations one by one take very long
+        if keras.backend.backend() == "jax":  # where single operations are very slow
             self._compiled = {
                 place: FlatFunction(functools.partial(_of_nothing, function), self._flattening, [])
                 for place, function in enumerate(self._functions)

@@ -297,7 +297,7 @@ def _with_state(old: Any, new: Any, slots: Mapping[str, str]) -> Any:
     # Keras has the learning rate inside of the momentum.
     scale = -rate_of(old) if type(old) is tfopt.Momentum else 1
     extras = zip(extras_of(old), extras_of(new), strict=True)
-    has_averages = calls_of(old) > 0  # before, those of Keras are zero
+    has_averages = calls_of(old) > 0  # before the first step, those of Keras are zero
     for variable, (given, taken) in zip(variables, extras, strict=True):
         for name, value in given.items():
             if name != "average" or has_averages:

@@ -81,7 +81,7 @@ class _Function(keras.losses.Loss):
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         values = super().__call__(y_true, y_pred, sample_weight)
-        # A mean by Keras rounds float64 to float32, but on TensorFlow.
+        # The mean of Keras rounds float64 to float32, except on TensorFlow.
         return keras.ops.sum(values) / keras.ops.cast(keras.ops.size(values), values.dtype)
 
 

@@ -104,7 +104,7 @@ def write_checkpoint(
     tf.io.gfile.makedirs(folder)
     if keras.backend.backend() != "tensorflow":
         with contextlib.suppress(RuntimeError):  # it has been used already
-            tf.config.set_visible_devices([], "GPU")  # whose memory it would take for itself
+            tf.config.set_visible_devices([], "GPU")  # TensorFlow would reserve all of their memory
     temporary = f"{prefix}_temp_{uuid.uuid4().hex}"
     parts: list[str] = []
     try:

@@ -98,7 +98,7 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
     # The last spelling is without the name of the model, with layers numbered within the model.
     names = {id(v): name for v, name in zip(variables, choices[-1], strict=True)}
     optimizers = [one for one in optimizers_in(optimizer) if one is not None]
-    trained: dict[int, Any] = {}  # the Keras optimizer of a variable, by the identity of that
+    trained: dict[int, Any] = {}  # Keras optimizers by the identity of their variables
     for one in optimizers:
         trained |= _trained_by(one, names)
     averages = {

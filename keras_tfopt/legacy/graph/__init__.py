@@ -39,7 +39,7 @@ MODULES = "keras_tfopt.legacy or of tf.compat.v1.train"
 
 def form_of(cls: type) -> type:
     """Return the class of an optimizer over workers: in a graph, a subclass that works there."""
-    from keras_tfopt.legacy.graph import workers  # which derives from those classes
+    from keras_tfopt.legacy.graph import workers  # here, as it derives from those classes
 
     return workers.form_in_graphs(cls) if in_a_graph() else cls
 

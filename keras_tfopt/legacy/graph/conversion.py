@@ -24,7 +24,7 @@ _MANY = 10**6
 
 
 class Converting(Verbs):
-    """Verbs with a Keras optimizer beside them, to which the state is copied.
+    """Verbs with a Keras optimizer of the same rule, to which they copy their state.
 
     Both keep the state in their own variables. Reading `keras` copies it to the Keras optimizer,
     and the next verb copies it back.

@@ -133,7 +133,7 @@ class Executor(Verbs):
     def _initial(self, hyperparameter: str) -> Any:
         value = self._facts.changing.get(hyperparameter, getattr(self._rule, hyperparameter))
         if is_variable(value):
-            return initial_value(value)  # it may not be initialized yet, when powers are
+            return initial_value(value)  # the powers may be initialized before it
         return value() if callable(value) else value
 
     def _described(self, like: Like) -> Mapping[str, Slot]:

@@ -50,7 +50,7 @@ class Verbs(Optimizer):
     def __init__(self, name: str, use_locking: bool = False):
         OptimizerBase.__init__(self, use_locking, name)
         self._found: list[Any] = []  # variables that the last loss read
-        self._given = Variables()  # as they came, of Keras or not
+        self._given = Variables()  # as the program gave them, of Keras or not
 
     def _minimize(
         self,

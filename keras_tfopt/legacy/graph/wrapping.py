@@ -140,7 +140,7 @@ class WrapperVerbs(Converting, OfTable):
         return {**self._arguments, self._inside: keras_of(self._opt)}
 
     def _hand_over(self) -> None:
-        known = variables_of(keras_of(self._opt))  # which is handed its own part
+        known = variables_of(keras_of(self._opt))  # reading it copies its own state
         if known:
             prepare(self._optimizer, known)
             self._slots_to_keras(known)
