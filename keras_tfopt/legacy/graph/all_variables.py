@@ -12,15 +12,7 @@ from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.slicing import shape_of, steps_along
 from keras_tfopt.engine.state import Rows
-from keras_tfopt.legacy.graph.backend import (
-    dtype_of,
-    following,
-    group,
-    like_of,
-    read,
-    to_dense,
-    write,
-)
+from keras_tfopt.legacy.graph.backend import dtype_of, group, like_of, read, to_dense, write
 
 
 class Together:
@@ -77,7 +69,7 @@ class Together:
         own, variables = self._optimizer, list(self._members.values())
         step, kept = self._step_of(variables)
         scalars = own._scalars(step.rule.dtype)
-        with following(update_ops):
+        with tf.control_dependencies([one for one in update_ops if one is not None]):
             gradient = read(self._gradients())
             old = {name: read(variable) for name, variable in kept.items()}
             slots = old | own._rule.derived(old)
