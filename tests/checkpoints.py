@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,10 +13,10 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
+from tests.paths import GOLDEN, ROOT
 from tests.stepping import to_numpy
 
-ROOT = Path(__file__).parents[1]
-RECORDED = ROOT / "tests" / "golden" / "tf1" / "checkpoints"
+RECORDED = GOLDEN / "tf1" / "checkpoints"
 KINDS = sorted(p.name for p in RECORDED.iterdir())
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -1,17 +1,13 @@
 """The recordings of implemented optimizers, and the ways in which tests replay them."""
 
-from pathlib import Path
-
 import keras
 
 import keras_tfopt
 from integration import originals, recordings, replay, stepping
+from tests.paths import GOLDEN
 
-ROOT = Path(__file__).parent.parent
-TF1 = ROOT / "tests" / "golden" / "tf1"
-RETURNN = TF1.parent / "returnn"
-ADDONS = TF1.parent / "tfa"
-MODERN = TF1.parent / "modern"
+TF1, RETURNN = GOLDEN / "tf1", GOLDEN / "returnn"
+ADDONS, MODERN = GOLDEN / "tfa", GOLDEN / "modern"
 WITHOUT_OLD_NAMES = (ADDONS, MODERN)  # in `keras_tfopt.legacy`
 BACKEND = keras.backend.backend()
 

@@ -3,7 +3,6 @@
 import inspect
 import json
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,9 +10,10 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import addons
+from tests.paths import SIGNATURES
 from tests.stepping import make_variable, through_json, to_numpy
 
-RECORDED = json.loads((Path(__file__).parent / "signatures" / "addons.json").read_text())
+RECORDED = json.loads((SIGNATURES / "addons.json").read_text())
 CLASSES, CONFIGURATIONS = RECORDED["classes"], RECORDED["configurations"]
 CALLS = {
     "ConditionalGradient": {"learning_rate": 0.9},

@@ -1,14 +1,13 @@
 """The page of all optimizers is the one that the code makes now."""
 
-from pathlib import Path
-
 import keras
 import pytest
 
 import keras_tfopt
 from integration import catalogue, originals
+from tests.paths import ROOT
 
-PAGE = Path(__file__).parents[1] / "guides" / "optimizers.md"
+PAGE = ROOT / "guides" / "optimizers.md"
 
 
 @pytest.fixture(scope="module")

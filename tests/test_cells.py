@@ -9,8 +9,8 @@ import types
 import pytest
 
 from tests import cells
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 MODES = ("eager", "compiled")
 DTYPES = ("float32", "float64")
 OPTIMIZERS = [f"Optimizer{n}" for n in range(30)]

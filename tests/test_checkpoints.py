@@ -14,7 +14,6 @@ from tests.checkpoints import (
     CASES,
     KINDS,
     RECORDED,
-    ROOT,
     assert_same,
     contents,
     every_kind,
@@ -23,6 +22,7 @@ from tests.checkpoints import (
     run_program,
     tensorflow_1,
 )
+from tests.paths import SIGNATURES
 from tests.stepping import BACKEND, make_variable, to_numpy
 
 pytest.importorskip("tensorflow")
@@ -261,7 +261,7 @@ def test_tensorflow_1_restores_it(kind, tmp_path):
 
 # ---- Names ---------------------------------------------------------------------------------------
 
-NAMES = json.loads((ROOT / "tests" / "signatures" / "tf1_checkpoint_names.json").read_text())
+NAMES = json.loads((SIGNATURES / "tf1_checkpoint_names.json").read_text())
 MAKERS = {
     **names.makers(legacy, legacy),
     "VariableClippingOptimizer": lambda step: legacy.VariableClippingOptimizer(

@@ -3,16 +3,15 @@
 import re
 import shutil
 import warnings
-from pathlib import Path
 
 import keras
 import pytest
 
+from tests.paths import GOLDEN, ROOT
 from tests.programs import run
 
-ROOT = Path(__file__).parents[1]
 PAGES = ("guides/errors.md", "docs/migration/errors.md")
-KERAS2 = ROOT / "tests" / "golden" / "keras2"
+KERAS2 = GOLDEN / "keras2"
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,9 +1,8 @@
 """The recordings are what they were: every file has its checksum, and no other is there."""
 
 import hashlib
-from pathlib import Path
 
-GOLDEN = Path(__file__).parent / "golden"
+from tests.paths import GOLDEN
 
 
 def listed():

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from keras_tfopt import legacy
 from tests import test_checkpoints as recorded
+from tests.paths import SIGNATURES
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("graphs are TensorFlow's", allow_module_level=True)
@@ -17,8 +17,7 @@ if keras.backend.backend() != "tensorflow":
 
 from integration.tf1 import names, restore
 
-ROOT = Path(__file__).parents[1]
-NAMES = json.loads((ROOT / "tests" / "signatures" / "tf1_checkpoint_names.json").read_text())
+NAMES = json.loads((SIGNATURES / "tf1_checkpoint_names.json").read_text())
 MAKERS = names.makers(legacy, legacy)
 MODULE = "keras_tfopt.legacy"
 

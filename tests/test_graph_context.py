@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -27,9 +26,7 @@ from tests.graphs import (
     v1,
     variable,
 )
-
-ROOT = Path(__file__).parents[1]
-
+from tests.paths import ROOT
 
 # ---- Control flow --------------------------------------------------------------------------------
 

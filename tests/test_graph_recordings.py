@@ -1,11 +1,9 @@
 """Every recording of TensorFlow 1 and RETURNN, replayed in a graph and a session."""
 
-from pathlib import Path
-
 from integration import originals, recordings, replay, through_graph
 from tests.graphs import one_kind_of_each
+from tests.paths import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden"
 CASES = {
     case.name: case
     for folder in ("tf1", "returnn")

@@ -13,9 +13,8 @@ import pytest
 
 from keras_tfopt import legacy
 from tests.graphs import tf, v1
+from tests.paths import GOLDEN, ROOT
 
-ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests" / "golden"
 FOLDER = GOLDEN / "tf1_distributed"
 GETTERS = {
     "AGNOptimizer": "custom_getter",

@@ -1,17 +1,16 @@
 """A whole program of TensorFlow 1, in which only the import of its optimizers is changed."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from tests.graphs import tf
+from tests.paths import GOLDEN
 
 datasets = pytest.importorskip("sklearn.datasets")
 
 from integration.tf1 import training
 
-RECORDED = Path(__file__).parent / "golden" / "tf1_training" / "digits.npz"
+RECORDED = GOLDEN / "tf1_training" / "digits.npz"
 STEPS = 120
 
 

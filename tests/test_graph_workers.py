@@ -1,15 +1,15 @@
 """Dropping stale gradients in a graph: recorded schedules of several workers, by feeding steps."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_tfopt import legacy
 from tests.graphs import tf, v1
+from tests.paths import GOLDEN
 
-FOLDER = Path(__file__).parent / "golden" / "tf1_distributed"
+FOLDER = GOLDEN / "tf1_distributed"
 CASES = {
     entry["case"]: entry
     for entry in json.loads((FOLDER / "manifest.json").read_text())["cases"]

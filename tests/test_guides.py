@@ -14,10 +14,10 @@ import pytest
 
 from integration import guides as runner
 from tests import cells
+from tests.paths import ROOT
 from tests.programs import AS_USERS, output_of
 
 BACKEND = keras.backend.backend()
-ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "guides"
 NUMBER = r"\s+-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
 

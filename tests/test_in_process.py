@@ -1,7 +1,5 @@
 """Workers in one process: every recorded schedule, and what is refused."""
 
-import pathlib
-
 import keras
 import numpy as np
 import pytest
@@ -12,10 +10,11 @@ from integration.in_process import InProcess
 from tests import averaging
 from tests.averaging import START, STEPS, WORKERS
 from tests.methods import METHODS, momentum
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "tf1_distributed"
-RECORDED = {case.name: case for case in replay_workers.cases(GOLDEN)}
+RECORDINGS = GOLDEN / "tf1_distributed"
+RECORDED = {case.name: case for case in replay_workers.cases(RECORDINGS)}
 QUIRK = "SyncReplicasOptimizer__GradientDescent_w2_sparse_duplicates"
 
 
@@ -71,7 +70,7 @@ def test_rows_that_repeat_are_summed_and_not_merged_as_in_the_original():
     ],
 )
 def test_a_replay_finds_what_differs(name, change, says):
-    case = replay_workers.cases(GOLDEN, name)[0]
+    case = replay_workers.cases(RECORDINGS, name)[0]
     case.entry = {**case.entry, "kwargs": {**case.entry["kwargs"], **change}}
     try:
         problem, _ = replay_workers.replay(case)

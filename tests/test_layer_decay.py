@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,9 +10,10 @@ import pytest
 import keras_tfopt
 from keras_tfopt.engine.gradients import clipped_by_unit
 from tests.compare import assert_close
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-MODERN = Path(__file__).parent / "golden" / "modern"
+MODERN = GOLDEN / "modern"
 
 
 class Part(keras.layers.Layer):

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,10 +12,10 @@ import keras_tfopt
 from integration.tf1.compositions import RULES, SCENARIOS, kinds_of, run
 from keras_tfopt import legacy
 from tests.cells import EXHAUSTIVE
+from tests.paths import GOLDEN, ROOT
 from tests.stepping import BACKEND, to_numpy
 
-ROOT = Path(__file__).parents[1]
-RECORDED = np.load(ROOT / "tests" / "golden" / "tf1_graphs" / "compositions.npz")
+RECORDED = np.load(GOLDEN / "tf1_graphs" / "compositions.npz")
 SOME = "" if EXHAUSTIVE else "some"  # each scenario on one kind of variables
 ON_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
 

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,10 +10,11 @@ from keras import ops
 
 from integration.tf1 import external
 from keras_tfopt import legacy
+from tests.paths import GOLDEN
 
 pytest.importorskip("scipy.optimize")
 BACKEND = keras.backend.backend()
-RECORDED = np.load(Path(__file__).parent / "golden" / "tf1_external" / "external.npz")
+RECORDED = np.load(GOLDEN / "tf1_external" / "external.npz")
 in_graphs = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 
 

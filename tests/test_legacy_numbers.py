@@ -2,7 +2,6 @@
 
 import copy
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,11 +11,12 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.engine.products import keep_powers
+from tests.paths import SIGNATURES
 from tests.stepping import make_variable, to_numpy
 from tests.verbs import variable
 
 # Each is an optimizer, its arguments, and [1, 2] after three steps with the gradient [0.1, -0.2].
-TAKEN = json.loads((Path(__file__).parent / "signatures" / "tf1_numbers.json").read_text())["runs"]
+TAKEN = json.loads((SIGNATURES / "tf1_numbers.json").read_text())["runs"]
 
 
 GRADIENT = [0.1, -0.2]

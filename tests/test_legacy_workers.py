@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import pathlib
 import re
 import types
 
@@ -14,6 +13,7 @@ import keras_tfopt
 from integration.in_process import InProcess
 from keras_tfopt import legacy
 from tests import threads
+from tests.paths import ROOT, SIGNATURES
 from tests.stepping import to_numpy
 from tests.verbs import counter, variable
 
@@ -308,11 +308,10 @@ def test_tokens_and_queues():
 
 def test_the_table_of_what_there_was_is_whole():
     """Each argument and method that only these classes have, as recorded, has a row."""
-    root = pathlib.Path(__file__).parents[1]
-    text = (root / "guides" / "tf1_workers.md").read_text()
+    text = (ROOT / "guides" / "tf1_workers.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     named = {name for line in rows for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    recorded = json.loads((root / "tests" / "signatures" / "tf1.json").read_text())
+    recorded = json.loads((SIGNATURES / "tf1.json").read_text())
     wanted = {*GETTERS, *GETTERS.values(), *MAKE, "get_slot", "get_slot_names", "compute_gradients"}
     for name, method in (n.split(".") for n in recorded["methods"] if "." in n):
         if name in MAKE:

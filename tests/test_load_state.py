@@ -4,7 +4,6 @@
 """
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,9 +12,10 @@ import pytest
 import keras_tfopt
 from keras_tfopt import migrate
 from keras_tfopt.engine import plain
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-FOLDER = Path(__file__).parent / "golden" / "keras2"
+FOLDER = GOLDEN / "keras2"
 TRAININGS = json.loads((FOLDER / "trainings.json").read_text())
 STEPS = 40
 OUTSIDE = {"epsilon_in_root": False}

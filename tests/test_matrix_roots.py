@@ -1,7 +1,6 @@
 """Roots of matrices against NumPy in float64, and against TensorFlow 1 where it is right."""
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,9 +8,10 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-GOLDEN = Path(__file__).parent / "golden" / "tf1"
+TF1 = GOLDEN / "tf1"
 
 
 def matrix(n, condition, scale, seed=0):
@@ -80,7 +80,7 @@ def test_a_root_need_not_be_an_integer_by_eigenvalues():
 
 (ENTRY,) = (
     entry
-    for entry in json.loads((GOLDEN / "manifest.json").read_text())["cases"]
+    for entry in json.loads((TF1 / "manifest.json").read_text())["cases"]
     if entry["file"] == "matrix_functions__tables.npz"
 )
 every_converged_table = pytest.mark.parametrize(
@@ -91,7 +91,7 @@ every_converged_table = pytest.mark.parametrize(
 
 
 def recorded(table):
-    with np.load(GOLDEN / "matrix_functions__tables.npz") as arrays:
+    with np.load(TF1 / "matrix_functions__tables.npz") as arrays:
         return tuple(arrays[f"{table['table']}/{name}"] for name in ("input", "output"))
 
 

@@ -1,7 +1,6 @@
 """Optimizers by name: all are found, what is said of them holds, and errors are clear."""
 
 import inspect
-import pathlib
 import shlex
 import subprocess
 import sys
@@ -13,9 +12,9 @@ import pytest
 import keras_tfopt
 from keras_tfopt.legacy.table import TABLE
 from tests.cases import CASES
+from tests.paths import ROOT
 from tests.programs import output_of
 
-ROOT = pathlib.Path(__file__).parents[1]
 OURS = [name for name in keras_tfopt.list_optimizers() if not name.startswith("keras.")]
 EVERYTHING = keras_tfopt.list_optimizers()
 

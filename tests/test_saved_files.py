@@ -1,15 +1,14 @@
 """Models that an earlier version has saved load, and go on with the steps of that version."""
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
 
 from integration.saved_files import STEPS, train
 from tests.cases import CASES
+from tests.paths import GOLDEN
 
-FOLDER = Path(__file__).parent / "golden" / "saved_0.1"
+FOLDER = GOLDEN / "saved_0.1"
 SAVED = {path.stem for path in FOLDER.glob("*.keras")}
 
 

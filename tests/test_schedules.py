@@ -11,9 +11,9 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy, schedules
+from tests.paths import GOLDEN
 from tests.stepping import through_json, to_numpy
 
-GOLDEN = Path(__file__).parent / "golden"
 TF1 = GOLDEN / "tf1"
 ENTRY = next(
     case

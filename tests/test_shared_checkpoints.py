@@ -10,12 +10,13 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.checkpoints import ROOT, assert_same, contents, run_program, tensorflow_1
+from tests.checkpoints import assert_same, contents, run_program, tensorflow_1
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
 pytest.importorskip("tensorflow")
 
-RECORDED = ROOT / "tests" / "golden" / "tf1_programs"
+RECORDED = GOLDEN / "tf1_programs"
 PREFIX = RECORDED / "gan" / "model.ckpt-20"
 SIZE, NOISE = 16, 4
 

@@ -10,8 +10,9 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import SharpnessAware
+from tests.paths import GOLDEN
 
-FOLDER = Path(__file__).parent / "golden" / "sam"
+FOLDER = GOLDEN / "sam"
 # On PyTorch, Keras multiplies a matrix and a vector of float64 in float32.
 PRECISION = {"rtol": 1e-12, "atol": 1e-6 if keras.backend.backend() == "torch" else 0}
 RECORDED = json.loads((FOLDER / "manifest.json").read_text())["cases"]

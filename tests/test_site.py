@@ -6,14 +6,12 @@
 import importlib.util
 import inspect
 import re
-from pathlib import Path
 
 import keras
 import pytest
 
 from integration.documentation import names
-
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
 
 
 def extension(name):

@@ -1,7 +1,6 @@
 """How a slot in fewer bytes is coded and rounded: as int8 and as bfloat16."""
 
 import math
-import pathlib
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -12,10 +11,11 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt.engine import dither, stored
+from tests.paths import GOLDEN
 from tests.reference import slot_dtype as reference
 from tests.stepping import make_variable, to_numpy
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "slot_dtype"
+RECORDED = GOLDEN / "slot_dtype"
 LAYOUTS = {
     "flat": ((5000,), False),
     "whole blocks": ((64, 256), False),
@@ -104,7 +104,7 @@ def test_what_is_not_finite_does_not_vanish(wrong):
 
 
 def test_recorded_codes_of_bitsandbytes_and_torchao():
-    recorded = np.load(GOLDEN / "codes.npz")
+    recorded = np.load(RECORDED / "codes.npz")
     for name in ("normal", "decades", "ties", "edges"):
         x = recorded[f"{name}_x"]
         for signed, kind in ((True, "signed"), (False, "unsigned")):
@@ -130,7 +130,7 @@ def test_recorded_codes_of_bitsandbytes_and_torchao():
 
 
 def test_steps_of_torchao():
-    recorded = np.load(GOLDEN / "steps.npz")
+    recorded = np.load(RECORDED / "steps.npz")
     x = make_variable("kernel", recorded["start"])
     optimizer = keras_tfopt.Adam(1e-2, slot_dtype="int8")
     for g, expected in zip(recorded["gradients"], recorded["values"], strict=True):

@@ -1,7 +1,5 @@
 """SOAP against recordings that need tests of their own: merged kernels, and single steps."""
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -10,9 +8,10 @@ import keras_tfopt
 from integration import recordings
 from keras_tfopt.rules.eigenbases import eigenbasis
 from tests.compare import assert_close
+from tests.paths import GOLDEN
 from tests.stepping import Runner, eager_and_compiled
 
-MODERN = Path(__file__).parent / "golden" / "modern"
+MODERN = GOLDEN / "modern"
 
 
 def recorded(name):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import pathlib
 
 import keras
 import numpy as np
@@ -12,6 +11,7 @@ import keras_tfopt
 from integration import recordings
 from tests.cases import CASES
 from tests.compare import assert_same
+from tests.paths import GOLDEN
 from tests.programs import output_of
 from tests.small_model import gradients, initial
 from tests.stepping import (
@@ -24,7 +24,7 @@ from tests.stepping import (
     to_numpy,
 )
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "tf1"
+TF1 = GOLDEN / "tf1"
 
 
 WRAPPERS = [case for case in CASES if issubclass(case.cls, keras_tfopt.Wrapper)]
@@ -226,10 +226,10 @@ def test_multitask_looks_at_the_sum_of_the_micro_steps(stock, mode):
 
 
 def test_clip_gradients_by_global_norm_equals_the_recordings():
-    manifest = json.loads((GOLDEN / "manifest.json").read_text())
+    manifest = json.loads((TF1 / "manifest.json").read_text())
     name = "clip_gradients_by_global_norm__tables.npz"
     (entry,) = (e for e in manifest["cases"] if e["file"] == name)
-    arrays = np.load(GOLDEN / name)
+    arrays = np.load(TF1 / name)
     for table in entry["tables"]:
         number, count = table["table"], table["gradients"]
         given = [arrays.get(f"{number}/input/{i}") for i in range(count)]
@@ -316,5 +316,5 @@ def test_accumulation_inside_of_a_multi_optimizer_is_refused():
 
 
 def test_recordings_of_addons_are_read_whole():
-    selection = recordings.select(GOLDEN.parent / "tfa", quirks=True)
+    selection = recordings.select(GOLDEN / "tfa", quirks=True)
     assert len(selection.cases) > 100 and any("tables" in line for line in selection.left_out)

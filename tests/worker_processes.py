@@ -13,9 +13,8 @@ import numpy as np
 
 from keras_tfopt.distributed import environment
 from keras_tfopt.distributed.launch import free_ports, loopback
+from tests.paths import ROOT
 from tests.stepping import BACKEND
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 @dataclasses.dataclass
