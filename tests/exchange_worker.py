@@ -15,6 +15,8 @@ import pathlib
 import sys
 import traceback
 
+from tests.stepping import BACKEND
+
 STARTED = __name__ == "__main__"
 ENGINE = sys.argv[2] if STARTED and len(sys.argv) > 2 else None
 if ENGINE == "jax_mesh":
@@ -30,7 +32,6 @@ from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
 from tests.cells import EXHAUSTIVE, INSTALLED, pick
 from tests.methods import METHODS, momentum
 
-BACKEND = keras.backend.backend()
 FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
 SHARED = ENGINE in ("jax_mesh", "mirrored")  # replicas in one process
 

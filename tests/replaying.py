@@ -1,15 +1,13 @@
 """The recordings of implemented optimizers, and the ways in which tests replay them."""
 
-import keras
-
 import keras_tfopt
 from integration import originals, recordings, replay, stepping
 from tests.paths import GOLDEN
+from tests.stepping import BACKEND
 
 TF1, RETURNN = GOLDEN / "tf1", GOLDEN / "returnn"
 ADDONS, MODERN = GOLDEN / "tfa", GOLDEN / "modern"
 WITHOUT_OLD_NAMES = (ADDONS, MODERN)  # in `keras_tfopt.legacy`
-BACKEND = keras.backend.backend()
 
 IMPLEMENTED = [
     case

@@ -13,7 +13,7 @@ from tests.options import (
     gradients,
     initial,
 )
-from tests.stepping import MODES, Rows, Runner
+from tests.stepping import Rows, Runner, every_mode
 
 
 def by_row_mode():
@@ -23,7 +23,7 @@ def by_row_mode():
     return [CASE[name] for name in names.values()]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("case", by_row_mode(), ids=lambda case: case.name)
 def test_rows_that_are_named_with_a_gradient_of_zero_are_touched_by_an_accumulated_step(case, mode):
     """This holds in a table and in another variable, after a step that gave all rows state."""

@@ -15,7 +15,6 @@ from tests.compare import assert_same
 from tests.stepping import IMMEDIATE, MODES, Rows, Runner, through_json
 
 Refused = (ValueError, TypeError)
-immediate = pytest.mark.parametrize("mode", IMMEDIATE)
 every_compiled = pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
 not_torch = pytest.mark.backends(
     "tensorflow", "jax", reason="on PyTorch `apply` is called with values, compiled or not"

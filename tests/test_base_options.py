@@ -26,7 +26,15 @@ from tests.options import (
     small_data,
     small_model,
 )
-from tests.stepping import MODES, Rows, Runner, make_variable, through_json, to_numpy
+from tests.stepping import (
+    MODES,
+    Rows,
+    Runner,
+    every_mode,
+    make_variable,
+    through_json,
+    to_numpy,
+)
 
 # Every option, against NumPy
 
@@ -160,7 +168,7 @@ def test_dense_steps_are_those_of_stock_keras(name):
         assert_close(a, b, 1e-6, name)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_maximize_is_that_of_torch(mode):
     torch = pytest.importorskip("torch")
     options = {"lr": 0.05, "betas": (0.8, 0.9), "eps": 1e-9, "weight_decay": 0.3}

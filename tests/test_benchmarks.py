@@ -98,6 +98,7 @@ def test_both_loops_of_the_training_benchmark_learn_the_same(monkeypatch):
         np.testing.assert_array_equal(none, before)
 
 
+@pytest.mark.spread
 def test_comparison_tells_noise_from_change(tmp_path, capsys, monkeypatch):
     """Only a ratio that moves out of the range of its runs counts as a change."""
     given = {

@@ -18,15 +18,18 @@ def page():
 every_algorithm = pytest.mark.parametrize("cls", catalogue.algorithms(), ids=lambda c: c.__name__)
 
 
+@pytest.mark.spread
 @every_algorithm
 def test_what_the_page_says_of_an_optimizer(cls, page):
     assert catalogue.page_of(cls) in page, "run `make catalogue`"
 
 
+@pytest.mark.spread
 def test_the_overview(page):
     assert catalogue.overview() in page, "run `make catalogue`"
 
 
+@pytest.mark.spread
 @every_algorithm
 def test_who_shares_a_name_with_keras_says_how_it_differs(cls):
     names = {name.lower() for name in dir(keras.optimizers)}

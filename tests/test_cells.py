@@ -11,6 +11,8 @@ import pytest
 from tests import cells
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.spread
+
 MODES = ("eager", "compiled")
 DTYPES = ("float32", "float64")
 OPTIMIZERS = [f"Optimizer{n}" for n in range(30)]

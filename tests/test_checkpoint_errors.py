@@ -113,6 +113,7 @@ def test_without_any_count(tmp_path):
     assert_refused(legacy.CheckpointMismatch, match, prefix, optimizer=optimizer)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("beta", [0.5, 0.77, 0.9, 0.999, 0.9999])
 def test_steps_of_powers(beta):
     """The number of steps from powers, against the loop that TensorFlow 1 runs, in float32."""
@@ -125,6 +126,7 @@ def test_steps_of_powers(beta):
         power = power * np.float32(beta)
 
 
+@pytest.mark.spread
 def test_powers_too_small_to_tell():
     assert steps_of_power(0.0, 0.9) is None
     assert math.isclose(power_after(86_000, 0.999), 0.999**86_001, rel_tol=0.02)

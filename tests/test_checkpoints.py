@@ -33,6 +33,7 @@ IDS = [f"{kind}-{prefix.split('/')[0]}" for kind, prefix in CASES]
 every_case = pytest.mark.parametrize(("kind", "prefix"), CASES, ids=IDS)
 
 
+@pytest.mark.spread
 def test_there_are_all_recordings():
     assert len(KINDS) == 13 and len(CASES) == 14
 

@@ -289,6 +289,7 @@ def test_composition(wrapper, inner, check, tmp_path):
     check(Cell(wrapper, inner, tmp_path))
 
 
+@pytest.mark.spread
 def test_each_wrapper_each_optimizer_and_each_check_is_chosen():
     chosen = zip(*(cell.values for cell in cells()))
     assert [set(one) for one in chosen] == [set(WRAPPERS), set(INNERS), set(CHECKS)]

@@ -180,6 +180,7 @@ def test_converges_on_rosenbrock(case):
     assert np.max(np.abs(runner.values["x"] - 1.0)) < 0.05
 
 
+@pytest.mark.spread
 def test_every_public_optimizer_has_a_case():
     public = [getattr(keras_tfopt, name) for name in keras_tfopt.__all__]
     optimizers = {

@@ -121,6 +121,7 @@ def test_clipping_has_an_effect(option, results):
     assert largest_difference(clipped, unclipped) > 1000 * TOLERANCE
 
 
+@pytest.mark.spread
 def test_halves_of_batches_differ():
     """The data has ids in both halves of a batch, in one half, in none, and masked ones."""
     for ids, _ in worker.batches():

@@ -13,8 +13,7 @@ import pytest
 from keras_tfopt.distributed import Exchange
 from keras_tfopt.layers import Embedding, swap_embeddings
 from tests import worker_processes
-from tests.test_sharded_state import difference
-from tests.worker_processes import found
+from tests.worker_processes import arrays_of, difference, found
 
 on_jax = [
     pytest.mark.backends("jax", reason="tables are divided over a mesh of JAX"),
@@ -124,12 +123,6 @@ def workers(tmp_path_factory):
     return worker_processes.arrays_of_workers(
         "tests.worker_table_worker", folder, fewer=["Adagrad"]
     )
-
-
-def arrays_of(results, size, rank, run):
-    arrays = results[size, rank]
-    assert run in arrays, arrays["facts"].get(run)
-    return arrays[run]
 
 
 class TestOnWorkers:
@@ -296,6 +289,7 @@ def bytes_of_a_step(ids, columns, parts, by_all):
 class TestArithmetic:
     """docs/user_guide/embeddings.md says what a step exchanges for 10^10 rows."""
 
+    @pytest.mark.spread
     def test_of_the_documentation(self):
         rows, columns, ids, parts = 10**10, 64, 65536, 64
         assert rows * columns * 4 * 2 / 1e12 == pytest.approx(5.1, abs=0.1)  # TB with Adagrad

@@ -10,6 +10,8 @@ import pytest
 import keras_tfopt
 from integration.documentation import names
 
+pytestmark = pytest.mark.spread
+
 PUBLIC = names.public()
 
 

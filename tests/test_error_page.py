@@ -62,6 +62,7 @@ def test_a_section(page, message, wrong, right, tmp_path, monkeypatch):
         exec(prelude + right, {})
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("page", PAGES)
 def test_sections_are_in_the_order_of_their_messages(page):
     heads = [section.split("\n", 1)[0].strip("`") for section in parts_of(page)[1]]

@@ -29,8 +29,7 @@ SPECIAL = {"mixed_dtypes", "other_models", "compiled_by_xla"}
 RUNS = [(e, *run) for e in ENGINES for run in exchange_worker.runs(e if e != PROCESSES else None)]
 
 
-def is_special(engine, kind, method):
-    """Whether it has a test of its own."""
+def has_its_own_test(engine, kind, method):
     return kind in SPECIAL or (engine, kind) == ("mirrored", "inside")
 
 
@@ -80,7 +79,7 @@ def expected(engine, kind, method):
 
 @pytest.mark.parametrize(
     ("engine", "kind", "method"),
-    [r for r in RUNS if r[1] not in SPECIAL and (r[0], r[1]) != ("mirrored", "inside")],
+    [run for run in RUNS if not has_its_own_test(*run)],
 )
 def test_same_as_in_numpy(engine, kind, method, results):
     workers = results[engine, f"{kind}/{method}"]
@@ -149,6 +148,7 @@ def test_one_worker_goes_on_from_what_several_saved(engine, method, folders):
     assert np.max(np.abs(model.get_weights()[0] - start)) > 1e-4
 
 
+@pytest.mark.spread
 def test_the_methods_differ():
     """No two methods end at the same weights, so none could stand for another."""
     ends = {m: np.array(averaging.train(m)[0]).ravel() for m in exchange_worker.METHODS}

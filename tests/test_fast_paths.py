@@ -8,8 +8,7 @@ import keras_tfopt
 from keras_tfopt import engine
 from tests.cells import exhaustive
 from tests.fast_paths import OF_ALL_SCOPES, train, variables
-
-BACKEND = keras.backend.backend()
+from tests.stepping import BACKEND
 
 
 @pytest.mark.parametrize("name", OF_ALL_SCOPES)

@@ -2,8 +2,6 @@
 
 import contextlib
 import math
-import subprocess
-import sys
 import textwrap
 
 import keras
@@ -159,9 +157,13 @@ def test_a_subset_of_the_variables_and_back():
     np.testing.assert_allclose(moments, 1 - 0.9**2, rtol=1e-5)
 
 
+def run_program(code):
+    """Run code in a process of its own: here, other rules may wait to be compiled."""
+    output_of("-c", textwrap.dedent(code))
+
+
 def test_training_goes_on_while_a_rule_is_compiled():
-    """In a process of its own: here, other rules may wait to be compiled."""
-    code = """
+    run_program("""
         import numpy, torch
         import keras_tfopt
         from keras_tfopt import engine
@@ -187,12 +189,11 @@ def test_training_goes_on_while_a_rule_is_compiled():
         optimizer = keras_tfopt.Momentum(0.1)
         train(optimizer, variables(), steps=1)
         assert torch_compile.report(optimizer).startswith("compiled"), "it is repeatable"
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
 def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing():
-    code = """
+    run_program("""
         import keras
         from keras_tfopt import LARS, engine
         from keras_tfopt.engine.backends.torch import compile as torch_compile
@@ -206,13 +207,12 @@ def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing():
             keras.utils.clear_session(free_memory=False)
         train(optimizer, values, steps=2)
         assert torch_compile.report(optimizer).startswith("compiled")
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
 @pytest.mark.parametrize("rule", ["GGT(0.5)", "Prodigy(slice_p=5)"])
 def test_after_a_cleared_session_rules_are_compiled_for_all_sizes_again(rule):
-    code = f"""
+    run_program(f"""
         import keras, numpy
         import keras_tfopt
         from keras_tfopt import engine
@@ -229,12 +229,11 @@ def test_after_a_cleared_session_rules_are_compiled_for_all_sizes_again(rule):
                 with engine.plain():
                     numpy.testing.assert_allclose(values, moved(size), 1e-6)
             keras.utils.clear_session()
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
 def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
-    code = """
+    run_program("""
         import os, warnings
         os.environ["CXX"] = "/nowhere/c++"
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
@@ -252,8 +251,7 @@ def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
         import numpy
         for a, b in zip(fast, plain):
             numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
 def test_what_muon_leaves_to_a_rule_of_elements_shares_flat_memory():

@@ -123,8 +123,8 @@ def test_ours_go_on_in_keras(name):
 
 def test_options_with_state():
     own = variables()
-    for options in ({"use_ema": True, "ema_overwrite_frequency": 5}, {}):
-        options = options or {"gradient_accumulation_steps": 2}
+    averages = {"use_ema": True, "ema_overwrite_frequency": 5}
+    for options in (averages, {"gradient_accumulation_steps": 2}):
         old = keras.optimizers.Adam(0.01, **options)
         moved(old, own, range(3))
         assert_goes_on(old, keras_tfopt.from_keras(old), own, steps=range(3, 8))

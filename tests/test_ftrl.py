@@ -5,13 +5,13 @@ import pytest
 
 import keras_tfopt
 from tests.small_model import gradients, initial
-from tests.stepping import MODES, Runner
+from tests.stepping import Runner, every_mode
 
 # On each backend every formula is met in test_contract.py.
 pytestmark = pytest.mark.spread
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_a_learning_rate_of_zero_changes_nothing(mode):
     runner = Runner(keras_tfopt.Ftrl(0.1, l1_regularization_strength=0.1), initial(), mode)
     first, second, third, *_ = gradients(steps=("normal",) * 3)

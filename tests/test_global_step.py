@@ -7,12 +7,12 @@ import pytest
 
 from tests.cases import RULES
 from tests.options import Expected, follow, gradients, initial
-from tests.stepping import MODES, Runner
+from tests.stepping import Runner, every_mode
 
 CASES = [case for case in RULES if "global_step" in inspect.signature(case.cls).parameters]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_rule_counts_in_the_variable(case, mode):
     """It starts late, stands still and jumps; the rule sees what it is at each step."""

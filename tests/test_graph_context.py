@@ -1,9 +1,6 @@
 """Steps of TensorFlow 1 in control flow, in functions, on partitioned variables, in replicas."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -26,7 +23,7 @@ from tests.graphs import (
     v1,
     variable,
 )
-from tests.paths import ROOT
+from tests.programs import output_of
 
 # ---- Control flow --------------------------------------------------------------------------------
 
@@ -334,29 +331,16 @@ def train(make):
 
 v1 = tf.compat.v1.train
 print(json.dumps([
-    train(lambda: legacy.AdamOptimizer(0.1)), train(lambda: v1.AdamOptimizer(0.1)),
-    train(lambda: legacy.MomentumOptimizer(0.1, 0.9)),
-    train(lambda: v1.MomentumOptimizer(0.1, 0.9)),
+    [train(lambda: module.AdamOptimizer(0.1)) for module in (legacy, v1)],
+    [train(lambda: module.MomentumOptimizer(0.1, 0.9)) for module in (legacy, v1)],
 ]))
 """
 
 
 def test_replicas():
     """In a MirroredStrategy, our optimizers do what those of TensorFlow do."""
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICAS],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    adam, stock_adam, momentum, stock_momentum = json.loads(done.stdout.splitlines()[-1])
-    for (value, count), (expected, stock_count) in (
-        (adam, stock_adam),
-        (momentum, stock_momentum),
-    ):
+    printed = output_of("-c", REPLICAS).splitlines()[-1]
+    for (value, count), (expected, stock_count) in json.loads(printed):
         assert_close(value, expected)
         assert count == stock_count
 
@@ -370,13 +354,5 @@ def test_tensorflow_that_behaves_as_its_version_1():
     )
     names = ("rules", "gradients", "wrappers", "context", "recordings")
     files = [f"tests/test_graph_{name}.py" for name in names]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.tf1_behavior", *files, "-k", chosen],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert int(done.stdout.splitlines()[-1].split()[0]) > 40, done.stdout[-400:]
+    printed = output_of("-m", "pytest", "-q", "-p", "tests.tf1_behavior", *files, "-k", chosen)
+    assert int(printed.splitlines()[-1].split()[0]) > 40, printed[-400:]

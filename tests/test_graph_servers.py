@@ -1,10 +1,7 @@
 """Optimizers over workers in graphs: parameter servers, as on TensorFlow 1.15.5."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pytest
 from keras_tfopt import legacy
 from tests.graphs import tf, v1
 from tests.paths import GOLDEN, ROOT
+from tests.programs import output_of
 
 FOLDER = GOLDEN / "tf1_distributed"
 GETTERS = {
@@ -36,14 +34,7 @@ def test_two_workers_and_a_parameter_server_train_as_on_tensorflow_1(tmp_path):
     """Seven methods and optimizers inside, ours and TensorFlow's, with hooks and queues."""
     out = tmp_path / "out.npz"
     program = ROOT / "integration" / "tf1" / "servers.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(out), "keras_tfopt.legacy"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    output_of(program, out, "keras_tfopt.legacy")
     ours, recorded = np.load(out), np.load(GOLDEN / "tf1_programs" / "servers.npz")
     assert len(recorded) == 78 and len(ours) == 2 * len(recorded)
     for name in recorded:
@@ -238,6 +229,10 @@ def made_by(getter, name="x", value=(1.0, 2.0), **more):
         return v1.get_variable(name, initializer=np.asarray(value, "f"), **more)
 
 
+def initialize(session):
+    session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+
+
 def test_what_a_getter_makes():
     """Names and collections, without servers. Variables that are not trainable are left alone."""
     with tf.Graph().as_default():
@@ -260,7 +255,7 @@ def test_parts_of_a_variable_have_centers_of_their_own():
             with v1.variable_scope("", custom_getter=getter):
                 x = v1.get_variable("x", [4], initializer=v1.ones_initializer())
         train = elastic(getter).minimize(tf.reduce_sum(tf.convert_to_tensor(x)))
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         parts = list(x)
         np.testing.assert_allclose(session.run(parts), 0.5 + 0.125 * np.ones((2, 2)))
@@ -279,7 +274,7 @@ def test_a_subclass_keeps_what_it_overrides():
         optimizer = elastic(getter, Doubled)
         assert isinstance(optimizer, Doubled) and isinstance(optimizer, v1.train.Optimizer)
         train = optimizer.minimize(tf.reduce_sum(x))
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         np.testing.assert_allclose(session.run(x), [0.25, 1.25])
         with pytest.raises(RuntimeError, match="eager"):
@@ -295,7 +290,7 @@ def test_slots_may_be_made_within_the_scope_of_the_getter():
             opt = v1.train.MomentumOptimizer(0.5, 0.9)
             train = elastic(getter, opt=opt).minimize(tf.reduce_sum(x))
         assert opt.get_slot(x, "momentum") in v1.local_variables()
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         assert session.run(opt.get_slot(x, "momentum")) == 1
 
@@ -308,7 +303,7 @@ def test_a_saver_of_the_center(tmp_path):
             optimizer.swapping_saver()
         x = made_by(getter)
         train = optimizer.minimize(tf.reduce_sum(x))
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         center = session.run(getter._global_map[x])
         path = optimizer.swapping_saver().save(session, str(tmp_path / "center"))

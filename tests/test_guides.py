@@ -16,8 +16,8 @@ from integration import guides as runner
 from tests import cells
 from tests.paths import ROOT
 from tests.programs import AS_USERS, output_of
+from tests.stepping import BACKEND
 
-BACKEND = keras.backend.backend()
 GUIDES = ROOT / "guides"
 NUMBER = r"\s+-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
 
@@ -267,6 +267,7 @@ def test_guide(guide, printed):
     CHECKS[guide](printed(guide))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("guide", runner.names())
 def test_form_of_guide(guide):
     text = (GUIDES / f"{guide}.py").read_text("utf-8")
@@ -288,6 +289,7 @@ def test_each_backend_has_a_picture_of_its_own(monkeypatch):
     assert out == GUIDES / "output" / f"quickstart-{BACKEND}.png"
 
 
+@pytest.mark.spread
 def test_one_bar_over_all_runs(monkeypatch, capsys):
     monkeypatch.syspath_prepend(GUIDES)
     from report import Progress
@@ -304,10 +306,12 @@ def test_one_bar_over_all_runs(monkeypatch, capsys):
         assert ("\r[############             ]  50 %" in shown) == terminal
 
 
+@pytest.mark.spread
 def test_every_guide_is_checked():
     assert set(CHECKS) == set(runner.names())
 
 
+@pytest.mark.spread
 def test_runner_has_a_backend_for_each_guide():
     chosen = {guide: runner.BACKENDS[guide] for guide in runner.names()}
     assert set(chosen.values()) == {"tensorflow", "jax", "torch"}

@@ -7,7 +7,7 @@ import pytest
 
 import keras_tfopt
 from tests.cases import RULES
-from tests.options import Expected, dense_gradients, follow, gradients, initial
+from tests.options import CASE, Expected, dense_gradients, follow, gradients, initial
 from tests.stepping import BACKEND, Runner, every_mode, through_json, to_numpy
 
 FACTORS = (1.0, 0.9, 0.7, 0.8)  # each stays in every range
@@ -65,9 +65,6 @@ def test_a_variable_is_read_at_every_step(case, name, mode):
     for value, grads in zip(values, gradients(len(values)), strict=True):
         variable.assign(value)
         follow(runner, expected, [grads], 8 * case.tolerance())
-
-
-CASE = {case.name: case for case in RULES}
 
 
 @every_mode
@@ -142,6 +139,7 @@ def test_a_variable_is_part_of_the_state():
         assert float(to_numpy(other.momentum)) == 0.25
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("value", ("0.5", None, True, [0.5], keras.Variable([0.5])))
 def test_what_is_no_hyperparameter(value):
     with pytest.raises((TypeError, ValueError), match="`momentum`.*scalar variable"):

@@ -36,6 +36,7 @@ def test_recorded_schedule(name):
     assert error < 0.25  # what the manifest allows is for other machines, too
 
 
+@pytest.mark.spread
 def test_there_are_all_recordings():
     assert len(RECORDED) == 86
     assert [name for name, case in RECORDED.items() if case.quirk] == [QUIRK]

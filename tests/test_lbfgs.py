@@ -168,6 +168,7 @@ def test_saved_and_loaded(tmp_path):
     np.testing.assert_allclose(loaded.predict(x, verbose=0), trainer.predict(x, verbose=0))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "error, text, options",
     [

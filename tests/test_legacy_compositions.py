@@ -1,9 +1,5 @@
 """Optimizers inside others, in branches, and with limiting numbers, as on TensorFlow 1.15."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -13,6 +9,7 @@ from integration.tf1.compositions import RULES, SCENARIOS, kinds_of, run
 from keras_tfopt import legacy
 from tests.cells import EXHAUSTIVE
 from tests.paths import GOLDEN, ROOT
+from tests.programs import output_of
 from tests.stepping import BACKEND, to_numpy
 
 RECORDED = np.load(GOLDEN / "tf1_graphs" / "compositions.npz")
@@ -51,14 +48,7 @@ def ours(tmp_path_factory):
     """Return the results of the program, in which only the import of its optimizers is changed."""
     out = tmp_path_factory.mktemp("compositions") / "ours.npz"
     program = ROOT / "integration" / "tf1" / "compositions.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(out), "keras_tfopt.legacy", SOME],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    output_of(program, out, "keras_tfopt.legacy", SOME)
     return dict(np.load(out))
 
 

@@ -13,7 +13,6 @@ from keras_tfopt import legacy
 from tests.paths import GOLDEN
 
 pytest.importorskip("scipy.optimize")
-BACKEND = keras.backend.backend()
 RECORDED = np.load(GOLDEN / "tf1_external" / "external.npz")
 in_graphs = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

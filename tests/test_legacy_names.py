@@ -63,6 +63,7 @@ def test_methods_take_what_those_of_the_original_take(name):
     assert {p["name"] for p in ours[len(TF1["methods"][name]) :]} <= {"compiled", "inputs"}
 
 
+@pytest.mark.spread
 def test_constants():
     """Constants of the class have the values that they have in TensorFlow 1."""
     for name, value in TF1["constants"].items():
@@ -83,6 +84,7 @@ def test_every_name_is_listed_documented_and_importable():
             found = getattr(found, part)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", TABLE)
 def test_documentation_says_what_has_no_meaning_and_what_differs(name):
     text = inspect.getdoc(getattr(legacy, name))
@@ -93,11 +95,13 @@ def test_documentation_says_what_has_no_meaning_and_what_differs(name):
     assert TABLE[name].differs in text
 
 
+@pytest.mark.spread
 def test_unknown_name():
     with pytest.raises(AttributeError, match="has no 'AdamsOptimizer'"):
         legacy.AdamsOptimizer  # noqa: B018
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "cls"),
     [
@@ -131,6 +135,7 @@ def test_get_of_keras():
         optimizer.apply_gradients([(np.ones(1, "f"), make_variable("y", np.ones(1)))])
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "error", "match"),
     [
@@ -239,6 +244,7 @@ def test_keras_is_for_compile():
 # ---- Functions -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spread
 def test_matrix_functions_refuse_another_size():
     with pytest.raises(ValueError, match="`mat_a_size`"):
         legacy.matrix_square_root(np.eye(3, dtype="f"), 2)

@@ -95,6 +95,7 @@ def test_wrappers_take_what_tensorflow_1_takes():
         np.testing.assert_allclose(moved_by(optimizer), want, rtol=1e-6)
 
 
+@pytest.mark.spread
 def test_keras_classes_stay_strict():
     with pytest.raises(ValueError, match="`learning_rate`.*>= 0.*-0.5"):
         keras_tfopt.Momentum(-0.5)

@@ -306,6 +306,7 @@ def test_tokens_and_queues():
     assert optimizer.get_init_tokens_op(2) is optimizer.get_init_tokens_op(-1) is None
 
 
+@pytest.mark.spread
 def test_the_table_of_what_there_was_is_whole():
     """Each argument and method that only these classes have, as recorded, has a row."""
     text = (ROOT / "guides" / "tf1_workers.md").read_text()

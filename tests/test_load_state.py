@@ -35,7 +35,6 @@ OURS = {
 }
 FILES = [(name, file) for name, told in TRAININGS.items() for file in told["files"]]
 every_file = pytest.mark.parametrize(("name", "file"), FILES, ids=[file for _, file in FILES])
-every_training = pytest.mark.parametrize("name", TRAININGS)
 
 
 def optimizer_of(name):

@@ -1,6 +1,7 @@
 """State of PyTorch, optax and Keras 3 from files; files that do not fit change nothing."""
 
 import pickle
+import re
 import shutil
 
 import h5py
@@ -13,8 +14,6 @@ from keras_tfopt import migrate
 from keras_tfopt.engine import plain
 from tests.stepping import to_numpy
 from tests.test_load_state import FOLDER, STEPS, batches, losses_of, network, optimizer_of
-
-LAYERS = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
 
 # {name: (class of torch.optim and its arguments, ours)}
 TORCH = {
@@ -252,8 +251,6 @@ def test_a_file_of_another_model():
     ),
 )
 def test_an_optimizer_that_cannot_go_on(make, name, message):
-    import re
-
     error = unchanged(make(), network(), FOLDER / f"{name}.h5")
     assert re.search(message, str(error), re.DOTALL), error
 
@@ -343,7 +340,6 @@ def test_no_pickle_is_loaded_unasked(tmp_path, capsys):
 @pytest.mark.spread
 def test_several_optimizers_in_a_checkpoint(tmp_path):
     tf = pytest.importorskip("tensorflow")
-    names = ("m", "v")
     kernel = tf.Variable(np.ones((4, 1), "float32"), name="dense/kernel")
     graph = tf.train.Checkpoint(
         model=tf.train.Checkpoint(kernel=kernel),
@@ -353,7 +349,7 @@ def test_several_optimizers_in_a_checkpoint(tmp_path):
     graph.write(str(tmp_path / "ckpt"))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
     error = unchanged(adam(), model, tmp_path / "ckpt.index")
-    assert "['first', 'second']" in str(error) and "`name`" in str(error), names
+    assert "['first', 'second']" in str(error) and "`name`" in str(error)
 
 
 @pytest.mark.spread
@@ -362,7 +358,9 @@ def test_a_wrapper_without_state_passes_it_on():
     optimizer = keras_tfopt.DecoupledWeightDecay(adam(), 1e-4)
     migrate.load_state(optimizer, model, H5, weights=True)
     assert int(to_numpy(optimizer.iterations)) == STEPS
-    plain_one = optimizer_of("legacy_Adam")
-    migrate.load_state(plain_one, network(), H5)
-    for variable in model.trainable_variables:
-        assert np.abs(to_numpy(optimizer.slot(variable, "m"))).max() > 0
+    alone, other = optimizer_of("legacy_Adam"), network()
+    migrate.load_state(alone, other, H5)
+    for variable, same in zip(model.trainable_variables, other.trainable_variables, strict=True):
+        moments = to_numpy(optimizer.slot(variable, "m"))
+        assert np.any(moments)
+        np.testing.assert_array_equal(moments, to_numpy(alone.slot(same, "m")))

@@ -17,7 +17,7 @@ from tests.options import (
     scale_of,
     scaled_by,
 )
-from tests.stepping import BACKEND, Rows, Runner, to_numpy
+from tests.stepping import BACKEND, Rows, Runner, eager_and_compiled, to_numpy
 
 every_loss_scale = pytest.mark.parametrize("scale_with", LOSS_SCALES.values(), ids=LOSS_SCALES)
 
@@ -80,7 +80,7 @@ def test_loss_scale_optimizer_around_other_options(options, scale_with):
         assert_close(value, expected.x[path], 4e-6, path)
 
 
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
+@eager_and_compiled
 def test_loss_scale_optimizer_with_row_gradients(mode):
     """A user names rows, and one of them has a value that is not finite."""
     case = CASE["LazyAdam"]
@@ -126,6 +126,7 @@ def test_state_of_a_loss_scale_optimizer_may_be_loaded_before_it_is_built():
     assert_same(runner.snapshot(), again.snapshot())
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     (
@@ -150,6 +151,7 @@ def test_a_loss_scale_factor_is_applied_to_the_loss():
     assert float(to_numpy(wrapped.scale_loss(keras.ops.convert_to_tensor(3.0)))) == 12.0
 
 
+@pytest.mark.spread
 def test_a_loss_scale_that_an_earlier_keras_configured():
     """Its configuration had options of the base class, with their defaults."""
     config = keras_tfopt.LossScaleOptimizer(keras_tfopt.Momentum(0.5), 4.0).get_config()

@@ -128,6 +128,7 @@ def test_the_square_root_of_a_small_matrix_which_the_original_gets_wrong(iterati
     assert np.max(np.abs(theirs @ theirs - given)) > 0.1 * np.max(given)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.engine import stacking
-from tests.stepping import MODES, Rows, Runner
+from tests.stepping import Rows, Runner, every_mode
 
 # On each backend every formula is met in test_contract.py.
 pytestmark = pytest.mark.spread
@@ -30,7 +30,7 @@ def test_singular_values_come_near_one():
     assert 0.6 < values.min() and values.max() < 1.3
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_equal_shapes_together_are_the_same_as_each_alone(mode):
     shapes = {"a": (3, 5), "b": (3, 5), "c": (5, 3), "d": (3, 5)}
     together, grads = moved(shapes, mode=mode)
@@ -147,7 +147,7 @@ def test_others_are_adam_w():
             keras_tfopt.Muon(0.5, others=refused)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_others_say_what_rows_do(mode):
     optimizer = keras_tfopt.Muon(0.1, others="lazy_adam")
     start = {"table/embeddings": np.ones((5, 2)), "kernel": np.ones((5, 2))}
@@ -188,7 +188,7 @@ def test_is_saved_with_its_other_rule():
     assert again.others.beta_1 == 0.8 and again.others_factor == pytest.approx(0.015)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_large_matrices_of_equal_shape_move_as_each_alone(mode, monkeypatch):
     shapes = {"a": (300, 250), "b": (300, 250)}
     one_by_one, grads = moved(shapes, mode=mode)

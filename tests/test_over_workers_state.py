@@ -219,6 +219,7 @@ def test_other_arguments_that_do_not_fit():
         keras_tfopt.DropStale(momentum(), 1).age = -1
 
 
+@pytest.mark.spread
 def test_all_methods_are_here():
     classes = {c.name for c in CASES if issubclass(c.cls, OverWorkers)}
     assert classes == set(METHODS)

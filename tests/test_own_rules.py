@@ -142,6 +142,7 @@ def test_fit_saves_and_loads_them(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.spread
 def test_the_signature_says_what_the_class_declares():
     parameters = inspect.signature(Inherited).parameters
     assert list(parameters)[:3] == ["learning_rate", "beta", "scale"]
@@ -158,6 +159,7 @@ def test_the_signature_says_what_the_class_declares():
         Inherited(0.1, 0.5, beta=0.5)
 
 
+@pytest.mark.spread
 def test_declared_arguments_and_a_constructor_do_not_mix():
     with pytest.raises(TypeError, match="`__post_init__"):
 

@@ -217,6 +217,7 @@ def policy():
     keras.config.set_dtype_policy(before)
 
 
+@pytest.mark.spread
 def test_every_block_is_run():
     """Of all documents that a user reads; code that is no Python has no such mark."""
     pages = {
@@ -239,6 +240,7 @@ def test_recipes_make_optimizers():
     assert len(rows) > 20
 
 
+@pytest.mark.spread
 def test_every_schedule_has_a_picture():
     """The build draws what a block shows, and fails where a picture is missing."""
     text = (ROOT / "docs/user_guide/schedules.md").read_text("utf-8")

@@ -15,7 +15,7 @@ from tests.options import (
     Expected,
     gradients,
 )
-from tests.stepping import Rows, Runner, make_variable, to_numpy
+from tests.stepping import Rows, Runner, eager_and_compiled, make_variable, to_numpy
 
 
 def rounded(grads, dtype):
@@ -32,7 +32,7 @@ def rounded(grads, dtype):
 
 @pytest.mark.parametrize("master_weights", (False, True))
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
+@eager_and_compiled
 @pytest.mark.spread
 def test_small_updates_of_half_precision_variables(dtype, master_weights, mode):
     """Updates below half a unit in the last place are lost without a copy in float32."""

@@ -174,9 +174,6 @@ def test_what_is_not_legal_is_refused_by_its_name(case):
     check()
 
 
-# Rows
-
-
 # Symmetries
 
 
@@ -249,6 +246,7 @@ def test_shapes_and_cuts_do_not_matter_to_rules_of_entries(case):
     check()
 
 
+@pytest.mark.spread
 @pytest.mark.formula
 def test_all_kinds_of_messages_were_understood():
     """No argument that is a number was left out because its message was not understood."""

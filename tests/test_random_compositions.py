@@ -118,10 +118,6 @@ def compositions(draw):
     )
 
 
-def build(optimizer, dtype, mode):
-    return Runner(optimizer, VALUES, mode, dtype)
-
-
 def assert_same(runner, expected, dtype, what):
     actual = runner.snapshot()
     assert len(actual) == len(expected)
@@ -138,13 +134,13 @@ def check(composition):
     dtype = composition.dtype
     try:
         optimizer = composition.make()
-        eager = build(optimizer, dtype, "eager")
+        eager = Runner(optimizer, VALUES, "eager", dtype)
     except (TypeError, ValueError) as error:
         assert "Received" in str(error) or "instead of" in str(error)
         return False
     config = keras.saving.serialize_keras_object(optimizer)
     compiled, again = (
-        build(keras.saving.deserialize_keras_object(config), dtype, mode)
+        Runner(keras.saving.deserialize_keras_object(config), VALUES, mode, dtype)
         for mode in (composition.mode, "eager")
     )
     *first, last = composition.gradients()

@@ -96,6 +96,7 @@ def test_refused(make, batches, message):
     assert model.layers[1].momentum == 0.9
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("batches", [None, 3, iter(BATCHES)])
 def test_what_is_read_once_only_is_refused(batches):
     with pytest.raises(TypeError, match="`batches` must be a list of inputs .* more than once"):

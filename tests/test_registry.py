@@ -19,6 +19,7 @@ OURS = [name for name in keras_tfopt.list_optimizers() if not name.startswith("k
 EVERYTHING = keras_tfopt.list_optimizers()
 
 
+@pytest.mark.spread
 def test_every_public_optimizer_has_a_name():
     listed = {keras_tfopt.info(name).optimizer_class for name in OURS}
     base = {keras_tfopt.Rule, keras_tfopt.Wrapper}
@@ -75,6 +76,7 @@ def test_what_is_said_of_rows_is_what_is_tested(case):
         assert info.scope == case.scope
 
 
+@pytest.mark.spread
 def test_filters():
     names = keras_tfopt.list_optimizers
     assert names("ada*", source="tf.train") == ["adadelta", "adagrad", "adagrad_da", "adam"]
@@ -94,6 +96,7 @@ def test_filters():
         names(source="contrib")
 
 
+@pytest.mark.spread
 def test_names_of_the_originals_lead_to_their_counterparts():
     for original, row in TABLE.items():
         ours = getattr(keras_tfopt, row.ours, None)
@@ -147,6 +150,7 @@ def test_arguments_go_to_the_outermost_that_has_them():
     assert keras_tfopt.get(optimizer) is optimizer
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("identifier", "arguments", "error", "says"),
     [
@@ -167,6 +171,7 @@ def test_bad_input(identifier, arguments, error, says):
         keras_tfopt.get(identifier, **arguments)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
@@ -208,6 +213,7 @@ def test_saved_models_are_loaded_without_custom_objects(tmp_path):
     assert output_of("-c", code, cwd=tmp_path).split() == ["MovingAverage", "LARS"]
 
 
+@pytest.mark.spread
 def test_from_a_shell(capsys):
     from keras_tfopt.__main__ import main
 

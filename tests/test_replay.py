@@ -114,6 +114,7 @@ NOT_REPLAYED = {
 }
 
 
+@pytest.mark.spread
 def test_every_recording_of_tensorflow_addons_is_accounted_for():
     entries = json.loads((ADDONS / "manifest.json").read_text())["cases"]
     assert len(entries) == len({entry["file"] for entry in entries}) == 152
@@ -149,6 +150,7 @@ QUIRKS = {
 }
 
 
+@pytest.mark.spread
 def test_every_recording_of_modern_optimizers_is_accounted_for():
     folders = (MODERN, TF1.parent / "sam")
     entries = [
@@ -187,6 +189,7 @@ def test_deviations_are_real(name, capsys):
     assert lines[-1] == "0 passed, 0 failed"
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("pattern", ["Momentum_*", "Adam_*", "LazyAdam_*", "LARS_*"])
 def test_patterns_choose_what_they_say(pattern):
     cases = recordings.select(TF1, pattern).cases
@@ -220,6 +223,7 @@ def names_a_row_of_zeros(case, step):
     )
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("optimizer", sorted({case.optimizer for case in CASES.values()}))
 def test_defaults_are_those_of_the_original(optimizer):
     entry = originals.original(optimizer)

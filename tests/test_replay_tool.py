@@ -1,19 +1,21 @@
-"""The program that replays recordings: what it passes, what fails, what it writes."""
+"""`integration.replay`, the program that replays recordings: what passes, fails and is written."""
 
 import fnmatch
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import keras_tfopt
 from integration import originals, stepping
-from tests.replaying import BACKEND, CASES, ROOT, TF1, run
+from tests.programs import run as run_python
+from tests.replaying import CASES, TF1, run
+from tests.stepping import BACKEND
 
-pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+pytestmark = [
+    pytest.mark.spread,  # these are tests of the program, not of optimizers
+    pytest.mark.filterwarnings("ignore:Gradients do not exist for variables"),
+]
 
 
 def variant(folder, name, entry=(), arrays=(), without=()):
@@ -191,9 +193,8 @@ def test_quirks_are_replayed_on_request(tmp_path, capsys):
     assert lines[-1] == "1 passed, 0 failed"
 
 
-@pytest.mark.parametrize("folder", ["tf1_distributed"])
-def test_formats_to_come_are_counted(capsys, folder):
-    status, lines = run(capsys, str(TF1.parent / folder))
+def test_recordings_of_another_format_are_counted(capsys):
+    status, lines = run(capsys, str(TF1.parent / "tf1_distributed"))
     assert status == 1
     assert any(line.startswith("not replayed: ") and "recorded from" in line for line in lines)
     assert lines[-1] == "0 passed, 0 failed"
@@ -245,20 +246,13 @@ def test_dump_holds_what_ours_computes_where_it_differs(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.spread
 def test_exit_status_of_the_program(tmp_path):
     good = [str(TF1), "--only", "Momentum__plain"]
     for arguments, status, last in [
         (good, 0, "1 passed, 0 failed"),
         ([variant(tmp_path, "Momentum__plain", {"optimizer": "X"})], 1, "0 passed, 1 failed"),
     ]:
-        done = subprocess.run(
-            [sys.executable, "-m", "integration.replay", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "KERAS_BACKEND": BACKEND},
-            capture_output=True,
-            text=True,
-        )
+        done = run_python("-m", "integration.replay", *arguments)
         assert done.returncode == status, done.stderr
         assert done.stdout.splitlines()[-1] == last
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import MODES, Runner
+from tests.stepping import Runner, every_mode
 
 # On each backend every formula is met in test_contract.py.
 pytestmark = pytest.mark.spread
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_zero_divided_by_zero_is_no_step(mode):
     optimizer = keras_tfopt.RMSProp(0.5, rho=0.0, epsilon=0.0)
     runner = Runner(optimizer, {"x": np.array([1.0, 2.0, 3.0])}, mode)

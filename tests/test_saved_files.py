@@ -12,6 +12,7 @@ FOLDER = GOLDEN / "saved_0.1"
 SAVED = {path.stem for path in FOLDER.glob("*.keras")}
 
 
+@pytest.mark.spread
 def test_all_of_them_are_still_there():
     assert len(SAVED) == 40 and SAVED <= {case.name for case in CASES}
 

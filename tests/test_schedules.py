@@ -67,6 +67,7 @@ def test_formulas_of_another_number_of_periods():
         assert at(restart, step) == pytest.approx(0.0 if turns >= 1 else descent, abs=1e-6)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("cls", CLASSES)
 def test_configuration(cls):
     arguments = {"decay_steps": 7}
@@ -77,6 +78,7 @@ def test_configuration(cls):
     assert keras.saving.get_registered_name(cls) == f"keras_tfopt>{cls.__name__}"
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("cls", CLASSES)
 def test_wrong_arguments(cls):
     wrong = [("decay_steps", value) for value in (0, -3, 2.5, "7", None, True)]
@@ -103,6 +105,7 @@ def test_warm_up_then_polynomial_decay():
     assert again.get_config() == schedule.get_config()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("arguments", "error", "name"),
     [
@@ -306,6 +309,7 @@ def test_warm_up_to_a_function_of_the_step():
     np.testing.assert_allclose([at(schedule, n) for n in range(8)], expected, rtol=1e-6)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make", "error", "name"),
     [
@@ -353,6 +357,7 @@ def test_plot_draws_what_the_schedule_gives():
     matplotlib.pyplot.close("all")
 
 
+@pytest.mark.spread
 def test_plot_says_that_matplotlib_is_missing(monkeypatch):
     importing = builtins.__import__
 

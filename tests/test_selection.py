@@ -111,6 +111,7 @@ def test_variables_that_lars_skips(choice, skipped, mode):
         np.testing.assert_allclose(runner.values[path], expected, rtol=1e-6, err_msg=path)
 
 
+@pytest.mark.spread
 def test_shape_alone_for_the_wrong_argument_is_refused():
     with pytest.raises(ValueError, match="`skip_list`.*normalization_and_bias"):
         keras_tfopt.LARS(skip_list=keras_tfopt.no_vectors)
@@ -188,6 +189,7 @@ def test_registered_functions_are_saved_and_others_are_refused(name):
             optimizer.get_config()
 
 
+@pytest.mark.spread
 def test_a_function_that_nobody_registered_is_not_looked_up():
     config = keras_tfopt.AdamW(weight_decay=0.1, decay_variables=in_dense).get_config()
     config["decay_variables"] = {**config["decay_variables"], "config": "os>getcwd"}

@@ -9,7 +9,7 @@ from keras_tfopt.rules import matrix_roots, preconditioning
 from tests.compare import assert_close, follow
 from tests.reference.shampoo import Shampoo as Reference
 from tests.small_model import gradients
-from tests.stepping import BACKEND, MODES, Rows, Runner
+from tests.stepping import BACKEND, Rows, Runner, every_mode
 
 # On each backend every formula is met in test_contract.py.
 pytestmark = pytest.mark.spread
@@ -62,7 +62,7 @@ def test_compiled_steps_branch_around_the_root():
     assert kinds & {"If", "StatelessIf"} and "SelfAdjointEigV2" not in kinds
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_functions_of_the_step(mode):
     """They get 1 at the first step; here they give what the reference is told in words."""
     ops = keras.ops
@@ -96,7 +96,7 @@ def test_a_variable_of_steps():
     assert_close(runner.values["layer/kernel"], x["layer/kernel"], 1e-6, "kernel")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("options", [{}, {"use_iterative_root": True}])
 def test_gradients_of_zero_and_of_rank_one_stay_finite(options, mode):
     runner = Runner(keras_tfopt.Shampoo(0.1, **options), KERNEL, mode)
@@ -171,7 +171,7 @@ def test_slots_that_nothing_reads_are_not_there():
         assert set(optimizer.slot_names) == names
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_a_table_as_wide_as_it_is_long_is_cut_in_its_rows_only(mode):
     """The diagonal of the columns has the length of the rows'."""
     start = {"embeddings": np.random.default_rng(2).normal(size=(5, 5)).astype("float32")}

@@ -18,9 +18,7 @@ on_jax = [
     pytest.mark.xdist_group("sharding"),
 ]
 RUNS = {
-    "fit": [
-        *("Adam", "options", "accumulation", "groups", "model", "DecoupledWeightDecay"),
-    ],
+    "fit": ["Adam", "options", "accumulation", "groups", "model", "DecoupledWeightDecay"],
     "loop": ["MovingAverage"],
     "mesh": ["Adam", "stacked"],
 }
@@ -103,6 +101,7 @@ def test_other_backends_load_what_jax_has_saved():
     assert again.shard_state and variable.numpy()[0] < 1
 
 
+@pytest.mark.spread
 def test_not_a_bool():
     with pytest.raises(TypeError, match="`shard_state` must be a bool. Received: 4"):
         keras_tfopt.Adam(shard_state=4)

@@ -268,6 +268,7 @@ def test_a_saved_trainer_is_loaded_with_its_state(tmp_path):
 # ---- Bad input -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "options, error, words",
     [

@@ -26,6 +26,7 @@ def extension(name):
 restructured = extension("markdown_docstrings").restructured
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("entry", names.public(), ids=lambda entry: entry.path)
 def test_no_word_of_a_docstring_is_lost(entry):
     text = inspect.getdoc(entry.item)
@@ -34,6 +35,7 @@ def test_no_word_of_a_docstring_is_lost(entry):
     assert missing is None, missing
 
 
+@pytest.mark.spread
 def test_markdown_of_docstrings_becomes_restructured_text():
     text = """One line with `code` and $x^2$.
 
@@ -70,6 +72,7 @@ def anchors(document):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_of_documents_lead_somewhere(path):
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", path.read_text("utf-8"), flags=re.M | re.S)

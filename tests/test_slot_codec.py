@@ -153,6 +153,7 @@ def test_rounding_to_bfloat16():
     assert not np.array_equal(rounded(x, 1), rounded(x, 1, "v"))
 
 
+@pytest.mark.spread
 def test_rounding_to_bfloat16_is_right_in_the_mean():
     x = np.random.default_rng(0).normal(size=2000).astype("float32")
     steps = 2000
@@ -163,6 +164,7 @@ def test_rounding_to_bfloat16_is_right_in_the_mean():
     assert abs(np.mean(error)) < 2e-3
 
 
+@pytest.mark.spread
 def test_second_moments_do_not_stall_in_bfloat16():
     start = np.exp(np.random.default_rng(0).uniform(-15, 0, 4096)).astype("float32")
     v, stalled = start, reference.nearest(start)

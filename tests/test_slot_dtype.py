@@ -8,10 +8,18 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from keras_tfopt.engine.settings import compile_in_background
 from tests.cases import RULES
+from tests.options import CASE
 from tests.reference import slot_dtype as reference
-from tests.stepping import BACKEND, MODES, Rows, Runner, eager_and_compiled, make_variable, to_numpy
+from tests.stepping import (
+    MODES,
+    Rows,
+    Runner,
+    eager_and_compiled,
+    every_mode,
+    make_variable,
+    to_numpy,
+)
 
 # Rules
 
@@ -67,26 +75,18 @@ def test_rules_match_their_references(case, dtype, mode):
     follow(case, dtype, mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("dtype", ("int8", "bfloat16"))
 def test_adam_in_all_modes(dtype, mode):
-    compile_in_background(False)
-    try:
-        follow(next(case for case in FITS if case.name == "Adam"), dtype, mode)
-    finally:
-        compile_in_background(True)
+    follow(CASE["Adam"], dtype, mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("name", ("Adam", "Momentum"))
 def test_large_variables_in_parts(name, mode):
     """Compiled steps take these in parts, of which the last one and its last block are short."""
-    compile_in_background(False)
-    try:
-        case = next(case for case in FITS if case.name == name)
-        follow(case, "int8", mode, steps=2, shapes={"kernel": (1100, 601), "even": (1024, 512)})
-    finally:
-        compile_in_background(True)
+    shapes = {"kernel": (1100, 601), "even": (1024, 512)}
+    follow(CASE[name], "int8", mode, steps=2, shapes=shapes)
 
 
 # Which slots
@@ -147,6 +147,7 @@ def test_rules_over_other_shapes():
     assert (dtypes_of(optimizer)["z"], dtypes_of(optimizer)["v"]) == ("float32", "uint8")
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("wrong", ("int4", "float16", "", 8, None, ["int8"], {"m": 8}, {1: "int8"}))
 def test_bad_slot_dtypes(wrong):
     with pytest.raises((TypeError, ValueError), match="slot_dtype"):
@@ -263,8 +264,8 @@ def test_blocks_of_another_size_are_refused():
         assert np.array_equal(to_numpy(v), value)
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="the same on every backend")
-def test_to_and_from_keras():
+@pytest.mark.spread
+def test_to_keras():
     optimizer, (x,) = built(keras_tfopt.Adam(0.01, slot_dtype="int8"), x=(64, 70))
     optimizer.apply([ops.ones((64, 70))], [x])
     stock = keras_tfopt.to_keras(optimizer)

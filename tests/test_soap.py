@@ -47,6 +47,7 @@ def test_merged_kernels_are_those_of_the_original_in_its_order_of_axes(mode):
         )
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", ["block", "frequency"])
 def test_lengths_and_intervals_begin_at_one(name):
     argument = {"block": "max_precond_dim", "frequency": "precondition_frequency"}[name]

@@ -23,9 +23,9 @@ from tests.solving import (
     squares,
     vector,
 )
+from tests.stepping import BACKEND
 
 optimize = pytest.importorskip("scipy.optimize")
-BACKEND = keras.backend.backend()
 
 
 # ---- Minima and iterates -------------------------------------------------------------------------

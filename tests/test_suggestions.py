@@ -10,8 +10,8 @@ from keras import ops
 import keras_tfopt
 import keras_tfopt.legacy as legacy
 from tests.cases import CASES, every_case
+from tests.stepping import BACKEND
 
-BACKEND = keras.backend.backend()
 SGDW = keras_tfopt.extend_with_decoupled_weight_decay(keras.optimizers.SGD)
 
 
@@ -28,6 +28,7 @@ def variable():
 # ---- Arguments that a constructor does not have
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make", "meant"),
     [
@@ -78,6 +79,7 @@ def test_every_argument_is_suggested_for_its_misspelling(case):
                 case.cls(*inner, **case.required, **{wrong: 0.5})
 
 
+@pytest.mark.spread
 def test_an_argument_of_the_optimizer_inside():
     for make in (keras_tfopt.MovingAverage, keras_tfopt.LossScaleOptimizer, keras_tfopt.AGN):
         for name in ("clipnorm", "eeta", "learning_rate"):
@@ -85,6 +87,7 @@ def test_an_argument_of_the_optimizer_inside():
                 make(keras_tfopt.LARS(), **{name: 0.5})
 
 
+@pytest.mark.spread
 def test_arguments_like_no_other_are_answered_with_all_there_are():
     with pytest.raises(TypeError, match="'zzz'. There are: learning_rate, momentum, .*clipnorm"):
         keras_tfopt.LARS(zzz=1)
@@ -107,6 +110,7 @@ def test_wrappers_take_names_and_configurations_of_ours():
             make(keras_tfopt.LARS)
 
 
+@pytest.mark.spread
 def test_wrappers_know_the_names_that_the_registry_knows():
     of_keras = {name.lower() for name in dir(keras.optimizers)}
     for name in keras_tfopt.list_optimizers(exclude="keras.*"):
@@ -130,6 +134,7 @@ def test_get():
         keras_tfopt.get({"class_name": "Larz", "config": {}})
 
 
+@pytest.mark.spread
 def test_info_of_a_class_and_of_an_optimizer():
     for what in (keras_tfopt.LARS, keras_tfopt.LARS(0.5), legacy.LARSOptimizer, "LARSOptimizer"):
         assert keras_tfopt.info(what).name == "lars"
@@ -140,6 +145,7 @@ def test_info_of_a_class_and_of_an_optimizer():
             keras_tfopt.info(what)
 
 
+@pytest.mark.spread
 def test_info_finds_the_nearest():
     found = {
         "swa": "stochastic_weight_averaging",
@@ -156,6 +162,7 @@ def test_info_finds_the_nearest():
             keras_tfopt.info(wrong)
 
 
+@pytest.mark.spread
 def test_a_filter_without_wildcards_is_a_name():
     names = keras_tfopt.list_optimizers
     assert names("LARS") == names("LARSOptimizer") == names("lars") == ["lars"]
@@ -169,6 +176,7 @@ def test_a_filter_without_wildcards_is_a_name():
 # ---- What is shown
 
 
+@pytest.mark.spread
 def test_info_is_readable_in_a_terminal():
     assert "r = eta_LARS ||x|| / (||g|| + lambda ||x|| + epsilon)" in str(keras_tfopt.info("lars"))
     adam = "x <- x - eta * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)"
@@ -204,6 +212,7 @@ def test_repr_shows_the_arguments(case):
         assert "clipnorm=0.5" in repr(case.make(clipnorm=0.5))
 
 
+@pytest.mark.spread
 def test_repr():
     assert repr(keras_tfopt.Momentum(0.1)) == (
         "Momentum(learning_rate=0.1, momentum=0.9, nesterov=False)"
@@ -356,6 +365,7 @@ def test_schedules_of_optax():
     np.testing.assert_allclose(ours, same, rtol=1e-6)
 
 
+@pytest.mark.spread
 def test_functions_of_something_else_are_refused():
     for wrong in (lambda step, loss: 0.1, lambda *, step: 0.1):
         with pytest.raises(TypeError, match="a function of the number of steps or without"):

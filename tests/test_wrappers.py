@@ -17,6 +17,7 @@ from tests.small_model import gradients, initial
 from tests.stepping import (
     MODES,
     Runner,
+    eager_and_compiled,
     every_mode,
     make_variable,
     several_only,
@@ -30,16 +31,13 @@ TF1 = GOLDEN / "tf1"
 WRAPPERS = [case for case in CASES if issubclass(case.cls, keras_tfopt.Wrapper)]
 
 
-every_wrapper = pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda case: case.name)
-
-
 TABLE = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
 
 
 # Clipping
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_clipping_by_variable_and_by_pattern_chained(mode):
     values = {"a/kernel": np.full((2, 3), 4.0), "b/kernel": np.full((3,), 4.0), "c": np.ones(2) * 9}
     runner = Runner(keras_tfopt.GradientDescent(0.0), values)
@@ -176,6 +174,7 @@ else:
         for verb in ("save", "load"):
             output_of("-c", program, verb)
 
+    @pytest.mark.spread
     @pytest.mark.parametrize("wrong", (3, keras_tfopt.LARS(), keras_tfopt.MovingAverage, dict))
     def test_refuses(self, wrong):
         with pytest.raises(TypeError, match="optimizer_class"):
@@ -193,7 +192,7 @@ else:
         lambda: keras_tfopt.MovingAverage(keras_tfopt.Adam(0.1), 0.5),
     ),
 )
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
+@eager_and_compiled
 def test_multitask_leaves_the_state_of_any_optimizer_alone(make, mode):
     values = {"a": np.ones(3), "b": np.ones((2, 2))}
     runner = Runner(keras_tfopt.Multitask(make()), values, mode)
@@ -210,7 +209,7 @@ def test_multitask_leaves_the_state_of_any_optimizer_alone(make, mode):
 
 
 @pytest.mark.parametrize("stock", (False, True))
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
+@eager_and_compiled
 def test_multitask_looks_at_the_sum_of_the_micro_steps(stock, mode):
     module = keras.optimizers if stock else keras_tfopt
     make = lambda **base: module.Adam(0.1, epsilon=1e-3, **base)  # noqa: E731
@@ -285,6 +284,7 @@ def test_an_average_of_every_step_is_the_mean():
 # All of them: accumulation inside is in test_base_options.py
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "wrapper",
     [c for c in WRAPPERS if "inner_optimizer" in c.own_arguments],
@@ -315,6 +315,7 @@ def test_accumulation_inside_of_a_multi_optimizer_is_refused():
         keras_tfopt.Lookahead(several).build([make_variable("k", np.ones(2))])
 
 
+@pytest.mark.spread
 def test_recordings_of_addons_are_read_whole():
     selection = recordings.select(GOLDEN / "tfa", quirks=True)
     assert len(selection.cases) > 100 and any("tables" in line for line in selection.left_out)

@@ -88,12 +88,14 @@ def test_what_a_formula_cannot_do_is_said_with_its_line_and_changes_nothing(upda
     assert (ops.convert_to_numpy(variable) == 1).all()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("name", "value"), [("scope", "layer"), ("sparse", "row")])
 def test_class_attributes(name, value):
     with pytest.raises(ValueError, match=f"`{name}` of Own must be one of .*{value!r}"):
         rule(**{name: value})
 
 
+@pytest.mark.spread
 def test_an_argument_that_is_not_kept():
     class Forgetful(keras_tfopt.Rule):
         def __init__(self, learning_rate=0.1, beta=0.9, **base):
