@@ -11,6 +11,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt import engine
 from tests.fast_paths import OF_ALL_SCOPES, OPTIMIZERS, SHAPES, train, variables
+from tests.programs import output_of
 
 pytestmark = pytest.mark.backends("torch", reason="torch.compile is the fast path of torch only")
 
