@@ -14,7 +14,7 @@ from tests.compare import same
 from tests.small_model import gradients, initial
 from tests.state_worker import EVERYTHING, MAKERS, everything, train
 from tests.stepping import Runner, to_numpy
-from tests.test_state import OTHERS, STEPS, go_on_alike, trained, values
+from tests.test_state import OTHERS, STEPS, assert_continue_alike, trained, values
 
 
 def trainable():
@@ -48,7 +48,7 @@ def test_copies_step_independently(case, copied):
 @pytest.mark.slow
 def test_copies_of_a_model():
     model = trained(MAKERS["lazy"])
-    go_on_alike(model, copy.deepcopy(model))
+    assert_continue_alike(model, copy.deepcopy(model))
 
 
 def test_clones_of_a_model():

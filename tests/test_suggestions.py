@@ -1,4 +1,4 @@
-"""Mistakes of newcomers work where they can. Otherwise the error says what to write."""
+"""Common mistakes: the call works if it can, or the error says what to write instead."""
 
 import inspect
 
@@ -80,7 +80,7 @@ def test_every_argument_is_suggested_for_its_misspelling(case):
 
 
 @pytest.mark.spread
-def test_an_argument_of_the_optimizer_inside():
+def test_an_argument_that_belongs_to_the_optimizer_inside():
     for make in (keras_tfopt.MovingAverage, keras_tfopt.LossScaleOptimizer, keras_tfopt.AGN):
         for name in ("clipnorm", "eeta", "learning_rate"):
             with pytest.raises(TypeError, match=rf"write {make.__name__}\(LARS\({name}=...\)\)"):
@@ -88,7 +88,7 @@ def test_an_argument_of_the_optimizer_inside():
 
 
 @pytest.mark.spread
-def test_arguments_like_no_other_are_answered_with_all_there_are():
+def test_an_argument_like_no_other_is_answered_with_all_arguments():
     with pytest.raises(TypeError, match="'zzz'. There are: learning_rate, momentum, .*clipnorm"):
         keras_tfopt.LARS(zzz=1)
 
@@ -102,7 +102,7 @@ def test_wrappers_take_names_and_configurations_of_ours():
         for name in ("lars", "LARS", "keras_tfopt>LARS", {"class_name": "lars"}, plain):
             assert type(make(name).inner_optimizer) is keras_tfopt.LARS
         assert type(make("lazy_adam").inner_optimizer) is keras_tfopt.LazyAdam
-        assert isinstance(make("adam").inner_optimizer, keras.optimizers.Adam)  # whose name it is
+        assert isinstance(make("adam").inner_optimizer, keras.optimizers.Adam)  # Keras comes first
         assert float(make(plain).learning_rate) == 0.5
         with pytest.raises(ValueError, match="no optimizer 'larz'. Did you mean 'LARS'"):
             make("larz")
@@ -128,7 +128,7 @@ def test_get():
     assert keras_tfopt.get(config).eeta == 0.25
     assert config == {"class_name": "LARS", "config": {"learning_rate": 0.5, "eeta": 0.25}}
     assert keras_tfopt.get(keras_tfopt.LARS, eeta=0.25).eeta == 0.25
-    # Without a module it is Keras's, as `keras.optimizers.get` has it.
+    # A class name without a module is Keras's, as in `keras.optimizers.get`.
     assert isinstance(keras_tfopt.get({"class_name": "Adam"}), keras.optimizers.Adam)
     with pytest.raises(ValueError, match="Did you mean 'LARS'"):
         keras_tfopt.get({"class_name": "Larz", "config": {}})
@@ -173,7 +173,7 @@ def test_a_filter_without_wildcards_is_a_name():
             names(**wrong)
 
 
-# ---- What is shown
+# ---- Printed texts
 
 
 @pytest.mark.spread
@@ -189,11 +189,10 @@ def test_info_is_readable_in_a_terminal():
         title, call, page = text.split("\n\n", 2)
         assert text.isascii() and not set(title + page) & set("\\$&\0\1\2\3"), case.name
         assert call.startswith(f"{case.cls.__module__.split('.')[0]}.") and call.endswith(")")
+        without_ranges = text.replace("[0, 1)", "").replace("(0, 1]", "")
         for opening, closing in ("()", "{}"):
-            assert text.replace("[0, 1)", "").replace("(0, 1]", "").count(opening) == text.replace(
-                "[0, 1)", ""
-            ).replace("(0, 1]", "").count(closing), case.name
-        assert "$$" in keras_tfopt.info(case.cls).formula  # which stays LaTeX
+            assert without_ranges.count(opening) == without_ranges.count(closing), case.name
+        assert "$$" in keras_tfopt.info(case.cls).formula  # the attribute is still LaTeX
 
 
 @every_case("case")
@@ -202,7 +201,7 @@ def test_repr_shows_the_arguments(case):
     text = repr(optimizer)
     assert text.startswith(f"{case.name}(") and text.endswith(")") and " object at " not in text
     hidden = {"name", "inner_optimizer", "exchange"}
-    if case.inner is None:  # options are shown where they are set
+    if case.inner is None:  # options appear only if they are set
         hidden |= set(keras_tfopt.rule.OPTIONS) - set(case.cls._fields)
     for name, value in inspect.signature(case.cls).parameters.items():
         if value.kind is not value.VAR_KEYWORD and name not in hidden:
@@ -235,7 +234,7 @@ def test_repr():
         assert part in repr(extended)
 
 
-@pytest.mark.backends("tensorflow", "jax", reason="others compile no step that Python sees")
+@pytest.mark.backends("tensorflow", "jax", reason="PyTorch runs `apply` itself in Python")
 def test_repr_in_a_compiled_step():
     seen = []
 
@@ -250,7 +249,7 @@ def test_repr_in_a_compiled_step():
     assert seen and "momentum=0.9" in seen[0]
 
 
-def test_attributes_of_the_optimizer_inside():
+def test_wrappers_have_the_attributes_of_the_optimizer_inside():
     inner = keras_tfopt.LARS(0.5, eeta=0.25, clipnorm=2.0, use_ema=True)
     around = keras_tfopt.MovingAverage(keras_tfopt.Lookahead(inner, sync_period=7))
     for outer in (around, keras_tfopt.LossScaleOptimizer(around)):
@@ -292,7 +291,7 @@ def test_raw_parameters_of_torch():
     for optimizer in (keras_tfopt.Momentum(0.5), keras_tfopt.MovingAverage("lars")):
         with pytest.raises(TypeError, match=r"shares its memory: keras.Variable\(p\)"):
             optimizer.apply([torch.ones(2, 3)], [raw])
-    # What it says works.
+    # The advice in the message works.
     shared = keras.Variable(raw)
     keras_tfopt.GradientDescent(0.5).apply([torch.ones(2, 3)], [shared])
     assert np.array_equal(raw.detach().numpy(), np.full((2, 3), 0.5))
@@ -321,13 +320,9 @@ def test_a_schedule_may_be_a_function_of_the_step(way):
 
 def test_hyperparameters_may_be_functions_of_the_step():
     x = [variable() for _ in range(2)]
-    optimizers = [
-        keras_tfopt.Momentum(0.1, momentum=falling),
-        keras_tfopt.Momentum(
-            0.1, momentum=keras.optimizers.schedules.InverseTimeDecay(0.5, 1, 1.0)
-        ),
-    ]
-    for optimizer, one in zip(optimizers, x, strict=True):
+    schedule = keras.optimizers.schedules.InverseTimeDecay(0.5, 1, 1.0)
+    for momentum, one in zip((falling, schedule), x, strict=True):
+        optimizer = keras_tfopt.Momentum(0.1, momentum=momentum)
         for _ in range(3):
             optimizer.apply([ops.ones((2, 3))], [one])
     np.testing.assert_allclose(ops.convert_to_numpy(x[0]), ops.convert_to_numpy(x[1]), rtol=1e-6)
@@ -350,7 +345,7 @@ def test_schedules_of_optax():
     optax = pytest.importorskip("optax")
     rate = optax.linear_schedule(0.5, 0.0, 4)
     optimizer, x = keras_tfopt.DecoupledWeightDecay(keras_tfopt.Momentum(rate), 0.5), variable()
-    if BACKEND != "jax":  # with whose tensors it computes
+    if BACKEND != "jax":  # optax computes with tensors of JAX
         with pytest.raises(TypeError, match="write it with keras.ops, or use one of keras.opt"):
             optimizer.apply([ops.ones((2, 3))], [x])
         assert np.array_equal(ops.convert_to_numpy(x), np.ones((2, 3)))
@@ -382,6 +377,6 @@ def test_averages_of_a_model_that_is_not_compiled():
             pass
     optimizer = keras_tfopt.MovingAverage(keras_tfopt.GradientDescent(0.5), 0.5)
     optimizer.apply([ops.ones((2, 1))], bare.trainable_variables)
-    with keras_tfopt.averaged(bare, optimizer):  # what it says works
+    with keras_tfopt.averaged(bare, optimizer):  # the advice in the message works
         assert np.array_equal(bare.get_weights()[0], np.full((2, 1), 0.75))
     assert np.array_equal(bare.get_weights()[0], np.full((2, 1), 0.5))
