@@ -1,4 +1,4 @@
-"""Optimizers by name: all are found, what is said of them holds, and errors are clear."""
+"""Optimizers by name: `get`, `info` and `list_optimizers`."""
 
 import inspect
 import shlex
@@ -55,7 +55,7 @@ def test_info(name):
 
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if "keras.muon" not in name])
 def test_bytes_of_state(name):
-    """They are those of a built optimizer. (Keras's Muon needs to know the layers.)"""
+    """`info` says how large the state of a built optimizer is. Keras's Muon needs a model."""
     info = keras_tfopt.info(name)
     case = {case.cls: case for case in CASES}.get(info.optimizer_class)
     required = {k: v for k, v in info.defaults.items() if v is inspect.Parameter.empty}
@@ -63,13 +63,13 @@ def test_bytes_of_state(name):
     optimizer = info.optimizer_class(**given)
     optimizer.build([keras.Variable(np.zeros((512, 512)), name="kernel")])
     size = sum(4 * np.prod(v.shape) for v in optimizer.variables if len(v.shape))
-    # What belongs to a dimension or to the window is little beside the matrix.
+    # Slots of single dimensions are small compared with the matrix.
     np.testing.assert_allclose(info.bytes_per_parameter, size / 512**2, rtol=0.01, atol=0.02)
 
 
 @pytest.mark.formula
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_is_said_of_rows_is_what_is_tested(case):
+def test_info_on_rows_agrees_with_the_case(case):
     info = keras_tfopt.info(case.cls.__name__)
     if issubclass(case.cls, keras_tfopt.Rule):
         assert info.lazy == (case.sparse != "dense")
@@ -97,12 +97,12 @@ def test_filters():
 
 
 @pytest.mark.spread
-def test_names_of_the_originals_lead_to_their_counterparts():
+def test_names_of_the_originals_are_found():
     for original, row in TABLE.items():
         ours = getattr(keras_tfopt, row.ours, None)
         if inspect.isclass(ours):
             found = keras_tfopt.info(original)
-            # AdamWOptimizer is the table's DecoupledWeightDecay of an Adam, and has a class here.
+            # In the table AdamWOptimizer is DecoupledWeightDecay. We have a class for it.
             assert issubclass(found.optimizer_class, (ours, keras_tfopt.Wrapper)), original
             assert f"{row.source}.{original}" in found.originals
     assert keras_tfopt.info("AdamWOptimizer").optimizer_class is keras_tfopt.AdamW
@@ -120,10 +120,8 @@ def test_get(name):
         optimizer = keras_tfopt.get(f"{name}(lars)", learning_rate=0.25)
         assert type(optimizer.inner_optimizer) is keras_tfopt.LARS
     elif required:
-        with pytest.raises(
-            TypeError,
-            match=next(argument for argument in required if argument != "inner_optimizer"),
-        ):
+        missing = next(argument for argument in required if argument != "inner_optimizer")
+        with pytest.raises(TypeError, match=missing):
             keras_tfopt.get(f"{name}(lars)" if "inner_optimizer" in required else name)
         return
     else:
@@ -134,7 +132,7 @@ def test_get(name):
     assert type(again) is type(optimizer) and again.get_config() == optimizer.get_config()
 
 
-def test_arguments_go_to_the_outermost_that_has_them():
+def test_arguments_go_to_the_outermost_optimizer_that_has_them():
     optimizer = keras_tfopt.get(
         "skip_non_finite(decoupled_weight_decay(momentum))",
         learning_rate=0.5,
@@ -186,9 +184,9 @@ def test_bad_filters(arguments, error, says):
         keras_tfopt.list_optimizers(**arguments)
 
 
-def test_what_is_said_of_kerass_own():
+def test_info_on_optimizers_of_keras():
     adam = keras_tfopt.info("keras.adam")
-    assert adam.slots == "`momentum`, `velocity`"  # its names of the first and second moment
+    assert adam.slots == "`momentum`, `velocity`"  # Keras's names of the two moments
     assert "keras_tfopt.info('adam')" in adam.differences
     assert "arxiv" in keras_tfopt.info("keras.lamb").paper
 
