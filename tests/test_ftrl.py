@@ -7,7 +7,7 @@ import keras_tfopt
 from tests.small_model import gradients, initial
 from tests.stepping import Runner, every_mode
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 

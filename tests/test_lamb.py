@@ -10,7 +10,7 @@ import keras_tfopt
 from tests.small_model import gradients, initial
 from tests.stepping import Runner, eager_and_compiled
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 PATHS = ("layer/kernel", "layer/bias")

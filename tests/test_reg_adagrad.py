@@ -9,7 +9,7 @@ from tests import options
 from tests.options import Expected, follow, gradients, initial
 from tests.stepping import Runner, every_mode, to_numpy
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 CASE = options.CASE["RegAdagrad"]
