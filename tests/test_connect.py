@@ -1,4 +1,4 @@
-"""What `connect` makes of the environment of a process, and the launcher that sets it."""
+"""`connect` reads the environment of a process. The launcher sets it."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_alone_in_a_cluster_of_one(monkeypatch):
 
 
 @pytest.mark.spread
-def test_what_the_launcher_sets_is_what_is_read():
+def test_the_launcher_sets_what_connect_reads():
     ports = [11, 22, 33]
     of = [environment.of_worker("torch", rank, 3, ports) for rank in range(3)]
     assert [environment.torch_size(one) for one in of] == [3, 3, 3]
@@ -180,7 +180,7 @@ def started(tmp_path, *arguments):
 
 
 def children(process):
-    """Processes of the session of a launcher, by their numbers."""
+    """Return the ids of the processes that a launcher started."""
     found = subprocess.run(["ps", "-s", str(process.pid), "-o", "pid="], capture_output=True)
     return found.stdout.split()
 
