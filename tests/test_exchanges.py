@@ -1,6 +1,6 @@
-"""Two workers over the engines of this backend end where two workers in NumPy do.
+"""Two workers train over each engine of this backend, and match two workers in NumPy.
 
-tests/exchange_worker.py trains, in processes of its own, and writes the results.
+tests/exchange_worker.py trains in processes of its own, and writes the results.
 """
 
 import collections
@@ -17,8 +17,7 @@ from tests.stepping import BACKEND
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
-# float32 beside float64, after eight steps.
-TOLERANCE = 1e-6
+TOLERANCE = 1e-6  # of float32 after eight steps
 PROCESSES = "processes"
 ENGINES = {
     "tensorflow": [PROCESSES, "mirrored"],
@@ -35,7 +34,7 @@ def has_its_own_test(engine, kind, method):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Where the engines have left their results."""
+    """Run the workers of each engine; return {engine: folder with its results}."""
     found = {}
     for engine in ENGINES:
         found[engine] = folder = tmp_path_factory.mktemp(engine)
@@ -52,7 +51,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folders):
-    """{(engine, run): [what came of it on each worker]}"""
+    """Return {(engine, run): [result of each worker]}."""
     found = collections.defaultdict(list)
     for engine, folder in folders.items():
         for path in sorted(folder.glob("[01].json")):
@@ -63,7 +62,7 @@ def results(folders):
 
 
 def expected(engine, kind, method):
-    """Weights of each worker and the center, from NumPy."""
+    """Return the weights of each worker and the center, computed in NumPy."""
     stale = ()
     if kind == "loop":
         ranks = range(averaging.WORKERS)
@@ -108,7 +107,7 @@ def test_mixed_dtypes(engine, results):
     assert np.max(moved) > 0.1
 
 
-def test_different_models_are_told(results):
+def test_different_models_are_refused(results):
     for worker in results[PROCESSES, "other_models/AGN"]:
         assert "All workers must have the same model. Received: 2 variables" in worker["error"]
         assert "['kernel', [3, 2], 'float32'] and ['kernel', [3, 1], 'float32']" in worker["error"]
@@ -128,8 +127,8 @@ def test_replicas_need_the_outermost_optimizer(results):
 
 
 @pytest.mark.parametrize(("engine", "method"), [(e, m) for e, kind, m in RUNS if kind == "resumed"])
-def test_one_worker_goes_on_from_what_several_saved(engine, method, folders):
-    """From there on, it makes the steps of the optimizer inside, to the bit."""
+def test_one_worker_continues_from_a_model_of_several(engine, method, folders):
+    """It steps as the optimizer inside, to the bit."""
     path = folders[engine] / f"{method}-0.keras"
     assert isinstance(distributed.current(), distributed.Alone)
     model, inner = keras.models.load_model(path), keras.models.load_model(path)
@@ -150,14 +149,14 @@ def test_one_worker_goes_on_from_what_several_saved(engine, method, folders):
 
 @pytest.mark.spread
 def test_the_methods_differ():
-    """No two methods end at the same weights, so none could stand for another."""
+    """No two methods end at the same weights, so the comparisons can tell them apart."""
     ends = {m: np.array(averaging.train(m)[0]).ravel() for m in exchange_worker.METHODS}
     for a in ends:
         for b in ends:
             assert a == b or np.max(np.abs(ends[a] - ends[b])) > 1e-3, (a, b)
 
 
-# ---- An engine of one's own ----------------------------------------------------------------------
+# ---- An engine that a user writes ----------------------------------------------------------------
 
 
 class Twin(distributed.Exchange):
@@ -188,6 +187,6 @@ def test_an_engine_is_one_class():
         optimizer.apply([keras.ops.ones(3)], [variable])
         optimizer.apply([keras.ops.ones(3)], [variable])
     assert exchange.sums
-    # 1 - 0.1 - 0.1 * 1.9: the mean of two who are alike
+    # 1 - 0.1 - 0.1 * 1.9, which both workers have
     np.testing.assert_allclose(keras.ops.convert_to_numpy(variable.value), np.full(3, 0.71), 1e-6)
     assert isinstance(distributed.current(), distributed.Alone)

@@ -1,4 +1,4 @@
-"""Groups by depth and by kind, and adaptive gradient clipping, beside recorded tables."""
+"""`layer_decay`, `no_decay` and adaptive gradient clipping, against recorded tables."""
 
 import json
 import re
@@ -17,7 +17,7 @@ MODERN = GOLDEN / "modern"
 
 
 class Part(keras.layers.Layer):
-    """A layer with some variables, of no use."""
+    """A layer with some variables that it does not use."""
 
     def __init__(self, parameters, name):
         super().__init__(name=name)
@@ -31,7 +31,7 @@ class Part(keras.layers.Layer):
 
 
 class PartNormalization(Part):
-    """The same, as a normalization."""
+    """A `Part` whose name says that it is a normalization."""
 
 
 def part_of(name):
@@ -41,7 +41,7 @@ def part_of(name):
 
 
 def recorded_model(parameters):
-    """Return a model with the variables of a recorded one, and those in the order of the table."""
+    """Return a model with the variables of a recorded one, and its variables in recorded order."""
     parts = {}
     for parameter in parameters:
         parts.setdefault(part_of(parameter["name"]), []).append(parameter)

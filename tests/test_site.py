@@ -1,6 +1,6 @@
-"""What the documentation is made of: docstrings as reStructuredText, links, runs and pictures.
+"""Parts of the documentation: docstrings as reStructuredText, links, runs and pictures.
 
-`make docs` builds the site; there, a warning of Sphinx is an error.
+`make docs` builds the site, and fails at any warning of Sphinx.
 """
 
 import importlib.util
@@ -63,11 +63,11 @@ a = 2**3
 
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("integration/**/*.md")]
-)  # Sphinx follows those of docs/
+)  # Sphinx checks the links in docs/
 
 
 def anchors(document):
-    """Return the anchors that GitHub makes of headings."""
+    """Return the anchors that GitHub gives to headings."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", document, flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -92,8 +92,7 @@ class TestRuns:
 
         assert runs.unset() == {}
 
-    def test_a_path_is_that_of_plain_steps(self):
-        """The last step is made outside of the compiled loop, with a gradient by hand."""
+    def test_a_path_has_the_points_of_plain_steps(self):
         import numpy as np
 
         from integration.documentation import runs
@@ -109,7 +108,7 @@ class TestRuns:
             x, y = np.array([x, y]) - run.rate * a
         assert len(run.points) == runs.STEPS + 1 and run.averages is None
 
-    def test_averages_are_seen(self):
+    def test_averages_of_a_path(self):
         import numpy as np
 
         from integration.documentation import runs
@@ -147,7 +146,7 @@ class TestRuns:
         monkeypatch.setattr(kept, "FOLDER", tmp_path / "kept")
         for _ in range(2):
             assert kept.pictures("lars", draw, tmp_path / "site") == {"rate": 1}
-        monkeypatch.setattr(kept, "LIBRARIES", ("jax",))  # as if another version were there
+        monkeypatch.setattr(kept, "LIBRARIES", ("jax",))  # another version
         assert kept.pictures("lars", draw, tmp_path / "site") == {"rate": 2}
         assert (tmp_path / "site" / "lars-digits.svg").read_text() == "picture 2"
         assert drawn == ["lars", "lars"] and len(list((tmp_path / "kept").iterdir())) == 1
