@@ -1,4 +1,4 @@
-"""Copies, clones, configurations and weights of optimizers."""
+"""Copies, clones, configurations and `set_weights` of optimizers."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from tests.test_state import OTHERS, STEPS, assert_continue_alike, trained, valu
 
 
 def trainable():
-    """The variables that get gradients."""
+    """Return the variables that get gradients."""
     return {path: value for path, value in initial().items() if path != "frozen"}
 
 
@@ -74,7 +74,7 @@ def test_configuration_through_keras_saving(name):
     text = json.dumps(keras.saving.serialize_keras_object(optimizer))
     config = json.loads(text)
     for read in (keras.saving.deserialize_keras_object, keras.optimizers.get):
-        again = read(json.loads(text))  # Keras's LossScaleOptimizer takes its config apart
+        again = read(json.loads(text))  # a fresh copy: Keras's LossScaleOptimizer changes it
         assert type(again) is type(optimizer)
         assert again.get_config() == optimizer.get_config()
     by_class = type(optimizer).from_config(optimizer.get_config())

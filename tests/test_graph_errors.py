@@ -1,4 +1,4 @@
-"""What the verbs refuse in graphs, with nothing changed."""
+"""Errors of `minimize` and the other methods in graphs. They create no variables."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_a_loss_that_is_a_tensor_eagerly():
 
 @every_kind
 @pytest.mark.parametrize("name", ["Adam", "GGT", "averages"])
-def test_data_types_that_no_step_works_on(name, kind):
+def test_integer_variables_are_refused(name, kind):
     with session():
         x = variable([1, 2], "x", kind, "int32")
         optimizer = MAKE[name]()
@@ -97,11 +97,11 @@ def test_verbs_refuse(name, act, error, match):
         optimizer = MAKE[name]()
         with pytest.raises(error, match=match):
             act(optimizer, x, tensor([1.0]))
-        assert v1.global_variables() == [x] or len(v1.global_variables()) == 1
+        assert len(v1.global_variables()) == 1
 
 
 @pytest.mark.parametrize("where", ["graph", "eager"])
-def test_tensors_have_gradients_and_no_steps(where):
+def test_tensors_have_gradients_but_cannot_be_trained(where):
     with tf.Graph().as_default() if where == "graph" else eagerly():
         x = tf.convert_to_tensor(3.0)
         optimizer = legacy.GradientDescentOptimizer(3.0)

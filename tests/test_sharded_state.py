@@ -1,6 +1,6 @@
-"""Workers that share the state out end where one worker with the mean gradient does.
+"""Workers with `ShardedState` train as one worker with the mean gradient does.
 
-tests/sharded_state_worker.py trains, in processes of its own; here its results are compared.
+tests/sharded_state_worker.py trains in processes of its own. The tests here compare its results.
 """
 
 import keras
@@ -38,7 +38,7 @@ class TestTrained:
 
     @pytest.mark.parametrize("run", RUNS)
     def test_same_as_one_worker(self, run, results):
-        """Weights, state and averages, on both workers."""
+        """Both workers have the same weights, state and averages."""
         one = arrays_of(results, 1, 0, run)
         for rank in range(2):
             assert difference(arrays_of(results, 2, rank, run), one) <= TOLERANCE
@@ -103,7 +103,7 @@ def test_other_exchanges_are_refused():
 
 @pytest.mark.spread
 def test_one_worker_alone():
-    """Without others, steps are those of the optimizer inside, to the bit."""
+    """It steps as the optimizer inside, to the bit."""
     grads = [np.array([0.3, -2.0], "float32")] * 3
     found = []
     for make in (lambda: keras_tfopt.Adam(0.1), lambda: ShardedState(keras_tfopt.Adam(0.1))):
