@@ -4,7 +4,8 @@
 
 It prints numbers of bytes as JSON: "state" is the optimizer's state. "kept" is how much the
 process has grown after two steps, beyond weights, gradients and state. "passing" is how much it
-grows during more steps. With `{"layer": ..., "table": [rows, width]}`, the steps are of a model with a table.
+grows during more steps. With `{"layer": ..., "table": [rows, width]}`, the steps are of a model
+with a table.
 """
 
 import gc

@@ -16,7 +16,7 @@ IMPLEMENTED = [
     if originals.is_implemented(case.optimizer)
 ]
 DEVIATING = {case.name: case for case in IMPLEMENTED if originals.deviation(case)}
-# Quirks of arguments, which need not be given here.
+# Recordings of a quirk that arises only with certain arguments; these are followed.
 FOLLOWED = ("Muon__optax_dion_7_steps", "ScheduleFreeRAdam__weight_lr_power_zero")
 CASES = {
     case.name: case
@@ -32,12 +32,13 @@ FIRST_SPARSE = {
 
 
 WAYS = {label: way for mode in stepping.MODES for label, way in stepping.ways(mode).items()}
-PLAIN, *OTHERS = WAYS  # operation by operation; compiled in one way or another
-# TensorFlow takes ten times as long, and JAX fifty times: it compiles each operation alone.
+PLAIN, *OTHERS = WAYS  # PLAIN is operation by operation, OTHERS are compiled
+# Replaying without compilation takes ten times as long on TensorFlow as on PyTorch, and fifty times
+# on JAX, which compiles each operation alone.
 PLAIN_IF_FAST = (PLAIN,) if BACKEND == "torch" else ()
 
 
 def run(capsys, *arguments):
-    """Run the program that replays recordings; return its exit status and the lines it prints."""
+    """Run the program that replays recordings; return its exit status and lines of output."""
     status = replay.main(list(arguments))
     return status, capsys.readouterr().out.splitlines()

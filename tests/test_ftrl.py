@@ -1,4 +1,4 @@
-"""Ftrl differs from the original in one point: a learning rate of zero, a divisor there."""
+"""Ftrl makes no step at a learning rate of zero. The original divides by it."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spread
 
 
 @every_mode
-def test_a_learning_rate_of_zero_changes_nothing(mode):
+def test_a_learning_rate_of_zero_changes_no_variable_and_no_slot(mode):
     runner = Runner(keras_tfopt.Ftrl(0.1, l1_regularization_strength=0.1), initial(), mode)
     first, second, third, *_ = gradients(steps=("normal",) * 3)
     runner.step(first)

@@ -1,4 +1,4 @@
-"""RMSProp differs from the original in one point: without epsilon, zero by zero is zero."""
+"""RMSProp without epsilon makes no step where gradients are zero. The original makes NaN."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.spread
 
 
 @every_mode
-def test_zero_divided_by_zero_is_no_step(mode):
+def test_gradients_of_zero_make_no_step_without_epsilon(mode):
     optimizer = keras_tfopt.RMSProp(0.5, rho=0.0, epsilon=0.0)
     runner = Runner(optimizer, {"x": np.array([1.0, 2.0, 3.0])}, mode)
     runner.step({"x": np.array([4.0, 0.0, -0.1])})
