@@ -1,6 +1,6 @@
 """LazyAdam with the powers of its decays taken from a global step.
 
-The global step, before it is counted up, is `global_step`; None: it counts this optimizer's steps.
+`global_step` is its value before the step. If it is None, the optimizer counts its own steps.
 """
 
 import math

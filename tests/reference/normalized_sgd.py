@@ -15,5 +15,5 @@ class NormalizedSGD(Reference):
         return {}
 
     def update(self, g, x, s, step, path):
-        # What rows leave out is zero: the norm of the touched rows is the norm of the gradient.
+        # Other rows have no gradient, so the norm of touched rows is that of the whole gradient.
         return x - self.lr(step) * g / np.sqrt(max(np.sum(g * g), 1e-12)), {}
