@@ -47,8 +47,7 @@ def pytest_configure(config):
         "markers", "formula: depends on the formula of a rule, so every optimizer on every backend"
     )
     config.addinivalue_line(
-        "markers",
-        "cell(optimizer, invariant): place in the matrix, if name and Case do not say it",
+        "markers", "cell(optimizer, invariant): place in the matrix, if name and Case do not say it"
     )
     config.addinivalue_line(
         "markers", "spread: on one backend, chosen by a hash of its name, unless exhaustive"

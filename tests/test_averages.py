@@ -48,8 +48,7 @@ def marks_of(name):
 
 
 every_source = pytest.mark.parametrize(
-    "make",
-    [pytest.param(make, id=name, marks=marks_of(name)) for name, make in SOURCES.items()],
+    "make", [pytest.param(make, id=name, marks=marks_of(name)) for name, make in SOURCES.items()]
 )
 every_verb = pytest.mark.parametrize("verb", ("evaluate", "predict"))
 

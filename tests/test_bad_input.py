@@ -110,11 +110,7 @@ def test_right_learning_rates(case):
 
 @every_case("case")
 def test_wrong_base_options(case):
-    wrong = {
-        "row_variables": (3, "(", [3]),
-        "master_weights": ("yes", 2),
-        "maximize": ("yes", 1),
-    }
+    wrong = {"row_variables": (3, "(", [3]), "master_weights": ("yes", 2), "maximize": ("yes", 1)}
     for name, values in wrong.items():
         for value in values:
             with pytest.raises(Refused) as error:

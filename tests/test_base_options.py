@@ -26,15 +26,7 @@ from tests.options import (
     small_data,
     small_model,
 )
-from tests.stepping import (
-    MODES,
-    Rows,
-    Runner,
-    every_mode,
-    make_variable,
-    through_json,
-    to_numpy,
-)
+from tests.stepping import MODES, Rows, Runner, every_mode, make_variable, through_json, to_numpy
 
 # Every option, against NumPy
 

@@ -69,16 +69,12 @@ def expected(engine, kind, method):
         shared = engine in ("jax_mesh", "mirrored")
         ages = {rank: exchange_worker.stale(rank, shared) for rank in ranks}
         stale = [(step, rank) for rank, steps in ages.items() for step in steps]
-    more = {
-        "accumulating": {"micro_steps": 2},
-        "from_one": {"steps": 6, "alone": 3},
-    }.get(kind, {})
+    more = {"accumulating": {"micro_steps": 2}, "from_one": {"steps": 6, "alone": 3}}.get(kind, {})
     return averaging.train(method, stale, **more)
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind", "method"),
-    [run for run in RUNS if not has_its_own_test(*run)],
+    ("engine", "kind", "method"), [run for run in RUNS if not has_its_own_test(*run)]
 )
 def test_same_as_in_numpy(engine, kind, method, results):
     workers = results[engine, f"{kind}/{method}"]

@@ -3,16 +3,7 @@
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import (
-    MAKE,
-    eagerly,
-    every_kind,
-    session,
-    tensor,
-    tf,
-    v1,
-    variable,
-)
+from tests.graphs import MAKE, eagerly, every_kind, session, tensor, tf, v1, variable
 
 
 def test_variables_of_another_graph():
@@ -41,10 +32,7 @@ def test_variables_of_another_graph():
 def test_hyperparameters_of_another_graph():
     with tf.Graph().as_default():
         rate, momentum = tf.constant(0.1), variable(0.9, "momentum")
-    for optimizer in (
-        legacy.MomentumOptimizer(rate, 0.9),
-        legacy.MomentumOptimizer(0.1, momentum),
-    ):
+    for optimizer in (legacy.MomentumOptimizer(rate, 0.9), legacy.MomentumOptimizer(0.1, momentum)):
         with session(), pytest.raises(ValueError, match="belongs to another graph"):
             optimizer.apply_gradients([(tensor([1.0]), variable([1.0], "x"))])
         with eagerly(), pytest.raises(ValueError, match="belongs to another graph"):

@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import (
-    assert_close,
-    every_kind,
-    rows,
-    session,
-    start,
-    tensor,
-    tf,
-    v1,
-    variable,
-)
+from tests.graphs import assert_close, every_kind, rows, session, start, tensor, tf, v1, variable
 
 
 @every_kind

@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import (
-    MAKE,
-    assert_close,
-    eagerly,
-    session,
-    start,
-    straight,
-    tf,
-    v1,
-    variable,
-)
+from tests.graphs import MAKE, assert_close, eagerly, session, start, straight, tf, v1, variable
 
 
 @pytest.mark.parametrize("where", ["graph", "eager"])

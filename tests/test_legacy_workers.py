@@ -234,11 +234,7 @@ def test_numbers_of_workers(name):
             "`synchronous`",
         ),
         (lambda: legacy.ElasticAverageOptimizer(inner(), 1, None, 2, "x"), TypeError, "moving_"),
-        (
-            lambda: legacy.ModelAverageOptimizer(inner(), 1, "yes", None),
-            TypeError,
-            "`is_chief`",
-        ),
+        (lambda: legacy.ModelAverageOptimizer(inner(), 1, "yes", None), TypeError, "`is_chief`"),
         (
             lambda: legacy.ModelAverageOptimizer(inner(), 1, True, None, 0),
             ValueError,

@@ -38,10 +38,7 @@ TORCH = {
     ),
     "NAdam": (dict(lr=0.02), lambda: migrate.Nadam(0.02, epsilon=1e-8, momentum_decay=0.004)),
     "Adamax": (dict(lr=0.02), lambda: migrate.Adamax(0.02, epsilon=1e-8)),
-    "Adadelta": (
-        dict(lr=1.0, eps=1e-3),
-        lambda: migrate.Adadelta(1.0, rho=0.9, epsilon=1e-3),
-    ),
+    "Adadelta": (dict(lr=1.0, eps=1e-3), lambda: migrate.Adadelta(1.0, rho=0.9, epsilon=1e-3)),
 }
 
 

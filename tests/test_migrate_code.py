@@ -139,8 +139,7 @@ def test_other_objects_with_these_names_stay():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n for n in TABLE if str(find(f"tensorflow.train.{n}", False).new).count(".") == 1],
+    "name", [n for n in TABLE if str(find(f"tensorflow.train.{n}", False).new).count(".") == 1]
 )
 def test_rules_have_the_defaults_of_tensorflow_1(name):
     """So arguments that a program leaves out need no rewriting."""

@@ -12,12 +12,7 @@ from keras_tfopt.distributed.launch import free_ports
 from tests.programs import ROOT, run
 
 # Pages whose blocks together are a program.
-PROGRAMS = (
-    "README.md",
-    "docs/getting_started.md",
-    "docs/faq.md",
-    "docs/user_guide/schedules.md",
-)
+PROGRAMS = ("README.md", "docs/getting_started.md", "docs/faq.md", "docs/user_guide/schedules.md")
 # Pages whose blocks together are a program, if a small model and its data are given.
 IN_ORDER = (
     "docs/index.md",

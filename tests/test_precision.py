@@ -8,13 +8,7 @@ import keras_tfopt
 from tests import small_model, stepping
 from tests.cases import every_rule, over_workers, wrappers
 from tests.compare import assert_close, suited
-from tests.options import (
-    CASE,
-    INITIAL,
-    OPTIONS,
-    Expected,
-    gradients,
-)
+from tests.options import CASE, INITIAL, OPTIONS, Expected, gradients
 from tests.stepping import Rows, Runner, eager_and_compiled, make_variable, to_numpy
 
 
@@ -69,8 +63,7 @@ def test_assigning_a_half_precision_variable_changes_its_copy(dtype):
 
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [("use_ema", "eager"), ("accumulation", "eager"), ("everything", "compiled")],
+    ("name", "mode"), [("use_ema", "eager"), ("accumulation", "eager"), ("everything", "compiled")]
 )
 @pytest.mark.spread
 def test_options_on_half_precision_variables(dtype, name, mode):

@@ -123,10 +123,7 @@ class TestRuns:
         pytest.importorskip("matplotlib")
         from integration.documentation import pictures
 
-        for path in (
-            pictures.draw_curve("lars", tmp_path),
-            pictures.draw_paths("lars", tmp_path),
-        ):
+        for path in (pictures.draw_curve("lars", tmp_path), pictures.draw_paths("lars", tmp_path)):
             colors = set(re.findall(r"#([0-9a-f]{6})\b", path.read_text()))
             assert colors and all(c[:2] == c[2:4] == c[4:] for c in colors), "shades of gray only"
 

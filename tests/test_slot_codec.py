@@ -68,9 +68,7 @@ def test_every_code_is_restored(signed):
 
 
 @pytest.mark.parametrize("signed", (True, False))
-@hypothesis.given(
-    x=hnp.arrays("float32", 300, elements=st.floats(-(2.0**90), 2.0**90, width=32)),
-)
+@hypothesis.given(x=hnp.arrays("float32", 300, elements=st.floats(-(2.0**90), 2.0**90, width=32)))
 @hypothesis.settings(max_examples=30, deadline=None)
 def test_error_of_a_round_trip(signed, x):
     x = x if signed else np.abs(x)

@@ -316,10 +316,7 @@ CASES = (
         quadratic=Training(400, learning_rate=0.3, r=2.0),
         rosenbrock=Training(1000, learning_rate=0.03, beta_2=0.99, r=5.0),
         wider_tolerance={
-            "float32": (
-                10,
-                "the bias correction 1 - 0.999**t has an error of 6e-5 in float32",
-            )
+            "float32": (10, "the bias correction 1 - 0.999**t has an error of 6e-5 in float32")
         },
     ),
 )

@@ -305,7 +305,7 @@ CASES = (
                 4,
                 "`linear` is the difference of two terms of one size: at small learning rates they "
                 "cancel in a scalar variable",
-            ),
+            )
         },
         **AS_ADAGRAD,
     ),
