@@ -102,12 +102,17 @@ def test_variables_that_decay(name, choice, expected):
 )
 def test_variables_that_lars_skips(choice, skipped, mode):
     """The reference in NumPy is given the full paths of the variables."""
-    optimizer = through_json(keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice))
-    runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()}, mode)
-    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
+    optimizer = keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice)
     formula = LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=sorted(skipped))
+    assert_first_step(optimizer, mode, lambda path: formula)
+
+
+def assert_first_step(optimizer, mode, formula_of):
+    """Compare a step of a copy of the optimizer with that of the reference for each path."""
+    runner = Runner(through_json(optimizer), {p: np.ones(s) for p, s in SHAPES.items()}, mode)
+    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
     for path, shape in SHAPES.items():
-        x = np.ones(shape)
+        x, formula = np.ones(shape), formula_of(path)
         expected, _ = formula.update(0.3 * x, x, formula.slots(x), 1, path)
         np.testing.assert_allclose(runner.values[path], expected, rtol=1e-6, err_msg=path)
 
@@ -301,13 +306,9 @@ def test_exclusion_also_acts_on_the_decay_of_the_optimizer_inside():
 def test_exclusion_from_the_decay_of_lars(mode):
     optimizer = keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
-    runner = Runner(through_json(optimizer), {p: np.ones(s) for p, s in SHAPES.items()}, mode)
-    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
-    for path, shape in SHAPES.items():
-        formula = LARS(0.5, eeta=0.1, weight_decay=0.0 if "bias" in path else 0.1)
-        x = np.ones(shape)
-        expected, _ = formula.update(0.3 * x, x, formula.slots(x), 1, path)
-        np.testing.assert_allclose(runner.values[path], expected, rtol=1e-6, err_msg=path)
+    assert_first_step(
+        optimizer, mode, lambda path: LARS(0.5, eeta=0.1, weight_decay=0.1 * ("bias" not in path))
+    )
 
 
 @every_decay
