@@ -1,7 +1,7 @@
-"""Optimizers over workers in NumPy, from their papers, all workers in one loop.
+"""Optimizers over workers in NumPy, from their papers, with all workers in one loop.
 
-A worker has a linear model with squared error and plain momentum. No values are exchanged here:
-where a method sends something, this code reads it from the other worker.
+A worker has a linear model with squared error and plain momentum. Workers exchange no values. If a
+method sends something, this code reads it from the other worker.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Which tests run on which backend. An exhaustive run leaves nothing out.
+"""Choose which tests run on which backend. An exhaustive run leaves nothing out.
 
 The suite is a matrix with a row for each test and a column for each optimizer. A cell is one test
 of one optimizer, with all variants of its arguments, all modes and all dtypes. To save time, a run
 on one backend takes only some of the cells. The backend on which a cell runs in full is its home.
-`TABLE` below says what runs there and elsewhere:
+This is what runs at home and elsewhere, as `TABLE` below has it:
 
 | tests of a cell                                   | at home                   | elsewhere |
 |---------------------------------------------------|---------------------------|-----------|
@@ -21,10 +21,11 @@ The first line that fits decides. The reasons:
   tests try what does not depend on a formula.
 - A formula has branches in Python and operations of a backend. So every branch and every
   backend takes part.
-- `spread` marks slow tests whose result is much the same on all backends.
+- `spread` marks tests that say nothing about a backend: of names, arguments, files, the source. It
+  also marks slow tests whose result is much the same on all backends.
 
-Home, mode and every sixth cell are chosen by a hash of names. So they stay the same from run to
-run, and when tests or optimizers are added.
+A hash of names chooses the home, the mode and every sixth cell. So these stay the same from run to
+run, also when tests or optimizers are added.
 """
 
 import collections
@@ -37,9 +38,9 @@ from typing import NamedTuple
 import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
-WAYS = ("mode", "way", "runner_of")  # the parameter that says how a test makes steps
-EAGER = ("eager", "plain")  # what tests call steps that are made operation by operation
-EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ  # set by `--exhaustive` before tests are read
+WAYS = ("mode", "way", "runner_of")  # names of the parameter that says how a test makes steps
+EAGER = ("eager", "plain")  # values of it for steps that are made operation by operation
+EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ  # conftest.py sets it before tests are imported
 INSTALLED = tuple(name for name in BACKENDS if importlib.util.find_spec(name))
 
 
@@ -68,32 +69,32 @@ def _params(item):
 
 
 def case_of(item):
-    """The Case that a test takes, or None."""
+    """Return the Case that is a parameter of a test, or None."""
     case = _params(item).get("case")
     return case if hasattr(case, "name") else None
 
 
 def cell_of(item):
-    """Return the cell of a test, or None. Its mark `cell` tells what its name and Case do not."""
-    said = {}
+    """Return the cell of a test, or None. The mark `cell` may set what name and Case do not say."""
+    marked = {}
     for mark in item.iter_markers("cell"):
-        said = {**mark.kwargs, **said}
-    optimizer = said.get("optimizer") or getattr(case_of(item), "name", None)
+        marked = {**mark.kwargs, **marked}
+    optimizer = marked.get("optimizer") or getattr(case_of(item), "name", None)
     if optimizer is None:
         return None
     file, test = (name.removeprefix("test_") for name in (item.path.stem, item.originalname))
-    words = [test if test != file else "", said.get("invariant", "")]
+    words = [test if test != file else "", marked.get("invariant", "")]
     return Cell(f"{file}: {' '.join(filter(None, words))}".replace("_", " "), optimizer)
 
 
 def mode_of(item):
-    """Return "eager" or "compiled", by how a test makes steps; "" where no parameter says it."""
+    """Return "eager" or "compiled", or "" for a test without a parameter of `WAYS`."""
     way = way_of(item)
     return "eager" if way in EAGER else "compiled" if way else ""
 
 
 def way_of(item):
-    """Return the parameter that says how a test makes steps, "" where there is none."""
+    """Return the value of the parameter of `WAYS`, or "" for a test without one."""
     words = [_params(item).get(name) for name in WAYS]
     return next(filter(None, words), "")
 
@@ -155,7 +156,7 @@ def line_of(item, representatives):
 
 
 def left_out(items, backend, representatives):
-    """Return those of the given tests that a run on this backend leaves to other backends."""
+    """Return the tests that a run on this backend leaves to other backends."""
     groups, unwanted = collections.defaultdict(list), set()
     for item in items:
         line = line_of(item, representatives)
@@ -179,7 +180,7 @@ def one_of_each(tests, kind_of, *words):
     kinds = collections.defaultdict(list)
     for item in tests:
         kinds[kind_of(item)].append(item)
-    # The name of one test is among the words. Else all kinds would get the same mode.
+    # The name of a test is among the words, so that kinds get different modes.
     return [one_of(alike, *words, min(item.name for item in alike)) for alike in kinds.values()]
 
 

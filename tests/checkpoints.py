@@ -1,11 +1,10 @@
-"""Recorded checkpoints of TensorFlow 1, and how tests read and write such files."""
+"""Recorded checkpoints of TensorFlow 1, and functions to read, change and compare them."""
 
 import functools
 import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,10 +13,10 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
+from tests.paths import GOLDEN, ROOT
 from tests.stepping import to_numpy
 
-ROOT = Path(__file__).parents[1]
-RECORDED = ROOT / "tests" / "golden" / "tf1" / "checkpoints"
+RECORDED = GOLDEN / "tf1" / "checkpoints"
 KINDS = sorted(p.name for p in RECORDED.iterdir())
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -35,7 +34,7 @@ def prefix_of(kind):
 
 
 def contents(prefix):
-    """Everything in a checkpoint, read without this package."""
+    """Return all arrays of a checkpoint. TensorFlow reads it, without this package."""
     import tensorflow as tf
 
     reader = tf.train.load_checkpoint(str(prefix))
@@ -47,7 +46,7 @@ def write(prefix, arrays):
 
 
 def assert_same(ours, theirs, but=()):
-    """Two sets of arrays by name, or of variables in a list, to the bit."""
+    """Assert that two dictionaries of arrays, or two lists of variables, are equal to the bit."""
     if not isinstance(theirs, dict):
         ours, theirs = dict(enumerate(ours)), dict(enumerate(theirs))
     assert set(ours) == set(theirs)
@@ -60,7 +59,7 @@ def assert_same(ours, theirs, but=()):
 
 
 def run_program(python, program, arguments, folder):
-    """A program of `integration/tf1/`, which knows nothing of this package."""
+    """Run a program of `integration/tf1/`, which does not use this package."""
     return subprocess.run(
         [python, str(ROOT / "integration" / "tf1" / program), *map(str, arguments)],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -72,7 +71,7 @@ def run_program(python, program, arguments, folder):
 
 
 def tensorflow_1():
-    """The interpreter with TensorFlow 1.15: $TF1_PYTHON, or `python3.7` if it has it."""
+    """Return a Python with TensorFlow 1.15: $TF1_PYTHON, or `python3.7` if it has it."""
     version = "import tensorflow as tf; print(tf.__version__)"
     for python in filter(None, [os.environ.get("TF1_PYTHON"), shutil.which("python3.7")]):
         done = subprocess.run([python, "-c", version], capture_output=True, text=True)
@@ -84,7 +83,7 @@ def tensorflow_1():
 # ---- The recorded checkpoint of Adam, and a model for it
 
 
-ADAM = {"beta_1": 0.77, "beta_2": 0.972, "epsilon": 3e-8}  # of the recorded one
+ADAM = {"beta_1": 0.77, "beta_2": 0.972, "epsilon": 3e-8}  # as recorded
 
 
 def recorded(kind="Adam", where="model.ckpt-5"):
@@ -92,14 +91,14 @@ def recorded(kind="Adam", where="model.ckpt-5"):
 
 
 def changed(prefix, folder, rename=lambda name: name, **arrays):
-    """A recorded checkpoint under other names; arrays are added, None takes one away."""
+    """Write a checkpoint with other names, added arrays, and without arrays that are None."""
     found = {rename(name): array for name, array in contents(prefix).items()}
     found |= {name.replace("__", "/"): array for name, array in arrays.items()}
     return write(folder / "changed", {n: a for n, a in found.items() if a is not None})
 
 
 def dense(first="dense", second="dense_1", name="network"):
-    """The recorded network, as a functional model."""
+    """Return the recorded network as a functional model."""
     x = keras.Input((5,))
     h = keras.layers.Dense(4, activation="tanh", name=first)(x)
     return keras.Model(x, keras.layers.Dense(3, name=second)(h), name=name)
@@ -110,7 +109,7 @@ def adam():
 
 
 def assert_refused(error, match, prefix, model=None, optimizer=None, **options):
-    """An error, and nothing changed, the optimizer built before or not."""
+    """Load a checkpoint that must be refused. Check that nothing changes, and return the error."""
     model, optimizer = model or dense(), optimizer or adam()
     before, built = [to_numpy(v) for v in [*model.weights, *optimizer.variables]], optimizer.built
     with pytest.raises(error, match=match) as raised:
@@ -131,7 +130,7 @@ NAMES = ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"]
 
 
 def assert_loaded(prefix, model=None, optimizer=None, **options):
-    """That the recorded values are in the model and in Adam, layer by layer."""
+    """Load a checkpoint. Assert that the model and Adam have the recorded values."""
     model, optimizer = model or dense(), optimizer or adam()
     report = legacy.load_checkpoint(prefix, model, optimizer, **options)
     assert not report.problems

@@ -20,7 +20,10 @@ def assert_same(actual, expected):
 
 
 def assert_close(actual, expected, tolerance, what, relative=None):
-    """Largest error, relative to `relative` or else to max(1, |expected|), is below tolerance."""
+    """Assert that the largest error is at most `tolerance`.
+
+    Errors are relative to `relative`, by default to the larger of 1 and |expected|.
+    """
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     if not actual.size:
         return
@@ -52,13 +55,13 @@ def bent(grads, values):
 
 
 def suited(grads, values, reference):
-    """Return the gradients to compare with: of a quadratic for rules of curvature in float32."""
+    """Return gradients of a quadratic for rules of curvature in float32, else those given."""
     single = all(np.asarray(value).dtype == "float32" for value in values.values())
     return bent(grads, values) if reference.divides_by_curvature and single else grads
 
 
 def follow(runner, reference, plan, tolerance):
-    """Step both, and compare every variable and slot after every step.
+    """Make steps of both, and compare all variables and slots after each step.
 
     The reference computes in float64, with the numbers that the optimizer gets. So float32 is
     compared with the true value of the formula. Another computation in float32 would share its

@@ -1,4 +1,4 @@
-"""Wrappers, and kinds of optimizers to put inside them, for tests of both together."""
+"""Wrappers, optimizers to put inside them, and all pairs of both."""
 
 import keras
 
@@ -31,12 +31,10 @@ INNERS = {
         keras_tfopt.MovingAverage(keras_tfopt.LazyAdam(rate, epsilon=1e-3, **base), 0.5), 0.01
     ),
 }
-
-
 COMPOSITIONS = {
     f"{wrapper} of {inner}": (lambda outer=outer, make=make: outer(make()))
     for wrapper, outer in WRAPPERS.items()
     for inner, make in INNERS.items()
 }
-# Those that are trained in another process, which takes long.
+# Compositions that tests train in another process, which takes long.
 IN_PROCESSES = COMPOSITIONS if EXHAUSTIVE else {}

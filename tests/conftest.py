@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-# JAX has float64 only if x64 is on. It is on for the whole run, so that the contract can be checked
-# to 1e-12. Tests name every dtype, so float32 stays float32. Users have JAX without x64:
-# test_cross_backend.py trains so, in processes of its own.
+# JAX has float64 only if x64 is on. It is on for the whole run, so that tests can compare to 1e-12.
+# Tests name every dtype, so float32 stays float32. Users have x64 off. test_cross_backend.py trains
+# like that, in processes of its own.
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -29,15 +29,15 @@ def pytest_addoption(parser):
         "--part",
         default="1/1",
         metavar="I/N",
-        help="one of N parts of the test files: a process that has compiled some thousands of "
-        "functions has more pieces of memory than Linux allows",
+        help="run one of N parts of the test files: after compiling some thousands of functions, a "
+        "process has more pieces of memory than Linux allows",
     )
 
 
 def pytest_configure(config):
     from keras_tfopt import engine
 
-    engine.compile_in_background(False)  # what is tested as compiled is compiled
+    engine.compile_in_background(False)  # so that tests of compiled steps never run plain ones
     if config.getoption("exhaustive") or config.getoption("optimizer"):
         os.environ["TESTS_EXHAUSTIVE"] = "1"  # for processes that tests start
     config.addinivalue_line(
@@ -47,19 +47,18 @@ def pytest_configure(config):
         "markers", "formula: depends on the formula of a rule, so every optimizer on every backend"
     )
     config.addinivalue_line(
-        "markers",
-        "cell(optimizer, invariant): its place in the matrix, where name and Case do not say it",
+        "markers", "cell(optimizer, invariant): place in the matrix, if name and Case do not say it"
     )
     config.addinivalue_line(
-        "markers", "spread: on one of the backends, by a hash of its name, unless it is exhaustive"
+        "markers", "spread: on one backend, chosen by a hash of its name, unless exhaustive"
     )
     config.addinivalue_line("markers", "exhaustive: left out unless the run is exhaustive")
     config.addinivalue_line(
-        "markers", "backends(*names, reason): says something on these backends, and why"
+        "markers", "backends(*names, reason): skipped on all other backends, for this reason"
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # before what is left out is left out by names
+@pytest.hookimpl(tryfirst=True)  # before pytest's own selection by `-k`
 def pytest_collection_modifyitems(config, items):
     import keras
 
@@ -79,9 +78,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         mark = item.get_closest_marker("backends")
         if mark and keras.backend.backend() not in mark.args:
-            # Before what pytest says where a mode does not exist.
+            # First, so that pytest reports this reason and not that a mode does not exist.
             item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]), append=False)
-        if cell := cells.cell_of(item):  # for the report, of which .ci/matrix.py makes a table
+        if cell := cells.cell_of(item):  # .ci/matrix.py reads them in the report
             item.user_properties += [*cell._asdict().items(), ("mode", cells.mode_of(item))]
 
 
@@ -95,7 +94,7 @@ def _not_of(name, items, cells):
     return [item for item in items if owners[id(item)] != name]
 
 
-# What to look at where tests of a new optimizer fail, by the file they are in.
+# {test file: what to look at if its tests fail for a new optimizer}
 ADVICE = {
     "contract": "Compare `update` with the class in tests/reference/, which is written from the "
     "paper. Where both are right, the Case needs `wider_tolerance`, with the reason.",
@@ -125,7 +124,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _parts(items, count):
-    """Return the part of each file. Parts have about as many tests each."""
+    """Return {file: number of its part}. All parts have about the same number of tests."""
     tests, parts = collections.Counter(item.path for item in items), {}
     loads = [0] * count
     for path, number in sorted(tests.items(), key=lambda pair: (-pair[1], str(pair[0]))):
@@ -135,10 +134,10 @@ def _parts(items, count):
 
 
 def _order(items, cells):
-    """Put the tests of one optimizer on one worker: they share compiled code.
+    """Sort tests, so that one worker runs all of an optimizer: they share compiled code.
 
-    Tests that share something else come first. They take long, and workers would wait for them at
-    the end.
+    Tests that share something else come first. These take long. At the end of a run, other workers
+    would wait for them.
     """
     files = list(dict.fromkeys(item.path for item in items))
     cases = {id(item): getattr(cells.case_of(item), "name", "") for item in items}

@@ -1,10 +1,10 @@
-"""The program of test_cross_backend.py, run once per backend: it trains and writes all weights.
+"""The program of test_cross_backend.py: it trains on one backend and writes all weights.
 
     KERAS_BACKEND=torch python -m tests.cross_backend_worker OUT.npz
 
-Keys are `<Case>/<jit>/<epoch>/<weight>`. Values of `<jit>` differ between backends. The weights of
-each agree with those of each other. Without `--exhaustive`, the program trains the first Case of
-each kind of rules, and on TensorFlow with one value of `<jit>`, chosen by a hash.
+Keys are `<Case>/<jit>/<epoch>/<weight>`. Values of `<jit>` differ between backends. Without
+`--exhaustive`, the program trains the first Case of each kind of rules, and on TensorFlow with one
+value of `<jit>`, chosen by a hash.
 """
 
 import sys

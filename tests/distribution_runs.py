@@ -1,4 +1,4 @@
-"""What distribution_worker.py trains on several devices, and how it is spread over them."""
+"""The optimizers, models and data of distribution_worker.py."""
 
 import traceback
 
@@ -20,7 +20,7 @@ MASKED = 0
 BATCH, BATCHES, EPOCHS = 8, 4, 2
 
 
-# ---- Rules and wrappers for what no public optimizer does ----------------------------------------
+# ---- Rules and wrappers with features that no public optimizer has -------------------------------
 
 
 class MoveRows(opt.Rule):
@@ -39,7 +39,7 @@ class MoveRows(opt.Rule):
 
 
 class Lopsided(opt.Rule):
-    """A rule with slots of other shapes than the variable's: one number, and one number a row."""
+    """A rule with slots of other shapes than the variable: a number, and a number for each row."""
 
     scope = "variable"
     sparse = "move_rows"
@@ -61,7 +61,7 @@ class Lopsided(opt.Rule):
 
 
 class Picky(opt.Wrapper):
-    """A wrapper whose hooks are not linear: the parts of a gradient would give another step."""
+    """A wrapper with hooks that are not linear, so that parts of a gradient give other steps."""
 
     def slots(self, like):
         return {"largest": opt.zeros(like)}
@@ -77,7 +77,7 @@ class Picky(opt.Wrapper):
 
 
 class Normalized(opt.Wrapper):
-    """Another such wrapper, with the hooks that see all variables at once."""
+    """A wrapper like `Picky`, with the hooks that see all variables at once."""
 
     def before_step(self, grads, variables):
         values = [g.values if isinstance(g, opt.RowGradient) else g for g in grads]
@@ -160,12 +160,12 @@ OPTIONS = {
     "LossScale_keras": lambda: stock.LossScaleOptimizer(_lazy(), initial_scale=1024.0),
 }
 RUNS = {**PLAIN, **OPTIONS, **IN_PROCESSES}
-CONTROL = "LazyAdam"  # is trained on half of each batch, too: what one device would do alone
+CONTROL = "LazyAdam"  # is also trained on half of each batch, as one device alone would
 SOME = ("global_clipnorm", "accumulation", "accumulation_model", "ema_overwrite", "Picky")
 CLIPPED = ("clipnorm", "clipvalue", "global_clipnorm")
 EAGER = ("LazyAdam", "MoveRows", "accumulation_model", "ema_overwrite", "Picky")
 EVERYWHERE = {CONTROL, "unclipped", *CLIPPED}
-# With `opt.layers.Embedding` for a layer
+# Runs with `opt.layers.Embedding`
 LOOKUPS = (*PLAIN, "clipvalue", "global_clipnorm", "weight_decay", "accumulation")
 LOOKUPS = (*LOOKUPS, "ema_overwrite", "MovingAverage", "LossScale", "LossScale_keras")
 
@@ -180,8 +180,8 @@ SPREADS = {
             "eager": EAGER,
             "direct": EAGER,
         },
-        # Collectives of CPUs fail in loops and conditions of a graph, also for the optimizers of
-        # Keras: this strategy copies instead.
+        # In loops and conditions of a graph, collectives of CPUs fail, also with Keras alone.
+        # This strategy copies instead.
         "copying": {"several": EAGER, "resumed": EAGER},
     },
     "jax": {
@@ -245,7 +245,7 @@ def every_run():
 def data(parts=1):
     """Return ids and targets. Some ids repeat in a sample, some are masked, some in one half only.
 
-    With several parts, only the first part of each batch is returned: what one device would see.
+    With several parts, return only the first part of each batch, as one device would see it.
     """
     rng = np.random.default_rng(0)
     used = np.setdiff1d(np.arange(1, VOCABULARY), UNUSED)
@@ -316,7 +316,7 @@ class Results(dict):
             model, optimizer = train(run)
             found = dict(zip(("table", "kernel", "bias"), model.get_weights(), strict=True))
             for number, variable in enumerate(optimizer.variables):
-                role = variable.name.rsplit("_", 1)[-1]  # what is before it counts models
+                role = variable.name.rsplit("_", 1)[-1]  # before it is a number of the model
                 found[f"state/{number} {role}"] = to_numpy(variable)
             for name, fact in facts(model, optimizer).items():
                 found[f"fact/{name}"] = np.asarray(fact)

@@ -1,14 +1,14 @@
-"""The program of test_distribution.py, run once per backend: it trains on two devices and on one.
+"""The program of test_distribution.py: it trains on two devices and on one.
 
     KERAS_BACKEND=jax python -m tests.distribution_worker OUT.npz
 
-A run has three parts: how the work is spread, how steps are made, and an optimizer of `RUNS`. It is
-written as arrays `<spread>/<steps>/<run>/<array>`, the weights of the model and the state of the
-optimizer. They have to equal those of `one/<steps>/<run>`. `fact/...` says how the work was really
-spread. Of a run that fails, the traceback is written as `error`, and the other runs go on.
+The name of a run has three parts: how the work is spread, how steps are made, and an optimizer of
+`RUNS`. The program writes the weights of the model and the state of the optimizer as arrays
+`<spread>/<steps>/<run>/<array>`. They have to equal those of `one/<steps>/<run>`. `fact/...` says
+how the work was really spread. If a run fails, its traceback is written as `error`.
 
-Devices have to be made before a backend starts, so this is a process of its own. On PyTorch a
-device is a process, and a launcher starts two.
+Devices have to be created before a backend starts. So this program is a process of its own. On
+PyTorch a device is a process, and a launcher starts two.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def on_tensorflow(results):
     }
 
     def loop(run, strategy, compiled=True, resumed=False):
-        """A training loop of one's own; perhaps one that goes on from saved state."""
+        """Train in a loop as users write it. `resumed` starts from saved state."""
         with strategy.scope():
             model, optimizer = make_model(run), RUNS[run]()
         variables = model.trainable_variables
@@ -66,7 +66,7 @@ def on_tensorflow(results):
         return model, optimizer
 
     def rows(run, strategy):
-        """Row gradients that users make."""
+        """Train with row gradients that the program makes."""
         with strategy.scope():
             model, optimizer = make_model(run), RUNS[run]()
         table = model.trainable_variables[0]
@@ -99,7 +99,7 @@ def on_tensorflow(results):
         return direct(run, strategies["one"])[1]
 
     def load(optimizer, other):
-        """State of one optimizer into another."""
+        """Copy the state of one optimizer into another."""
         store = {}
         optimizer.save_own_variables(store)
         other.load_own_variables(store)
@@ -122,7 +122,7 @@ def on_tensorflow(results):
     }
 
     def facts(model, optimizer):
-        """Whether all variables are on both devices; by how much their values differ."""
+        """Return on how many devices variables are, and by how much their copies differ."""
         variables = [*model.trainable_variables, *optimizer.variables]
         copies = [strategy.experimental_local_results(v.value) for v in variables]
         return {
@@ -152,7 +152,7 @@ def on_tensorflow(results):
 
     results.record("mirrored", "strayed", "LazyAdam", strayed)
 
-    # Not for us to mend: what Keras's own optimizers do is recorded beside it.
+    # This fails for Keras's own optimizers as well, which a run of Keras's Adam shows.
     RUNS["keras"] = lambda: keras.optimizers.Adam(0.05)
     for run in ("LazyAdam", "keras"):
         jit = functools.partial(fit_in, strategy=strategies["mirrored"], jit_compile=True)
@@ -186,12 +186,12 @@ def on_jax(results):
         "table_columns": sharded(
             **{".*table/embeddings": by_columns, ".*dense/kernel": by_columns}
         ),
-        # Written with weights in mind, but the names of slots match as well, whatever their shape.
+        # These patterns are meant for weights. They match the names of slots of other shapes, too.
         "wide_patterns": sharded(**{".*table.*": by_rows, ".*kernel.*": by_columns}),
     }
 
     def rows(run):
-        """Row gradients that users make."""
+        """Train with row gradients that the program makes."""
         model, optimizer = make_model(run), RUNS[run]()
         table = model.trainable_variables[0]
         optimizer.build([table])
@@ -230,7 +230,7 @@ def on_jax(results):
         return batch.shape
 
     def facts(model, optimizer):
-        """Where variables are; whether state of a weight's shape is laid out as the weight."""
+        """Return the shapes of batches, weights and slots on one device."""
         table, kernel, _ = (v.value for v in model.trainable_variables)
         state = [v.value for v in optimizer.variables]
         return {
@@ -259,7 +259,7 @@ def on_torch(results):
     rank = distributed.get_rank()
 
     class RowEmbedding(keras.layers.Embedding):
-        """An embedding whose gradient is a sparse tensor; these are not for DDP to exchange."""
+        """An embedding whose gradient is a sparse tensor. DDP cannot exchange these."""
 
         def call(self, ids):
             return torch.nn.functional.embedding(ids.int(), self.embeddings.value, sparse=True)
@@ -268,7 +268,7 @@ def on_torch(results):
         return torch.tensor(np.split(array, DEVICES)[rank] if parallel else array)
 
     def loop(run, parallel, embedding=keras.layers.Embedding, exchange="ddp"):
-        """A training loop of one's own."""
+        """Train in a loop as users write it."""
         model, optimizer = make_model(run, embedding), RUNS[run]()
         variables = model.trainable_variables
         optimizer.build(variables)
@@ -289,7 +289,7 @@ def on_torch(results):
         return model, optimizer
 
     def rows(run, parallel):
-        """Row gradients that users make, exchanged by users."""
+        """Train with row gradients that the program makes and exchanges."""
         model, optimizer = make_model(run), RUNS[run]()
         table = model.trainable_variables[0]
         optimizer.build([table])
@@ -306,7 +306,7 @@ def on_torch(results):
         return torch.cat(parts)
 
     def facts(model, optimizer):
-        """Whether both processes have the same values."""
+        """Return whether both processes have the same values."""
         state = [v.value.double().reshape(-1) for v in (*model.variables, *optimizer.variables)]
         mine = torch.cat(state)
         return {

@@ -1,4 +1,4 @@
-"""Trainings of models with tables: by `fit` with our layer, and densely with Keras's."""
+"""Trainings of models with tables: by `fit` with our layer, and by `Dense` with Keras's layer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,15 +47,15 @@ class Job:
     x: Any = dataclasses.field(default_factory=lambda: IDS[0])
     y: Any = dataclasses.field(default_factory=lambda: TARGETS)
     loss: str = "mse"
-    looked_up: Callable = lambda x: [np.concatenate([np.ravel(part) for part in x])]  # by table
+    looked_up: Callable = lambda x: [np.concatenate([np.ravel(part) for part in x])]  # per table
     options: dict = dataclasses.field(default_factory=dict)  # of the optimizer
-    wrap: Callable | None = None  # what goes around ours
+    wrap: Callable | None = None  # makes a wrapper around our optimizer
     fit: dict = dataclasses.field(default_factory=dict)
     compile: dict = dataclasses.field(default_factory=dict)
     policy: str = "float32"
-    freezes: int | None = None  # the table that rests in the first epoch
-    resumes: bool = False  # is saved and loaded after the first epoch
-    rows: bool = True  # whether row gradients can be had
+    freezes: int | None = None  # number of the table that is frozen in the first epoch
+    resumes: bool = False  # whether the model is saved and loaded after the first epoch
+    rows: bool = True  # whether the table gets row gradients
     reference: Any = layers.Embedding
     tolerance: float = 1e-6
 
@@ -125,8 +125,8 @@ JOBS = {
 }
 
 
-SEVERAL = (three_lookups, nested)  # in one table
-REFUSED = {"torch": ["steps_per_execution"]}  # by Keras
+SEVERAL = (three_lookups, nested)  # models with several lookups in one table
+REFUSED = {"torch": ["steps_per_execution"]}  # jobs that Keras refuses
 
 
 for refused in REFUSED.get(BACKEND, ()):
@@ -143,12 +143,13 @@ WAYS = {
 USUAL = {"tensorflow": "plain", "jax": "compiled", "torch": "plain"}[BACKEND]
 
 
-# Unless the run is exhaustive, this is tried in every way, and the others in the usual one on one
-# backend each.
+# These jobs run in every way on every backend. Unless the run is exhaustive, each other job runs in
+# the usual way on one backend.
 EVERYWHERE = ("sequential",)
 
 
 def every_job():
+    """Yield parameters: a job and a way. Those that only exhaustive runs take are marked."""
     for name in JOBS:
         places = [place for place in INSTALLED if name not in REFUSED.get(place, ())]
         is_home = pick(places, name) == BACKEND
@@ -203,7 +204,7 @@ def train(job, way, tmp_path, table=None, optimizer=None):
 
 def train_densely(job, way=USUAL):
     """Train the same model with Keras's layer, batch by batch, by `Dense`."""
-    # XLA rounds half precision at other places and draws other random numbers.
+    # XLA rounds half precision at other places, and draws other random numbers.
     jit = BACKEND != "torch" and way == "compiled"
     model = make(job, job.reference)
     masked = job.rows or job.model is in_a_loop
@@ -213,10 +214,10 @@ def train_densely(job, way=USUAL):
     def run(epochs):
         tables = sum(map(is_table, model.trainable_variables))
         optimizer = Dense(**{"tables": tables, "masked": masked, **job.options})
-        eagerly = way == "eagerly"  # where it is not, TensorFlow fuses and rounds half less often
+        eagerly = way == "eagerly"  # compiled steps of TensorFlow round half less often
         model.compile(optimizer, loss=job.loss, jit_compile=jit, run_eagerly=eagerly)
         trained = [n for n, v in enumerate(tables_of(model)) if v.trainable]
-        since = [[] for _ in trained]  # ids since the last step
+        since = [[] for _ in trained]  # ids since the last step, for each table
         for number in range(epochs * -(-len(job.y) // BATCH)):
             start = number * BATCH % (BATCH * -(-len(job.y) // BATCH))
             part = slice(start, start + BATCH)

@@ -1,4 +1,4 @@
-"""Models with tables, and `Dense`, an optimizer of all rows that puts untouched ones back."""
+"""Models with tables, and the optimizer `Dense`, which puts back rows that are not touched."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ BATCH, BATCHES, EPOCHS = 16, 3, 2
 RATE = 1 / 32  # exact in float32, in which Keras keeps it
 
 
-# Large enough for gradients that differ by rounding to give steps that differ by no more.
+# Large enough, so that rounding of a gradient changes the step by no more than rounding.
 EPSILON = 1e-2
 
 
@@ -40,7 +40,7 @@ WEIGHTS = np.maximum(_rng.normal(0.5, 1, BATCH * BATCHES), 0).astype("float32")
 
 
 class Dense(keras.optimizers.Optimizer):
-    """Adam of all rows, which then puts back the rows of tables that are not `touched`."""
+    """Adam of all rows. It then puts back the rows of tables that are not `touched`."""
 
     def __init__(self, learning_rate=RATE, tables=0, masked=True, **base):
         super().__init__(learning_rate, **base)
@@ -61,7 +61,7 @@ class Dense(keras.optimizers.Optimizer):
         super().apply([densely(g) for g in grads], trainable_variables)
 
     def _apply_weight_decay(self, variables):
-        pass  # in `update_step`: only of rows that are touched
+        pass  # `update_step` decays the touched rows
 
     def _backend_update_step(self, grads, variables, learning_rate):
         with no_gradients():
@@ -107,10 +107,9 @@ def no_gradients():
 
 
 class WholeTable(keras.layers.Embedding):
-    """Keras's layer, but rows are cast to half precision after they are taken from the table.
+    """Keras's layer, except that it casts rows to half precision and not the whole table.
 
-    Keras casts the whole table first. Sums of gradients that are rounded so are right to two digits
-    only.
+    With Keras's cast, sums of gradients are right to two digits only.
     """
 
     def add_weight(self, *args, **kwargs):
@@ -168,7 +167,7 @@ def masked_lstm(table):
 
 
 class Subclassed(keras.Model):
-    """A loss of its own, state, noise, and a lookup that nothing depends on."""
+    """A model with `add_loss`, state, dropout, and a lookup that nothing depends on."""
 
     def __init__(self, table):
         super().__init__()
@@ -184,7 +183,7 @@ class Subclassed(keras.Model):
 
 
 class Tied(keras.Model):
-    """The table is also what turns the result into scores."""
+    """A model that also multiplies by the table at its end."""
 
     def __init__(self, table):
         super().__init__()
@@ -197,7 +196,7 @@ class Tied(keras.Model):
 
 
 class Cell(layers.Layer):
-    """Looks a row up in every step of a loop."""
+    """A recurrent cell that looks up a row in every step."""
 
     def __init__(self, table):
         super().__init__()

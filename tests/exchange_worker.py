@@ -1,9 +1,9 @@
-"""A worker of test_exchanges.py: trains over workers and writes what came of it.
+"""A worker of test_exchanges.py: it trains over workers and writes the results.
 
     python -m tests.exchange_worker FOLDER [ENGINE]
 
 Each of several processes is started with the environment of its backend, and writes
-FOLDER/RANK.json. With an engine of replicas, one process writes those of all of them:
+FOLDER/RANK.json. With an engine of replicas, one process writes the results of all replicas:
 
     {run: {"weights": [[...] of each replica here], "center": [...] or null, "error": traceback}}
 """
@@ -14,6 +14,8 @@ import os
 import pathlib
 import sys
 import traceback
+
+from tests.stepping import BACKEND
 
 STARTED = __name__ == "__main__"
 ENGINE = sys.argv[2] if STARTED and len(sys.argv) > 2 else None
@@ -30,13 +32,12 @@ from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
 from tests.cells import EXHAUSTIVE, INSTALLED, pick
 from tests.methods import METHODS, momentum
 
-BACKEND = keras.backend.backend()
 FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
 SHARED = ENGINE in ("jax_mesh", "mirrored")  # replicas in one process
 
 
 def stale(rank, shared):
-    """Steps in which the gradient of a worker is too old, in a loop of one's own."""
+    """Return the steps in which `in_a_loop` gives a worker a gradient that is too old."""
     # Replicas of one program cannot be of different ages.
     return (2, 5) if shared or rank == 1 else (5,)
 
@@ -54,7 +55,7 @@ class Run:
     def __init__(self, setup):
         self.strategy, self.ranks = setup
         parts = [averaging.batches(rank) for rank in self.ranks]
-        # The batch of a step is what the replicas here get, one after another.
+        # The batch of a step has the parts of all replicas here.
         self.x, self.y = (np.concatenate(arrays, axis=1) for arrays in zip(*parts))
 
     def scope(self):
@@ -75,7 +76,7 @@ class Run:
         return self.found(model)
 
     def found(self, model):
-        """Weights of each replica here, and the center."""
+        """Return the weights of each replica here, and the center."""
         optimizer = model.optimizer
         weights = [self.replicas(v) for v in model.trainable_variables]
         center = None
@@ -266,7 +267,7 @@ def mixed_dtypes(run, method):
 
 
 def other_models(run, method):
-    """A worker has another model: all of them are told."""
+    """The models of the workers differ, which is an error for all."""
     units = 1 + run.ranks[0]
     model = keras.Sequential([keras.Input((INPUTS,)), keras.layers.Dense(units)])
     METHODS[method](momentum()).build(model.trainable_variables)
@@ -277,7 +278,7 @@ def compiled_by_xla(run, method):
 
 
 def inside_another(run, method):
-    """A wrapper around, which would sum the gradients of replicas first."""
+    """A wrapper around the method would sum the gradients of replicas first."""
     return run.fit(run.model(lambda: keras_tfopt.MovingAverage(METHODS[method](momentum()))))
 
 
@@ -294,15 +295,15 @@ KINDS = {
     "compiled_by_xla": (compiled_by_xla, ["ModelAverage", "SyncReplicas"]),
     "inside": (inside_another, ["ModelAverage"]),
 }
-# PyTorch has no several steps at once, and TensorFlow cannot merge replicas inside of the loop that
-# they are for it. Replicas in one process have one model. Only TensorFlow refuses XLA.
+# Keras has no `steps_per_execution` on PyTorch. On TensorFlow it is a loop, in which replicas
+# cannot be merged. Replicas in one process have one model. Only TensorFlow refuses XLA.
 LEFT_OUT = {
     None: {"torch": {"several_steps"}}.get(BACKEND, set()),
     "mirrored": {"several_steps", "from_one", "other_models"},
     "jax_mesh": {"from_one", "other_models"},
     "mesh_of_processes": set(KINDS) - {"fit"},
 }
-# Replicas in one process, of which each has something of its own: only these unless exhaustive.
+# With replicas in one process, only these methods run unless exhaustive.
 IN_PART = {(engine, "resumed"): ["ElasticAverage", "AGN"] for engine in ("mirrored", "jax_mesh")}
 if BACKEND != "tensorflow":
     for _names in LEFT_OUT.values():

@@ -1,8 +1,8 @@
-"""A worker of test_faults.py, to which something happens.
+"""A worker of test_faults.py, in which a fault happens.
 
     python -m tests.fault_worker FAULT FOLDER
 
-It prints `fault at SECONDS`, on the clock of time.time(), when it is its turn.
+It prints `fault at SECONDS`, by time.time(), when the fault happens.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.methods import METHODS, momentum
 
 TIMEOUT = 6
 STALL = 2 * TIMEOUT
-AT = 4  # the batch before which it happens
+AT = 4  # the fault happens before this batch
 
 
 class Fault(keras.callbacks.Callback):
@@ -49,7 +49,7 @@ def main(fault, folder):
     model = run.model(lambda: METHODS["ModelAverage"](momentum()))
     callbacks, how = [], {}
     if fault == "unequal" and rank == 1:
-        how = {"steps": slice(0, 2)}  # this one makes no exchange, the other makes two
+        how = {"steps": slice(0, 2)}  # too few for an exchange; the other worker makes two
     if fault in ("killed", "raises", "stalls") and rank == 1:
         callbacks = [Fault(fault)]
     if fault == "first_killed" and rank == 0:

@@ -1,7 +1,7 @@
-"""A model with a table, checks of `fit`, and what steps operation by operation give.
+"""A model with a table, checks of `fit`, and the expected weights, which come from eager steps.
 
-What is checked has a `name` and `make(**changes)`, which returns an optimizer: a Case, or a
-composition of optimizers.
+`checked` is a Case or a composition of optimizers. It has a `name`, and `make(**changes)`, which
+returns an optimizer.
 """
 
 import keras
@@ -58,7 +58,7 @@ def close(a, b, rtol=2e-5, atol=2e-6):
 
 
 def baseline(checked):
-    """Return the weights after two epochs, step by step and without anything compiled."""
+    """Return the weights after two epochs in which nothing is compiled."""
     if checked.name not in BASELINES:
         model = make_model(checked.make(), run_eagerly=True)
         with keras_tfopt.engine.plain():
@@ -86,7 +86,7 @@ def jit_compile(checked):
 
 
 def steps_per_execution(checked):
-    """Three steps are not divisible by two, so the last execution is shorter."""
+    """An epoch has three steps, so the last execution is shorter."""
     if BACKEND == "torch":
         pytest.skip("Keras has no steps_per_execution on PyTorch")
     equals_baseline(checked, fitted(checked.make(), {"steps_per_execution": 2}))

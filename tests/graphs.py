@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow 1 for tests: variables of both kinds, gradients, tolerances."""
+"""Variables, gradients, sessions and tolerances for tests in graphs of TensorFlow 1."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ import pytest
 from tests import cells
 from tests.stepping import BACKEND
 
-if BACKEND != "tensorflow":  # as well for the tests that import this file
+if BACKEND != "tensorflow":  # this also skips the files that import this one
     pytest.skip("graphs of TensorFlow 1 are TensorFlow's", allow_module_level=True)
 
 import tensorflow as tf
@@ -38,25 +38,25 @@ def one_kind_of_each(kinds_of):
 
 
 DTYPES = ("float16", "float32", "float64")
-# Errors of numbers near one after some steps; the reference computes in the same types. Numbers for
-# constructors are rounded to float32 first, as in TensorFlow 1.
+# For numbers near 1 after some steps. The reference computes in the same types. As in TensorFlow 1,
+# arguments of constructors are rounded to float32.
 TOLERANCES = {"float16": 4e-3, "float32": 4e-6, "float64": 2e-8}
 
 
 @contextlib.contextmanager
 def session():
-    """A session on a new graph, in which operations and variables are then made."""
+    """A context with a new graph and a session."""
     with tf.Graph().as_default(), v1.Session() as one:
         yield one
 
 
 def eagerly():
-    """A context without graphs, also where TensorFlow behaves as its version 1."""
+    """A context without graphs, also in TensorFlow's mode of version 1."""
     return context.eager_mode()
 
 
 def variable(value, name=None, kind="resource", dtype="float32", **more):
-    """A variable of the graph that is being built."""
+    """Return a new variable of the current graph."""
     use_resource = kind == "resource"
     return v1.Variable(np.asarray(value, dtype), name=name, use_resource=use_resource, **more)
 
@@ -70,7 +70,7 @@ def tensor(value, dtype="float32"):
 
 
 def rows(values, indices, shape=None, dtype="float32", index_dtype="int64"):
-    """A gradient of rows."""
+    """Return a row gradient."""
     shape = None if shape is None else tf.constant(shape, "int64")
     return tf.IndexedSlices(tensor(values, dtype), tf.constant(indices, index_dtype), shape)
 
@@ -98,7 +98,7 @@ MAKE = {
 
 
 def straight(make, steps, kind="resource"):
-    """Return what a variable becomes in some steps."""
+    """Return the variable [1, -2] after some steps that minimize its squares."""
     with session() as sess:
         x = variable([1.0, -2.0], "x", kind)
         train = make().minimize(tf.reduce_sum(x**2), var_list=[x])

@@ -1,4 +1,4 @@
-"""For tests of parameter groups: a reference in NumPy, variables, and a small network."""
+"""A reference of parameter groups in NumPy, with variables and a small network."""
 
 import re
 
@@ -14,7 +14,7 @@ GRADIENTS = {path: np.full_like(value, 0.5) for path, value in START.items()}
 
 
 def hyperparameters_of(case):
-    """Return a smaller value for each hyperparameter that is a number and that groups may set."""
+    """Return {name: a smaller value} of hyperparameters that groups may set."""
     optimizer = case.make()
     rule = keras_tfopt.engine.innermost(optimizer)
     fields = [] if rule.scope == "model" else list(rule._fields)
@@ -66,7 +66,7 @@ class Grouped(Reference):
         return {p: n[0][p] for p, n in new.items()}, {p: n[1][p] for p, n in new.items()}
 
     def _advance_together(self, gradients, x, s, step):
-        """A rule that sees all variables takes a part of the step of each."""
+        """Make a step of a rule over all variables, and scale the step of each variable."""
         moved, s = self._references[None].advance(gradients, x, s, step)
         for path, value in moved.items():
             factor = self._settings(path).get("learning_rate_factor", 1.0)

@@ -1,9 +1,9 @@
-"""Runs guides one after the other in one process, which imports Keras once.
+"""The program that runs guides one after the other, in one process that imports Keras once.
 
     python -m tests.guides_worker FOLDER GUIDE...
 
-Each is started as a user starts it, with `--fast`; what it prints is in FOLDER/GUIDE.txt, its
-picture in FOLDER/GUIDE/curves.png. What ends one guide does not end the others.
+It starts each guide as a user does, with `--fast`. Output goes to FOLDER/GUIDE.txt, and the picture
+to FOLDER/GUIDE/curves.png. If a guide raises an error, the next ones run all the same.
 """
 
 import contextlib
@@ -13,7 +13,9 @@ import time
 import traceback
 from pathlib import Path
 
-GUIDES = Path(__file__).parents[1] / "guides"
+from tests.paths import ROOT
+
+GUIDES = ROOT / "guides"
 
 
 def main(folder, guides):

@@ -2,8 +2,8 @@
 
     KERAS_BACKEND=jax python -m tests.killed_worker FOLDER NAME [POINT]
 
-NAME is that of an optimizer of state_worker.py. A process that has not been killed at POINT writes
-the model and the optimizer into `FOLDER/end.npz`.
+NAME is an optimizer of state_worker.py. A process that is not killed at POINT writes the weights of
+the model and of the optimizer to `FOLDER/end.npz`.
 """
 
 import os
@@ -29,7 +29,7 @@ def die():
 
 
 class Ending(keras.callbacks.Callback):
-    """Calls `end` at its point."""
+    """A callback that calls `end` at some point."""
 
     def __init__(self, end):
         super().__init__()
@@ -37,7 +37,7 @@ class Ending(keras.callbacks.Callback):
 
 
 class MidEpoch(Ending):
-    """When the weights have moved since the last backup."""
+    """End after the weights have moved since the last backup."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -48,17 +48,17 @@ class MidEpoch(Ending):
 
 
 class WhileSaving(Ending):
-    """Kill in the middle of writing the optimizer's state."""
+    """End while the optimizer's state is written."""
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == KILLED_IN:
-            *_, optimizer = parts(self.model.optimizer)  # the innermost, which has enough of it
+            *_, optimizer = parts(self.model.optimizer)  # the innermost has enough state
             save = optimizer.save_own_variables
             optimizer.save_own_variables = lambda store: save(Deadly(store, self.end))
 
 
 class Deadly:
-    """A store that takes two entries."""
+    """A store that calls `end` at its third entry."""
 
     def __init__(self, store, end):
         self.store, self.end, self.left = store, end, 2
@@ -74,7 +74,7 @@ POINTS = {"mid_epoch": MidEpoch, "while_saving": WhileSaving}
 
 
 def run(folder, make, point=None, end=die):
-    """The model, trained to its end or to a point, from the last backup if there is one."""
+    """Train from the last backup to the end or to `point`; return the first epoch and weights."""
     model = make_model(make())
     backup = keras.callbacks.BackupAndRestore(
         folder / "backup", double_checkpoint=True, delete_checkpoint=False

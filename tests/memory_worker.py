@@ -2,9 +2,10 @@
 
     KERAS_BACKEND=torch python -m tests.memory_worker '{"cls": "GGT", "shapes": [[1000, 1000]]}'
 
-Prints, as JSON, bytes: of the optimizer's state; what the process has grown by after two steps,
-beyond weights, gradients and state; and by how much it grows while it makes more steps. With
-`{"layer": ..., "table": [rows, width]}`, these are of a model with an embedding layer.
+It prints numbers of bytes as JSON: "state" is the optimizer's state. "kept" is how much the
+process has grown after two steps, beyond weights, gradients and state. "passing" is how much it
+grows during more steps. With `{"layer": ..., "table": [rows, width]}`, the steps are of a model
+with a table.
 """
 
 import gc
@@ -33,7 +34,7 @@ def main(cls, shapes=None, layer=None, **arguments):
         look_up(cls, layer, [5, 2], arguments["policy"])
         print(json.dumps(look_up(cls, layer, **arguments)))
         return
-    train(cls, [(3, 2)] * min(2, len(shapes)), arguments)  # what compilers need stays with them
+    train(cls, [(3, 2)] * min(2, len(shapes)), arguments)  # compilers keep memory of their own
     print(json.dumps(train(cls, shapes, arguments)))
 
 
@@ -63,10 +64,10 @@ def look_up(cls, layer, table, policy):
 
 
 def growth_of(step):
-    """By how many bytes the process grows while it makes some steps."""
+    """Return by how many bytes the process grows during some steps."""
     gc.collect()
     after = status("VmRSS")
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     for _ in range(4):
         step()
     return status("VmHWM") - after
@@ -92,7 +93,7 @@ def train(cls, shapes, arguments):
 
 
 def stepper(optimizer, variables, grads):
-    """A step as `fit` makes it."""
+    """Return a function that makes a step as `fit` does."""
     if BACKEND == "tensorflow":
         import tensorflow as tf
 

@@ -1,8 +1,8 @@
-"""What test_divided_tables.py runs on JAX: trains with a table in parts on devices, and whole.
+"""The program of test_divided_tables.py on JAX: it trains with a divided table, and a whole one.
 
     KERAS_BACKEND=jax python -m tests.mesh_table_worker OUT.json FOLDER
 
-Devices are made before JAX starts, so none of this can happen in the test process.
+Devices must be created before JAX starts. So this program is a process of its own.
 """
 
 import os
@@ -42,7 +42,7 @@ ELSEWHERE |= {"twice": "LazyAdam", "eager": "LazyAdam"}
 
 
 def make_model(shard="rows", twice=False):
-    """A table with two lookups, if asked for, and a layer of 40 x 2 weights."""
+    """Return a model with a table, which is looked up twice if `twice`, and a dense layer."""
     ids = keras.Input((LENGTH,), dtype="int32")
     table = opt.layers.Embedding(ROWS, WIDTH, name="table", **({"shard": shard} if shard else {}))
     rows = keras.layers.Flatten()(table(ids))
@@ -55,7 +55,7 @@ def make_model(shard="rows", twice=False):
 
 
 def data():
-    """Ids that repeat, also between the devices, some from the end, some rows in no batch."""
+    """Return ids and targets. Ids repeat, some are negative, and some rows are in no batch."""
     rng = np.random.default_rng(1)
     ids = rng.integers(0, ROWS - 3, (4 * BATCH, LENGTH)).astype("int32")
     ids[:, 0], ids[::2, 1] = 7, -ROWS
@@ -109,7 +109,7 @@ def compared(distribution, run, twice=False, policy="float32", eager=False):
 
 
 def exchanged(make):
-    """(operation, dtype, shape) of all that devices exchange, and the shapes of all arrays."""
+    """Return the (operation, dtype, shape) of all exchanges in a step, and shapes of all arrays."""
     model, optimizer = make_model(), make()
     optimizer.build(model.trainable_variables)
     values = [[v.value for v in model.trainable_variables], [v.value for v in optimizer.variables]]
@@ -127,7 +127,7 @@ def exchanged(make):
 
 
 def saved(folder, devices):
-    """A model saved from four devices goes on, on these and on others, as one that was not."""
+    """Save a model on four devices; compare how it continues on one, two and four."""
     path, places = f"{folder}/divided.keras", {"none": None}
     keras.distribution.set_distribution(None)
     whole = fit(RUNS["MovingAverage"](), make_model(None))
@@ -187,7 +187,7 @@ def refused(devices):
 
 
 def outside():
-    """Ids out of range in a compiled step touch nothing, as in a whole table."""
+    """Return for a whole and a divided table which samples with ids out of range give NaN."""
     found = []
     for shard in (None, "rows"):
         distribution = keras.distribution.DataParallel() if shard else None
@@ -201,7 +201,7 @@ def outside():
 
 
 def large():
-    """An initial table that Keras makes in parts, as it is large: the numbers are the same."""
+    """Compare the initial numbers of a large divided table with those of a whole one."""
     tables = []
     for distribution in (None, keras.distribution.DataParallel()):
         keras.distribution.set_distribution(distribution)

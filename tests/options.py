@@ -1,4 +1,4 @@
-"""The options of Keras's base class in NumPy, and small problems to try them on.
+"""The options of Keras's base class in NumPy, with variables, gradients and models to try them.
 
 `Expected` applies the options around the reference of a rule, in float64.
 """
@@ -33,7 +33,7 @@ def initial(dtype="float32"):
 
 
 def gradients(count, dtype="float32", seed=0, scale=1.0):
-    """`count` dicts of gradients, the table's with repeated rows."""
+    """Return `count` dictionaries of gradients. Rows of the table repeat."""
     rng = np.random.default_rng(seed)
     plan = []
     for _ in range(count):
@@ -59,9 +59,9 @@ def dense_like(g, x):
 class Expected:
     """The options in NumPy, in float64, around the reference of a rule.
 
-    The order is: sum repeated rows, scale the loss back, add micro-steps up, clip the mean, negate
-    it to maximize, decay weights, take the step of the rule, move averages, and put averages in the
-    place of variables where that is asked for. Row gradients stay row gradients in all of these.
+    The order is: sum repeated rows, undo the loss scale, add up micro-steps, clip the mean, negate
+    it to maximize, decay weights, take the step of the rule, move averages, and overwrite variables
+    by averages if an option asks for it. Row gradients stay row gradients in all of these.
     """
 
     def __init__(self, case, start, variant=None, no_decay=(), learning_rate=None, **options):
@@ -156,9 +156,9 @@ class Expected:
 
 
 def follow(runner, expected, plan, tolerance, left_out=()):
-    """Step both and compare after every step; then compare what `use_ema` leaves at the end.
+    """Step both and compare after every step; at the end, compare the averages of `use_ema`.
 
-    Slots that are `left_out` do not know of options.
+    Slots in `left_out` are not compared: they hold raw gradients, before any option.
     """
     for count, grads in enumerate(plan, start=1):
         grads = suited(grads, runner.values, expected.reference)
@@ -192,7 +192,7 @@ OPTIONS = {
     "ema_overwrite_frequency": {**EMA, "ema_overwrite_frequency": 2},
     "loss_scale_factor": {"loss_scale_factor": 6.0},
     "accumulation": {"gradient_accumulation_steps": 2},
-    # A few of the many combinations; the last has everything.
+    # Some of the many combinations; the last one has nearly all options.
     "accumulation+global_clipnorm+weight_decay": {
         "gradient_accumulation_steps": 3,
         "global_clipnorm": 1.0,
@@ -222,7 +222,7 @@ OPTIONS = {
 
 
 def allowed(case, options):
-    """Return the options without weight decay where a rule, as LARS, has its own."""
+    """Return the options; without weight decay for a rule, such as LARS, that has its own."""
     own = "weight_decay" in case.variants[case.main]
     return {k: v for k, v in options.items() if not (own and k == "weight_decay")}
 
@@ -248,7 +248,7 @@ def in_modes(eager):
 
 
 def small_model(weights=None):
-    """A table, repeated ids, a dense layer."""
+    """Return a model with a table and a dense layer."""
     model = keras.Sequential(
         [
             keras.layers.Input((4,), dtype="int32"),
@@ -258,7 +258,7 @@ def small_model(weights=None):
         ]
     )
     if weights is None:
-        # The same in every run. A bias that starts at zero would have no size for LARS to go by.
+        # LARS could not scale the step of a bias that starts at zero.
         random = np.random.default_rng(2)
         weights = [0.3 * random.normal(size=w.shape) for w in model.get_weights()]
     model.set_weights(weights)

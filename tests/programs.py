@@ -1,13 +1,12 @@
 """Running Python programs in processes of their own."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
+from tests.paths import ROOT
 from tests.stepping import BACKEND
 
-ROOT = pathlib.Path(__file__).parents[1]
 AS_USERS = {"JAX_ENABLE_X64": "0"}  # the test run itself has x64 on
 
 

@@ -1,19 +1,13 @@
 """The recordings of implemented optimizers, and the ways in which tests replay them."""
 
-from pathlib import Path
-
-import keras
-
 import keras_tfopt
 from integration import originals, recordings, replay, stepping
+from tests.paths import GOLDEN
+from tests.stepping import BACKEND
 
-ROOT = Path(__file__).parent.parent
-TF1 = ROOT / "tests" / "golden" / "tf1"
-RETURNN = TF1.parent / "returnn"
-ADDONS = TF1.parent / "tfa"
-MODERN = TF1.parent / "modern"
+TF1, RETURNN = GOLDEN / "tf1", GOLDEN / "returnn"
+ADDONS, MODERN = GOLDEN / "tfa", GOLDEN / "modern"
 WITHOUT_OLD_NAMES = (ADDONS, MODERN)  # in `keras_tfopt.legacy`
-BACKEND = keras.backend.backend()
 
 IMPLEMENTED = [
     case
@@ -22,7 +16,7 @@ IMPLEMENTED = [
     if originals.is_implemented(case.optimizer)
 ]
 DEVIATING = {case.name: case for case in IMPLEMENTED if originals.deviation(case)}
-# Quirks of arguments, which need not be given here.
+# Recordings of a quirk that arises only with certain arguments; these are followed.
 FOLLOWED = ("Muon__optax_dion_7_steps", "ScheduleFreeRAdam__weight_lr_power_zero")
 CASES = {
     case.name: case
@@ -38,12 +32,13 @@ FIRST_SPARSE = {
 
 
 WAYS = {label: way for mode in stepping.MODES for label, way in stepping.ways(mode).items()}
-PLAIN, *OTHERS = WAYS  # operation by operation; compiled in one way or another
-# TensorFlow takes ten times as long, and JAX fifty times: it compiles each operation alone.
+PLAIN, *OTHERS = WAYS  # PLAIN is operation by operation, OTHERS are compiled
+# Replaying without compilation takes ten times as long on TensorFlow as on PyTorch, and fifty times
+# on JAX, which compiles each operation alone.
 PLAIN_IF_FAST = (PLAIN,) if BACKEND == "torch" else ()
 
 
 def run(capsys, *arguments):
-    """Run the program that replays recordings; return its exit status and the lines it prints."""
+    """Run the program that replays recordings; return its exit status and lines of output."""
     status = replay.main(list(arguments))
     return status, capsys.readouterr().out.splitlines()

@@ -1,10 +1,10 @@
-"""A worker of test_sharded_state.py: trains with state that the workers share out.
+"""A worker of test_sharded_state.py: it trains with `ShardedState`.
 
     python -m tests.sharded_state_worker FOLDER [RUN ...]
 
 Each of several processes writes FOLDER/SIZE_RANK.npz: weights and whole state of each run, as
-`RUN/NUMBER`, and facts. Without a launcher, one process does the same on whole batches. Models that
-other numbers of workers have saved in the folder are loaded and trained further.
+`RUN/NUMBER`, and facts. Without a launcher, one process does the same on whole batches. If other
+numbers of workers have saved models in the folder, these are loaded and trained further.
 """
 
 import json
@@ -59,14 +59,14 @@ def make_model(embedding=opt.layers.Embedding):
 
 
 def data():
-    """Ids that repeat in and between the parts of a batch, and targets; a batch for each step."""
+    """Return ids and targets of each step. Ids repeat in a part of a batch, and in both parts."""
     rng = np.random.default_rng(1)
     ids = rng.integers(0, ROWS - 2, (STEPS, PARTS * BATCH, LENGTH)).astype("int32")
     return ids, rng.normal(size=(STEPS, PARTS * BATCH, 2)).astype("float32")
 
 
 def mine(array, rank, size):
-    """The rows of a batch that a worker has."""
+    """Return the part of each batch that a worker trains on."""
     return np.concatenate([np.split(batch, size)[rank] for batch in array])
 
 
@@ -84,13 +84,13 @@ def compiled(optimizer, *embedding):
 
 
 def state_of(optimizer):
-    """The whole state, as it is saved: all workers ask for it."""
+    """Return the whole state, as it is saved. All workers must call this together."""
     found = []
     for part in opt.engine.parts(optimizer):
         store = {}
         part.save_own_variables(store)
         if part is optimizer and isinstance(part, ShardedState):
-            continue  # counts its own calls
+            continue  # it has a count of its own
         found += [np.asarray(store[key]) for key in sorted(store) if key.isdigit()]
     return found
 
@@ -101,7 +101,7 @@ def bytes_here(optimizer):
 
 
 def loop(rank, size, make, nan=None):
-    """A loop of one's own, in which a gradient of one worker may be NaN."""
+    """Train in a loop as users write it. A gradient of one worker may be NaN."""
     model, optimizer = make_model(), make()
     variables = model.trainable_variables
     optimizer.build(variables)
@@ -119,7 +119,7 @@ def loop(rank, size, make, nan=None):
 
 
 def zero(rank, size):
-    """The same by PyTorch's own ZeroRedundancyOptimizer."""
+    """Return the weights after the same training with PyTorch's ZeroRedundancyOptimizer."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = make_model(keras.layers.Embedding)
@@ -199,7 +199,7 @@ def main(folder, *names):
         keep("scaled", loop(rank, size, make, nan=(2, size - 1)))
 
     def saving():
-        """Saves in the middle; goes on from what other workers have saved, if it is there."""
+        """Save a model, and continue from it and from models of other numbers of workers."""
         path = pathlib.Path(folder) / f"model_{size}_{rank}.keras"
         model = fit(compiled(ShardedState(RUNS["MovingAverage"]())), rank, size)
         model.save(path)

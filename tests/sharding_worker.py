@@ -1,8 +1,8 @@
-"""What test_sharding.py runs on JAX: trains on four devices with state in shards, and without.
+"""The program of test_sharding.py on JAX: it trains with and without `shard_state`.
 
     KERAS_BACKEND=jax python -m tests.sharding_worker OUT.json FOLDER
 
-Devices are made before JAX starts, so none of this can happen in the test process.
+Devices must be created before JAX starts. So this program is a process of its own.
 """
 
 import os
@@ -22,7 +22,7 @@ from keras_tfopt.engine.backends.jax import sharding
 from tests.worker_processes import error_of, write_results
 
 ROWS, WIDTH, LENGTH, UNITS, CLASSES, BATCH = 40, 8, 8, 16, 8, 16
-sharding.SMALLEST = 16  # so that state of this model is large enough
+sharding.SMALLEST = 16  # the smallest state that is divided; this model is small
 
 RUNS = {
     "Adam": lambda **o: opt.Adam(0.01, epsilon=1e-3, weight_decay=0.1, **o),
@@ -104,7 +104,7 @@ def batches():
 
 
 def loop(optimizer):
-    """A training loop of one's own."""
+    """Train in a loop as users write it."""
     model = make_model()
     optimizer.build(model.trainable_variables)
     step = step_of(model, optimizer)
@@ -126,7 +126,7 @@ def is_in_layout(variable, value):
 
 
 def bytes_of(variables):
-    """On one device, and in all."""
+    """Return the bytes on one device, and on all devices."""
     here = sum(v.value.addressable_shards[0].data.nbytes for v in variables)
     return here, sum(v.value.nbytes for v in variables)
 
@@ -160,7 +160,7 @@ def compared(distribution, train, make):
 
 
 def exchanged(make):
-    """What the devices exchange in a step of a loop: (operation, shape)."""
+    """Return the (operation, shape) of all that devices exchange in a step."""
     model, optimizer = make_model(), make(shard_state=True)
     optimizer.build(model.trainable_variables)
     values = [[v.value for v in model.trainable_variables], [v.value for v in optimizer.variables]]
@@ -170,7 +170,7 @@ def exchanged(make):
 
 
 def saved(folder, devices):
-    """A model saved from four devices goes on, on these and on others, as one that was not."""
+    """Save a model on four devices; compare how it continues on one, two and four."""
     path = f"{folder}/sharded.keras"
     whole = on(None, fit, RUNS["MovingAverage"])
     whole.save(f"{folder}/whole.keras")
@@ -190,7 +190,7 @@ def saved(folder, devices):
 
 
 def table():
-    """What `describe_state` says, with the limit for small state that users have."""
+    """Return what `describe_state` says, with the default limit for small state."""
     sharding.SMALLEST, before = 4096, sharding.SMALLEST
     try:
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, name="d")])

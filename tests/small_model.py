@@ -1,7 +1,7 @@
 """Variables of a small model, and gradients for them.
 
-The names matter. `bias` is on skip lists, `embeddings` are row variables, `fresh` has a norm of
-zero, and `frozen` never gets a gradient.
+The names matter. Tests exclude `bias` by its name. Variables named `embeddings` are row variables.
+`fresh/kernel` begins with a norm of zero, and `frozen` never gets a gradient.
 """
 
 import numpy as np
@@ -18,15 +18,15 @@ INITIAL = {
     "linear/embeddings": np.random.default_rng(5).normal(size=6),
     "frozen": np.random.default_rng(6).normal(size=2),
 }
-# For tests of other things than numbers: each shape is a program of its own to compile.
+# For tests that need few variables. Backends compile a program for each shape, which takes long.
 FEW = ("layer/kernel", "layer/bias", "table/embeddings", "frozen")
 STEPS = ("normal", "normal", "zero", "small", "masked", "large", "normal")
 _STD = {"normal": 0.5, "zero": 0.0, "small": 1e-3, "masked": 0.5, "large": 5.0}
-_ROW_COUNT = 5  # the same at every step: another count is another program on JAX
+_ROW_COUNT = 5  # is the same at every step, since JAX compiles a program for each count
 
 
 def initial(dtype="float32", paths=tuple(INITIAL)):
-    """The variables to start from, as arrays of `dtype`."""
+    """Return the first values of variables, as arrays of `dtype`."""
     return {path: np.asarray(INITIAL[path], dtype) for path in paths}
 
 
@@ -43,8 +43,8 @@ def gradients(dtype="float32", steps=STEPS, seed=0, paths=tuple(INITIAL)):
             if path.endswith("embeddings"):
                 g = rng.normal(size=(_ROW_COUNT, *shape[1:])) * _STD[kind]
                 if kind == "masked":
-                    g[1:3] = 0.0  # named all the same
-                indices = rng.integers(0, shape[0] - 1, size=_ROW_COUNT)  # the last row: never
+                    g[1:3] = 0.0  # `indices` still name these rows
+                indices = rng.integers(0, shape[0] - 1, size=_ROW_COUNT)  # never the last row
                 indices[-1] = indices[0]
                 step[path] = Rows(g.astype(dtype), indices.astype("int32"))
             else:

@@ -1,4 +1,4 @@
-"""For tests of solvers: data and their solution, models, a callback that keeps what it sees."""
+"""Data with a known solution, models and a callback, for tests of solvers."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ class Dense(keras.layers.Layer):
 
 
 def loss(y_true, y_pred):
-    """A mean of squares whose digits Keras leaves alone."""
+    """Squares in float64. Keras's own loss would cast to float32."""
     return ops.sum((y_true - y_pred) ** 2, axis=-1)
 
 
@@ -53,7 +53,7 @@ def vector(model):
 
 
 def squares(w):
-    """The loss of `network` and its gradient, in NumPy."""
+    """Return the loss of `network` and its gradient, computed in NumPy."""
     w1, b1, w2, b2 = np.split(w, [15, 20, 25])
     a = X @ w1.reshape(3, 5) + b1
     hidden = a / (1 + a**2)
@@ -77,7 +77,7 @@ class Pairs(keras.utils.PyDataset):
 
 
 class Watch(keras.callbacks.Callback):
-    """Keep what callbacks see, and act in one of the iterations."""
+    """Keep weights and logs of each iteration, and call `act(model)` in iteration `at`."""
 
     def __init__(self, at=None, act=None):
         super().__init__()

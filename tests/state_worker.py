@@ -1,9 +1,10 @@
-"""The program of test_state.py, once per backend and stage: it saves models, or goes on with them.
+"""The program of test_state.py: it trains and saves models, or continues with saved ones.
 
     KERAS_BACKEND=jax python -m tests.state_worker train FOLDER
     KERAS_BACKEND=torch python -m tests.state_worker continue FOLDER
 
-Without `--exhaustive`, each goes on with what one of the other backends has written, by a hash.
+It runs once for each backend and stage. Without `--exhaustive`, each optimizer continues on one
+other backend.
 
 `train` writes `FOLDER/<backend>_<case>.keras` (and `.weights.h5`) after some steps, and the weights
 after some more. `continue` reads what the other backends have written, makes the same further
@@ -41,7 +42,7 @@ def slow_tables(variable):
     return {"learning_rate_factor": schedule()} if variable.name == "embeddings" else None
 
 
-# The state is saved after three steps: in the middle of an accumulation.
+# The state is saved after three steps, which is in the middle of an accumulation.
 MAKERS = {
     "lazy": lambda: keras_tfopt.LazyAdam(0.05, **EVERYTHING),
     "ggt": lambda: keras_tfopt.GGT(0.01, window=4),
@@ -83,7 +84,7 @@ MAKERS = {
     ),
     **IN_PROCESSES,
 }
-# What goes on on another backend: in exhaustive runs, every optimizer.
+# These continue on another backend. In exhaustive runs, every optimizer does.
 TRAVELLERS = {**MAKERS, **{case.name: case.make for case in CASES if EXHAUSTIVE}}
 BEFORE, AFTER = 3, 3
 
@@ -116,13 +117,13 @@ def train(model, steps):
 
 
 def everything(model):
-    """All weights of a model and of its optimizer."""
+    """Return all weights of a model and of its optimizer."""
     variables = (*model.trainable_variables, *model.optimizer.variables)
     return [to_numpy(v) for v in variables]
 
 
 def ways(name):
-    """Return (source, target): which backends save, and which go on. One pair unless exhaustive."""
+    """Return pairs of backends, which save and which continue; one pair unless exhaustive."""
     every = list(itertools.permutations(INSTALLED, 2))
     # There are more trainings than pairs, so each pair occurs.
     return every if EXHAUSTIVE else [every[list(TRAVELLERS).index(name) % len(every)]]

@@ -1,4 +1,4 @@
-"""A single way to make steps, on all backends and in all modes.
+"""Makes steps of an optimizer in the same way on all backends and in all modes.
 
 A `Runner` owns the variables of one optimizer, takes NumPy gradients and hides the rest:
 
@@ -32,7 +32,7 @@ BACKEND = keras.backend.backend()
 
 
 def version_of(package):
-    """(major, minor) of what is installed."""
+    """Return the version of an installed package as (major, minor)."""
     return tuple(map(int, importlib.metadata.version(package).split(".")[:2]))
 
 
@@ -64,7 +64,7 @@ class Rows(NamedTuple):
 
 
 def make_variable(path, value, dtype="float32"):
-    """A Keras variable with this path, slashes included."""
+    """Return a Keras variable with this path, which may contain slashes."""
     *scopes, name = path.split("/")
     with contextlib.ExitStack() as stack:
         for scope in scopes:
@@ -74,7 +74,7 @@ def make_variable(path, value, dtype="float32"):
 
 @contextlib.contextmanager
 def policy(name):
-    """A context with another policy of data types, for what is made in it."""
+    """A context in which Keras has another policy of data types."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -84,14 +84,14 @@ def policy(name):
 
 
 def to_numpy(x):
-    """Contents as a NumPy array of its own; half precision as float32, which holds it exactly."""
+    """Return a copy as a NumPy array; float32, which is exact, if `x` is in half precision."""
     if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16"):
         x = keras.ops.cast(x, "float32")
     return np.array(keras.ops.convert_to_numpy(x))
 
 
 def innermost(optimizer):
-    """The optimizer inside of a wrapper, or the optimizer itself."""
+    """Return the optimizer inside of a wrapper, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
@@ -102,7 +102,7 @@ def through_json(thing, custom_objects=None):
 
 
 def slots_of(optimizer, variable):
-    """The slots of a variable by name; which there are may depend on its shape."""
+    """Return {name: slot} of a variable. Rules may create other slots for other shapes."""
     found = {}
     for name in optimizer.slot_names:
         with contextlib.suppress(KeyError):
@@ -134,17 +134,16 @@ class Runner:
 
     @property
     def slots(self):
-        """{path: {name: array}}; path None: slots of all variables together (scope "model")."""
-        if getattr(self.optimizer, "inner_optimizer", self.optimizer).scope == "model":
+        """{path: {name: array}}. The path is None for slots that all variables share."""
+        if innermost(self.optimizer).scope == "model":
             shared = slots_of(self.optimizer, None)
             return {None: {name: to_numpy(slot) for name, slot in shared.items()}}
         owned = {v.path: slots_of(self.optimizer, v) for v in self.variables}
         return {path: {n: to_numpy(s) for n, s in slots.items()} for path, slots in owned.items()}
 
     def snapshot(self):
-        """Every array there is: variables, slots, counts."""
-        state = [to_numpy(v) for v in (*self.variables, *self.optimizer.variables)]
-        return [a.copy() for a in state]
+        """Return all arrays: variables, and the state of the optimizer."""
+        return [to_numpy(v) for v in (*self.variables, *self.optimizer.variables)]
 
     def traces(self):
         """Return how many programs were built for this runner (torch: in this process) so far."""
@@ -159,7 +158,7 @@ class Runner:
     # Stepping
 
     def step(self, gradients):
-        """Make a step. A path that `gradients` lacks has gradient None."""
+        """Make a step. Variables whose paths are not in `gradients` get the gradient None."""
         assert set(gradients) <= {v.path for v in self.variables}, list(gradients)
         gradients = [self._lift(gradients.get(v.path), v) for v in self.variables]
         if self.mode == "eager":
@@ -186,7 +185,7 @@ class Runner:
         self.optimizer.apply(_unflatten(kinds, tensors, self.variables), self.variables)
 
     def _lift(self, gradient, variable):
-        """NumPy to what a training loop would hand over."""
+        """Return a gradient in NumPy as what a training loop would pass to `apply`."""
         if gradient is None:
             return None
         if isinstance(gradient, Rows):
@@ -197,11 +196,11 @@ class Runner:
             )
         if isinstance(gradient, np.ndarray | np.floating | float):
             return keras.ops.convert_to_tensor(gradient, dtype=variable.dtype)
-        return gradient  # already something of the backend's
+        return gradient  # is of the backend already
 
 
 def row_pair(case, mode, table, momentum_steps=2):
-    """Two runners in the same state in mid-training: a row variable, and the same as a kernel."""
+    """Return two runners in the same state, after some steps: a table, and the same as a kernel."""
     rng = np.random.default_rng(0)
     by_rows = Runner(case.make(), {"embeddings": table}, mode)
     dense = Runner(case.make(), {"kernel": table}, mode)
@@ -217,7 +216,7 @@ def row_pair(case, mode, table, momentum_steps=2):
 
 
 def _flatten(gradients):
-    """Static kinds and a flat list of tensors: a tf.function takes tensors, not RowGradients."""
+    """Return the kinds of gradients, and their tensors in a list, as a tf.function takes them."""
     kinds, tensors = [], []
     for g in gradients:
         if g is None:

@@ -1,32 +1,24 @@
-"""`gradient_accumulation_steps`: one step on the mean is k micro-steps."""
+"""With `gradient_accumulation_steps=k`, k calls of `apply` make one step on the mean gradient."""
 
 import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.options import (
-    CASE,
-    INITIAL,
-    SCHEDULE,
-    Expected,
-    follow,
-    gradients,
-    initial,
-)
-from tests.stepping import MODES, Rows, Runner
+from tests.options import CASE, INITIAL, SCHEDULE, Expected, follow, gradients, initial
+from tests.stepping import Rows, Runner, every_mode
 
 
-def by_row_mode():
-    """A case for each of the ways of rules with rows."""
+def one_of_each_sparse():
+    """Return a Case for each value of `sparse`, which says how rules handle row gradients."""
     names = {"dense": "Adam", "rows": "LazyAdam", "move_rows": "Nadam"}
-    assert all(CASE[name].cls.sparse == mode for mode, name in names.items())
+    assert all(CASE[name].cls.sparse == sparse for sparse, name in names.items())
     return [CASE[name] for name in names.values()]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", by_row_mode(), ids=lambda case: case.name)
+@every_mode
+@pytest.mark.parametrize("case", one_of_each_sparse(), ids=lambda case: case.name)
 def test_rows_that_are_named_with_a_gradient_of_zero_are_touched_by_an_accumulated_step(case, mode):
-    """This holds in a table and in another variable, after a step that gave all rows state."""
+    """This holds for a table and for another variable. The first step gives state to all rows."""
     rng = np.random.default_rng(5)
     options = {"gradient_accumulation_steps": 2}
     shapes = {path: INITIAL[path].shape for path in ("layer/kernel", "table/embeddings")}

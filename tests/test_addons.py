@@ -3,7 +3,6 @@
 import inspect
 import json
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,9 +10,10 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import addons
-from tests.stepping import make_variable, through_json, to_numpy
+from tests.paths import SIGNATURES
+from tests.stepping import make_variable, several_only, through_json, to_numpy
 
-RECORDED = json.loads((Path(__file__).parent / "signatures" / "addons.json").read_text())
+RECORDED = json.loads((SIGNATURES / "addons.json").read_text())
 CLASSES, CONFIGURATIONS = RECORDED["classes"], RECORDED["configurations"]
 CALLS = {
     "ConditionalGradient": {"learning_rate": 0.9},
@@ -23,9 +23,6 @@ CALLS = {
     "MovingAverage": {"optimizer": "sgd"},
     "SWA": {"optimizer": "sgd"},
 }
-has_several = pytest.mark.skipif(
-    not hasattr(keras.optimizers, "MultiOptimizer"), reason="needs Keras 3.15"
-)
 
 
 def arguments(function):
@@ -47,7 +44,10 @@ def make(name, **given):
 
 
 def after_steps(optimizer, steps=4, apply=None):
-    """Return a kernel and a bias after some steps with the same gradients."""
+    """Return a kernel and a bias after some steps. The gradients are the same in every call.
+
+    Steps are not compiled, which would take longer than all else.
+    """
     rng = np.random.default_rng(3)
     variables = [
         make_variable("dense/kernel", rng.normal(size=(3, 2)).astype("float32")),
@@ -55,16 +55,13 @@ def after_steps(optimizer, steps=4, apply=None):
     ]
     for _ in range(steps):
         grads = [rng.normal(size=v.shape).astype("float32") for v in variables]
-        grads = [keras.ops.convert_to_tensor(g) for g in grads]
-        if apply is None:
-            optimizer.apply(grads, variables)
-        else:
-            apply(grads, variables)
+        with keras_tfopt.engine.plain():
+            (apply or optimizer.apply)([keras.ops.convert_to_tensor(g) for g in grads], variables)
     return [to_numpy(v.value) for v in variables]
 
 
-def same(optimizer, other):
-    """Whether two optimizers go the same way."""
+def assert_alike(optimizer, other):
+    """Assert that two optimizers move the variables in the same way."""
     for a, b in zip(after_steps(optimizer), after_steps(other), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
@@ -72,6 +69,7 @@ def same(optimizer, other):
 # ---- Names and signatures ------------------------------------------------------------------------
 
 
+@pytest.mark.spread
 def test_every_name_of_tensorflow_addons_is_there():
     recorded = {*CLASSES, *RECORDED["functions"]}
     assert recorded == set(addons.names()) == set(addons.__all__) - {"Counterpart", "names"}
@@ -80,12 +78,14 @@ def test_every_name_of_tensorflow_addons_is_there():
         addons.Adam  # noqa: B018
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", [*CLASSES, *RECORDED["functions"]])
 def test_arguments_are_those_of_the_original(name):
     expected = CLASSES[name]["arguments"] if name in CLASSES else RECORDED["functions"][name]
     assert arguments(getattr(addons, name)) == expected
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "method"),
     [
@@ -100,12 +100,14 @@ def test_methods_take_what_those_of_the_original_take(name, method):
     assert arguments(getattr(getattr(addons, name), method)) == CLASSES[name]["methods"][method]
 
 
+@pytest.mark.spread
 def test_documentation_names_every_argument():
     for name, cls in addons.CLASSES.items():
         for argument in CLASSES[name]["arguments"]:
             assert f"    {'**' * (argument['name'] == 'kwargs')}{argument['name']}: " in cls.__doc__
 
 
+@pytest.mark.spread
 def test_examples_of_the_documentation_run():
     for name, cls in addons.CLASSES.items():
         (call,) = re.findall(r">>> optimizer = (.*)", cls.__doc__)
@@ -125,24 +127,27 @@ def test_a_class_is_ours_with_the_defaults_of_the_original(name):
     assert isinstance(optimizer, getattr(keras_tfopt, ours))
     again = through_json(optimizer)
     assert type(again) is type(optimizer) and again.get_config() == optimizer.get_config()
-    same(optimizer, again)
+    assert_alike(optimizer, again)
 
 
 def test_arguments_by_position():
     """Positional arguments come in the order that TensorFlow Addons has."""
-    same(addons.Yogi(0.02, 0.8, 0.9), keras_tfopt.Yogi(0.02, beta_1=0.8, beta_2=0.9, epsilon=1e-3))
-    same(addons.AdamW(0.1, 0.02), keras_tfopt.AdamW(0.02, weight_decay=0.1, epsilon=1e-7))
+    assert_alike(
+        addons.Yogi(0.02, 0.8, 0.9), keras_tfopt.Yogi(0.02, beta_1=0.8, beta_2=0.9, epsilon=1e-3)
+    )
+    assert_alike(addons.AdamW(0.1, 0.02), keras_tfopt.AdamW(0.02, weight_decay=0.1, epsilon=1e-7))
 
 
 def test_options_of_keras_2():
     """`lr`, `decay`, `use_locking` and `clipnorm` do what they did in Keras 2."""
     falling = keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5)
-    same(addons.LazyAdam(lr=0.1, decay=0.5), addons.LazyAdam(falling))
-    same(addons.COCOB(use_locking=True), addons.COCOB())
+    assert_alike(addons.LazyAdam(lr=0.1, decay=0.5), addons.LazyAdam(falling))
+    assert_alike(addons.COCOB(use_locking=True), addons.COCOB())
     clipped = addons.LazyAdam(0.1, clipnorm=0.01)
     assert clipped.clipnorm == 0.01
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make_one", "error", "message"),
     [
@@ -164,6 +169,7 @@ def test_what_is_refused(make_one, error, message):
         make_one()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", addons.CLASSES)
 def test_bad_input_is_refused_by_every_class(name):
     """The message names the argument and shows the value."""
@@ -182,7 +188,7 @@ def test_bad_input_is_refused_by_every_class(name):
 @pytest.mark.parametrize("name", addons.CLASSES)
 def test_arguments_of_keras_2_have_their_meaning_or_an_error(name):
     """`use_locking` means nothing; `lr` and `decay` belong to what has a learning rate."""
-    same(make(name, use_locking=True), make(name))
+    assert_alike(make(name, use_locking=True), make(name))
     if "optimizer" in addons.CLASSES[name]._row.arguments:
         for argument in ("lr", "decay"):
             with pytest.raises(TypeError, match="belongs to the optimizer inside"):
@@ -197,7 +203,7 @@ def test_arguments_of_keras_2_have_their_meaning_or_an_error(name):
             cls(lr=0.25)
         return
     falling = keras.optimizers.schedules.InverseTimeDecay(0.25, 1, 0.5)
-    same(cls(**given, lr=0.25, decay=0.5), cls(**given, learning_rate=falling))
+    assert_alike(cls(**given, lr=0.25, decay=0.5), cls(**given, learning_rate=falling))
 
 
 falling = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
@@ -228,9 +234,9 @@ def test_saved_configurations_load(name):
 
 def test_saved_arguments_have_the_meaning_that_they_had():
     made = keras.optimizers.deserialize(CONFIGURATIONS["LazyAdam, decay"])
-    same(made, addons.LazyAdam(0.01, decay=0.5, clipnorm=1.5))
+    assert_alike(made, addons.LazyAdam(0.01, decay=0.5, clipnorm=1.5))
     made = keras.optimizers.deserialize(CONFIGURATIONS["AdamW"])
-    same(made, addons.AdamW(0.01, 0.002, exclude_from_weight_decay=["bias"]))
+    assert_alike(made, addons.AdamW(0.01, 0.002, exclude_from_weight_decay=["bias"]))
     made = keras.optimizers.deserialize(CONFIGURATIONS["MovingAverage"])
     assert made.inner_optimizer.momentum == 0.9
 
@@ -252,7 +258,7 @@ def test_exclusions_by_name():
     assert np.any(bias != still)
     excluded = addons.LAMB(0.01, weight_decay=0.1, exclude_from_weight_decay=["bias"])
     again = through_json(excluded)
-    same(excluded, again)
+    assert_alike(excluded, again)
 
 
 def test_variables_that_decay_by_step():
@@ -280,8 +286,8 @@ def test_extended_classes(base):
     assert isinstance(optimizer, addons.DecoupledWeightDecayExtension)
     assert not isinstance(base(), addons.DecoupledWeightDecayExtension)
     expected = keras_tfopt.DecoupledWeightDecay(base(0.01), 0.1, decay_variables=["kernel"])
-    same(optimizer, expected)
-    same(cls(0.1, 0.01, exclude_from_weight_decay=["bias"]), through_json(optimizer))
+    assert_alike(optimizer, expected)
+    assert_alike(cls(0.1, 0.01, exclude_from_weight_decay=["bias"]), through_json(optimizer))
 
 
 # ---- Averages ------------------------------------------------------------------------------------
@@ -353,7 +359,7 @@ def test_checkpoint_needs_averages(tmp_path):
 # ---- Several optimizers --------------------------------------------------------------------------
 
 
-@has_several
+@several_only
 def test_layers_have_optimizers_of_their_own(tmp_path):
     """Each layer moves by its optimizer; a layer without one stays."""
     keras.utils.set_random_seed(1)
@@ -381,8 +387,9 @@ def test_layers_have_optimizers_of_their_own(tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("pairs", [None, [], [("sgd", "dense")], ["sgd"], [("sgd", [])]])
-@has_several
+@several_only
 def test_wrong_pairs(pairs):
     """The error for wrong pairs names the argument `optimizers_and_layers`."""
     with pytest.raises((TypeError, ValueError), match="`optimizers_and_layers`"):

@@ -1,4 +1,4 @@
-"""Averages instead of the weights: at evaluation, in a context, in a checkpoint."""
+"""Averages take the place of weights in evaluations, in a context and in checkpoints."""
 
 import keras
 import numpy as np
@@ -48,8 +48,7 @@ def marks_of(name):
 
 
 every_source = pytest.mark.parametrize(
-    "make",
-    [pytest.param(make, id=name, marks=marks_of(name)) for name, make in SOURCES.items()],
+    "make", [pytest.param(make, id=name, marks=marks_of(name)) for name, make in SOURCES.items()]
 )
 every_verb = pytest.mark.parametrize("verb", ("evaluate", "predict"))
 
@@ -74,8 +73,7 @@ def everything(model):
     return [to_numpy(v).copy() for v in (*model.variables, *model.optimizer.variables)]
 
 
-def expected_averages(make, steps=6):
-    """Compute averages from the weights after each step, by the formulas of the papers."""
+def weights_after_each_step(make, steps=6):
     model = make_model(make())
     path = [model.get_weights()]
     for _ in range(steps):
@@ -85,6 +83,7 @@ def expected_averages(make, steps=6):
 
 
 def mlp(weights, x=X):
+    """Return the outputs of the model in NumPy."""
     return np.tanh(x @ weights[0] + weights[1]) @ weights[2] + weights[3]
 
 
@@ -106,6 +105,7 @@ def schedule_free(path, momentum):
     return x
 
 
+# {source: its averages, from the weights after each step}
 FORMULAS = {
     "ScheduleFreeSGD": lambda path: schedule_free(path, 0.8),
     "ScheduleFreeAdamW use_ema": lambda path: averages(path[1:], 0.9),
@@ -121,7 +121,7 @@ FORMULAS = {
 @pytest.mark.spread
 @pytest.mark.parametrize("name", FORMULAS)
 def test_context_has_the_averages(name):
-    path = expected_averages(SOURCES[name])
+    path = weights_after_each_step(SOURCES[name])
     model = trained(SOURCES[name])
     before = everything(model)
     with keras_tfopt.averaged(model):
@@ -140,9 +140,9 @@ def test_evaluation_sees_averages_and_leaves_no_trace(make, verb):
     before = everything(model)
     with keras_tfopt.averaged(model):
         inside = model.get_weights()
-    raw = getattr(model, verb)(*((X,) if verb == "predict" else (X, Y)), verbose=0)
-    callback = keras_tfopt.callbacks.EvaluateWithAverages()
     arguments = (X,) if verb == "predict" else (X, Y)
+    raw = getattr(model, verb)(*arguments, verbose=0)
+    callback = keras_tfopt.callbacks.EvaluateWithAverages()
     seen = getattr(model, verb)(*arguments, batch_size=8, verbose=0, callbacks=[callback])
     want = mlp(inside) if verb == "predict" else np.mean((mlp(inside) - Y) ** 2)
     np.testing.assert_allclose(seen, want, rtol=1e-4, atol=1e-5)
@@ -157,14 +157,14 @@ if BACKEND == "torch":
     OPTIONS = OPTIONS[:2]  # Keras has no steps_per_execution there
 
 
-# How a step is run is nothing to the optimizer: one of ours and one of Keras for all of it.
+# Options of `compile` do not concern optimizers: one of ours and one of Keras try them all.
 WAYS = [pytest.param(name, {}, marks=marks_of(name)) for name in SOURCES]
 WAYS += [(name, way) for name in ("MovingAverage", "stock use_ema") for way in OPTIONS[1:]]
 
 
 @pytest.mark.spread
 @pytest.mark.parametrize(("name", "options"), WAYS, ids=str)
-def test_training_goes_on_to_the_bit(name, options):
+def test_evaluations_do_not_change_the_training(name, options):
     make = SOURCES[name]
     fit = {"epochs": 3, "batch_size": 4, "shuffle": False, "verbose": 0}
     plain, watched = make_model(make(), **options), make_model(make(), **options)
@@ -195,7 +195,7 @@ class Interrupts(keras.callbacks.Callback):
 @pytest.mark.parametrize("error", (KeyboardInterrupt(), RuntimeError("from a callback")), ids=repr)
 @pytest.mark.parametrize("at", (0, 1))
 @pytest.mark.spread
-def test_whatever_happens_the_model_keeps_its_weights(verb, error, at):
+def test_the_model_keeps_its_weights_after_an_exception(verb, error, at):
     model = trained(SOURCES["MovingAverage"])
     before = everything(model)
     raw = model.predict(X, verbose=0)
@@ -206,12 +206,12 @@ def test_whatever_happens_the_model_keeps_its_weights(verb, error, at):
             *arguments, batch_size=4, verbose=0, callbacks=[callback, Interrupts(error, at)]
         )
     if BACKEND == "jax":
-        model.jax_state_sync()  # Keras has the weights elsewhere while it evaluates
+        model.jax_state_sync()  # in an evaluation, Keras keeps the weights elsewhere
     assert same(before[:4], everything(model)[:4])
-    np.testing.assert_array_equal(model.predict(X, verbose=0), raw)  # and nothing lingers
+    np.testing.assert_array_equal(model.predict(X, verbose=0), raw)
     loss = model.evaluate(X, Y, verbose=0)
     np.testing.assert_allclose(loss, np.mean((mlp(before[:4]) - Y) ** 2), rtol=1e-4)
-    assert model.evaluate(X, Y, verbose=0, callbacks=[callback]) != loss  # and works again
+    assert model.evaluate(X, Y, verbose=0, callbacks=[callback]) != loss  # averages again
 
 
 @pytest.mark.parametrize("error", (KeyboardInterrupt, ValueError))
@@ -224,7 +224,7 @@ def test_the_context_restores_after_an_exception(error):
     assert same(before, everything(model))
 
 
-def test_half_precision_weights_come_back_to_the_bit():
+def test_half_precision_weights_are_restored_to_the_bit():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, dtype="bfloat16")])
     model.compile(keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1), 0.7), "mse")
@@ -281,7 +281,7 @@ def test_the_best_by_averages_is_kept(tmp_path):
     np.testing.assert_allclose(loaded.evaluate(X, Y, verbose=0), best, rtol=1e-5)
 
 
-# What is refused
+# Errors
 
 
 def refused(model, *words, of=None, callbacks=1):
@@ -303,13 +303,13 @@ def test_no_averages_before_the_first_step():
     refused(model, "before the first step", "MovingAverage")
 
 
-def test_no_averages_at_all():
+def test_an_optimizer_without_averages():
     """The error says which optimizers keep averages."""
     refused(trained(momentum), "no averages", "MovingAverage", "use_ema", "Momentum")
 
 
-def test_averages_of_two():
-    """Where two wrappers keep averages, `of` has to say which ones are meant."""
+def test_two_wrappers_with_averages():
+    """`of` has to say which averages are meant."""
 
     def make():
         return keras_tfopt.MovingAverage(keras_tfopt.Lookahead(momentum(), 4), 0.5)
@@ -324,7 +324,7 @@ def test_averages_of_two():
     refused(model, "of", of=momentum())
 
 
-def test_averages_are_put_in_once():
+def test_a_second_context_inside_is_refused():
     model = trained(SOURCES["MovingAverage"])
     before = everything(model)
     with keras_tfopt.averaged(model):

@@ -1,4 +1,4 @@
-"""What a program may do while PyTorch compiles a rule in the background."""
+"""While PyTorch compiles a rule in the background, a program goes on as usual."""
 
 import keras
 import numpy as np
@@ -12,8 +12,8 @@ pytestmark = [
     pytest.mark.backends("torch", reason="the others compile in the foreground"),
 ]
 
-# While `torch.fx` traces a function, it takes the calls of all modules, in all threads. Here it
-# works slowly, so that modules are called meanwhile.
+# While `torch.fx` traces a function, it intercepts calls of modules in all threads. This program
+# makes it slow, and calls a module meanwhile.
 CALLS_MODULES = """
 import threading
 import time
@@ -47,13 +47,13 @@ assert threading.current_thread() not in traced
 """
 
 
-def test_modules_are_called_while_a_rule_is_compiled():
+def test_calls_of_modules_are_not_traced_while_a_rule_is_compiled():
     text = output_of("-c", CALLS_MODULES, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     assert "compiled by torch.compile" in text and text.rstrip().endswith("traced in 1 thread")
 
 
-def test_no_check_is_left_out_while_a_rule_is_compiled(monkeypatch):
-    """PyTorch says to all threads that it compiles, not only to the one that does."""
+def test_row_indices_are_checked_while_another_thread_compiles(monkeypatch):
+    """The flag of PyTorch that says so is one for all threads."""
     import torch
 
     monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)

@@ -1,6 +1,6 @@
-"""Wrong input is refused with ValueError or TypeError, and nothing has changed then.
+"""Wrong input raises ValueError or TypeError, and changes nothing.
 
-The message names the argument, says what is allowed, and shows what came.
+The message names the argument, says what is allowed, and shows the wrong value.
 """
 
 import math
@@ -15,7 +15,6 @@ from tests.compare import assert_same
 from tests.stepping import IMMEDIATE, MODES, Rows, Runner, through_json
 
 Refused = (ValueError, TypeError)
-immediate = pytest.mark.parametrize("mode", IMMEDIATE)
 every_compiled = pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])
 not_torch = pytest.mark.backends(
     "tensorflow", "jax", reason="on PyTorch `apply` is called with values, compiled or not"
@@ -37,7 +36,7 @@ def message(error, *parts):
 
 
 def wrong_values(case, name, default):
-    """Values that an argument of its own must refuse."""
+    """Return values that an argument of this optimizer must refuse."""
     more = case.refused.get(name, ())
     if isinstance(default, bool):
         return more or ("yes", 2, None)
@@ -61,7 +60,7 @@ def test_wrong_hyperparameters(case):
                     case.cls(value, **case.required)
                 else:
                     case.make(**{name: value})
-            # of a list it may show the one item that is wrong
+            # for a list, the message may show only the wrong item
             text = message(error, name, repr(value).strip("[]"))
             if is_number:
                 assert any(sign in text for sign in "0[(<>"), f"no range: {text}"
@@ -70,7 +69,7 @@ def test_wrong_hyperparameters(case):
 @pytest.mark.formula
 @every_case("case")
 def test_right_hyperparameters_of_other_types(case):
-    """NumPy numbers and integers are numbers, and the config stays plain JSON."""
+    """Numbers of NumPy and integers are allowed, and the configuration stays plain JSON."""
     for name, default in case.own_arguments.items():
         if isinstance(default, float):
             for value in (0, np.float32(0.5), np.float64(0.25), np.int64(0)):
@@ -111,11 +110,7 @@ def test_right_learning_rates(case):
 
 @every_case("case")
 def test_wrong_base_options(case):
-    wrong = {
-        "row_variables": (3, "(", [3]),
-        "master_weights": ("yes", 2),
-        "maximize": ("yes", 1),
-    }
+    wrong = {"row_variables": (3, "(", [3]), "master_weights": ("yes", 2), "maximize": ("yes", 1)}
     for name, values in wrong.items():
         for value in values:
             with pytest.raises(Refused) as error:
@@ -134,7 +129,7 @@ VALUES = {
 
 
 def sound():
-    """Gradients that would be accepted."""
+    """Return gradients that are accepted."""
     return {
         "first/kernel": np.full((4, 3), 0.5),
         "second/kernel": np.full((4, 3), 0.5),
@@ -155,7 +150,7 @@ def refuse(runner, path, gradient, *parts):
 
 @pytest.fixture(params=IMMEDIATE)
 def runner_of(request):
-    """Return a runner in the middle of a training, with something in every slot."""
+    """Return a function that makes a runner after one step, so that no slot is empty."""
 
     def make(case):
         runner = Runner(case.make(), VALUES, request.param)
@@ -168,11 +163,11 @@ def runner_of(request):
 @every_case("case")
 def test_dense_gradients_of_wrong_shape(case, runner_of):
     runner = runner_of(case)
-    # shapes that would broadcast are the dangerous ones
+    # also shapes that would broadcast
     for shape in ((), (1,), (3,), (1, 3), (4, 1), (3, 4), (4, 3, 1), (1, 4, 3), (12,), (0, 3)):
         refuse(runner, "second/kernel", np.ones(shape), str((4, 3)), str(shape))
     refuse(runner, "table/embeddings", np.ones((5, 1)), str((5, 2)), str((5, 1)))
-    runner.step(sound())  # and goes on as if nothing had been
+    runner.step(sound())  # works as before
 
 
 @every_case("case")
@@ -213,7 +208,7 @@ def test_row_gradient_for_another_shape(case, runner_of):
 
 
 @every_case("case")
-def test_things_that_are_no_gradient(case, runner_of):
+def test_objects_that_are_no_gradients(case, runner_of):
     runner = runner_of(case)
     for wrong in ("a gradient", object(), {"values": 1}):
         refuse(runner, "second/kernel", wrong)
@@ -231,7 +226,7 @@ def test_wrong_number_of_gradients(case, runner_of):
 
 
 @every_case("case")
-def test_variables_in_the_place_of_lists_and_pairs(case, runner_of):
+def test_variables_instead_of_lists_and_pairs(case, runner_of):
     runner = runner_of(case)
     before = runner.snapshot()
     one, gradient = runner.variables[0], keras.ops.ones((4, 3))
@@ -290,7 +285,7 @@ def test_wrong_shapes_are_refused_when_compiling(case, mode):
 @every_compiled
 @not_torch
 def test_compiled_steps_drop_rows_that_do_not_exist(case, mode):
-    """They cannot raise. The rest of the step is done, and no other row changes."""
+    """A compiled step cannot raise an error. It does the rest, and no other row changes."""
     runner = Runner(case.make(), VALUES, mode)
     start, everything = runner.snapshot(), (*runner.variables, *runner.optimizer.variables)
 
@@ -303,7 +298,7 @@ def test_compiled_steps_drop_rows_that_do_not_exist(case, mode):
 
     values = np.random.default_rng(0).normal(size=(6, 2))
     found, slots = after_a_step(values, [1, 3, 5, 9, -1, -5])
-    values[2:] = 0.0  # of the same program: zeros for a row that exists are not to be seen
+    values[2:] = 0.0  # zeros for an existing row change nothing, and need no new program
     expected, expected_slots = after_a_step(values, [1, 3, 1, 1, 1, 1])
     for path in VALUES:
         np.testing.assert_allclose(found[path], expected[path], rtol=1e-6)

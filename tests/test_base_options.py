@@ -1,7 +1,7 @@
-"""The options that Keras gives every optimizer, on ours, with dense and with row gradients.
+"""Keras's options of every optimizer, on our optimizers, with dense and with row gradients.
 
-Expected numbers come from `Expected`, which computes the options in NumPy. Where stock Keras is
-right, they also come from it, on dense float32 variables.
+Expected numbers come from `Expected`, which computes the options in NumPy. For dense float32
+variables, they also come from Keras's own optimizers, except for options that have a defect there.
 """
 
 import keras
@@ -26,7 +26,7 @@ from tests.options import (
     small_data,
     small_model,
 )
-from tests.stepping import MODES, Rows, Runner, make_variable, through_json, to_numpy
+from tests.stepping import MODES, Rows, Runner, every_mode, make_variable, through_json, to_numpy
 
 # Every option, against NumPy
 
@@ -41,9 +41,9 @@ def pairs(cases, names=OPTIONS):
             )
             for case in cases
             for name in names
-            # Two pairs are left out. Nobody says whether a wrapper sees a variable before or after
-            # averages overwrite it. And averages of the optimizer inside do not see a wrapper that
-            # acts after the step.
+            # Two pairs are left out. It is not defined whether a wrapper sees a variable before or
+            # after averages overwrite it. And averages of the optimizer inside do not include
+            # changes that a wrapper makes after the step.
             if case.inner is None
             or "ema_overwrite_frequency" not in OPTIONS[name]
             and not (case.changes_variables_after_the_step and "use_ema" in OPTIONS[name])
@@ -53,7 +53,7 @@ def pairs(cases, names=OPTIONS):
 
 @pairs(CASES)
 def test_option(case, name):
-    """With each option, steps are those of NumPy, and rows without gradient rest."""
+    """Steps equal those in NumPy, and rows without a gradient do not change."""
     runner = run_against_numpy(case, OPTIONS[name], "eager")
     if case.sparse == "rows" and not OPTIONS[name].get("use_ema"):  # averages round
         table = runner.values["table/embeddings"]
@@ -85,7 +85,7 @@ def test_option_in_float64(name):
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.spread
 def test_option_in_fit(name):
-    """The same in `fit`, with the gradients that the backend computes of an embedding."""
+    """In `fit`, the backend computes the gradient of an embedding."""
     options = dict(OPTIONS[name])
     model = keras.Sequential(
         [keras.layers.Input((3,), dtype="int32"), keras.layers.Embedding(4, 2)]
@@ -126,13 +126,13 @@ def test_rows_stay_rows(case, name, monkeypatch):
         runner.step(grads)
 
 
-# Where stock Keras is right, as it is
+# Against optimizers of Keras and PyTorch
 
 
 @pytest.mark.parametrize(
     "name",
-    # Left out are options where stock Keras differs: with both of these it also averages after
-    # micro-steps, in which nothing has moved; and it has no `maximize`.
+    # Keras differs with both of these options: it also averages after micro-steps, in which nothing
+    # has moved. And it has no `maximize`.
     [
         name
         for name, options in OPTIONS.items()
@@ -141,7 +141,7 @@ def test_rows_stay_rows(case, name, monkeypatch):
     ],
 )
 def test_dense_steps_are_those_of_stock_keras(name):
-    """At a constant rate: the momentum of stock Keras holds the learning rate too."""
+    """The learning rate is constant, because Keras's momentum includes it."""
     options = OPTIONS[name]
     mine = keras_tfopt.Momentum(0.05, momentum=0.8, **options)
     stock = keras.optimizers.SGD(0.05, momentum=0.8, **options)
@@ -160,8 +160,8 @@ def test_dense_steps_are_those_of_stock_keras(name):
         assert_close(a, b, 1e-6, name)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_maximize_is_that_of_torch(mode):
+@every_mode
+def test_maximize_equals_that_of_torch(mode):
     torch = pytest.importorskip("torch")
     options = {"lr": 0.05, "betas": (0.8, 0.9), "eps": 1e-9, "weight_decay": 0.3}
     x = torch.nn.Parameter(torch.tensor(INITIAL["layer/kernel"], dtype=torch.float32))
@@ -223,7 +223,7 @@ def test_constraints_hold_after_every_step(options, dtype):
     for _ in range(4):
         optimizer.apply([keras.ops.ones(3, dtype)], [kernel])
     assert np.array_equal(to_numpy(kernel), np.zeros(3))
-    for _ in range(4):  # what was cut off is gone: the way back starts at zero
+    for _ in range(4):  # the way back starts at zero
         optimizer.slot(kernel, "momentum").assign(np.zeros(3))
         optimizer.apply([-keras.ops.ones(3, dtype)], [kernel])
     steps = 4 // options.get("gradient_accumulation_steps", 1)

@@ -1,4 +1,4 @@
-"""The benchmarks run, and both optimizers of a ratio do the same work."""
+"""The benchmarks run, and both sides of a ratio do the same work."""
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ SMALL = [(8, 8), (8,)]
 @pytest.mark.spread
 @pytest.mark.parametrize("rule", contenders.RULES)
 def test_a_row_of_the_table(rule):
-    """A measurement has all that its row of the table shows."""
+    """A measurement has all numbers of its row in the table."""
     result = dense.measure(rule, "small", SMALL, budget=0.1, bandwidth=1e10)
     assert result["parameters"] == 72 and result["rounds"] >= 9
     assert result["milliseconds"]["ours"] > 0
@@ -53,7 +53,7 @@ def test_our_step_and_the_peers_move_variables_alike():
     ours, _, stock = contenders.RULES["Adam"]
     trained = []
     for make in (ours, stock):
-        variables = [keras.Variable(x) for x in contenders.start(SMALL)]  # torch keeps the arrays
+        variables = [keras.Variable(x) for x in contenders.start(SMALL)]  # torch shares the arrays
         optimizer = make()
         for _ in range(3):
             given = [keras.ops.convert_to_tensor(g) for g in contenders.gradients(SMALL)]
@@ -76,7 +76,7 @@ def test_shapes_are_those_of_the_models_they_are_named_after():
 
 
 def test_both_loops_of_the_training_benchmark_learn_the_same(monkeypatch):
-    """Our optimizer in `fit` ends where the loop does; an optimizer without steps moves nothing."""
+    """`fit` with our optimizer ends where the loop ends. `NoStep` moves nothing."""
     monkeypatch.setattr(training, "STEPS", 6)
     ends = []
     for side in ("ours", "loop", "none"):
@@ -93,11 +93,12 @@ def test_both_loops_of_the_training_benchmark_learn_the_same(monkeypatch):
         ends.append(run.weights())
         assert side == "none" or np.abs(ends[-1][0] - start[0]).max() > 1e-3
     for ours, loop, none, before in zip(*ends, start):
-        # Adam makes whole steps of gradients that are nothing but rounding, as of dark pixels.
+        # Gradients of dark pixels are nothing but rounding. Adam makes whole steps of them.
         assert np.mean(np.isclose(ours, loop, rtol=1e-3, atol=2e-4)) > 0.98
         np.testing.assert_array_equal(none, before)
 
 
+@pytest.mark.spread
 def test_comparison_tells_noise_from_change(tmp_path, capsys, monkeypatch):
     """Only a ratio that moves out of the range of its runs counts as a change."""
     given = {
@@ -148,8 +149,7 @@ def test_rules_of_elements_read_what_the_benchmark_says():
 
 
 @pytest.mark.spread
-def test_what_is_around_an_optimizer_is_beside_it(monkeypatch):
-    """A wrapper is compared with the optimizer inside of it alone."""
+def test_a_wrapper_is_compared_with_the_optimizer_inside_alone(monkeypatch):
     name, pair = next(iter(modern.AROUND.items()))
     monkeypatch.setattr(modern, "AROUND", {name: pair})
     ((work, times, *_, inside),) = modern.around({"small": SMALL}, budget=0.05)
@@ -167,7 +167,7 @@ def test_groups_benchmark():
 
 
 def test_solvers_benchmark():
-    """Both solvers make as many evaluations, so they do the same work."""
+    """Both solvers evaluate the loss equally often, so they do the same work."""
     ours, alone = solvers.Ours(5, 20), solvers.Alone(5, 20)
     assert abs(ours.run(4) - alone.run(4)) <= 1
     result = solvers.measure({"ours": solvers.Ours, "scipy": solvers.Alone}, 1, 5, 20, 3)
@@ -189,7 +189,7 @@ def test_state_benchmark():
 
 @pytest.mark.spread
 def test_exchange_benchmark(capsys):
-    """One worker is enough: it exchanges with nobody."""
+    """This test has one worker, which exchanges nothing."""
     found = exchange.measure(3, (2000,))
     exchange.report("alone", [{**found[0], "numbers": 10**6}])
     assert found[0]["never"] > 0 and found[0]["always"] > 0
@@ -198,7 +198,7 @@ def test_exchange_benchmark(capsys):
 
 @pytest.mark.spread
 def test_verbs_benchmark():
-    """The verbs and what they are compared with train alike; the table has the time of each."""
+    """`minimize` and the loop it is compared with train alike. The table has both times."""
     trained = []
     for make in (verbs.verbs, verbs.by_hand):
         training = verbs.Training(3)
@@ -232,13 +232,13 @@ def test_embedding_benchmark(monkeypatch, tmp_path):
     assert found["tables"][0]["growth"] == 1
     text = embedding.text({"here": found})
     assert "| 100 x 4 | 16 zipf |" in text and "| 50 x 4 | 32 uniform |" in text
-    pytest.importorskip("matplotlib")  # which comes with what the guides need
+    pytest.importorskip("matplotlib")  # one of the packages for guides
     embedding.plot({"here": found}, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
 def test_all_contenders_of_the_embedding_benchmark_learn():
-    """One that left rows out would do less work, and times could not be compared."""
+    """All move the same rows. One that left out rows would do less work."""
     for contender in embedding.CONTENDERS:
         keras.utils.set_random_seed(0)
         training = embedding.Training(contender, (200, 4), 64, "zipf")

@@ -1,4 +1,4 @@
-"""`SwapEMAWeights`: averages while a model is evaluated, trained weights before and after."""
+"""`SwapEMAWeights`: the model has averages only while it is evaluated."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ X, Y = np.eye(4, dtype="float32"), np.arange(4.0, dtype="float32")[:, None]
 
 
 class Watch(keras.callbacks.Callback):
-    """Keep the weights with which each batch is computed."""
+    """A callback that keeps the weights of each batch."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ def model():
 
 
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])
-def test_averages_are_in_the_model_while_it_looks(model, verb):
+def test_the_model_has_averages_during_an_evaluation(model, verb):
     trained = weights(model)
     averages = [v for v in model.optimizer.variables if v.name.endswith("average")]
     expected = np.concatenate([keras.ops.convert_to_numpy(a).ravel() for a in averages])
@@ -58,7 +58,7 @@ def test_averages_are_in_the_model_while_it_looks(model, verb):
         np.testing.assert_allclose(result, np.mean((by_averages - Y) ** 2), rtol=1e-5)
 
 
-def test_swapping_wants_averages():
+def test_an_optimizer_without_averages_is_refused():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras_tfopt.Momentum(0.1), "mse")
     model.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)

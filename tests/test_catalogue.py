@@ -1,14 +1,14 @@
-"""The page of all optimizers is the one that the code makes now."""
-
-from pathlib import Path
+"""The page guides/optimizers.md is up to date with the code that generates it."""
 
 import keras
 import pytest
 
 import keras_tfopt
 from integration import catalogue, originals
+from tests.paths import ROOT
 
-PAGE = Path(__file__).parents[1] / "guides" / "optimizers.md"
+pytestmark = pytest.mark.spread
+PAGE = ROOT / "guides" / "optimizers.md"
 
 
 @pytest.fixture(scope="module")
@@ -20,29 +20,29 @@ every_algorithm = pytest.mark.parametrize("cls", catalogue.algorithms(), ids=lam
 
 
 @every_algorithm
-def test_what_the_page_says_of_an_optimizer(cls, page):
+def test_the_page_has_the_current_text_on_an_optimizer(cls, page):
     assert catalogue.page_of(cls) in page, "run `make catalogue`"
 
 
-def test_the_overview(page):
+def test_the_page_has_the_current_overview(page):
     assert catalogue.overview() in page, "run `make catalogue`"
 
 
 @every_algorithm
-def test_who_shares_a_name_with_keras_says_how_it_differs(cls):
+def test_an_optimizer_named_as_one_of_keras_says_how_it_differs(cls):
     names = {name.lower() for name in dir(keras.optimizers)}
     if cls.__name__.lower() in names:
         assert "keras.optimizers" in keras_tfopt.info(cls.__name__).differences
 
 
 def rows_of(text):
+    """Return the cells of the table of recordings, which ends the text."""
     lines = text[text.rindex("| recording |") :].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line]
 
 
-@pytest.mark.spread
 def test_distances_from_the_originals_are_on_the_page(page):
-    """On this backend the distances are those on the page, except for rounding."""
+    """Backends round differently, so only what has a distance of "none" must be the same."""
     now, then = rows_of(catalogue.differences()), rows_of(page)
     assert [row[:3] for row in now] == [row[:3] for row in then], "run `make catalogue`"
     for new, old in zip(now, then, strict=True):

@@ -1,4 +1,4 @@
-"""Which tests a run leaves to other backends, and how reports are added up to a matrix."""
+"""`tests/cells.py` chooses tests for each backend, and `.ci/matrix.py` adds up their reports."""
 
 import collections
 import importlib.util
@@ -9,8 +9,10 @@ import types
 import pytest
 
 from tests import cells
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
+pytestmark = pytest.mark.spread
+
 MODES = ("eager", "compiled")
 DTYPES = ("float32", "float64")
 OPTIMIZERS = [f"Optimizer{n}" for n in range(30)]
@@ -18,7 +20,7 @@ REPRESENTATIVES = {"Optimizer3", "Optimizer7"}
 
 
 class Item:
-    """A stand-in for a test of pytest, with the attributes that `cells` reads."""
+    """A stand-in for an item of pytest, with the attributes that `cells` reads."""
 
     def __init__(self, test, case, mode, marks, dtype="float32"):
         self.originalname, self.name = f"test_{test}", f"test_{test}[{case}-{mode}-{dtype}]"
@@ -58,7 +60,7 @@ def suite():
 
 @pytest.fixture
 def run(monkeypatch):
-    """Return {backend: {(test, optimizer): {(mode, dtype)}}} of the tests that run."""
+    """Return {backend: {(test, optimizer): {(mode, dtype)}}} for the tests that run there."""
     monkeypatch.setattr(cells, "INSTALLED", cells.BACKENDS)
     found = {}
     for backend in cells.BACKENDS:
@@ -74,11 +76,11 @@ def run(monkeypatch):
 
 
 def how_many(run, test, case):
-    """Return how many tests of a cell each backend covers, sorted."""
+    """Return how many tests of a cell run on each backend, sorted."""
     return sorted(len(run[backend].get((test, case), ())) for backend in cells.BACKENDS)
 
 
-def test_every_optimizer_meets_what_depends_on_its_formula(run):
+def test_tests_of_a_formula_run_for_every_optimizer(run):
     sampled = 0
     for case in OPTIMIZERS:
         represents = case in REPRESENTATIVES
@@ -92,7 +94,7 @@ def test_every_optimizer_meets_what_depends_on_its_formula(run):
     assert 1 < sampled < len(OPTIMIZERS) / 3
 
 
-def test_formulas_are_met_in_every_variant_and_every_mode(run):
+def test_tests_of_a_formula_run_in_every_variant_and_every_mode(run):
     every_dtype_in = collections.Counter()
     for case in OPTIMIZERS:
         home = max((run[backend]["formula", case] for backend in cells.BACKENDS), key=len)
@@ -102,14 +104,14 @@ def test_formulas_are_met_in_every_variant_and_every_mode(run):
     assert min(every_dtype_in[mode] for mode in MODES) > 5
 
 
-def test_a_cell_has_its_home_where_it_says_something(run):
+def test_the_home_of_a_cell_is_a_backend_of_its_mark(run):
     for case in OPTIMIZERS:
         away, home = sorted(len(run[backend]["rows", case]) for backend in ("tensorflow", "torch"))
         assert away == 1 and home >= 2
-        assert len(run["jax"]["rows", case]) == 4  # skipped with a reason, not in silence
+        assert len(run["jax"]["rows", case]) == 4  # these are skipped with a reason
 
 
-def test_homes_and_modes_are_spread(run):
+def test_all_backends_are_homes_and_all_modes_run(run):
     modes = collections.Counter()
     for backend in cells.BACKENDS:
         homes = [case for case in OPTIMIZERS if len(run[backend].get(("formula", case), ())) > 1]
@@ -121,17 +123,17 @@ def test_homes_and_modes_are_spread(run):
     assert min(modes.values()) > 5
 
 
-def test_one_backend_alone_is_home_of_every_cell(monkeypatch):
+def test_a_single_installed_backend_is_home_of_every_cell(monkeypatch):
     monkeypatch.setattr(cells, "INSTALLED", ("jax",))
     left_out = cells.left_out(suite(), "jax", REPRESENTATIVES)
     covered = {cells.cell_of(item) for item in suite() if str(item) not in set(map(str, left_out))}
     of = collections.Counter(cell.invariant for cell in covered)
     assert set(of) == {"contract: formula", "contract: engine", "contract: rows"}
-    assert of["contract: formula"] == of["contract: rows"] == len(OPTIMIZERS)  # rows: skipped
+    assert of["contract: formula"] == of["contract: rows"] == len(OPTIMIZERS)  # "rows" is skipped
     assert {c.optimizer for c in covered if c.invariant == "contract: engine"} >= REPRESENTATIVES
 
 
-def test_a_test_that_is_spread_has_one_home_in_all_ways(monkeypatch):
+def test_a_spread_test_runs_in_all_modes_on_one_backend(monkeypatch):
     monkeypatch.setattr(cells, "INSTALLED", cells.BACKENDS)
     modes = {"tensorflow": (*MODES, "xla"), "jax": MODES, "torch": MODES}
     covered = collections.defaultdict(list)
@@ -157,7 +159,7 @@ def test_a_test_that_is_spread_has_one_home_in_all_ways(monkeypatch):
     assert len(homes) == 3 and min(homes.values()) >= 4
 
 
-def test_cells_and_modes_of_items():
+def test_cell_and_mode_of_an_item():
     item = Item("contract", "Adam", "xla", [pytest.mark.cell(invariant="use_ema").mark])
     assert cells.cell_of(item) == ("contract: use ema", "Adam")
     assert cells.mode_of(item) == "compiled"
@@ -221,8 +223,7 @@ def test_matrix(matrix, tmp_path, capsys):
     assert torch[2:] == ["Adam +F. ...", "LARS ... ..-"]
 
 
-def test_no_cells_are_no_success(matrix, tmp_path):
-    """A report without cells gives no summary."""
+def test_a_report_without_cells_has_no_summary(matrix, tmp_path):
     report = tmp_path / "jax-1-of-1.xml"
     report.write_text("<testsuites/>", encoding="utf-8")
     assert matrix.summary([report]) is None

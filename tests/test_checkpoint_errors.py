@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 1 that do not fit, are damaged or cannot be written."""
+"""Checkpoints of TensorFlow 1 that do not fit, that are damaged, or that cannot be written."""
 
 import math
 import sys
@@ -94,7 +94,7 @@ def test_counts_that_differ_are_both_reported(tmp_path):
     assert report.global_step == 8 and report.iterations == int(optimizer.iterations) == 5
     assert "Counts of steps differ: beta1_power says 5" in str(report)
 
-    # An optimizer that was given a variable for the count of training steps takes that.
+    # A `global_step` of the optimizer takes the count of training steps.
     step = keras.Variable(0, dtype="int32", trainable=False)
     prefix = changed(prefix, tmp_path, beta1_power=None, beta2_power=None)
     optimizer = keras_tfopt.AdamGS(0.02, global_step=step, **ADAM)
@@ -103,7 +103,7 @@ def test_counts_that_differ_are_both_reported(tmp_path):
 
 
 def test_without_any_count(tmp_path):
-    """Without a global step the count stays; with a schedule, which needs it, that is an error."""
+    """The optimizer's own count stays. With a schedule, which needs a count, this is an error."""
     prefix = changed(recorded("Momentum"), tmp_path, global_step=None)
     model, optimizer = dense(), keras_tfopt.Momentum(0.1)
     report = legacy.load_checkpoint(prefix, model, optimizer)
@@ -113,9 +113,10 @@ def test_without_any_count(tmp_path):
     assert_refused(legacy.CheckpointMismatch, match, prefix, optimizer=optimizer)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("beta", [0.5, 0.77, 0.9, 0.999, 0.9999])
 def test_steps_of_powers(beta):
-    """The number of steps from powers, against the loop that TensorFlow 1 runs, in float32."""
+    """The expected powers come from the loop of TensorFlow 1, in float32."""
     power, steps, checked = np.float32(beta), 0, set(np.geomspace(1, 40_000, 12).astype(int))
     for steps in range(40_001):
         if steps in checked:
@@ -125,6 +126,7 @@ def test_steps_of_powers(beta):
         power = power * np.float32(beta)
 
 
+@pytest.mark.spread
 def test_powers_too_small_to_tell():
     assert steps_of_power(0.0, 0.9) is None
     assert math.isclose(power_after(86_000, 0.999), 0.999**86_001, rel_tol=0.02)
@@ -216,7 +218,7 @@ def test_without_tensorflow(monkeypatch, tmp_path):
         legacy.save_checkpoint(tmp_path / "model", model, optimizer)
 
 
-def test_writing_is_refused_where_there_is_no_counterpart(tmp_path):
+def test_state_without_a_counterpart_is_not_written(tmp_path):
     model = dense()
 
     def refused(match, optimizer, error=ValueError, **options):

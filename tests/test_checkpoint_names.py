@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 1 with other names of variables, or with variables in parts."""
+"""Checkpoints of TensorFlow 1 with other names of variables, or with partitioned variables."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ from tests.checkpoints import (
 pytest.importorskip("tensorflow")
 
 
-def test_layers_count_from_the_start_of_the_process():
+def test_numbers_in_the_names_of_layers_do_not_matter():
     for _ in range(3):
         keras.layers.Dense(1)
     layers = [keras.layers.Dense(4), keras.layers.Dense(3)]
@@ -30,14 +30,14 @@ def test_layers_count_from_the_start_of_the_process():
     assert_loaded(recorded(), model)
 
 
-def test_nine_comes_before_ten():
-    """By number, not by letter."""
+def test_layers_are_sorted_by_number():
+    """`dense_9` comes before `dense_10`."""
     assert_loaded(recorded(), dense("dense_9", "dense_10"))
 
 
 @pytest.mark.parametrize("built", [True, False])
 def test_scopes(built, tmp_path):
-    """All variables are in a scope; state is in a scope of the training besides."""
+    """All variables are in one scope. State is in another scope around it."""
 
     def rename(name):
         if name == "global_step":
@@ -52,8 +52,8 @@ def test_scopes(built, tmp_path):
     assert report.steps == {"train/beta1_power": 5, "train/beta2_power": 5, "global_step": 5}
 
 
-def test_layers_are_called_as_in_tensorflow_1(tmp_path):
-    """Statistics of normalization go along; names as `tf.layers` gave them in 1.15.5."""
+def test_layers_are_saved_with_the_names_of_tensorflow_1(tmp_path):
+    """Names are those of `tf.layers` in 1.15.5. Statistics of normalization are saved, too."""
 
     def convolutional():
         layers = [keras.Input((8, 8, 1))]
@@ -78,7 +78,7 @@ def test_layers_are_called_as_in_tensorflow_1(tmp_path):
 
 
 def test_two_networks_of_the_same_layers(tmp_path):
-    """A program has to say which one is meant; the other one is not read."""
+    """`name_map` has to say which one is meant. The other one is not read."""
     theirs = contents(recorded())
     arrays = {name: array for name, array in theirs.items() if "dense" not in name}
     for name in theirs.keys() - arrays.keys():
@@ -137,7 +137,7 @@ def test_name_map_is_checked(name_map, error, match):
     assert_refused(error, match, recorded(), name_map=name_map)
 
 
-def test_names_with_outputs_and_what_is_left_out(tmp_path):
+def test_names_that_end_in_0_and_names_that_are_left_out(tmp_path):
     more = {"ema__x": np.zeros(3, "float32"), "beta1_power_1": np.float32(0.5)}
     prefix = changed(recorded(), tmp_path, lambda name: f"{name}:0", **more)
     error = assert_refused(legacy.CheckpointMismatch, "2 of", prefix)
@@ -149,7 +149,7 @@ def test_names_with_outputs_and_what_is_left_out(tmp_path):
 
 def test_a_name_that_the_program_gave_its_optimizer(tmp_path):
     prefix = changed(recorded(), tmp_path, lambda name: name.replace("Adam", "fast"))
-    assert_loaded(prefix)  # by what is there
+    assert_loaded(prefix)  # the file shows the name
     given = {"beta1": 0.77, "beta2": 0.972, "epsilon": 3e-8, "name": "fast"}
     model, optimizer = dense(), legacy.AdamOptimizer(0.02, **given)
     assert not legacy.load_checkpoint(prefix, model, optimizer).problems
@@ -160,7 +160,7 @@ def test_a_name_that_the_program_gave_its_optimizer(tmp_path):
 
 
 def test_parts_of_variables(tmp_path):
-    """Variables that were partitioned, as variables of their own."""
+    """Partitioned variables may be saved as separate variables."""
     parts = {}
     for name, array in contents(recorded()).items():
         layer, _, rest = name.partition("/")
@@ -174,7 +174,7 @@ def test_parts_of_variables(tmp_path):
 
 
 def test_slices_of_variables(tmp_path):
-    """Variables that were partitioned, as a Saver writes them by itself."""
+    """A Saver of TensorFlow 1 saves partitioned variables as slices."""
     import tensorflow as tf
 
     v1, assigned = tf.compat.v1, []

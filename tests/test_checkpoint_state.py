@@ -1,4 +1,4 @@
-"""State of checkpoints of TensorFlow 1 in other forms: averages, half precision, scaled losses."""
+"""State in checkpoints of TensorFlow 1: averages, GGT, half precision, loss scaling."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def test_averages_go_into_those_of_any_optimizer():
     assert not legacy.load_checkpoint(prefix, model, optimizer).problems
     with keras_tfopt.averaged(model, optimizer):
         assert_same(model.weights, [theirs[f"{name}/ExponentialMovingAverage"] for name in NAMES])
-    # Without averages in the file, they begin where the weights are.
+    # If the file has no averages, they start at the weights.
     model = dense()
     optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1))
     report = legacy.load_checkpoint(recorded("Momentum"), model, optimizer, strict=False)
@@ -49,8 +49,8 @@ def test_weights_alone():
     assert_same(model.weights, [theirs[f"{name}/ExponentialMovingAverage"] for name in NAMES])
 
 
-def test_ggt_is_laid_out_as_here():
-    """GGT has columns for each variable: each finds its own, whatever the order of building."""
+def test_columns_of_ggt_belong_to_the_right_variables():
+    """The optimizer may be built with the variables in another order."""
     theirs = contents(recorded("GGT"))
     places, start = {}, 0
     for name in ("dense/bias", "dense/kernel", "dense_1/bias", "dense_1/kernel"):
@@ -70,7 +70,7 @@ def test_ggt_is_laid_out_as_here():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(dtype, tmp_path):
-    """Variables in half precision refuse float32, unless a copy keeps it."""
+    """Variables in half precision take float32 only with `master_weights`."""
     with policy(dtype):
         model, exact = dense(), dense()
     error = assert_refused(legacy.CheckpointMismatch, "4 of", recorded(), model)
@@ -85,7 +85,7 @@ def test_half_precision(dtype, tmp_path):
     np.testing.assert_allclose(rounded, theirs, rtol=2.0**-8)
 
     path = legacy.save_checkpoint(tmp_path / "half", exact, optimizer)
-    assert contents(path)["dense/kernel"].dtype.name == dtype  # as variables of TensorFlow 1 are
+    assert contents(path)["dense/kernel"].dtype.name == dtype  # as in TensorFlow 1
     again = keras_tfopt.Adam(0.02, **ADAM)
     assert not legacy.load_checkpoint(path, model, again).problems
     np.testing.assert_array_equal(to_numpy(ops.cast(model.weights[0], "float32")), rounded)

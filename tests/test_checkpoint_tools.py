@@ -1,7 +1,5 @@
-"""Looking into checkpoints of TensorFlow 1, the shell, large files."""
+"""Checkpoints of TensorFlow 1: `inspect_checkpoint`, the command line, and large files."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from tests.checkpoints import (
     KINDS,
     NAMES,
     RECORDED,
-    ROOT,
     adam,
     assert_same,
     contents,
@@ -27,13 +24,14 @@ from tests.checkpoints import (
     recorded,
     write,
 )
+from tests.programs import output_of
 from tests.stepping import BACKEND, to_numpy
 
 pytest.importorskip("tensorflow")
 
 
-def test_inspection_tells_what_is_recorded(capsys):
-    """Meanings, as they were recorded with the files."""
+@pytest.mark.spread
+def test_inspection_tells_the_recorded_meanings(capsys):
     words = {"trained variable": "variable", "moving average": "moving average"}
     for kind in KINDS:
         for saved in manifest(kind)["checkpoints"]:
@@ -69,7 +67,7 @@ def test_inspection_with_a_model(capsys):
     assert "written with AdamOptimizer" in capsys.readouterr().out
 
 
-def test_shell(tmp_path, capsys):
+def test_command_line(tmp_path, capsys):
     from keras_tfopt.legacy.__main__ import main
 
     model = str(tmp_path / "model.keras")
@@ -120,7 +118,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import keras, keras_tfopt, numpy
-import tensorflow  # what it takes itself is not to be counted
+import tensorflow  # so that its own memory is not counted
 from keras_tfopt import legacy
 
 def memory(what):
@@ -152,7 +150,7 @@ print(more, before, report.iterations, float(first[5]), float(last[5]))
 @pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_a_gigabyte(tmp_path):
-    """Of a table with two moments, one tensor at a time is in memory beside the model."""
+    """Only one tensor at a time is in memory, besides the model."""
     rows = 1_400_000
     table = np.random.default_rng(0).standard_normal((rows, 64), "float32")
     name = "embedding/embeddings"
@@ -161,24 +159,19 @@ def test_a_gigabyte(tmp_path):
     prefix = write(tmp_path / "large", {**arrays, **powers, "global_step": np.array(7)})
     size = sum(p.stat().st_size for p in tmp_path.iterdir())
     assert size > 1e9
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, prefix, str(rows)],
-        env={**os.environ, "KERAS_BACKEND": BACKEND, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    *_, more, before, steps, first, last = done.stdout.split()
+    printed = output_of("-c", PROGRAM, prefix, rows, timeout=None)
+    *_, more, before, steps, first, last = printed.split()
     assert int(steps) == 7 and float(last) == table[-1, 5]
-    assert float(first) != table[0, 5]  # which has been trained on
-    assert "s/MB" in done.stdout  # the bar
+    assert float(first) != table[0, 5]  # training has changed this row
+    assert "s/MB" in printed  # the progress bar
     one = table.nbytes / 2**20
     assert float(before) > 3 * one  # the model is there
-    # The tensor as it was read, in the memory of TensorFlow and as an array; no second model.
+    # The tensor is there twice, in TensorFlow and as an array. A second model would be more.
     print(f"{BACKEND}: {float(more) / one:.2f} tables")
     assert float(more) < 2.5 * one
 
 
+@pytest.mark.spread
 def test_writing_in_groups_gives_one_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_files, "GROUP", 100)
     arrays = {f"v{i}": np.full(20, i, "float32") for i in range(7)}
@@ -195,6 +188,7 @@ def test_writing_in_groups_gives_one_checkpoint(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("other*"))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("relative", [True, False])
 def test_the_file_checkpoint_lists_all_of_a_folder(relative, tmp_path, monkeypatch):
     import tensorflow as tf

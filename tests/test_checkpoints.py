@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 1: going on from recorded ones, and writing such."""
+"""Checkpoints of TensorFlow 1: loading recorded ones, and writing new ones."""
 
 import json
 import sys
@@ -14,7 +14,6 @@ from tests.checkpoints import (
     CASES,
     KINDS,
     RECORDED,
-    ROOT,
     assert_same,
     contents,
     every_kind,
@@ -23,22 +22,24 @@ from tests.checkpoints import (
     run_program,
     tensorflow_1,
 )
+from tests.paths import SIGNATURES
 from tests.stepping import BACKEND, make_variable, to_numpy
 
 pytest.importorskip("tensorflow")
 
-from integration.tf1 import names  # which imports TensorFlow
+from integration.tf1 import names  # imports TensorFlow
 
 IDS = [f"{kind}-{prefix.split('/')[0]}" for kind, prefix in CASES]
 every_case = pytest.mark.parametrize(("kind", "prefix"), CASES, ids=IDS)
 
 
+@pytest.mark.spread
 def test_there_are_all_recordings():
     assert len(KINDS) == 13 and len(CASES) == 14
 
 
 class Network(keras.Model):
-    """x, or x plus a row for each id, through `dense` and `dense_1`."""
+    """Two dense layers. With `embedding`, a row for each id is added to the inputs."""
 
     def __init__(self, embedding=False, name="network", **layers):
         super().__init__(name=name)
@@ -94,7 +95,7 @@ def assert_close(ours, theirs, tolerance, what):
 
 
 def assert_state(kind, model, optimizer, step, arrays):
-    """Variables and slots, as recorded after a step."""
+    """Assert that variables and slots equal the recording after a step."""
     tolerance = manifest(kind)["tolerance"]
     variables = named(model)
     for name in arrays:
@@ -107,12 +108,12 @@ def assert_state(kind, model, optimizer, step, arrays):
             assert_close(value, arrays[name], tolerance["slots"][slot], name)
 
 
-# ---- Going on ------------------------------------------------------------------------------------
+# ---- Loading -------------------------------------------------------------------------------------
 
 
 @pytest.mark.spread
-# Two of them in the slow lane only: the rule of LazyAdam goes on with an embedding as well, and
-# what a swapping saver has written is compared whole by the round trip.
+# Two are marked slow, because other tests nearly cover them: another recording has LazyAdam with an
+# embedding, and the round trip compares all that a swapping saver writes.
 @pytest.mark.parametrize(
     ("kind", "prefix"),
     [
@@ -121,7 +122,7 @@ def assert_state(kind, model, optimizer, step, arrays):
         for slow in [case[0] == "LazyAdam" or case[1].startswith("swapping")]
     ],
 )
-def test_training_goes_on_as_recorded(kind, prefix):
+def test_training_continues_as_recorded(kind, prefix):
     arrays = np.load(RECORDED / kind / "continuation.npz")
     step = counter()
     model, optimizer = network(kind), public(kind, step)
@@ -132,17 +133,17 @@ def test_training_goes_on_as_recorded(kind, prefix):
     assert_state(kind, model, optimizer, 4, arrays)
     assert getattr(optimizer, "global_step", None) is (step if kind == "Shampoo" else None)
     assert int(step) == (5 if kind == "Shampoo" else 0)
-    go_on(kind, model, optimizer, step, arrays)
+    continue_training(kind, model, optimizer, step, arrays)
 
 
-def go_on(kind, model, optimizer, step, arrays):
-    """Steps 5 to 9 in Keras's own training, compared after each."""
-    # What is compiled is tested elsewhere, with these rules and others.
+def continue_training(kind, model, optimizer, step, arrays):
+    """Make steps 5 to 9 by `train_on_batch`, and compare after each."""
+    # Other tests compile these rules.
     model.compile(optimizer=optimizer, loss=LOSS, run_eagerly=BACKEND == "tensorflow")
     with keras_tfopt.engine.plain():
         for t in range(5, 10):
             x, y = batch(arrays, t)
-            model.reset_metrics()  # or the loss is the mean of all batches in Keras 3.12
+            model.reset_metrics()  # else Keras 3.12 returns the mean loss of all batches
             loss = model.train_on_batch(x, y)
             step.assign_add(1)
             assert_close(loss, arrays[f"loss/{t}"], {"rtol": 1e-4, "atol": 1e-5}, f"loss {t}")
@@ -150,14 +151,14 @@ def go_on(kind, model, optimizer, step, arrays):
 
 
 @every_kind
-def test_verbs_go_on_as_recorded(kind):
+def test_minimize_continues_as_recorded(kind):
     arrays = np.load(RECORDED / kind / "continuation.npz")
     step = counter()
     model, optimizer = network(kind, seed=1), by_verbs(kind, step)
     report = legacy.load_checkpoint(prefix_of(kind), model, optimizer)
     step.assign(report.global_step)
     assert_state(kind, model, optimizer.keras, 4, arrays)
-    # Single operations take their time on JAX, and the state is all that there is to go on from.
+    # Single operations are slow on JAX. There, comparing the loaded state has to do.
     end = 5 if BACKEND == "jax" else 10
     with keras_tfopt.engine.plain():
         for t in range(5, end):
@@ -169,8 +170,8 @@ def test_verbs_go_on_as_recorded(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Adam", "GGT"])
-def test_a_training_in_progress_is_set_back(kind):
-    """What the backends keep beside the variables while they train follows."""
+def test_a_checkpoint_may_be_loaded_during_a_training(kind):
+    """Copies of variables that a backend keeps while it trains are replaced as well."""
     arrays = np.load(RECORDED / kind / "continuation.npz")
     step = counter()
     model, optimizer = network(kind), public(kind, step)
@@ -188,23 +189,23 @@ def test_a_training_in_progress_is_set_back(kind):
 
 @every_case
 def test_round_trip_is_exact(kind, prefix, tmp_path):
-    """What is loaded and written again is the same file, to the bit, name by name."""
+    """A loaded checkpoint is written again with the same names and bits."""
     swapped = prefix.startswith("swapping")
     model, optimizer = network(kind), public(kind, counter())
     legacy.load_checkpoint(RECORDED / kind / prefix, model, optimizer, swapped=swapped)
     path = legacy.save_checkpoint(tmp_path / "new" / "model", model, optimizer, swapped=swapped)
     assert path == str(tmp_path / "new" / "model")
-    # GGT writes `flat_grad` before it reads it.
+    # GGT overwrites `flat_grad` before it reads it.
     assert_same(contents(path), contents(RECORDED / kind / prefix), but=["flat_grad"])
 
     again, optimizer = network(kind, seed=3, name="again"), public(kind, counter())
-    # A folder is its latest checkpoint.
+    # The path of a folder means its latest checkpoint.
     legacy.load_checkpoint(tmp_path / "new", again, optimizer, swapped=swapped)
     assert_same(model.weights, again.weights)
 
 
 def restored_by(python, kind, prefix, out):
-    """Return what `integration/tf1/restore.py` writes; None if TensorFlow has no such optimizer."""
+    """Return the arrays of `integration/tf1/restore.py`, or None if it has no such optimizer."""
     folder = RECORDED / kind
     files = [folder / "manifest.json", prefix, folder / "continuation.npz", out]
     done = run_program(python, "restore.py", files, out.parent)
@@ -215,7 +216,7 @@ def restored_by(python, kind, prefix, out):
 
 
 def assert_restored(kind, prefix, done):
-    """That TensorFlow 1 restored what was written, and went on as it did when it was recorded."""
+    """Assert that TensorFlow 1 restored the file and continued as in the recording."""
     arrays, tolerance = np.load(RECORDED / kind / "continuation.npz"), manifest(kind)["tolerance"]
     ours = contents(prefix)
     for name in done:
@@ -235,7 +236,7 @@ def write_loaded(kind, folder):
 
 @pytest.mark.slow
 @pytest.mark.spread
-def test_training_in_graph_mode_goes_on_from_it(tmp_path):
+def test_graph_mode_continues_from_a_written_checkpoint(tmp_path):
     prefix = write_loaded("Adam", tmp_path)
     done = restored_by(sys.executable, "Adam", prefix, tmp_path / "done.npz")
     assert_restored("Adam", prefix, done)
@@ -243,7 +244,7 @@ def test_training_in_graph_mode_goes_on_from_it(tmp_path):
 
 @pytest.mark.slow
 @every_kind
-def test_tensorflow_1_restores_it(kind, tmp_path):
+def test_tensorflow_1_restores_a_written_checkpoint(kind, tmp_path):
     python = tensorflow_1()
     prefix = write_loaded(kind, tmp_path)
     done = restored_by(python, kind, prefix, tmp_path / "done.npz")
@@ -261,7 +262,7 @@ def test_tensorflow_1_restores_it(kind, tmp_path):
 
 # ---- Names ---------------------------------------------------------------------------------------
 
-NAMES = json.loads((ROOT / "tests" / "signatures" / "tf1_checkpoint_names.json").read_text())
+NAMES = json.loads((SIGNATURES / "tf1_checkpoint_names.json").read_text())
 MAKERS = {
     **names.makers(legacy, legacy),
     "VariableClippingOptimizer": lambda step: legacy.VariableClippingOptimizer(
@@ -283,15 +284,15 @@ def states(optimizer, variables):
 @pytest.mark.parametrize("name", sorted(NAMES["names"]))
 @pytest.mark.filterwarnings("ignore:Weight decay beside")
 def test_names_are_those_of_tensorflow_1(name, tmp_path):
-    """For every class, the file has all that a graph of TensorFlow 1.15.5 asks for, and no more."""
+    """The file has exactly the variables of a graph of TensorFlow 1.15.5."""
     expected = NAMES["names"][name]
     variables, optimizer = a_layer(), MAKERS[name](counter())
     with pytest.raises(ValueError, match="must be built"):
         legacy.save_checkpoint(tmp_path / "no", variables, optimizer)
     optimizer.keras.build(sorted(variables, key=lambda variable: variable.path))
-    written = set(optimizer.keras.slot_names)  # of the others, TensorFlow 1 keeps the zeros
+    written = set(optimizer.keras.slot_names)  # TensorFlow 1 has others, which stay zero
     numbers = iter(range(1, 1000))
-    for variable in variables:  # slots that can be told apart
+    for variable in variables:  # fill each slot with another number
         for slot in optimizer.get_slot_names():
             state = optimizer.get_slot(variable, slot)
             if state is not None and slot in written:  # a vector has no second matrix

@@ -1,8 +1,8 @@
-"""Every wrapper around every kind of optimizer, in everything that Keras does with optimizers.
+"""Every wrapper around every kind of optimizer, in what Keras does with optimizers.
 
 A cell is a wrapper, an optimizer inside, and a check. Without `--exhaustive`, each check takes two
-wrappers, so that each wrapper meets several checks. Two checks need processes of their own: several
-devices are in test_distribution.py, another backend is in test_state.py.
+wrappers, so that each wrapper meets several checks. Two checks need processes of their own:
+test_distribution.py tests several devices, test_state.py tests another backend.
 """
 
 import importlib.util
@@ -48,7 +48,7 @@ class Cell:
 # The checks
 
 
-def as_it_is(cell):
+def fit_as_usual(cell):
     equals_baseline(cell, fitted(cell.make()))
 
 
@@ -87,9 +87,9 @@ def learning_rate_scheduler(cell):
     assert float(to_numpy(model.optimizer.learning_rate)) == 0.0
     constant = fitted(cell.make(), epochs=1).get_weights()
     if cell.wrapper == "DecoupledWeightDecay" or cell.inner == "wrapper":
-        return  # decay and averages go on without a learning rate
+        return  # decay and averages move variables at a learning rate of zero, too
     if cell.wrapper in ("Lookahead", "ScheduleFree") or cell.inner == "LARS":
-        return  # and so do steps back, and averages and momentum that know the old rate
+        return  # so do steps back, and averages and momentum that include the old rate
     close(model.get_weights(), constant)
 
 
@@ -128,19 +128,19 @@ def mixed_precision(cell):
         compiled = make_model(cell.make()).optimizer
         assert isinstance(compiled, keras.optimizers.LossScaleOptimizer)
         scaled = keras.optimizers.LossScaleOptimizer(cell.make(), initial_scale=8.0)
-        models = [fitted(scaled)]  # the usual scale is too large for the first steps
+        models = [fitted(scaled)]  # the default scale is too large for the first steps
     with policy("mixed_bfloat16"):
         models.append(fitted(cell.make()))
         assert type(models[-1].optimizer) is type(cell.make())
     for model in models:
         pairs = zip(model.get_weights(), baseline(cell), strict=True)
-        # Rounding turns the sign of a gradient here and there, and Adam's first steps are signs.
+        # Rounding changes the sign of some gradients, and Adam's first steps are signs.
         assert all(np.mean(np.abs(a - b)) < 0.05 for a, b in pairs)
         assert not same(model.get_weights(), START)
 
 
 def multi_optimizer(cell):
-    """A wrapper around several optimizers does what several wrappers around one each do."""
+    """A wrapper around several optimizers equals several wrappers, each around one optimizer."""
     several = keras.optimizers.MultiOptimizer, keras.optimizers.OptimizerMap
 
     def make(around_each, around_all):
@@ -148,7 +148,7 @@ def multi_optimizer(cell):
         return around_all(several[0](several[1](each[0], {".*dense.*": each[1]})))
 
     plain = lambda optimizer: optimizer  # noqa: E731
-    # AGN steps with another optimizer of the same arguments, ScheduleFree weighs by learning rate.
+    # AGN makes a copy of the optimizer inside. ScheduleFree weights by its learning rate.
     if cell.wrapper in ("AGN", "ScheduleFree"):
         wrapper, needs = WRAPPERS[cell.wrapper], f"{cell.wrapper} needs one optimizer for all"
         with pytest.raises(ValueError, match=f"{needs} .* MultiOptimizer"):
@@ -156,7 +156,7 @@ def multi_optimizer(cell):
         assert not same(fitted(make(wrapper, plain)).get_weights(), START)
         return
     if cell.wrapper == "Cautious" and cell.inner == "wrapper":
-        return  # decay by a wrapper is no part of the step, unless a MultiOptimizer is around it
+        return  # Cautious treats decay by a wrapper differently inside a MultiOptimizer
     inside = fitted(make(plain, WRAPPERS[cell.wrapper]))
     outside = fitted(make(WRAPPERS[cell.wrapper], plain))
     close(inside.get_weights(), outside.get_weights())
@@ -164,7 +164,7 @@ def multi_optimizer(cell):
 
 
 def tensorboard(cell):
-    """The curves hold the learning rate inside, and training is not disturbed."""
+    """The logs have the learning rate, and training is not disturbed."""
     board = keras.callbacks.TensorBoard(cell.folder, histogram_freq=1)
     falls = keras.callbacks.LearningRateScheduler(lambda epoch: 0.05)
     equals_baseline(cell, fitted(cell.make(), callbacks=[falls, board]))
@@ -211,7 +211,7 @@ def row_gradients(cell):
         two.step({"table/embeddings": twice})
     close([one.values["table/embeddings"]], [two.values["table/embeddings"]])
     after, resting = one.values["table/embeddings"], [0, 3, 6, 7]
-    # The whole table steps back, or to where it was; and clipping by columns is of all rows.
+    # Lookahead moves the whole table back. Clipping of columns changes all rows.
     if cell.wrapper not in ("Lookahead", "VariableClipping"):
         assert np.array_equal(after[resting], START[0][resting])
     assert np.all(after[[1, 2, 4, 5]] != START[0][[1, 2, 4, 5]])
@@ -234,7 +234,7 @@ def attributes(cell):
 
 
 CHECKS = (
-    as_it_is,
+    fit_as_usual,
     jit_compile,
     run_eagerly,
     steps_per_execution,
@@ -270,8 +270,8 @@ def cells():
             yield pytest.param(wrapper, inner, check, id=name, marks=marks)
 
 
-# What Keras does not have, on a backend or with an optimizer.
 def missing(inner, check):
+    """Return why a check is impossible here, or None."""
     if check is row_gradients and inner == "stock Adam":
         return "optimizers of Keras move all rows"
     if check is tensorboard and not importlib.util.find_spec("tensorflow"):
@@ -289,12 +289,13 @@ def test_composition(wrapper, inner, check, tmp_path):
     check(Cell(wrapper, inner, tmp_path))
 
 
+@pytest.mark.spread
 def test_each_wrapper_each_optimizer_and_each_check_is_chosen():
     chosen = zip(*(cell.values for cell in cells()))
     assert [set(one) for one in chosen] == [set(WRAPPERS), set(INNERS), set(CHECKS)]
     classes = {type(make(INNERS["LazyAdam"]())) for make in WRAPPERS.values()}
     public = {getattr(keras_tfopt, name) for name in keras_tfopt.__all__}
     wrappers = {c for c in public if isinstance(c, type) and issubclass(c, keras_tfopt.Wrapper)}
-    # DecoupledWeightDecay by other names.
+    # These are DecoupledWeightDecay by other names.
     extended = {keras_tfopt.AdamW, keras_tfopt.MomentumW, keras_tfopt.SGDW}
     assert classes == wrappers - extended - {keras_tfopt.Wrapper}

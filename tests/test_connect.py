@@ -1,4 +1,4 @@
-"""What `connect` makes of the environment of a process, and the launcher that sets it."""
+"""`connect` reads the environment of a process. The launcher sets it."""
 
 import json
 import os
@@ -42,7 +42,8 @@ def test_alone_in_a_cluster_of_one(monkeypatch):
     assert isinstance(distributed.connect(), distributed.Alone)
 
 
-def test_what_the_launcher_sets_is_what_is_read():
+@pytest.mark.spread
+def test_the_launcher_sets_what_connect_reads():
     ports = [11, 22, 33]
     of = [environment.of_worker("torch", rank, 3, ports) for rank in range(3)]
     assert [environment.torch_size(one) for one in of] == [3, 3, 3]
@@ -54,6 +55,7 @@ def test_what_the_launcher_sets_is_what_is_read():
     assert [environment.tensorflow_cluster(one) for one in of] == [(names, r) for r in range(3)]
 
 
+@pytest.mark.spread
 def test_the_chief_is_the_first_worker():
     config = {"cluster": {"worker": TWO, "chief": TWO[:1]}, "task": {"type": "worker", "index": 0}}
     names, rank = environment.tensorflow_cluster({"TF_CONFIG": json.dumps(config)})
@@ -65,6 +67,7 @@ def tf_config(**parts):
     return {"TF_CONFIG": json.dumps({"cluster": {"worker": TWO, "ps": TWO[:1]}, **parts})}
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
@@ -105,6 +108,7 @@ def test_engine_without_a_cluster():
         distributed.connect(engine=BACKEND)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -176,7 +180,7 @@ def started(tmp_path, *arguments):
 
 
 def children(process):
-    """Processes of the session of a launcher, by their numbers."""
+    """Return the ids of the processes that a launcher started."""
     found = subprocess.run(["ps", "-s", str(process.pid), "-o", "pid="], capture_output=True)
     return found.stdout.split()
 
@@ -209,6 +213,7 @@ def test_interrupted_launcher(sent, tmp_path):
     assert not children(process)
 
 
+@pytest.mark.spread
 def test_launcher_refuses(capsys):
     for arguments, message in (
         (["-n", "0", __file__], "argument -n must be an integer >= 1. Received: 0"),

@@ -1,7 +1,7 @@
-"""Invariants that every optimizer keeps, tried with every Case on the backend of this run.
+"""Promises of every optimizer, tried with every Case on the backend of this run.
 
-Slower modes of running a step share the rule and the engine with the faster ones, so each
-invariant is checked in the modes where it could break, and the match with the reference in all.
+All modes share the rule and the engine. So a promise is tested in the modes in which it could
+break. The match with the reference is tested in all modes.
 """
 
 import inspect
@@ -75,7 +75,7 @@ def test_an_assigned_learning_rate_counts_from_the_next_step(case):
 
 @every_case("case")
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("eager", "fast")])
-def test_no_retrace_at_the_second_step(case, mode):
+def test_steps_after_the_second_build_no_program(case, mode):
     runner = Runner(case.make(), initial(paths=FEW), mode)
     before = runner.traces()
     first, second, *rest = gradients(paths=FEW)
@@ -88,7 +88,7 @@ def test_no_retrace_at_the_second_step(case, mode):
     if stepping.BACKEND != "torch":
         assert (before, built) == (0, 1)
     elif case.scope == "element":
-        assert built >= 1  # counted over the process: optimizers of equal hyperparameters share
+        assert built >= 1  # the count is of the process, in which equal optimizers share programs
 
 
 # Kinds of variables
@@ -113,7 +113,7 @@ def test_dtype_and_shape_are_kept(case, dtype, mode):
     owners = [None] if case.scope == "model" else runner.variables
     for owner in owners:
         for slot in stepping.slots_of(runner.optimizer, owner).values():
-            # half precision cannot hold moments: 0.999 is 1 there
+            # half precision cannot hold moments: it rounds 0.999 to 1
             assert slot.dtype == ("float32" if dtype in ("float16", "bfloat16") else dtype)
     assert all(v.dtype == dtype for v in runner.variables)
     moved = [not np.array_equal(a, b) for a, b in zip(start, runner.snapshot())]
@@ -122,14 +122,14 @@ def test_dtype_and_shape_are_kept(case, dtype, mode):
 
 @every_case("case")
 @eager_and_compiled
-def test_a_variable_without_gradient_rests_with_its_slots(case, mode):
+def test_a_variable_without_gradient_and_its_slots_do_not_change(case, mode):
     both = {"a/kernel": np.ones((2, 3)), "b/kernel": np.full((3,), 2.0)}
     runner = Runner(case.make(), both, mode)
     runner.step({path: np.ones_like(value) for path, value in both.items()})
     values, slots = runner.values, runner.slots
     runner.step({"b/kernel": np.ones(3)})
     assert np.array_equal(runner.values["a/kernel"], values["a/kernel"])
-    for name, slot in slots.get("a/kernel", {}).items():  # none of its own with scope "model"
+    for name, slot in slots.get("a/kernel", {}).items():  # with scope "model" it has no slots
         assert name in case.slots_that_workers_share or np.array_equal(
             runner.slots["a/kernel"][name], slot
         ), name
@@ -180,6 +180,7 @@ def test_converges_on_rosenbrock(case):
     assert np.max(np.abs(runner.values["x"] - 1.0)) < 0.05
 
 
+@pytest.mark.spread
 def test_every_public_optimizer_has_a_case():
     public = [getattr(keras_tfopt, name) for name in keras_tfopt.__all__]
     optimizers = {
@@ -187,7 +188,7 @@ def test_every_public_optimizer_has_a_case():
         for item in public
         if inspect.isclass(item) and issubclass(item, keras.optimizers.Optimizer)
     }
-    # Base classes, and what only passes gradients on: test_base_options.py.
+    # Base classes, and a wrapper that only passes gradients on: see test_loss_scaling.py.
     others = {item for item in optimizers if item.__module__.count(".") == 1}
     assert others == {keras_tfopt.Rule, keras_tfopt.Wrapper, keras_tfopt.LossScaleOptimizer}
     assert optimizers - others == {case.cls for case in CASES}

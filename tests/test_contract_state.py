@@ -1,4 +1,4 @@
-"""Invariants of state, configurations and slots that every optimizer keeps."""
+"""Promises of every optimizer about state, configurations and slots."""
 
 import inspect
 import json
@@ -73,7 +73,7 @@ def test_config_holds_every_argument_of_the_constructor(case):
     arguments -= set(getattr(case.cls, "unsaved", ()))
     config = case.make().get_config()
     assert arguments <= set(config)
-    if case.inner is None:  # a wrapper's options are those of the optimizer inside
+    if case.inner is None:  # in a wrapper, the optimizer inside has the options
         assert keras_options() | {"row_variables", "master_weights"} <= set(config)
 
 
@@ -84,7 +84,7 @@ def is_required(parameter):
 @pytest.mark.formula
 @every_case("case")
 def test_defaults_are_those_of_the_reference(case):
-    """The reference has its defaults from the paper's and TF1's signature, not from the class."""
+    """The reference takes its defaults from the paper and from TensorFlow 1."""
     config = case.build().get_config()
     parameters = inspect.signature(case.reference.__init__).parameters
     assert set(case.required) == {n for n, p in parameters.items() if is_required(p)} - {"self"}
@@ -121,7 +121,7 @@ def test_weights_round_trip_in_mid_training(case, variant, mode):
 
 @pytest.mark.slow
 @every_case("case")
-def test_a_saved_model_trains_on_to_the_bit(case, tmp_path):
+def test_a_saved_model_continues_to_the_bit(case, tmp_path):
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [keras.layers.Embedding(6, 3), keras.layers.Flatten(), keras.layers.Dense(2)]
@@ -147,7 +147,7 @@ def test_a_saved_model_trains_on_to_the_bit(case, tmp_path):
 
 @pytest.mark.formula
 @every_case("case")
-def test_slots_are_reached_by_name(case):
+def test_slots_are_found_by_name(case):
     optimizer = case.make()
     variable, other = make_variable("a/kernel", np.ones((2, 3))), make_variable("b", np.ones(2))
     optimizer.build([variable, other])

@@ -1,4 +1,4 @@
-"""Copies, clones, configurations and weights of optimizers."""
+"""Copies, clones, configurations and `set_weights` of optimizers."""
 
 import copy
 import json
@@ -14,11 +14,11 @@ from tests.compare import same
 from tests.small_model import gradients, initial
 from tests.state_worker import EVERYTHING, MAKERS, everything, train
 from tests.stepping import Runner, to_numpy
-from tests.test_state import OTHERS, STEPS, go_on_alike, trained, values
+from tests.test_state import OTHERS, STEPS, assert_continue_alike, trained, values
 
 
 def trainable():
-    """The variables that get gradients."""
+    """Return the variables that get gradients."""
     return {path: value for path, value in initial().items() if path != "frozen"}
 
 
@@ -48,7 +48,7 @@ def test_copies_step_independently(case, copied):
 @pytest.mark.slow
 def test_copies_of_a_model():
     model = trained(MAKERS["lazy"])
-    go_on_alike(model, copy.deepcopy(model))
+    assert_continue_alike(model, copy.deepcopy(model))
 
 
 def test_clones_of_a_model():
@@ -74,7 +74,7 @@ def test_configuration_through_keras_saving(name):
     text = json.dumps(keras.saving.serialize_keras_object(optimizer))
     config = json.loads(text)
     for read in (keras.saving.deserialize_keras_object, keras.optimizers.get):
-        again = read(json.loads(text))  # Keras's LossScaleOptimizer takes its config apart
+        again = read(json.loads(text))  # a fresh copy: Keras's LossScaleOptimizer changes it
         assert type(again) is type(optimizer)
         assert again.get_config() == optimizer.get_config()
     by_class = type(optimizer).from_config(optimizer.get_config())

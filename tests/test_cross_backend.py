@@ -1,8 +1,8 @@
 """The three backends agree: the same `fit` gives the same weights.
 
-One subprocess per backend trains and writes its weights (cross_backend_worker.py). Here the files
-are compared in pairs; no numbers are stored. The subprocesses run as users do, without x64 on JAX.
-The contract suite runs with x64 and cannot check that.
+One process for each backend trains and writes its weights (cross_backend_worker.py). The test
+compares each two of them. The processes run as users do, without x64 on JAX. The test process has
+x64 on, so other tests cannot check that.
 """
 
 import itertools
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """{backend: {key: array}}"""
+    """Return {backend: {key: array}}."""
     folder = tmp_path_factory.mktemp("cross_backend")
     by_backend = {}
     for backend in INSTALLED:
@@ -41,7 +41,7 @@ def results(tmp_path_factory):
 
 
 def runs(results, prefix):
-    """{backend and mode: {rest of the key: array}} of the keys below a prefix."""
+    """Return {backend and mode: {rest of the key: array}} of the keys with a prefix."""
     found = {}
     for backend, arrays in results.items():
         for key, value in arrays.items():
@@ -55,7 +55,7 @@ def runs(results, prefix):
 def test_same_fit(case, results):
     found = runs(results, f"{case.name}/")
     assert {name.split()[0] for name in found} == set(INSTALLED)
-    limit = max(1e-5, case.tolerance())  # of a Case that amplifies roundings, what it says
+    limit = max(1e-5, case.tolerance())  # some Cases amplify roundings
     for (one, a), (other, b) in itertools.combinations(found.items(), 2):
         assert set(a) == set(b) and a
         for key in a:

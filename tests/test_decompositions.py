@@ -1,4 +1,4 @@
-"""Decompositions of several batches of matrices at once."""
+"""Decompositions of batches of matrices, and of many matrices in one step."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`diagnose` against what is known of a small model, and that it changes nothing."""
+"""`diagnose` reports the known facts of a small model, and changes nothing."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 
-IDS = np.array([[1, 1, 2, 0], [3, 1, 0, 0]])  # six of eight ids occur before; three are masked
+IDS = np.array([[1, 1, 2, 0], [3, 1, 0, 0]])  # the id 0 is masked
 LABELS = np.array([0, 1])
 
 
@@ -37,7 +37,7 @@ def test_facts_of_a_lazy_update(capsys):
     table, bias = rows["words/embeddings"], rows["out/bias"]
     assert table["update"] == "rows"
     assert table["gradient"] == ("rows" if keras.backend.backend() == "tensorflow" else "dense")
-    assert table["touched"] == 3  # ids 1, 2, 3; the masked 0 has no gradient
+    assert table["touched"] == 3  # ids 1, 2 and 3
     assert table["repeated"] == IDS.size - 4
     assert table["masked"] == 3
     assert table["state_bytes"] == 2 * 4 * 50 * 3
@@ -56,8 +56,8 @@ def test_nothing_is_changed():
         np.testing.assert_array_equal(old, keras.ops.convert_to_numpy(variable))
 
 
-def test_lost_updates_are_seen():
-    """Updates too small for bfloat16 are reported, with `master_weights` as the remedy."""
+def test_updates_too_small_for_bfloat16_are_reported():
+    """The warning advises `master_weights`."""
     reports = [
         keras_tfopt.diagnose(build(keras_tfopt.Momentum(rate), "bfloat16"), batch=(IDS, LABELS))
         for rate in (1e-7, 1e5)
@@ -85,7 +85,7 @@ def excluding(optimizer):
     return optimizer
 
 
-# From the strength of the decay to an optimizer.
+# Functions from the strength of the decay to an optimizer.
 DECAYING = {
     "DecoupledWeightDecay": lambda decay: keras_tfopt.DecoupledWeightDecay(
         keras_tfopt.LazyAdam(0.1), decay, decay_variables="out"
@@ -118,8 +118,8 @@ DECAYING = {
 
 @pytest.mark.spread
 @pytest.mark.parametrize("name", DECAYING)
-def test_decay_is_what_makes_a_difference_to_a_step(name):
-    """The words of the report, against steps with the decay and without."""
+def test_the_report_says_which_variables_decay(name):
+    """Steps with and without decay differ in exactly these variables."""
     model = build(DECAYING[name](0.25))
     start = [np.linspace(1, 2, np.size(w)).reshape(w.shape) for w in model.get_weights()]
     batch = IDS, LABELS, np.zeros(2) if name == "resting" else np.ones(2)
@@ -131,7 +131,7 @@ def test_decay_is_what_makes_a_difference_to_a_step(name):
         says = {path: row["decay"] for path, row in by_variable(report).items()}
         if decay:
             decays = says
-        assert decay or not any(says.values()), "a decay of nothing"
+        assert decay or not any(says.values()), "no variable decays by 0"
         model.train_on_batch(*batch)
         after.append(model.get_weights())
     differs = [not np.array_equal(*pair) for pair in zip(*after)]
@@ -148,7 +148,7 @@ def test_rules_of_wrappers_are_shown():
 
 
 class Tags(keras.layers.Embedding):
-    """A layer as in other libraries: it is derived from Keras's layer and calls it."""
+    """A subclass of Keras's layer, as other libraries have it."""
 
 
 @pytest.mark.spread
@@ -159,12 +159,12 @@ class Tags(keras.layers.Embedding):
     ("cls", "regularizer", "helps"),
     [
         (keras.layers.Embedding, None, True),
-        (Tags, None, False),  # swapped is Keras's own class alone
-        (keras.layers.Embedding, "l2", False),  # dense all the same
+        (Tags, None, False),  # only Keras's own class is swapped
+        (keras.layers.Embedding, "l2", False),  # the gradient stays dense
     ],
 )
 def test_swapping_is_advised_where_it_helps(cls, regularizer, helps):
-    """Tables of Keras that could be swapped get the advice, and no longer once they are."""
+    """After `swap_embeddings` the advice is gone."""
     table = cls(50, 3, embeddings_regularizer=regularizer)
     model = keras.Sequential(
         [keras.Input((4,), dtype="int32"), table, keras.layers.Flatten(), keras.layers.Dense(1)]
@@ -187,11 +187,11 @@ def test_says_whether_the_step_is_compiled():
     assert report.compiled.startswith(("compiled", "whole variables compiled"))
     with keras_tfopt.engine.plain():
         report = keras_tfopt.diagnose(build(keras_tfopt.Adam(0.1)), batch=(IDS, LABELS))
-    if keras.backend.backend() != "jax":  # there the step is compiled by the caller
+    if keras.backend.backend() != "jax":  # on JAX the caller compiles the step
         assert not report.compiled.startswith(("compiled", "whole"))
 
 
-def test_stock_optimizers_can_be_looked_at():
+def test_optimizers_of_keras_are_diagnosed():
     report = keras_tfopt.diagnose(build(keras.optimizers.Adam(0.01)), batch=(IDS, LABELS))
     assert by_variable(report)["out/kernel"]["state_bytes"] == 2 * 4 * 6
     complains = any("repeated ids" in warning for warning in report.warnings)

@@ -1,7 +1,7 @@
 """Training on two devices gives the weights and the state of training on one device.
 
-tests/distribution_worker.py trains in a process of its own, and describes the runs. Here the
-results are compared.
+tests/distribution_worker.py trains in a process of its own, and describes the runs. The tests here
+compare its results.
 """
 
 import collections
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.xdist_group("distribution"),  # the fixture is costly: once, not once per worker
 ]
 
-# What a device sums, adds or multiplies in another order differs by some units in the last place.
+# Devices add and multiply in another order, so results differ by some units in the last place.
 TOLERANCE = 1e-5
 CONTROL_STEPS = "loop" if BACKEND == "torch" else "fit"
 
@@ -28,7 +28,7 @@ CONTROL_STEPS = "loop" if BACKEND == "torch" else "fit"
 def spread_runs():
     for spread, steps, run in worker.every_run():
         if spread != "one":
-            optimizer = run.split(" ")[0].split("_")[0]  # and what is around it or inside
+            optimizer = run.split(" ")[0].split("_")[0]  # the outermost one
             here = pytest.mark.cell(optimizer=optimizer, invariant=f"{spread} {steps}")
             marks = [here] if optimizer in {case.name for case in CASES} else []
             yield pytest.param(spread, steps, run, marks=marks)
@@ -39,7 +39,7 @@ every_run = pytest.mark.parametrize(("spread", "steps", "run"), list(spread_runs
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """{(spread, steps, run): {name of an array: array}}"""
+    """Return {(spread, steps, run): {name: array}}."""
     out = tmp_path_factory.mktemp("distribution") / "results.npz"
     limit = 7200 if IN_PROCESSES else 900
     run = worker_processes.run if BACKEND == "torch" else worker_processes.run_alone
@@ -80,14 +80,14 @@ def test_same_as_on_one_device(spread, steps, run, results):
 
 
 @every_run
-def test_really_spread(spread, steps, run, results):
+def test_the_work_is_really_spread(spread, steps, run, results):
     _, facts = trained(results, spread, steps, run)
     rows, width, classes = worker.VOCABULARY, worker.WIDTH, worker.CLASSES
     batch, length = worker.BATCH, worker.LENGTH
     assert facts.pop("devices") == 2
     if BACKEND == "tensorflow":
-        # TensorFlow optimizes a graph as a whole, and may write the same operations of two replicas
-        # in different ways; what they come to differs by units in the last place.
+        # TensorFlow may compile the same operations of two replicas in different ways. Results then
+        # differ by units in the last place.
         assert facts.pop("apart") <= TOLERANCE / 10
         assert facts == {"replicas": 2}
     elif BACKEND == "torch":
@@ -108,7 +108,7 @@ def test_really_spread(spread, steps, run, results):
 
 
 def test_the_comparison_can_fail(results):
-    """Training on half of the batches gives other weights, so the test can fail."""
+    """Training on half of each batch gives other weights."""
     one, _ = trained(results, "one", CONTROL_STEPS, worker.CONTROL)
     half, _ = trained(results, "half", CONTROL_STEPS, worker.CONTROL)
     assert largest_difference(one, half) > 1000 * TOLERANCE
@@ -121,6 +121,7 @@ def test_clipping_has_an_effect(option, results):
     assert largest_difference(clipped, unclipped) > 1000 * TOLERANCE
 
 
+@pytest.mark.spread
 def test_halves_of_batches_differ():
     """The data has ids in both halves of a batch, in one half, in none, and masked ones."""
     for ids, _ in worker.batches():
@@ -141,7 +142,7 @@ tensorflow_only = pytest.mark.skipif(
 
 
 @tensorflow_only
-def test_optimizer_from_outside_of_the_strategy(results):
+def test_an_optimizer_made_outside_of_the_strategy_is_refused(results):
     error = str(results["mirrored", "strayed", "LazyAdam"]["error"])
     assert "ValueError: LazyAdam was created outside of the `tf.distribute.Strategy`" in error
 

@@ -1,7 +1,7 @@
-"""A table in parts on devices or workers gives what the whole table gives on one.
+"""A table that devices or workers share trains as the whole table on one device does.
 
 tests/mesh_table_worker.py trains on JAX, tests/worker_table_worker.py on PyTorch, in processes of
-their own; here their results are judged.
+their own. The tests here check their results.
 """
 
 import math
@@ -13,8 +13,7 @@ import pytest
 from keras_tfopt.distributed import Exchange
 from keras_tfopt.layers import Embedding, swap_embeddings
 from tests import worker_processes
-from tests.test_sharded_state import difference
-from tests.worker_processes import found
+from tests.worker_processes import arrays_of, difference, found
 
 on_jax = [
     pytest.mark.backends("jax", reason="tables are divided over a mesh of JAX"),
@@ -27,8 +26,7 @@ on_torch = [
     pytest.mark.xdist_group("worker_tables"),
 ]
 TOLERANCE = 2e-6
-# Between devices, products are added up in another order; bfloat16 has 8 bits.
-ROUNDED = 4e-3
+ROUNDED = 4e-3  # bfloat16 has 8 bits, and devices add products in another order
 FOUR = ["LazyAdam", "catch_up", "Adagrad", "Ftrl", "clipped", "accumulation", "ema"]
 FOUR += ["shard_state", "clipping", "NormalizedSGD", "MovingAverage"]
 SLOTS = {"Adagrad": 1, "catch_up": 3, "accumulation": 4, "ema": 3, "NormalizedSGD": 0}
@@ -51,7 +49,7 @@ class TestOnAMesh:
 
     @pytest.mark.parametrize("run", MESH_RUNS)
     def test_same_as_a_whole_table(self, run, mesh):
-        """Weights, slots, losses and predictions; rows in no batch rest."""
+        """Weights, slots, losses and predictions are the same. Rows in no batch do not change."""
         one = found(mesh, run)
         tolerance = ROUNDED if run.startswith("bfloat16") else TOLERANCE
         assert one["moved"] > 0.01
@@ -64,21 +62,21 @@ class TestOnAMesh:
         assert one["part"] == MESH_RUNS[run]
         assert one["slots"] == SLOTS.get(run.split("/")[1], 2)
 
-    def test_ids_and_rows_are_exchanged_and_nothing_of_the_size_of_the_table(self, mesh):
-        """16 samples of 4 ids, rows of 8 numbers: what is exchanged, and all arrays there are."""
+    def test_devices_exchange_ids_and_rows_and_no_table(self, mesh):
+        """The batch has 16 samples of 4 ids. A row has 8 numbers."""
         one = found(mesh, "exchanged")
         of_rows = [row for row in one["exchanged"] if row[0] != "all-reduce"]
         assert of_rows == [
             ["all-gather", "f32", [16, 32]],  # gradients
             ["all-gather", "s32", [16, 4]],  # ids
-            ["reduce-scatter", "f32", [16, 8]],  # rows, those of a device
+            ["reduce-scatter", "f32", [16, 8]],  # the rows of one device
         ]
         whole = [shape for shape in one["shapes"] if shape[0] == 40]
         assert not whole and [10, 8] in one["shapes"]
 
-    def test_saved_files_travel(self, mesh):
+    def test_a_saved_model_continues_on_other_devices(self, mesh):
         places = found(mesh, "saved")
-        assert places["weights"] == 0  # of a file with a whole table
+        assert places["weights"] == 0  # difference after loading a file with a whole table
         for name, part in (("none", 1.0), ("two", 0.5), ("four", 0.25)):
             difference, here, warned = places[name]
             assert difference <= TOLERANCE and here == part
@@ -119,17 +117,11 @@ ROWS, WIDTH, DISTINCT = 42, 8, 32
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    """{(size, rank): {run: arrays}}; the run "facts" has numbers and texts."""
+    """Return {(size, rank): {run: arrays}}. The run "facts" has numbers and texts."""
     folder = tmp_path_factory.mktemp("worker_tables")
     return worker_processes.arrays_of_workers(
         "tests.worker_table_worker", folder, fewer=["Adagrad"]
     )
-
-
-def arrays_of(results, size, rank, run):
-    arrays = results[size, rank]
-    assert run in arrays, arrays["facts"].get(run)
-    return arrays[run]
 
 
 class TestOnWorkers:
@@ -137,7 +129,7 @@ class TestOnWorkers:
 
     @pytest.mark.parametrize("run", WORKER_RUNS)
     def test_same_as_one_worker(self, run, workers):
-        """Weights, whole state and losses, on both workers."""
+        """Both workers have the same weights, state and losses."""
         one = arrays_of(workers, 1, 0, run)
         for rank in range(2):
             assert difference(arrays_of(workers, 2, rank, run), one) <= TOLERANCE
@@ -148,7 +140,7 @@ class TestOnWorkers:
             assert difference(arrays_of(workers, 4, rank, "Adagrad"), one) <= TOLERANCE
 
     @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4)])
-    def test_saved_files_travel(self, size, saved_by, workers):
+    def test_a_saved_model_continues_on_other_workers(self, size, saved_by, workers):
         expected = arrays_of(workers, 1, 0, "from_1")
         before = arrays_of(workers, 1, 0, "MovingAverage")
         assert max(np.max(np.abs(before[n] - expected[n])) for n in before) > 0.01
@@ -167,8 +159,8 @@ class TestOnWorkers:
                 assert max(part[run] for part in parts) <= most * whole[name] + 1e-9
                 assert sum(part[run] for part in parts) == whole[name]
 
-    def test_described_as_a_whole(self, workers):
-        """Shape and bytes are those of all workers together."""
+    def test_describe_state_tells_the_whole_table(self, workers):
+        """Shape and bytes are of all workers together."""
         (shape, split, size, here), _ = workers[2, 0]["facts"]["described"]
         assert (shape, split, size, here) == ([ROWS, WIDTH], "axis 0", 1344, 672)
 
@@ -235,7 +227,7 @@ def test_one_worker_has_the_whole_table():
 
 @pytest.mark.backends("torch", reason="rows beyond int32 are for workers on PyTorch")
 def test_ids_beyond_int32(monkeypatch):
-    """The second of two workers has the rows from 5 * 10^9 on; the first asks for the same ids."""
+    """Both workers ask for the same ids. The second has the rows from 5 * 10^9 on."""
     import torch
 
     from keras_tfopt.distributed.exchanges.torch_tables import WorkerRows
@@ -259,7 +251,7 @@ def test_ids_beyond_int32(monkeypatch):
 
 @pytest.mark.spread
 @pytest.mark.parametrize("shard", ["columns", True, 4])
-def test_another_word(shard):
+def test_other_values_of_shard_are_refused(shard):
     with pytest.raises(ValueError, match=f"`shard` must be None or 'rows'. Received: {shard!r}"):
         Embedding(8, 4, shard=shard)
 
@@ -275,8 +267,8 @@ def test_arguments_that_need_all_rows(argument, value):
 
 
 @pytest.mark.spread
-def test_not_given_is_not_in_the_configuration():
-    """Keras's layer has no such argument, and `swap_embeddings` goes both ways by files."""
+def test_the_configuration_has_no_shard_unless_it_is_given():
+    """Keras's layer has no such argument, and must load the configuration."""
     assert "shard" not in Embedding(8, 4).get_config()
     assert keras.layers.Embedding.from_config(Embedding(8, 4).get_config()).input_dim == 8
     model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(8, 4)])
@@ -287,7 +279,7 @@ def test_not_given_is_not_in_the_configuration():
 
 
 def bytes_of_a_step(ids, columns, parts, by_all):
-    """Bytes that each of some devices sends: ids, rows, gradients; to the owners, or by all."""
+    """Return the bytes of ids, rows and gradients that a device sends: to the owners, or to all."""
     there = (parts - 1) / parts
     of_ids, of_rows = 4 * ids * there, 4 * columns * ids * there
     return (of_ids + 2 * of_rows) if by_all else (of_ids + 2 * of_rows) / parts
@@ -296,6 +288,7 @@ def bytes_of_a_step(ids, columns, parts, by_all):
 class TestArithmetic:
     """docs/user_guide/embeddings.md says what a step exchanges for 10^10 rows."""
 
+    @pytest.mark.spread
     def test_of_the_documentation(self):
         rows, columns, ids, parts = 10**10, 64, 65536, 64
         assert rows * columns * 4 * 2 / 1e12 == pytest.approx(5.1, abs=0.1)  # TB with Adagrad
@@ -309,7 +302,7 @@ class TestArithmetic:
     @pytest.mark.xdist_group("worker_tables")
     @pytest.mark.parametrize("size", [2, 4])
     def test_of_workers(self, size, workers):
-        """There, all distinct ids of all workers are `size` times those of one."""
+        """All workers together have `size` times the distinct ids of one."""
         sent = workers[size, 0]["facts"]["exchanged"]
         expected = bytes_of_a_step(size * DISTINCT, WIDTH, size, False)
         assert sent["int32"] + sent["float32"] == expected
@@ -318,10 +311,10 @@ class TestArithmetic:
     @pytest.mark.slow
     @pytest.mark.xdist_group("mesh_tables")
     def test_of_a_mesh(self, mesh):
-        """By ring algorithms, from the shapes in the compiled step."""
+        """The shapes in the compiled step say what ring algorithms send."""
         parts, sent = 4, 0
         for name, _, shape in found(mesh, "exchanged")["exchanged"]:
             whole = 4 * math.prod(shape) * (parts if name == "reduce-scatter" else 1)
-            if name != "all-reduce":  # which is of other weights
+            if name != "all-reduce":  # all-reduce is for other weights
                 sent += whole * (parts - 1) / parts
         assert sent == bytes_of_a_step(64, 8, parts, True)

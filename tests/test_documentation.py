@@ -1,4 +1,4 @@
-"""Every public name is documented: what it is, every argument, and an example where one helps."""
+"""Every public name is documented, with all arguments. Optimizers also have an example."""
 
 import importlib
 import inspect
@@ -9,6 +9,8 @@ import pytest
 
 import keras_tfopt
 from integration.documentation import names
+
+pytestmark = pytest.mark.spread
 
 PUBLIC = names.public()
 
@@ -28,7 +30,7 @@ def arguments_of(item):
 
 
 def described(text):
-    """Names that a section of arguments or attributes describes, several on a line or one."""
+    """Return the names that the sections of arguments, attributes and hooks describe."""
     found = set()
     for section in re.findall(
         r"^(?:Args|Attributes|Hooks):\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", text, re.M
@@ -41,19 +43,19 @@ def described(text):
 @every_name
 def test_a_public_name_is_documented(entry):
     text = inspect.getdoc(entry.item) or ""
-    assert entry.item.__doc__, "a docstring of its own, none that is inherited"
+    assert entry.item.__doc__, "the docstring must not be inherited"
     summary, _, rest = text.partition("\n")
     assert len(summary) >= 20 and summary.endswith((".", ":")), summary
     assert not rest or rest.startswith("\n"), "a blank line after the summary"
     assert not re.search(r"TODO|FIXME|XXX", text)
     missing = set(arguments_of(entry.item)) - described(text)
-    if "base" in described(text):  # which `Rule` describes
+    if "base" in described(text):  # `Rule` describes these
         missing -= set(keras_tfopt.rule.OPTIONS)
     assert not missing, f"not described: {sorted(missing)}"
 
 
 @every_name
-def test_what_a_user_calls_has_an_example_and_what_it_says_is_so(entry):
+def test_optimizers_have_an_example_and_defaults_are_right(entry):
     text = inspect.getdoc(entry.item) or ""
     is_optimizer = inspect.isclass(entry.item) and issubclass(
         entry.item, keras.optimizers.Optimizer
@@ -61,7 +63,7 @@ def test_what_a_user_calls_has_an_example_and_what_it_says_is_so(entry):
     bases = (keras_tfopt.Rule, keras_tfopt.Wrapper, keras_tfopt.distributed.OverWorkers)
     if is_optimizer and entry.item not in bases:
         assert "Example:" in text and "Reference" in text and "Slots:" in text
-    # A default that the text gives is the one of the signature.
+    # Defaults in the text equal those of the signature.
     parameters = inspect.signature(entry.item).parameters if callable(entry.item) else {}
     for name, parameter in parameters.items():
         found = re.search(

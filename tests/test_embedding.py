@@ -1,8 +1,8 @@
-"""`keras_tfopt.layers.Embedding` in `fit`, beside the dense computation with Keras's own layer.
+"""`keras_tfopt.layers.Embedding` in `fit` equals a dense computation with Keras's own layer.
 
-`Dense` computes what is right. It trains the same model with `keras.layers.Embedding`, batch by
-batch. It updates all rows, and puts back those that were not in the batch. Clipping, accumulation,
-averages and schedules are Keras's own there.
+The expected weights come from `Dense`, an optimizer in embedding_models.py. It trains the same
+model with `keras.layers.Embedding`, batch by batch. It updates all rows, and puts back those that
+were not in the batch. Clipping, accumulation, averages and schedules are Keras's own there.
 """
 
 import importlib
@@ -54,7 +54,7 @@ def usual_policy():
 
 @pytest.fixture
 def modes(monkeypatch):
-    """Collect how steps treat tables: a set of (mode, whether rows were named)."""
+    """Return a set to which steps add how they treat tables: (mode, whether rows are named)."""
     seen = set()
     decide = moving.Mover._update
 
@@ -68,7 +68,7 @@ def modes(monkeypatch):
     return seen
 
 
-# ---- Correct in every case -----------------------------------------------------------------------
+# ---- Steps ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "way"), every_job())
@@ -84,7 +84,7 @@ def test_equals_the_dense_computation(name, way, modes, tmp_path):
         scale = np.maximum(1, np.abs(to_numpy(b)))
         assert np.max(np.abs(to_numpy(a) - to_numpy(b)) / scale) <= job.tolerance, a.path
     if job.rows:
-        # In eager code, TensorFlow adds the gradients of several lookups up.
+        # In eager code, TensorFlow adds up the gradients of several lookups.
         summed = BACKEND == "tensorflow" and way == "eagerly" and job.model in SEVERAL
         assert modes <= {("rows", not summed), ("touched", not summed)}
         resting = VOCABULARY - 2  # in no batch
@@ -93,9 +93,9 @@ def test_equals_the_dense_computation(name, way, modes, tmp_path):
             np.testing.assert_array_equal(to_numpy(variable)[resting], start[index][resting])
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="has no pieces")
+@pytest.mark.backends("jax", "torch", reason="TensorFlow updates all rows at once")
 def test_many_rows_are_updated_in_pieces(monkeypatch, tmp_path):
-    """Here a piece has three rows, the last one fewer."""
+    """A piece has three rows here. The last one has fewer."""
     constant = {"jax": "NUMBERS", "torch": "PIECE"}[BACKEND]
     updates = importlib.import_module(f"keras_tfopt.engine.backends.{BACKEND}.updates")
     monkeypatch.setattr(updates, constant, 3 * WIDTH)
@@ -106,7 +106,7 @@ def test_many_rows_are_updated_in_pieces(monkeypatch, tmp_path):
 
 
 def why(model, x, y):
-    """Return what `diagnose` reports of the table: form of the gradient, reason, warnings."""
+    """Return what `diagnose` says of the table: gradient, reason, warnings, touched rows."""
     report = keras_tfopt.diagnose(model, batch=(x, y))
     (row,) = [row for row in report.rows if row["shape"] == (VOCABULARY, WIDTH)]
     return row["gradient"], row["why_dense"], "\n".join(report.warnings), row["touched"]
@@ -148,7 +148,7 @@ def test_diagnosis_of_keras_layer():
     model = make(Job(), layers.Embedding)
     model.compile(keras_tfopt.LazyAdam(RATE), "mse")
     gradient, reason, _, _ = why(model, IDS[0][:BATCH], TARGETS[:BATCH])
-    if BACKEND == "tensorflow":  # which hands over rows, too
+    if BACKEND == "tensorflow":  # Keras's layer has row gradients there
         assert (gradient, reason) == ("rows", None)
     else:
         assert gradient == "dense" and "swap_embeddings" in reason
@@ -171,7 +171,7 @@ OPTIMIZERS = {
 
 
 class Product(keras.layers.Embedding):
-    """Looks up by a product with ones and zeros: whatever the backend, the gradient is dense."""
+    """A layer that looks up by a matrix product, so that its gradient is dense."""
 
     def call(self, ids):
         return ops.matmul(ops.one_hot(ids, self.input_dim), ops.convert_to_tensor(self.embeddings))
@@ -191,7 +191,7 @@ def test_other_optimizers_get_dense_gradients(name):
     assert_same_weights(models)
 
 
-def test_other_optimizers_after_ours_get_dense_gradients():
+def test_an_optimizer_of_keras_after_ours_gets_dense_gradients():
     models = [compiled(table) for table in (LAYER, Product)]
     earlier = []
     for model in models:
@@ -205,7 +205,7 @@ def test_other_optimizers_after_ours_get_dense_gradients():
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="about the tape of TensorFlow")
 @pytest.mark.parametrize("name", ["keras Adam", "LazyAdam"])
 @pytest.mark.parametrize("compiles", [False, True])
-def test_a_loop_of_ones_own(name, compiles):
+def test_a_training_loop_of_a_user(name, compiles):
     import tensorflow as tf
 
     def train_in_a_loop(model):
@@ -256,7 +256,7 @@ def test_a_lookup_in_a_condition(compiles):
 def test_rules_get_rows(case, modes):
     optimizer = case.make()
     if optimizer.scope == "model":
-        return  # sees no rows; see OPTIMIZERS
+        return  # such a rule gets dense gradients: see OPTIMIZERS
     compiled(keras_tfopt.layers.Embedding, optimizer).train_on_batch(
         IDS[0][:BATCH], TARGETS[:BATCH]
     )
@@ -266,7 +266,7 @@ def test_rules_get_rows(case, modes):
     assert modes == {(mode[sparse], sparse == "rows")}
 
 
-def test_weights_go_both_ways(tmp_path):
+def test_weights_of_either_layer_load_into_the_other(tmp_path):
     ours, keras_own = compiled(keras_tfopt.layers.Embedding), compiled(layers.Embedding)
     for source, target in ((ours, keras_own), (keras_own, ours)):
         for v in source.weights:
@@ -279,7 +279,7 @@ def test_weights_go_both_ways(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spread
-def test_saved_model_without_this_package(tmp_path):
+def test_a_saved_model_loads_without_this_package(tmp_path):
     model = compiled(keras_tfopt.layers.Embedding, "sgd")
     model.save(tmp_path / "model.keras")
     program = f"""
@@ -310,7 +310,7 @@ def test_same_configuration_as_keras_layer():
     np.testing.assert_array_equal(to_numpy(given(np.array([2, -3]))), table[[2, 0]])
 
 
-def test_lora():
+def test_lora_trains_its_factors_only():
     layer = keras_tfopt.layers.Embedding(VOCABULARY, WIDTH, lora_rank=2)
     model = keras.Sequential([tokens(), layer, layers.Flatten(), layers.Dense(1)])
     model.compile(keras_tfopt.LazyAdam(RATE), "mse")
@@ -323,7 +323,7 @@ def test_lora():
 @pytest.mark.spread
 @pytest.mark.parametrize("model", ["sequential", "nested_and_shared", "add_loss_batchnorm_dropout"])
 def test_swapping(model, modes):
-    """A model in the middle of its training goes on with the same weights and the same state."""
+    """The training of the model continues with the same weights and state."""
     job = JOBS[model]
     trained = []
     for swap in (False, True):
@@ -336,7 +336,7 @@ def test_swapping(model, modes):
             assert keras_tfopt.layers.swap_embeddings(found) is found
             for old, v in zip(before, found.weights, strict=True):
                 np.testing.assert_array_equal(old, to_numpy(v))
-        # Keras's layer touches what has a gradient that is not zero: here, all that is looked up.
+        # With Keras's layer, rows whose gradient is not zero are touched: all that are looked up.
         found.fit(job.x, job.y, BATCH, shuffle=False, verbose=0)
         trained.append([to_numpy(v) for v in found.weights])
     assert modes == {("rows", True)}
@@ -344,7 +344,7 @@ def test_swapping(model, modes):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
-def test_swapping_leaves_others_alone():
+def test_swapping_leaves_subclasses_alone():
     class Own(layers.Embedding):
         pass
 

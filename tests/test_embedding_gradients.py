@@ -35,9 +35,9 @@ def test_out_of_range_is_an_error_in_eager_calls(wrong):
         np.testing.assert_array_equal(old, to_numpy(v))
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="steps of torch are not compiled as a whole")
+@pytest.mark.backends("tensorflow", "jax", reason="PyTorch compiles no whole steps")
 def test_out_of_range_in_compiled_steps():
-    """A compiled step does what the backend does, and the optimizer counts the wrong id."""
+    """A compiled step does not raise. The optimizer counts the wrong id."""
     ids = IDS[0][:BATCH].copy()
     ids[3, 2] = VOCABULARY
     model = compiled(keras_tfopt.layers.Embedding)
@@ -75,9 +75,8 @@ def test_rows_out_of_range_are_nan_in_compiled_lookups(trains):
     assert np.isnan(to_numpy(rows)).tolist() == [True, False, False, False, False, True]
 
 
+@pytest.mark.backends("jax", reason="only JAX keeps notes")
 def test_notes_on_gradients_are_forgotten():
-    if BACKEND != "jax":
-        pytest.skip("only JAX keeps notes")
     from keras_tfopt.engine.backends.jax import lookup
 
     for optimizer in (keras.optimizers.Adam(RATE), keras_tfopt.LazyAdam(RATE)):
@@ -87,7 +86,7 @@ def test_notes_on_gradients_are_forgotten():
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="about tensors of torch")
-def test_lazy_gradient_is_an_ordinary_tensor_to_others():
+def test_the_lazy_gradient_is_an_ordinary_tensor_for_other_code():
     import torch
 
     table = make_variable("table/embeddings", np.zeros((VOCABULARY, WIDTH)))

@@ -1,23 +1,22 @@
-"""Pages of errors: the code that they say raises an error does, and the code instead works."""
+"""Pages of errors: the wrong code raises the error, and the code to write instead works."""
 
 import re
 import shutil
 import warnings
-from pathlib import Path
 
 import keras
 import pytest
 
+from tests.paths import GOLDEN, ROOT
 from tests.programs import run
 
-ROOT = Path(__file__).parents[1]
 PAGES = ("guides/errors.md", "docs/migration/errors.md")
-KERAS2 = ROOT / "tests" / "golden" / "keras2"
+KERAS2 = GOLDEN / "keras2"
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def parts_of(page):
-    """Return the code that all examples of a page begin with, and its sections."""
+    """Return the code before all examples of a page, and the sections."""
     prelude, *sections = re.split(r"^## ", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE)
     (code,) = CODE.findall(prelude)
     return code, sections
@@ -47,7 +46,7 @@ def test_a_section(page, message, wrong, right, tmp_path, monkeypatch):
     shutil.copy(KERAS2 / "legacy_Adam.h5", "old.h5")
     shutil.copytree(KERAS2 / "legacy_Adam_checkpoint", "old")
     prelude, _ = parts_of(page)
-    if wrong.startswith("import keras\n"):  # about what a program imports
+    if wrong.startswith("import keras\n"):  # the error is about imports
         names = {}
         exec(prelude, names)
         names["model"].compile(names["keras_tfopt"].LARS(0.1), "mse")
@@ -59,10 +58,11 @@ def test_a_section(page, message, wrong, right, tmp_path, monkeypatch):
         with pytest.raises(Exception) as error:
             exec(prelude + wrong, {})
         assert message in str(error.value)
-        keras.backend.clear_session()  # names of layers and optimizers begin anew
+        keras.backend.clear_session()  # resets the numbers in names
         exec(prelude + right, {})
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("page", PAGES)
 def test_sections_are_in_the_order_of_their_messages(page):
     heads = [section.split("\n", 1)[0].strip("`") for section in parts_of(page)[1]]

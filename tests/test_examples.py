@@ -1,4 +1,4 @@
-"""Examples of docstrings run as they stand, on JAX, with a small model and its data as given."""
+"""Examples in docstrings run on JAX, with a small model and its data as given."""
 
 import contextlib
 import doctest
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="one ba
 
 
 def documented():
-    """(path, examples) of each public name, and of each method of a public class."""
+    """Yield (path, examples) of each public name, and of each method of a public class."""
     for entry in names.public():
         items = {entry.path: entry.item}
         if inspect.isclass(entry.item):
@@ -39,7 +39,7 @@ def documented():
 
 
 def given(path):
-    """What examples take as given."""
+    """Return the variables that examples take as given."""
     found = for_verbs()
     model, x, y = found["model"], found["x"], found["y"]
     if path in WITH_AVERAGES:
@@ -73,7 +73,7 @@ def given(path):
 
 @pytest.fixture
 def policy():
-    """Examples may change Keras's policy of data types; it is put back."""
+    """Restore Keras's policy of data types, which examples may change."""
     before = keras.config.dtype_policy()
     yield
     keras.config.set_dtype_policy(before)

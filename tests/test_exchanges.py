@@ -1,6 +1,6 @@
-"""Two workers over the engines of this backend end where two workers in NumPy do.
+"""Two workers train over each engine of this backend, and match two workers in NumPy.
 
-tests/exchange_worker.py trains, in processes of its own, and writes the results.
+tests/exchange_worker.py trains in processes of its own, and writes the results.
 """
 
 import collections
@@ -17,8 +17,7 @@ from tests.stepping import BACKEND
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
-# float32 beside float64, after eight steps.
-TOLERANCE = 1e-6
+TOLERANCE = 1e-6  # of float32 after eight steps
 PROCESSES = "processes"
 ENGINES = {
     "tensorflow": [PROCESSES, "mirrored"],
@@ -29,14 +28,13 @@ SPECIAL = {"mixed_dtypes", "other_models", "compiled_by_xla"}
 RUNS = [(e, *run) for e in ENGINES for run in exchange_worker.runs(e if e != PROCESSES else None)]
 
 
-def is_special(engine, kind, method):
-    """Whether it has a test of its own."""
+def has_its_own_test(engine, kind, method):
     return kind in SPECIAL or (engine, kind) == ("mirrored", "inside")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Where the engines have left their results."""
+    """Run the workers of each engine; return {engine: folder with its results}."""
     found = {}
     for engine in ENGINES:
         found[engine] = folder = tmp_path_factory.mktemp(engine)
@@ -53,7 +51,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folders):
-    """{(engine, run): [what came of it on each worker]}"""
+    """Return {(engine, run): [result of each worker]}."""
     found = collections.defaultdict(list)
     for engine, folder in folders.items():
         for path in sorted(folder.glob("[01].json")):
@@ -64,23 +62,19 @@ def results(folders):
 
 
 def expected(engine, kind, method):
-    """Weights of each worker and the center, from NumPy."""
+    """Return the weights of each worker and the center, computed in NumPy."""
     stale = ()
     if kind == "loop":
         ranks = range(averaging.WORKERS)
         shared = engine in ("jax_mesh", "mirrored")
         ages = {rank: exchange_worker.stale(rank, shared) for rank in ranks}
         stale = [(step, rank) for rank, steps in ages.items() for step in steps]
-    more = {
-        "accumulating": {"micro_steps": 2},
-        "from_one": {"steps": 6, "alone": 3},
-    }.get(kind, {})
+    more = {"accumulating": {"micro_steps": 2}, "from_one": {"steps": 6, "alone": 3}}.get(kind, {})
     return averaging.train(method, stale, **more)
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind", "method"),
-    [r for r in RUNS if r[1] not in SPECIAL and (r[0], r[1]) != ("mirrored", "inside")],
+    ("engine", "kind", "method"), [run for run in RUNS if not has_its_own_test(*run)]
 )
 def test_same_as_in_numpy(engine, kind, method, results):
     workers = results[engine, f"{kind}/{method}"]
@@ -109,7 +103,7 @@ def test_mixed_dtypes(engine, results):
     assert np.max(moved) > 0.1
 
 
-def test_different_models_are_told(results):
+def test_different_models_are_refused(results):
     for worker in results[PROCESSES, "other_models/AGN"]:
         assert "All workers must have the same model. Received: 2 variables" in worker["error"]
         assert "['kernel', [3, 2], 'float32'] and ['kernel', [3, 1], 'float32']" in worker["error"]
@@ -129,8 +123,8 @@ def test_replicas_need_the_outermost_optimizer(results):
 
 
 @pytest.mark.parametrize(("engine", "method"), [(e, m) for e, kind, m in RUNS if kind == "resumed"])
-def test_one_worker_goes_on_from_what_several_saved(engine, method, folders):
-    """From there on, it makes the steps of the optimizer inside, to the bit."""
+def test_one_worker_continues_from_a_model_of_several(engine, method, folders):
+    """It steps as the optimizer inside, to the bit."""
     path = folders[engine] / f"{method}-0.keras"
     assert isinstance(distributed.current(), distributed.Alone)
     model, inner = keras.models.load_model(path), keras.models.load_model(path)
@@ -149,15 +143,16 @@ def test_one_worker_goes_on_from_what_several_saved(engine, method, folders):
     assert np.max(np.abs(model.get_weights()[0] - start)) > 1e-4
 
 
+@pytest.mark.spread
 def test_the_methods_differ():
-    """No two methods end at the same weights, so none could stand for another."""
+    """No two methods end at the same weights, so the comparisons can tell them apart."""
     ends = {m: np.array(averaging.train(m)[0]).ravel() for m in exchange_worker.METHODS}
     for a in ends:
         for b in ends:
             assert a == b or np.max(np.abs(ends[a] - ends[b])) > 1e-3, (a, b)
 
 
-# ---- An engine of one's own ----------------------------------------------------------------------
+# ---- An engine that a user writes ----------------------------------------------------------------
 
 
 class Twin(distributed.Exchange):
@@ -188,6 +183,6 @@ def test_an_engine_is_one_class():
         optimizer.apply([keras.ops.ones(3)], [variable])
         optimizer.apply([keras.ops.ones(3)], [variable])
     assert exchange.sums
-    # 1 - 0.1 - 0.1 * 1.9: the mean of two who are alike
+    # 1 - 0.1 - 0.1 * 1.9, which both workers have
     np.testing.assert_allclose(keras.ops.convert_to_numpy(variable.value), np.full(3, 0.71), 1e-6)
     assert isinstance(distributed.current(), distributed.Alone)

@@ -1,4 +1,4 @@
-"""Further variables for an optimizer that is built: steps are as if it had known them before."""
+"""`extend` adds variables to a built optimizer: steps are as if it was built with them."""
 
 import keras
 import numpy as np
@@ -33,7 +33,7 @@ def gradients(some, seed):
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("inner", INNERS)
 @pytest.mark.spread
-def test_same_as_known_from_the_start(inner, around):
+def test_steps_are_as_if_built_with_all_variables(inner, around):
     results = []
     for late in (False, True):
         a, b, c = variables()

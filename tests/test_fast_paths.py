@@ -1,4 +1,4 @@
-"""The compiled paths are taken, and compute the same as the plain path."""
+"""Compiled steps are used, and equal plain steps."""
 
 import keras
 import numpy as np
@@ -8,8 +8,7 @@ import keras_tfopt
 from keras_tfopt import engine
 from tests.cells import exhaustive
 from tests.fast_paths import OF_ALL_SCOPES, train, variables
-
-BACKEND = keras.backend.backend()
+from tests.stepping import BACKEND
 
 
 @pytest.mark.parametrize("name", OF_ALL_SCOPES)
@@ -18,7 +17,7 @@ def test_fast_equals_plain(name, dtype):
     fast = train(OF_ALL_SCOPES[name](), variables(dtype))
     with engine.plain():
         plain = train(OF_ALL_SCOPES[name](), variables(dtype))
-    # bfloat16: a difference of a float32 rounding may fall on either side of a bfloat16 rounding.
+    # A small difference in float32 may change how a number is rounded to bfloat16.
     tolerance = 2e-6 if dtype == "float32" else 1e-2
     for a, b in zip(fast, plain):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
@@ -27,7 +26,7 @@ def test_fast_equals_plain(name, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("width", [(1,), (64,), (2, 2)], ids=str)
 @pytest.mark.spread
-def test_rows_of_a_dense_gradient_are_touched_where_any_number_is_not_zero(dtype, width):
+def test_rows_of_a_dense_gradient_with_any_number_but_zero_are_touched(dtype, width):
     random = np.random.default_rng(0)
     gradient = np.zeros((40, int(np.prod(width))))
     gradient[:10] = random.standard_normal((10, gradient.shape[1]))
@@ -47,7 +46,7 @@ def test_rows_of_a_dense_gradient_are_touched_where_any_number_is_not_zero(dtype
 
 
 def launches(optimizer, monkeypatch):
-    """Count the calls of compiled code in a step over 24 variables."""
+    """Return the number of calls of compiled code in a step over 24 variables."""
     values = [keras.Variable(np.ones((3, 2)), name=f"v{i}") for i in range(24)]
     train(optimizer, values, shapes=[(3, 2)] * 24)
     if BACKEND == "torch":
@@ -63,7 +62,8 @@ def launches(optimizer, monkeypatch):
 
 @pytest.mark.skipif(BACKEND == "jax", reason="on JAX a step is compiled as a whole")
 @pytest.mark.parametrize("make", (keras_tfopt.Adam, exhaustive(keras_tfopt.LARS)))
-def test_factors_of_groups_cost_no_launches_and_other_settings_one_each(make, monkeypatch):
+def test_groups_with_factors_need_no_more_calls_of_compiled_code(make, monkeypatch):
+    """Any other setting needs one more call."""
     factors = {f"^v({i}|{i + 12})$": {"learning_rate_factor": 0.75**i} for i in range(12)}
     other = {"[37]$": {"beta_2" if make is keras_tfopt.Adam else "momentum": 0.8}}  # 5 variables
     one, several, static = (

@@ -1,6 +1,6 @@
-"""Compiled steps of JAX update tables and state in place, and int8 slots in parts.
+"""A compiled step on JAX updates tables and state in place, and int8 slots in parts.
 
-The memory that the compiler reserves for a step shows both.
+Tests read how much memory XLA reserves for a step. A copy of a table or of a slot would show there.
 """
 
 import keras
@@ -15,6 +15,7 @@ ROWS, WIDTH = 20_000, 32
 
 
 def temporary_bytes(optimizer, gradient, name="embeddings"):
+    """Return how many bytes XLA reserves for a step, beyond its arguments and results."""
     import jax
 
     table = keras.Variable(np.ones(gradient.shape, "float32"), name=name)
@@ -36,26 +37,26 @@ def test_row_updates_are_in_place():
 def test_touched_rows_of_a_dense_gradient_are_updated_in_place():
     gradient = np.zeros((ROWS, WIDTH), "float32")
     used = temporary_bytes(keras_tfopt.LazyAdam(0.01), gradient)
-    # Of the order of a mark for each row and a piece of 1,024 rows, not of a table.
+    # The step needs a mark for each row, and a piece of 1,024 rows at a time.
     assert used < ROWS * WIDTH * 4 * 0.6
 
 
 def test_accumulation_does_not_copy_the_state():
     gradient = np.zeros((ROWS, WIDTH), "float32")
     ours = temporary_bytes(keras_tfopt.LazyAdam(0.01, gradient_accumulation_steps=2), gradient)
-    # The sum of the gradients and their mean; table and moments are updated where they are. XLA
-    # of JAX 0.6 keeps the gradient apart.
+    # The step keeps the sum of gradients and their mean. It updates the table and moments in place.
+    # XLA of JAX 0.6 also keeps a copy of the gradient.
     arrays = 2.5 if version_of("jax") >= (0, 7) else 3.5
     assert ours < arrays * ROWS * WIDTH * 4
 
 
 @pytest.mark.parametrize("cls", [keras_tfopt.Adam, keras_tfopt.Momentum])
 def test_int8_slots_of_a_large_variable_are_decoded_in_parts(cls):
-    """A step at once would keep each slot in float32, and more: over twice the variable."""
+    """Decoding whole slots would need more than twice the memory of the variable."""
     import jax
 
     if jax.default_backend() != "cpu":
-        pytest.skip("accelerators step at once")
+        pytest.skip("accelerators decode whole slots")
     gradient = np.zeros((2048, 2048), "float32")
     used = temporary_bytes(cls(0.01, slot_dtype="int8"), gradient, "kernel")
     assert used < 0.6 * gradient.nbytes  # measured: Adam 0.47, Momentum 0.33

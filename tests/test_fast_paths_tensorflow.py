@@ -1,4 +1,4 @@
-"""Rules that XLA compiles inside a step of TensorFlow: what is compiled, and who shares it."""
+"""Rules that XLA compiles inside a step of TensorFlow: when, and which optimizers share code."""
 
 import gc
 import weakref
@@ -35,14 +35,14 @@ def test_the_rule_runs_in_an_xla_compiled_function(name):
     inner = [graph._get_function(op.get_attr("f").name) for op in calls]
     compiled = [f for f in inner if f.cached_definition.attr["_XlaMustCompile"].b]
     assert len(compiled) == len(set(SHAPES))
-    # Outside of these, nothing is computed with whole variables.
+    # Outside of these functions, nothing is computed with whole variables.
     outside = {op.type for op in graph.get_operations() for t in op.outputs if t.shape == SHAPES[3]}
     arithmetic = {"AddV2", "Sub", "Mul", "RealDiv", "Sqrt", "Square"}
     assert outside and not outside & arithmetic
 
 
 def test_two_steps_one_trace():
-    # Of hyperparameters that no other test has: optimizers share what is compiled.
+    # No other test has these hyperparameters. With equal ones, optimizers share compiled code.
     optimizer, values = keras_tfopt.Adam(0.01, beta_1=0.8125), variables()
     train(optimizer, values, steps=4)
     functions = compiled_functions(optimizer)

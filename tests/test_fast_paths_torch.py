@@ -1,9 +1,7 @@
-"""Rules compiled by torch.compile: what is compiled when, and where variables and slots lie."""
+"""Rules compiled by torch.compile: when they are compiled, and where variables lie in memory."""
 
 import contextlib
 import math
-import subprocess
-import sys
 import textwrap
 
 import keras
@@ -13,6 +11,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt import engine
 from tests.fast_paths import OF_ALL_SCOPES, OPTIMIZERS, SHAPES, train, variables
+from tests.programs import output_of
 
 pytestmark = pytest.mark.backends("torch", reason="torch.compile is the fast path of torch only")
 
@@ -32,7 +31,7 @@ def test_a_rule_is_compiled_once_for_all_sizes():
 def test_other_hyperparameters_never_exhaust_the_recompilation_limit():
     from keras_tfopt.engine.backends.torch import compile as torch_compile
 
-    for number in range(10):  # the limit is eight per code object
+    for number in range(10):  # torch.compile allows eight for a code object
         before = torch_compile.compilations()
         train(keras_tfopt.Momentum(0.1, momentum=0.5173 + number / 100), variables())
         assert torch_compile.compilations() > before
@@ -47,7 +46,7 @@ def test_slots_share_flat_memory():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_small_variables_are_updated_where_they_are(name):
-    """They are moved once; another optimizer that comes later does not move them again."""
+    """They are moved to flat memory once. Another optimizer does not move them again."""
     values = variables()
     before = [v.value for v in values]
     train(OPTIMIZERS[name](), values)
@@ -55,12 +54,12 @@ def test_small_variables_are_updated_where_they_are(name):
     train(OPTIMIZERS[name](), values)
     assert [v.value.data_ptr() for v in values] == first
     assert all(v.value is old for v, old in zip(values, before))
-    # The second is of another kind for LARS, which skips it.
+    # The second variable is left out: LARS skips it, so it is of another kind.
     assert len({values[i].value.untyped_storage().data_ptr() for i in (0, 2, 4)}) == 1
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_memory_that_others_use_is_not_moved(name):
+def test_arrays_that_share_memory_with_variables_stay_valid(name):
     fast, plain = variables(), variables()
     aliases = [v.value.detach().numpy() for v in fast]
     train(OPTIMIZERS[name](), fast)
@@ -71,7 +70,7 @@ def test_memory_that_others_use_is_not_moved(name):
         np.testing.assert_allclose(alias, value, rtol=2e-6, atol=2e-6)
 
 
-def test_variables_that_share_memory_go_on_sharing_it():
+def test_variables_that_share_memory_keep_sharing_it():
     values = [keras.Variable(np.ones(6), name=f"v{i}") for i in range(3)]
     values[1].value.data = values[0].value.data
     train(keras_tfopt.Momentum(0.1), values, shapes=[(6,)] * 3)
@@ -115,7 +114,7 @@ def test_a_rule_over_all_variables_runs_in_compiled_pieces(monkeypatch, dtype):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5 * np.max(np.abs(b), initial=0))
 
 
-def test_no_gradient_is_computed_through_variables_that_a_step_has_changed():
+def test_autograd_notices_that_a_step_has_changed_a_variable():
     import torch
 
     optimizer, values = keras_tfopt.Momentum(0.1), variables()
@@ -159,9 +158,13 @@ def test_a_subset_of_the_variables_and_back():
     np.testing.assert_allclose(moments, 1 - 0.9**2, rtol=1e-5)
 
 
-def test_training_goes_on_while_a_rule_is_compiled():
-    """In a process of its own: here, other rules may wait to be compiled."""
-    code = """
+def run_program(code):
+    """Run code in a process of its own: in this one, other rules may wait for the compiler."""
+    output_of("-c", textwrap.dedent(code))
+
+
+def test_training_continues_while_a_rule_is_compiled():
+    run_program("""
         import numpy, torch
         import keras_tfopt
         from keras_tfopt import engine
@@ -187,12 +190,11 @@ def test_training_goes_on_while_a_rule_is_compiled():
         optimizer = keras_tfopt.Momentum(0.1)
         train(optimizer, variables(), steps=1)
         assert torch_compile.report(optimizer).startswith("compiled"), "it is repeatable"
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
 def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing():
-    code = """
+    run_program("""
         import keras
         from keras_tfopt import LARS, engine
         from keras_tfopt.engine.backends.torch import compile as torch_compile
@@ -206,13 +208,12 @@ def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing():
             keras.utils.clear_session(free_memory=False)
         train(optimizer, values, steps=2)
         assert torch_compile.report(optimizer).startswith("compiled")
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
 @pytest.mark.parametrize("rule", ["GGT(0.5)", "Prodigy(slice_p=5)"])
 def test_after_a_cleared_session_rules_are_compiled_for_all_sizes_again(rule):
-    code = f"""
+    run_program(f"""
         import keras, numpy
         import keras_tfopt
         from keras_tfopt import engine
@@ -229,12 +230,11 @@ def test_after_a_cleared_session_rules_are_compiled_for_all_sizes_again(rule):
                 with engine.plain():
                     numpy.testing.assert_allclose(values, moved(size), 1e-6)
             keras.utils.clear_session()
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
 def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
-    code = """
+    run_program("""
         import os, warnings
         os.environ["CXX"] = "/nowhere/c++"
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
@@ -252,11 +252,10 @@ def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
         import numpy
         for a, b in zip(fast, plain):
             numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    """)
 
 
-def test_what_muon_leaves_to_a_rule_of_elements_shares_flat_memory():
+def test_variables_that_muon_leaves_to_another_rule_share_flat_memory():
     x = variables()
     optimizer = OF_ALL_SCOPES["muon"]()
     train(optimizer, x, steps=1)

@@ -1,7 +1,4 @@
-"""One worker fails, and the others get an error: real processes, real faults.
-
-tests/fault_worker.py is such a worker.
-"""
+"""If one worker fails, the others get an error. Workers are processes: tests/fault_worker.py."""
 
 import re
 
@@ -15,17 +12,16 @@ from tests.stepping import BACKEND
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
 TIMEOUT = fault_worker.TIMEOUT
-# The time-out, plus three seconds in which workers find out who is missing, plus some for a busy
-# machine.
+# Workers take three seconds to find out who is missing. A busy machine takes longer.
 LIMIT = TIMEOUT + 3 + 10
-# JAX aborts a process when others have not ended within the time-out either.
+# JAX aborts a process if others have not ended within the time-out.
 END = LIMIT + TIMEOUT + 20
 
 
 def run(fault, folder, **more):
     """Return the workers, and the seconds from the fault to the error in the others."""
     ended = worker_processes.run("tests.fault_worker", fault, folder, **more)
-    assert all(worker.status is not None for worker in ended), "somebody hangs"
+    assert all(worker.status is not None for worker in ended), "a worker hangs"
     text = "".join(worker.text for worker in ended)
     happened, failed = (re.findall(rf"{what} at (\S+)", text) for what in ("fault", "failed"))
     if not happened:
@@ -51,8 +47,8 @@ def test_others_end_with_a_clear_error(fault, limit, reason, tmp_path):
     assert not list(tmp_path.glob("*.npy"))
     if BACKEND == "jax":
         message = f"gives no sign of life for {TIMEOUT + 10} s, JAX itself aborts this process"
-        assert message in survivor.text  # before anything happened
-    if fault == "stalls":  # until it finds that the others have gone
+        assert message in survivor.text  # a warning at the start
+    if fault == "stalls":  # later it finds that the others have gone
         assert "Worker 1 of 2: " in other.text or BACKEND == "jax", other.text[-3000:]
 
 
@@ -61,7 +57,7 @@ def test_first_worker_dies(tmp_path):
     """The store that all workers use belongs to the first one, and ends with it."""
     (_, survivor), seconds = run("first_killed", tmp_path)
     assert survivor.status not in (0, None)
-    if BACKEND == "jax":  # which may abort before there is an error
+    if BACKEND == "jax":  # JAX may abort before there is an error
         assert "if worker 0 dies" in survivor.text, survivor.text[-3000:]
     else:
         said = re.search(r"Worker 1 of 2: .*worker 0", survivor.text)
@@ -79,7 +75,7 @@ def test_unequal_numbers_of_steps(tmp_path):
 
 @pytest.mark.spread
 def test_all_resume_from_their_backups(tmp_path):
-    """As if nothing had happened: state of the optimizers included."""
+    """They end at the weights of a training without a fault."""
     (survivor, _), _ = run("backup_killed", tmp_path)
     assert survivor.status != 0
     ended, _ = run("backup", tmp_path)

@@ -1,4 +1,4 @@
-"""Optimizers of Keras as ours, and back: the next steps are the same as those in Keras."""
+"""`from_keras` and `to_keras`: the next steps equal those of the optimizer before."""
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ STOCK = {
     "Lamb": dict(learning_rate=0.01, epsilon=0.01),
 }
 every_stock = pytest.mark.parametrize("name", STOCK)
-BACK = {  # ours alone, and arguments with which Keras takes the same steps
+BACK = {  # our optimizers, with arguments for which Keras has the same steps
     "GradientDescent": {},
     "Momentum": {"nesterov": True},
     "RMSProp": {"momentum": 0.5},
@@ -64,15 +64,15 @@ def gradients(step):
 
 
 def moved(optimizer, own, steps):
-    """The variables after some steps."""
+    """Make some steps; return the variables."""
     for step in steps:
         with plain():  # compiling each rule would take most of the time
             optimizer.apply(gradients(step), own)
     return [to_numpy(v) for v in own]
 
 
-def assert_goes_on(first, second, own, steps=range(3, 7), **tolerance):
-    """Two optimizers, the second one with variables of its own, move them alike."""
+def assert_move_alike(first, second, own, steps=range(3, 7), **tolerance):
+    """Assert that two optimizers move the variables alike, from the same start."""
     start = [to_numpy(v) for v in own]
     new = moved(first, own, steps)
     for v, value in zip(own, start):
@@ -89,16 +89,16 @@ def test_the_next_steps_are_the_same(name):
     moved(old, own, range(3))
     new = keras_tfopt.from_keras(old)
     assert int(to_numpy(new.iterations)) == 3
-    assert_goes_on(old, new, own)
+    assert_move_alike(old, new, own)
 
 
 @pytest.mark.spread
 @every_stock
-def test_one_that_is_not_built_starts_the_same(name):
+def test_an_optimizer_that_is_not_built_starts_alike(name):
     old = stock(name)
     new = keras_tfopt.from_keras(old)
     assert not new.built and new.name == old.name
-    assert_goes_on(old, new, variables(), steps=range(5))
+    assert_move_alike(old, new, variables(), steps=range(5))
 
 
 @pytest.mark.spread
@@ -114,20 +114,20 @@ def test_there_and_back(name):
 
 @pytest.mark.spread
 @pytest.mark.parametrize("name", BACK)
-def test_ours_go_on_in_keras(name):
+def test_our_optimizers_continue_in_keras(name):
     own = variables()
     old = keras_tfopt.get(name, **{"learning_rate": 0.02, **BACK[name]}, row_variables=None)
     moved(old, own, range(3))
-    assert_goes_on(old, keras_tfopt.to_keras(old), own)
+    assert_move_alike(old, keras_tfopt.to_keras(old), own)
 
 
 def test_options_with_state():
     own = variables()
-    for options in ({"use_ema": True, "ema_overwrite_frequency": 5}, {}):
-        options = options or {"gradient_accumulation_steps": 2}
+    averages = {"use_ema": True, "ema_overwrite_frequency": 5}
+    for options in (averages, {"gradient_accumulation_steps": 2}):
         old = keras.optimizers.Adam(0.01, **options)
         moved(old, own, range(3))
-        assert_goes_on(old, keras_tfopt.from_keras(old), own, steps=range(3, 8))
+        assert_move_alike(old, keras_tfopt.from_keras(old), own, steps=range(3, 8))
 
 
 def test_variables_that_do_not_decay():
@@ -138,8 +138,8 @@ def test_variables_that_do_not_decay():
         keras_tfopt.from_keras(old)
     old.build(own)
     new = keras_tfopt.from_keras(old)
-    assert_goes_on(old, new, own)
-    assert_goes_on(new, keras_tfopt.to_keras(new), own)
+    assert_move_alike(old, new, own)
+    assert_move_alike(new, keras_tfopt.to_keras(new), own)
 
 
 @pytest.mark.backends("tensorflow", "torch", reason="Keras's apply works in compiled steps on JAX")
@@ -150,7 +150,7 @@ def test_a_loss_scale():
     new = keras_tfopt.from_keras(old)
     assert isinstance(new, keras_tfopt.LossScaleOptimizer)
     assert float(to_numpy(new.dynamic_scale)) == 4 and int(to_numpy(new.step_counter)) == 3
-    assert_goes_on(old, new, own)
+    assert_move_alike(old, new, own)
 
 
 class Own(keras.optimizers.SGD):
@@ -195,7 +195,7 @@ def test_what_to_keras_refuses(make, error, message):
         keras_tfopt.to_keras(make())
 
 
-def test_rows_that_rest_are_refused():
+def test_row_variables_are_refused():
     optimizer = keras_tfopt.Momentum(0.1)
     optimizer.build(variables())
     with pytest.raises(ValueError, match=r"rows .* \['embeddings'\]"):
@@ -203,7 +203,7 @@ def test_rows_that_rest_are_refused():
 
 
 def trained(swap):
-    """Losses of a training in which the optimizer may be swapped in the middle."""
+    """Return the losses of a training. The optimizer may be swapped in the middle."""
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((3,), dtype="int32"), *layers])

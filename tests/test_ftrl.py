@@ -1,18 +1,18 @@
-"""Ftrl differs from the original in one point: a learning rate of zero, a divisor there."""
+"""Ftrl makes no step at a learning rate of zero. The original divides by it."""
 
 import numpy as np
 import pytest
 
 import keras_tfopt
 from tests.small_model import gradients, initial
-from tests.stepping import MODES, Runner
+from tests.stepping import Runner, every_mode
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_learning_rate_of_zero_changes_nothing(mode):
+@every_mode
+def test_a_learning_rate_of_zero_changes_no_variable_and_no_slot(mode):
     runner = Runner(keras_tfopt.Ftrl(0.1, l1_regularization_strength=0.1), initial(), mode)
     first, second, third, *_ = gradients(steps=("normal",) * 3)
     runner.step(first)

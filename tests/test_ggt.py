@@ -7,7 +7,7 @@ import keras_tfopt
 from tests.reference.ggt import GGT as Reference
 from tests.stepping import Runner
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 START = {"a/kernel": np.zeros((40, 3), "float32"), "b/bias": np.zeros(7, "float32")}

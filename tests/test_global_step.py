@@ -1,4 +1,4 @@
-"""Rules that take the number of the step from a variable of the program's."""
+"""The argument `global_step`: rules read the number of the step from a variable of the program."""
 
 import inspect
 
@@ -7,15 +7,15 @@ import pytest
 
 from tests.cases import RULES
 from tests.options import Expected, follow, gradients, initial
-from tests.stepping import MODES, Runner
+from tests.stepping import Runner, every_mode
 
 CASES = [case for case in RULES if "global_step" in inspect.signature(case.cls).parameters]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_rule_counts_in_the_variable(case, mode):
-    """It starts late, stands still and jumps; the rule sees what it is at each step."""
+def test_the_rule_reads_the_number_of_the_step_from_the_variable(case, mode):
+    """The program starts it above zero, leaves it unchanged, and makes it jump."""
     variable = keras.Variable(13, dtype="int32", trainable=False)
     runner = Runner(case.make(global_step=variable), initial(), mode)
     expected = Expected(case, initial())

@@ -1,9 +1,12 @@
-"""The recordings are what they were: every file has its checksum, and no other is there."""
+"""The recordings are unchanged: each file has its checksum, and there is no other file."""
 
 import hashlib
-from pathlib import Path
 
-GOLDEN = Path(__file__).parent / "golden"
+import pytest
+
+from tests.paths import GOLDEN
+
+pytestmark = pytest.mark.spread
 
 
 def listed():

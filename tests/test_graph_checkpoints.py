@@ -1,8 +1,7 @@
-"""Checkpoints of TensorFlow 1 in graphs of today: the same names, both ways, by its own Saver."""
+"""TensorFlow's Saver restores and writes checkpoints of TensorFlow 1 with our optimizers."""
 
 import json
 import os
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from keras_tfopt import legacy
 from tests import test_checkpoints as recorded
+from tests.paths import SIGNATURES
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("graphs are TensorFlow's", allow_module_level=True)
@@ -17,8 +17,7 @@ if keras.backend.backend() != "tensorflow":
 
 from integration.tf1 import names, restore
 
-ROOT = Path(__file__).parents[1]
-NAMES = json.loads((ROOT / "tests" / "signatures" / "tf1_checkpoint_names.json").read_text())
+NAMES = json.loads((SIGNATURES / "tf1_checkpoint_names.json").read_text())
 MAKERS = names.makers(legacy, legacy)
 MODULE = "keras_tfopt.legacy"
 
@@ -30,13 +29,13 @@ def test_every_recorded_class_is_made():
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_variables_of_a_graph_are_those_of_tensorflow_1(name):
-    """A Saver finds the names, shapes, data types and slots that it looks for."""
+def test_variables_of_a_graph_equal_those_of_tensorflow_1(name):
+    """They have the same names, shapes, data types and meanings."""
     assert names.described(MAKERS[name]) == NAMES["names"][name]
 
 
 def run(kind, prefix, folder, saved=None):
-    """The program that ran on TensorFlow 1.15.5, with another module for its optimizers."""
+    """Run the recorded program with our optimizers; return its results."""
     batches = recorded.RECORDED / kind / "continuation.npz"
     manifest = recorded.RECORDED / kind / "manifest.json"
     restore.main(str(manifest), prefix, str(batches), str(folder / "done.npz"), MODULE, saved)
@@ -44,8 +43,8 @@ def run(kind, prefix, folder, saved=None):
 
 
 @recorded.every_case
-def test_training_goes_on_in_a_graph(kind, prefix, tmp_path):
-    """Saver restores what TensorFlow 1.15.5 saved, and steps are those that it made."""
+def test_training_continues_in_a_graph(kind, prefix, tmp_path):
+    """The steps after restoring equal those of TensorFlow 1.15.5."""
     path = str(recorded.RECORDED / kind / prefix)
     swapping = prefix.startswith("swapping")
     if swapping:
@@ -61,7 +60,7 @@ def test_training_goes_on_in_a_graph(kind, prefix, tmp_path):
             recorded.assert_close(done[name], arrays[name], tolerance["var"], name)
             compared += 1
     assert compared > 20
-    # It saves again what it was given, to the bit, under the same names.
+    # The restored checkpoint is saved again with the same names and bits.
     given = recorded.contents(str(recorded.RECORDED / kind / prefix))
     again = recorded.contents(saved)
     assert set(again) == set(given)
@@ -71,7 +70,7 @@ def test_training_goes_on_in_a_graph(kind, prefix, tmp_path):
 
 @pytest.mark.slow
 @recorded.every_kind
-def test_tensorflow_1_goes_on_from_a_graph_of_today(kind, tmp_path):
+def test_tensorflow_1_continues_from_a_graph_of_today(kind, tmp_path):
     python = recorded.tensorflow_1()
     saved = str(tmp_path / "saved")
     run(kind, recorded.prefix_of(kind), tmp_path, saved)

@@ -1,10 +1,6 @@
-"""Steps of TensorFlow 1 in control flow, in functions, on partitioned variables, in replicas."""
+"""Steps of TensorFlow 1 in control flow and functions, on partitioned variables, in replicas."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -27,21 +23,19 @@ from tests.graphs import (
     v1,
     variable,
 )
-
-ROOT = Path(__file__).parents[1]
-
+from tests.programs import output_of
 
 # ---- Control flow --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("kind", "flow"),
-    # The later control flow cannot assign to reference variables, whoever builds the step.
+    # Control flow of version 2 cannot assign to reference variables.
     [("resource", "later"), ("resource", "of version 1"), ("reference", "of version 1")],
 )
 @pytest.mark.parametrize("name", MAKE)
 def test_steps_in_a_branch(name, kind, flow, monkeypatch):
-    """A step inside of `cond` is made when its branch is taken, and only then."""
+    """A step inside `cond` is made only if its branch is taken."""
     monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", flow == "later")
     with session() as sess:
         x, acts = variable([1.0, -2.0], "x", kind), v1.placeholder("bool", [])
@@ -63,7 +57,7 @@ def test_steps_in_a_branch(name, kind, flow, monkeypatch):
 @pytest.mark.parametrize("flow", ["later", "of version 1"])
 @pytest.mark.parametrize("name", ["Adam", "LARS", "decay"])
 def test_steps_in_a_loop(name, flow, monkeypatch):
-    """Steps inside of `while_loop` are those of a loop in Python."""
+    """Steps inside `while_loop` equal steps one after the other."""
     monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", flow == "later")
     with session() as sess:
         x = variable([1.0, -2.0], "x")
@@ -83,7 +77,7 @@ def test_steps_in_a_loop(name, flow, monkeypatch):
 @pytest.mark.parametrize("compiler", [False, True])
 @pytest.mark.parametrize("name", ["Adam", "LARS"])
 def test_steps_in_a_function(name, compiler):
-    """Steps inside of `tf.function` are those outside, with XLA or without."""
+    """Steps inside `tf.function` equal steps outside, with XLA or without."""
     with eagerly():
         x, count = tf.Variable([1.0, -2.0]), tf.Variable(0)
         optimizer = MAKE[name]()
@@ -105,8 +99,8 @@ def test_steps_in_a_function(name, compiler):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_reg_adagrad_is_told_in_functions(inside):
-    """The context may be around a step that is compiled, or inside the compiled function."""
+def test_reg_adagrad_leaves_slots_alone_in_functions(inside):
+    """The context is around the call of a compiled function, or inside the function."""
     with eagerly():
         x, optimizer = tf.Variable([1.0]), legacy.RegAdagradOptimizer(0.1, 0.25)
 
@@ -138,7 +132,7 @@ def test_reg_adagrad_is_told_in_functions(inside):
         lambda: legacy.AdamOptimizer(0.1),
     ],
 )
-def test_steps_in_a_function_and_of_keras_go_on_from_each_other(make, compiler):
+def test_steps_of_a_function_and_of_the_keras_optimizer_take_turns(make, compiler):
     def function():
         return tf.function(
             lambda: optimizer.minimize(lambda: tf.reduce_sum(x.value**2), var_list=[x]),
@@ -159,11 +153,11 @@ def test_steps_in_a_function_and_of_keras_go_on_from_each_other(make, compiler):
         made = optimizer.keras
         assert int(made.iterations) == 2
         made.apply([2 * x], [x])
-        function()()  # is traced after it
+        function()()  # this function is traced after the step of Keras
         assert int(optimizer.keras.iterations) == 4
         value = x.numpy()
         made.apply([2 * x], [x])
-        step()  # was traced before it
+        step()  # this one was traced before it
         with pytest.raises(RuntimeError, match="so that neither has the whole state"):
             optimizer.variables()
     assert_close(value, straight(make, 4))
@@ -171,7 +165,7 @@ def test_steps_in_a_function_and_of_keras_go_on_from_each_other(make, compiler):
 
 @every_kind
 def test_order_of_operations(kind):
-    """A step reads its gradient first, and is over when its operation is."""
+    """A step reads its gradient first. It has ended when its operation has."""
     with session() as sess:
         x, g = variable([1.0], "x", kind), variable([0.0], "g", kind, trainable=False)
         count = counter(kind)
@@ -233,7 +227,7 @@ def test_weight_of_the_loss_and_how_gradients_are_added(kind):
 @every_kind
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_counts_of_steps(dtype, kind):
-    """`global_step` of any dtype and kind goes up by one for each step."""
+    """A `global_step` of any dtype and kind grows by one in each step."""
     with session() as sess:
         count = variable(7, "count", kind, dtype, trainable=False)
         x = variable([1.0], "x", kind)
@@ -271,7 +265,7 @@ def test_locks_are_taken_by_assignments():
 @every_kind
 @pytest.mark.parametrize("name", ["AdamOptimizer", "AdagradOptimizer"])
 def test_partitioned_variables(name, kind):
-    """Parts of a partitioned variable move as with the optimizers of TensorFlow."""
+    """Partitioned variables move as with the optimizers of TensorFlow."""
 
     def train(module):
         with session() as sess:
@@ -337,49 +331,28 @@ def train(make):
 
 v1 = tf.compat.v1.train
 print(json.dumps([
-    train(lambda: legacy.AdamOptimizer(0.1)), train(lambda: v1.AdamOptimizer(0.1)),
-    train(lambda: legacy.MomentumOptimizer(0.1, 0.9)),
-    train(lambda: v1.MomentumOptimizer(0.1, 0.9)),
+    [train(lambda: module.AdamOptimizer(0.1)) for module in (legacy, v1)],
+    [train(lambda: module.MomentumOptimizer(0.1, 0.9)) for module in (legacy, v1)],
 ]))
 """
 
 
 def test_replicas():
-    """In a MirroredStrategy, our optimizers do what those of TensorFlow do."""
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICAS],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    adam, stock_adam, momentum, stock_momentum = json.loads(done.stdout.splitlines()[-1])
-    for (value, count), (expected, stock_count) in (
-        (adam, stock_adam),
-        (momentum, stock_momentum),
-    ):
+    """In a MirroredStrategy, our optimizers equal those of TensorFlow."""
+    printed = output_of("-c", REPLICAS).splitlines()[-1]
+    for (value, count), (expected, stock_count) in json.loads(printed):
         assert_close(value, expected)
         assert count == stock_count
 
 
 @pytest.mark.slow
-def test_tensorflow_that_behaves_as_its_version_1():
-    """Shapes are other objects there, and a tensor is equal only to itself."""
+def test_tensorflow_in_the_mode_of_version_1():
+    """Some tests run again with `disable_v2_behavior`, which changes shapes and equality."""
     chosen = (
         "half and (LARS or RMSProp) or shape or state or averages or resource and (branch or "
         "function or Shampoo or GGT__hyper or Multitask or Clipping)"
     )
     names = ("rules", "gradients", "wrappers", "context", "recordings")
     files = [f"tests/test_graph_{name}.py" for name in names]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.tf1_behavior", *files, "-k", chosen],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert int(done.stdout.splitlines()[-1].split()[0]) > 40, done.stdout[-400:]
+    printed = output_of("-m", "pytest", "-q", "-p", "tests.tf1_behavior", *files, "-k", chosen)
+    assert int(printed.splitlines()[-1].split()[0]) > 40, printed[-400:]

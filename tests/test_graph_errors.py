@@ -1,18 +1,9 @@
-"""What the verbs refuse in graphs, with nothing changed."""
+"""Errors of `minimize` and the other methods in graphs. They create no variables."""
 
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import (
-    MAKE,
-    eagerly,
-    every_kind,
-    session,
-    tensor,
-    tf,
-    v1,
-    variable,
-)
+from tests.graphs import MAKE, eagerly, every_kind, session, tensor, tf, v1, variable
 
 
 def test_variables_of_another_graph():
@@ -41,10 +32,7 @@ def test_variables_of_another_graph():
 def test_hyperparameters_of_another_graph():
     with tf.Graph().as_default():
         rate, momentum = tf.constant(0.1), variable(0.9, "momentum")
-    for optimizer in (
-        legacy.MomentumOptimizer(rate, 0.9),
-        legacy.MomentumOptimizer(0.1, momentum),
-    ):
+    for optimizer in (legacy.MomentumOptimizer(rate, 0.9), legacy.MomentumOptimizer(0.1, momentum)):
         with session(), pytest.raises(ValueError, match="belongs to another graph"):
             optimizer.apply_gradients([(tensor([1.0]), variable([1.0], "x"))])
         with eagerly(), pytest.raises(ValueError, match="belongs to another graph"):
@@ -61,7 +49,7 @@ def test_a_loss_that_is_a_tensor_eagerly():
 
 @every_kind
 @pytest.mark.parametrize("name", ["Adam", "GGT", "averages"])
-def test_data_types_that_no_step_works_on(name, kind):
+def test_integer_variables_are_refused(name, kind):
     with session():
         x = variable([1, 2], "x", kind, "int32")
         optimizer = MAKE[name]()
@@ -97,11 +85,11 @@ def test_verbs_refuse(name, act, error, match):
         optimizer = MAKE[name]()
         with pytest.raises(error, match=match):
             act(optimizer, x, tensor([1.0]))
-        assert v1.global_variables() == [x] or len(v1.global_variables()) == 1
+        assert len(v1.global_variables()) == 1
 
 
 @pytest.mark.parametrize("where", ["graph", "eager"])
-def test_tensors_have_gradients_and_no_steps(where):
+def test_tensors_have_gradients_but_cannot_be_trained(where):
     with tf.Graph().as_default() if where == "graph" else eagerly():
         x = tf.convert_to_tensor(3.0)
         optimizer = legacy.GradientDescentOptimizer(3.0)

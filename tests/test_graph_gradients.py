@@ -1,20 +1,10 @@
-"""Gradients and variables of every kind in graphs: rows, unknown shapes, bfloat16."""
+"""Gradients and variables in graphs: rows, unknown shapes, bfloat16."""
 
 import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import (
-    assert_close,
-    every_kind,
-    rows,
-    session,
-    start,
-    tensor,
-    tf,
-    v1,
-    variable,
-)
+from tests.graphs import assert_close, every_kind, rows, session, start, tensor, tf, v1, variable
 
 
 @every_kind
@@ -40,7 +30,7 @@ def test_gradients_of_gathered_rows(kind, index_dtype):
 
 @every_kind
 def test_gradients_of_unknown_shape(kind):
-    """Gradients that are placeholders without a shape move variables."""
+    """Gradients may be placeholders without a shape."""
     with session() as sess:
         x, y, z = (variable([1.0, 2.0], kind=kind) for _ in range(3))
         fed = v1.placeholder("float32")
@@ -93,7 +83,7 @@ def test_variables_of_unknown_shape(name, shape, kind):
 
 @every_kind
 def test_gradients_that_are_variables(kind):
-    """A variable may be the gradient; its value at the step counts."""
+    """A variable may be a gradient. Its value in the step counts."""
     with session() as sess:
         x, g = variable([1.0, 2.0], kind=kind), variable([0.0, 0.0], kind=kind)
         train = legacy.LARSOptimizer(1.0, 0.0, 0.0, 1.0).apply_gradients([(g, x)])
@@ -105,7 +95,7 @@ def test_gradients_that_are_variables(kind):
 
 
 @every_kind
-def test_bfloat16_is_computed_in_bfloat16(kind):
+def test_steps_of_bfloat16_are_computed_in_bfloat16(kind):
     with session() as sess:
         x = v1.Variable(tf.ones([2], "bfloat16"), use_resource=kind == "resource")
         optimizer = legacy.MomentumOptimizer(0.5, 0.9)
@@ -113,12 +103,12 @@ def test_bfloat16_is_computed_in_bfloat16(kind):
         start(sess)
         assert optimizer.get_slot(x, "momentum").dtype.base_dtype == tf.bfloat16
         sess.run([train])
-        # Eight bits: half of 2**-9 is lost beside one.
+        # bfloat16 has eight bits, so 1 minus half of 2**-9 is 1.
         assert sess.run(tf.cast(x, "float32")).tolist() == [0.5, 1.0]
 
 
-def test_layer_rates():
-    """`compute_lr` of LARS gives the rate by its formula, and as it is for what is skipped."""
+def test_compute_lr_of_lars():
+    """Skipped variables have the plain learning rate."""
     with session() as sess:
         x, b = variable([3.0, 4.0], "w"), variable([1.0], "bias")
         optimizer = legacy.LARSOptimizer(2.0, weight_decay=0.1, eeta=0.5, skip_list=["bias"])

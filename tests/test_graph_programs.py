@@ -1,17 +1,17 @@
 """Programs of TensorFlow 1 make the losses that they made on 1.15.5, with nothing changed."""
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
+
+from tests.paths import GOLDEN
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("graphs are TensorFlow's", allow_module_level=True)
 
 from integration.tf1 import programs
 
-RECORDED = Path(__file__).parent / "golden" / "tf1_programs"
+RECORDED = GOLDEN / "tf1_programs"
 STEPS = 60
 # Sums are in another order there, so that the last bits differ.
 LOSSES = {"rtol": 1e-6, "atol": 1e-6}

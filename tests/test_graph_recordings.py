@@ -1,11 +1,9 @@
-"""Every recording of TensorFlow 1 and RETURNN, replayed in a graph and a session."""
-
-from pathlib import Path
+"""Every recording of TensorFlow 1 and RETURNN can be replayed in a graph and a session."""
 
 from integration import originals, recordings, replay, through_graph
 from tests.graphs import one_kind_of_each
+from tests.paths import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden"
 CASES = {
     case.name: case
     for folder in ("tf1", "returnn")
@@ -15,8 +13,8 @@ KINDS = {name: through_graph.kinds(case) for name, case in CASES.items()}
 
 
 @one_kind_of_each(KINDS)
-def test_recording_in_a_graph(name, kind):
-    """On resource variables, on reference variables, or on both, as it was recorded."""
+def test_a_graph_makes_the_recorded_steps(name, kind):
+    """A recording names the kinds of variables: resource variables, reference variables or both."""
     outcome = replay.replay(CASES[name], {kind: None}, through="graph")
     assert outcome.failure is None
     assert 0 <= outcome.error <= 1

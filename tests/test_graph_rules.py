@@ -1,7 +1,7 @@
-"""Rules in graphs and sessions, on reference and resource variables, as TensorFlow 1 runs them.
+"""Rules in graphs and sessions of TensorFlow 1, on reference and resource variables.
 
-Numbers in float32 and float64 are compared with recordings in test_graph_recordings.py and
-test_legacy_compositions.py, names of variables in test_graph_checkpoints.py.
+Other files compare more: test_graph_recordings.py and test_legacy_compositions.py compare numbers
+in float32 and float64, test_graph_checkpoints.py compares names of variables.
 """
 
 import inspect
@@ -28,13 +28,13 @@ from tests.graphs import (
     variable,
 )
 
-# Every class that is a rule by itself, with its Case.
+# {class of the original that is a rule: our Case}
 NAMES = {
     name: next(case for case in RULES if case.name == row.ours)
     for name, row in TABLE.items()
     if any(case.name == row.ours for case in RULES)
 }
-# Singular values and eigenvalues are not had in half precision, neither in the originals.
+# These need singular values or eigenvalues, which TensorFlow does not compute in half precision.
 NO_HALF = ("GGTOptimizer", "ShampooOptimizer")
 
 INITIAL = {
@@ -51,7 +51,7 @@ INDICES = np.array([5, 0, 5])
 
 
 def arguments_of(name, case, count=None, **changes):
-    """The arguments of a Case's first variant, by their names in the original."""
+    """Return the arguments of a Case's main variant by their names in the original."""
     theirs = {ours: original for original, ours in TABLE[name].renamed.items()}
     defaults = inspect.signature(case.cls).parameters
     required = [key for key, default in TABLE[name].arguments.items() if default is REQUIRED]
@@ -66,8 +66,8 @@ def arguments_of(name, case, count=None, **changes):
 
 
 @one_kind_of_each({name: KINDS for name in NAMES if name not in NO_HALF})
-def test_half_precision_is_that_of_the_reference(name, kind):
-    """In two operations that share state, with dense and row gradients."""
+def test_half_precision_matches_the_reference(name, kind):
+    """Two operations share the state. Gradients are dense and of rows."""
     case = NAMES[name]
     reference, x = case.make_reference(), {p: v.astype("float16") for p, v in INITIAL.items()}
     s = reference.start(x)
@@ -112,8 +112,8 @@ FORMS = {
 }
 
 
-def after_three(sess, optimizers):
-    """Return what each of several optimizers makes of a variable of its own."""
+def after_three_steps(sess, optimizers):
+    """Return a variable of each optimizer after three steps."""
     ours, count = [variable(INITIAL["kernel"]) for _ in optimizers], counter(name="any")
     scale = v1.placeholder("float32", [])
     g = scale * tensor(GRADIENTS["kernel"])
@@ -124,7 +124,7 @@ def after_three(sess, optimizers):
     return sess.run(ours)
 
 
-# What else may change, and what it is.
+# Arguments besides the learning rate that may change, and their values.
 CHANGING = {
     "AdamOptimizer": {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
     "AdaMaxOptimizer": {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
@@ -148,8 +148,8 @@ def test_hyperparameters_in_every_form(name):
         forms = [{key: form(n) for key, n in numbers.items()} for form in FORMS.values()]
         cls = getattr(legacy, name)
         optimizers = [cls(**{**given, **changed}) for changed in (numbers, others, *forms)]
-        plain, changed, *found = after_three(sess, optimizers)
-        assert np.abs(changed - plain).max() > 1e-6, "they make a difference"
+        plain, changed, *found = after_three_steps(sess, optimizers)
+        assert np.abs(changed - plain).max() > 1e-6, "the arguments make a difference"
         for form, value in zip(FORMS, found, strict=True):
             np.testing.assert_allclose(value, plain, rtol=1e-6, err_msg=form)
 
@@ -175,7 +175,7 @@ def test_placeholders_and_variables_change_between_steps(kind):
 
 
 @every_kind
-def test_state_is_under_the_original_names(kind):
+def test_state_has_the_names_of_the_original(kind):
     with session():
         x = variable([1.0, 2.0], "w", kind)
         loss = tf.reduce_sum(x**2)
@@ -220,7 +220,7 @@ def test_powers_advance_in_every_operation_of_an_optimizer(name, kind):
 
 
 def test_powers_of_adamax_and_of_the_gs_classes():
-    """AdaMax has one power; those of the GS classes follow the global step."""
+    """AdaMax has one power. Powers of the GS classes follow the global step."""
     with session() as sess:
         x, count = variable([1.0]), counter()
         ada_max = legacy.AdaMaxOptimizer(beta1=0.5)
@@ -238,7 +238,7 @@ def test_powers_of_adamax_and_of_the_gs_classes():
 
 
 @pytest.mark.parametrize("name", ["AdamGSOptimizer", "LazyAdamGSOptimizer"])
-def test_powers_of_the_gs_classes_are_eagerly_those_of_the_last_step(name):
+def test_powers_of_the_gs_classes_in_eager_code(name):
     with eagerly():
         count, x = tf.Variable(0, dtype="int64"), tf.Variable([1.0])
         optimizer = getattr(legacy, name)(count, beta1=0.5)
@@ -248,8 +248,8 @@ def test_powers_of_the_gs_classes_are_eagerly_those_of_the_last_step(name):
             assert float(optimizer._get_beta_accumulators()[0]) == 0.5**t
 
 
-def test_state_belongs_to_a_graph():
-    """In another graph, and eagerly, the same optimizer begins without state."""
+def test_an_optimizer_has_state_of_its_own_in_each_graph():
+    """Eager code has state of its own, too."""
     optimizers = [legacy.AdamOptimizer(), legacy.GGTOptimizer()]
     with pytest.warns(UserWarning, match="the constant 1 never changes"):
         optimizers.append(legacy.AdamGSOptimizer(1.0))
@@ -272,7 +272,7 @@ def test_state_belongs_to_a_graph():
             assert [state.name for state in optimizer.variables()] == own
 
 
-def test_state_of_two_sessions_is_apart():
+def test_two_sessions_have_state_of_their_own():
     with tf.Graph().as_default() as graph:
         x = variable([1.0])
         optimizer = legacy.AdamOptimizer(0.1)
@@ -288,8 +288,8 @@ def test_state_of_two_sessions_is_apart():
             assert one.run(x) < two.run(x) < 1
 
 
-def test_slots_are_there_before_they_are_initialized():
-    """Slots exist once the step is built, for variables with a gradient."""
+def test_slots_exist_before_they_are_initialized():
+    """Building a step creates slots for the variables with a gradient."""
     with session() as sess:
         x, y = variable([[1.0, 2.0]], "x"), variable([3.0], "y")
         optimizer = legacy.RMSPropOptimizer(0.1, centered=True)
@@ -311,7 +311,7 @@ def test_slots_are_there_before_they_are_initialized():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_variables_without_elements(name):
-    """A variable with no elements is no obstacle to the others."""
+    """Other variables move as usual."""
     with session() as sess:
         count = counter()
         x, y = variable(np.zeros((0, 3)), "x"), variable([1.0, 2.0], "y")

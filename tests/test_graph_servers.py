@@ -1,10 +1,7 @@
-"""Optimizers over workers in graphs: parameter servers, as on TensorFlow 1.15.5."""
+"""Optimizers over workers in graphs with parameter servers, against TensorFlow 1.15.5."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,9 +10,9 @@ import pytest
 
 from keras_tfopt import legacy
 from tests.graphs import tf, v1
+from tests.paths import GOLDEN, ROOT
+from tests.programs import output_of
 
-ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests" / "golden"
 FOLDER = GOLDEN / "tf1_distributed"
 GETTERS = {
     "AGNOptimizer": "custom_getter",
@@ -34,24 +31,17 @@ CASES = {
 
 @pytest.mark.slow
 def test_two_workers_and_a_parameter_server_train_as_on_tensorflow_1(tmp_path):
-    """Seven methods and optimizers inside, ours and TensorFlow's, with hooks and queues."""
+    """The recorded program trains by seven methods around our optimizers and TensorFlow's."""
     out = tmp_path / "out.npz"
     program = ROOT / "integration" / "tf1" / "servers.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(out), "keras_tfopt.legacy"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    output_of(program, out, "keras_tfopt.legacy")
     ours, recorded = np.load(out), np.load(GOLDEN / "tf1_programs" / "servers.npz")
     assert len(recorded) == 78 and len(ours) == 2 * len(recorded)
     for name in recorded:
         for source in ("module", "tensorflow"):
             value = ours[name.replace("tensorflow", source, 1)]
             if name.endswith("ModelAverage/GradientDescent/1/step"):
-                # The other worker counts as well, and may be one step ahead by now.
+                # The other worker also counts, and may be one step ahead.
                 assert set(value - recorded[name]) <= {0, 1}, f"{source} {name}: {value}"
                 continue
             np.testing.assert_allclose(
@@ -64,7 +54,7 @@ def test_two_workers_and_a_parameter_server_train_as_on_tensorflow_1(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A parameter server and three workers, all in this process."""
+    """Start a parameter server and three workers in this process."""
     sockets = [socket.socket() for _ in range(4)]
     for one in sockets:
         one.bind(("localhost", 0))
@@ -78,7 +68,7 @@ def cluster():
 
 
 class Worker:
-    """The graph of a worker for a recorded case, and its session."""
+    """A worker of a recorded case: its graph and its session."""
 
     def __init__(self, cluster, case, number, use_resource):
         spec, servers = cluster
@@ -129,7 +119,7 @@ class Worker:
         return getattr(legacy, self.kind)(opt, **arguments)
 
     def loss(self):
-        """A loss with the recorded gradients."""
+        """Return a loss that has the recorded gradients."""
         self.fed = {}
         if self.entry["loss"] == "regression":
             x, y = (v1.placeholder("float32", self.array(n)[0].shape) for n in ("x", "y"))
@@ -158,7 +148,7 @@ class Worker:
         self.session.run(self.train, feed)
 
     def state(self):
-        """Return the state by its names in the recording."""
+        """Return the state as {name in the recording: array}."""
         with self.graph.as_default():
             found = {f"{self.here}/extra/local_step": self.optimizer._local_step}
             found["center/extra/global_step"] = self.step
@@ -182,7 +172,7 @@ class Worker:
         return self.session.run(found)
 
 
-# A few of each method; all of them, on both kinds of variables, in exhaustive runs.
+# Some cases of each method run always. Exhaustive runs take all, with both kinds of variables.
 FEW = ("Momentum_w2", "Adam_w2", "sparse", "regression")
 CHOSEN = [
     pytest.param(case, kind, marks=() if always else pytest.mark.exhaustive)
@@ -194,7 +184,7 @@ CHOSEN = [
 
 @pytest.mark.parametrize(("case", "use_resource"), CHOSEN)
 def test_recorded_schedules(cluster, case, use_resource):
-    """Workers act in the recorded order, and everything is compared after every event."""
+    """Workers step in the recorded order. All state equals the recording after every event."""
     entry = CASES[case]
     workers = [Worker(cluster, case, n, use_resource) for n in range(entry["num_workers"])]
     for worker in workers:
@@ -234,19 +224,23 @@ def elastic(getter, cls=None, opt=None, workers=1, **more):
     return cls(opt, workers, getter, communication_period=1, moving_rate=0.25, rho=0.0, **more)
 
 
-def made_by(getter, name="x", value=(1.0, 2.0), **more):
+def variable_of(getter, name="x", value=(1.0, 2.0), **more):
     with v1.variable_scope("", custom_getter=getter):
         return v1.get_variable(name, initializer=np.asarray(value, "f"), **more)
 
 
-def test_what_a_getter_makes():
-    """Names and collections, without servers. Variables that are not trainable are left alone."""
+def initialize(session):
+    session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+
+
+def test_variables_that_a_getter_creates():
+    """A getter adds copies of trainable variables, and leaves other variables alone."""
     with tf.Graph().as_default():
         getter = legacy.AGNCustomGetter("/job:worker/task:1")
-        x = made_by(getter)
-        frozen = made_by(getter, "frozen", trainable=False)
+        x = variable_of(getter)
+        frozen = variable_of(getter, "frozen", trainable=False)
         with v1.variable_scope("", reuse=True):
-            assert made_by(getter) is x
+            assert variable_of(getter) is x
         assert [v.op.name for v in v1.global_variables()] == ["global_center_variable/x", "frozen"]
         assert [v.op.name for v in v1.local_variables()] == ["x", "grad_variable/x"]
         assert v1.trainable_variables() == [x] and x.device == "/job:worker/task:1"
@@ -261,7 +255,7 @@ def test_parts_of_a_variable_have_centers_of_their_own():
             with v1.variable_scope("", custom_getter=getter):
                 x = v1.get_variable("x", [4], initializer=v1.ones_initializer())
         train = elastic(getter).minimize(tf.reduce_sum(tf.convert_to_tensor(x)))
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         parts = list(x)
         np.testing.assert_allclose(session.run(parts), 0.5 + 0.125 * np.ones((2, 2)))
@@ -269,26 +263,26 @@ def test_parts_of_a_variable_have_centers_of_their_own():
         np.testing.assert_allclose(session.run(centers), 1 - 0.125 * np.ones((2, 2)))
 
 
-def test_a_subclass_keeps_what_it_overrides():
+def test_methods_of_a_subclass_are_called():
     class Doubled(legacy.ElasticAverageOptimizer):
         def compute_gradients(self, *args, **kwargs):
             return [(2 * g, v) for g, v in super().compute_gradients(*args, **kwargs)]
 
     with tf.Graph().as_default(), v1.Session() as session:
         getter = legacy.ElasticAverageCustomGetter("/cpu:0")
-        x = made_by(getter)
+        x = variable_of(getter)
         optimizer = elastic(getter, Doubled)
         assert isinstance(optimizer, Doubled) and isinstance(optimizer, v1.train.Optimizer)
         train = optimizer.minimize(tf.reduce_sum(x))
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         np.testing.assert_allclose(session.run(x), [0.25, 1.25])
         with pytest.raises(RuntimeError, match="eager"):
             _ = optimizer.keras
 
 
-def test_slots_may_be_made_within_the_scope_of_the_getter():
-    """In the original this is an error."""
+def test_slots_may_be_created_in_the_scope_of_the_getter():
+    """The original raises an error here."""
     with tf.Graph().as_default(), v1.Session() as session:
         getter = legacy.ElasticAverageCustomGetter("/cpu:0")
         with v1.variable_scope("", custom_getter=getter):
@@ -296,7 +290,7 @@ def test_slots_may_be_made_within_the_scope_of_the_getter():
             opt = v1.train.MomentumOptimizer(0.5, 0.9)
             train = elastic(getter, opt=opt).minimize(tf.reduce_sum(x))
         assert opt.get_slot(x, "momentum") in v1.local_variables()
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         assert session.run(opt.get_slot(x, "momentum")) == 1
 
@@ -307,9 +301,9 @@ def test_a_saver_of_the_center(tmp_path):
         optimizer = elastic(getter)
         with pytest.raises(RuntimeError, match="no center"):
             optimizer.swapping_saver()
-        x = made_by(getter)
+        x = variable_of(getter)
         train = optimizer.minimize(tf.reduce_sum(x))
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        initialize(session)
         session.run(train)
         center = session.run(getter._global_map[x])
         path = optimizer.swapping_saver().save(session, str(tmp_path / "center"))
@@ -318,7 +312,7 @@ def test_a_saver_of_the_center(tmp_path):
 
 
 def test_workers_that_start_together(cluster):
-    """With `synchronous`, the first waits in its initialization until the second has come."""
+    """With `synchronous`, the first worker waits until the second has started."""
     spec, servers = cluster
     done, threads = [], []
     for number in range(2):
@@ -326,7 +320,7 @@ def test_workers_that_start_together(cluster):
             device = f"/job:worker/task:{number}"
             getter = legacy.ElasticAverageCustomGetter(device)
             with v1.device(v1.train.replica_device_setter(cluster=spec, worker_device=device)):
-                made_by(getter)
+                variable_of(getter)
                 optimizer = elastic(getter, workers=2, synchronous=True)
                 initial = v1.global_variables_initializer(), v1.local_variables_initializer()
                 begin = optimizer.get_init_op(number)
@@ -356,7 +350,7 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match=r"`get_variable`.*plain"):
             elastic(getter).minimize(tf.reduce_sum(plain))
     with tf.Graph().as_default():
-        x, adam = made_by(getter, "y"), v1.train.AdamOptimizer(0.1)
+        x, adam = variable_of(getter, "y"), v1.train.AdamOptimizer(0.1)
         with pytest.raises(ValueError, match="`rho`.*AdamOptimizer is not known"):
             legacy.ElasticAverageOptimizer(adam, 1, getter)
     with tf.Graph().as_default():
@@ -366,6 +360,6 @@ def test_what_is_refused():
         )
         with pytest.raises(ValueError, match="no variables"):
             optimizer.get_init_op()
-        x = made_by(getter)
+        x = variable_of(getter)
         with pytest.raises(ValueError, match="`global_step` of ModelAverage"):
             optimizer.minimize(tf.reduce_sum(x))

@@ -1,20 +1,10 @@
-"""Checkpoints of objects, monitored sessions and optimizers of TensorFlow around ours."""
+"""Our optimizers in `tf.train.Checkpoint`, monitored sessions and wrappers of TensorFlow."""
 
 import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import (
-    MAKE,
-    assert_close,
-    eagerly,
-    session,
-    start,
-    straight,
-    tf,
-    v1,
-    variable,
-)
+from tests.graphs import MAKE, assert_close, eagerly, session, start, straight, tf, v1, variable
 
 
 @pytest.mark.parametrize("where", ["graph", "eager"])
@@ -73,8 +63,7 @@ def test_checkpoints_of_objects_with_slots_of_other_shapes(shape, more, tmp_path
     np.testing.assert_allclose(train(1, path)[0], train(3)[0], rtol=1e-12)
 
 
-def test_a_session_that_is_monitored_goes_on(tmp_path):
-    """A MonitoredTrainingSession that is begun anew goes on with the state saved."""
+def test_a_new_monitored_session_continues_from_saved_state(tmp_path):
 
     def train(steps):
         with tf.Graph().as_default():
@@ -94,7 +83,7 @@ def test_a_session_that_is_monitored_goes_on(tmp_path):
 
 
 def test_a_scaled_loss():
-    """TensorFlow's loss scaling leaves out the step that overflows."""
+    """TensorFlow's loss scaling skips a step that overflows."""
     scaled = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
     with session() as sess:
         x, y = variable([1.0, -2.0], "x"), v1.placeholder_with_default(1.0, [])
@@ -106,9 +95,9 @@ def test_a_scaled_loss():
         assert_close(sess.run(x), straight(MAKE["Adam"], 2))
 
 
-# Stopping, a thread of TensorFlow ends by an exception.
+# When it stops, a thread of TensorFlow ends with an exception.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_replicas_in_step():
+def test_sync_replicas_of_tensorflow():
     """TensorFlow's SyncReplicasOptimizer works around one of ours."""
     with tf.Graph().as_default():
         x, count = variable([1.0, -2.0], "x"), v1.train.get_or_create_global_step()
@@ -117,10 +106,10 @@ def test_replicas_in_step():
         )
         step = optimizer.minimize(tf.reduce_sum(x**2), count)
         hooks = [optimizer.make_session_run_hook(True), v1.train.StopAtStepHook(num_steps=3)]
-        # Its threads wait for ever for further workers.
+        # Its threads wait forever for other workers.
         with v1.train.MonitoredTrainingSession(hooks=hooks, stop_grace_period_secs=1) as sess:
             values = [sess.run([step, x])[1] for _ in range(4)]
         assert optimizer.get_slot(x, "m").op.name == "x/Adam"
-        # A thread of its own applies what has been gathered, some time later.
+        # A thread applies the gathered gradients some time later.
         path = [straight(MAKE["Adam"], steps) for steps in range(1, 5)]
         assert any(np.allclose(values[-1], value, atol=1e-6) for value in path)

@@ -1,17 +1,16 @@
-"""A whole program of TensorFlow 1, in which only the import of its optimizers is changed."""
-
-from pathlib import Path
+"""A complete program of TensorFlow 1 runs with our optimizers; only an import is changed."""
 
 import numpy as np
 import pytest
 
 from tests.graphs import tf
+from tests.paths import GOLDEN
 
 datasets = pytest.importorskip("sklearn.datasets")
 
 from integration.tf1 import training
 
-RECORDED = Path(__file__).parent / "golden" / "tf1_training" / "digits.npz"
+RECORDED = GOLDEN / "tf1_training" / "digits.npz"
 STEPS = 120
 
 
@@ -47,8 +46,8 @@ def whole(data, tmp_path_factory):
     return folder, run(data, folder, STEPS)
 
 
-def test_losses_and_state_are_those_of_tensorflow_1(whole):
-    """Two optimizers on two lists, averages, clipping, a schedule, 120 steps of real data."""
+def test_losses_and_state_equal_those_of_tensorflow_1(whole):
+    """It has two optimizers, averages, clipping, a schedule, and 120 steps on real data."""
     recorded, ours = np.load(RECORDED), whole[1]
     assert set(ours) == set(recorded) and len(ours) > STEPS
     for name in recorded:
@@ -56,7 +55,7 @@ def test_losses_and_state_are_those_of_tensorflow_1(whole):
     assert recorded[f"loss/{STEPS - 1}"] < 0.1 * recorded["loss/0"], "it has learned"
 
 
-def test_an_interrupted_training_goes_on_to_the_bit(data, whole, tmp_path):
+def test_an_interrupted_training_continues_to_the_bit(data, whole, tmp_path):
     first = run(data, tmp_path, 70)
     assert int(first["var/global_step"]) == 70
     second = run(data, tmp_path, STEPS)
@@ -77,7 +76,7 @@ def test_summaries_and_checkpoints_are_written(whole):
         for value in event.summary.value
         if value.tag == "rate"
     }
-    # The hook reads the count of steps in the run that moves it, before or after it has moved.
+    # The hook reads the step before or after it is counted.
     assert STEPS // 20 <= len(rates) <= STEPS // 20 + 2
     for step, rate in rates.items():
         around = [10 * (1 - number / STEPS) ** 2 for number in (step - 1, step)]

@@ -1,15 +1,15 @@
-"""Dropping stale gradients in a graph: recorded schedules of several workers, by feeding steps."""
+"""`DropStaleGradientOptimizer` in a graph: recorded schedules of several workers."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_tfopt import legacy
 from tests.graphs import tf, v1
+from tests.paths import GOLDEN
 
-FOLDER = Path(__file__).parent / "golden" / "tf1_distributed"
+FOLDER = GOLDEN / "tf1_distributed"
 CASES = {
     entry["case"]: entry
     for entry in json.loads((FOLDER / "manifest.json").read_text())["cases"]
@@ -21,7 +21,7 @@ READ, APPLY = 1, 2
 @pytest.mark.parametrize("use_resource", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_schedules(case, use_resource):
-    """A worker reads at one event; what it computes is applied at another, with its age."""
+    """A worker reads variables at one event. Its gradient is applied at a later one."""
     entry = CASES[case]
     recorded = np.load(FOLDER / entry["file"])
     inner = entry["inner_optimizer"]
@@ -71,8 +71,8 @@ def test_recorded_schedules(case, use_resource):
         assert applied > 3
 
 
-def test_what_it_needs():
-    """The age of gradients needs `compute_gradients` and `global_step`; errors say so."""
+def test_errors():
+    """The age of a gradient needs `compute_gradients` and `global_step`."""
     with tf.Graph().as_default():
         x = v1.get_variable("x", initializer=[1.0])
         optimizer = legacy.DropStaleGradientOptimizer(legacy.GradientDescentOptimizer(1.0), 1)

@@ -1,6 +1,6 @@
-"""Wrappers, decay and savers in graphs and sessions, around optimizers of both modules.
+"""Wrappers, decay and savers in graphs, around our optimizers and TensorFlow's.
 
-Numbers are compared with recordings, by test_graph_recordings.py and test_legacy_compositions.py.
+test_graph_recordings.py and test_legacy_compositions.py compare their numbers with recordings.
 """
 
 import numpy as np
@@ -75,7 +75,7 @@ def test_averages_and_their_saver(kind, module, tmp_path):
             trained = [[0.8, 1.8], [0.9, 1.9], [2.98], [2.99]]
             for value, expected in zip(sess.run(state), trained, strict=True):
                 assert_close(value, expected, dtype)
-            # A file that has averages under the names of the variables.
+            # The swapping saver writes averages under the names of the variables.
             path = both.save(sess, str(tmp_path / f"{kind}_{dtype}"))
             plain.restore(sess, path)
             swapped = [trained[i] for i in (1, 0, 3, 2)]
@@ -139,7 +139,7 @@ def test_savers_that_cannot_swap(kind):
 
 
 class Doubling(v1.train.GradientDescentOptimizer):
-    """A stock optimizer whose verbs are its own."""
+    """An optimizer of TensorFlow with methods of its own."""
 
     def compute_gradients(self, *args, **kwargs):
         return [(2 * g, v) for g, v in super().compute_gradients(*args, **kwargs)]
@@ -161,7 +161,7 @@ AROUND = {
 
 @pytest.mark.parametrize("around", AROUND)
 @every_kind
-def test_verbs_of_the_optimizer_inside_are_called(kind, around):
+def test_methods_of_the_optimizer_inside_are_called(kind, around):
     with session() as sess:
         x, count = variable([1.2], "x", kind), counter(kind)
         optimizer = AROUND[around](Doubling(2.0), x)
@@ -176,7 +176,7 @@ def test_verbs_of_the_optimizer_inside_are_called(kind, around):
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_state_inside_is_found(around):
+def test_state_of_the_optimizer_inside_is_found(around):
     with session():
         x = variable([1.0], "x")
         optimizer = AROUND[around](v1.train.AdamOptimizer(), x)
@@ -235,7 +235,7 @@ def test_decay_in_every_form(kind):
         assert [float(value[0]) for value in sess.run(ours)] == [1.0] * 5
 
 
-def test_decay_before_a_class():
+def test_the_extension_as_a_base_class():
     class Decayed(legacy.DecoupledWeightDecayExtension, v1.train.GradientDescentOptimizer):
         def __init__(self, weight_decay, *args, **kwargs):
             super().__init__(weight_decay, *args, **kwargs)

@@ -11,6 +11,7 @@ from tests.grouped import DATA, START, network
 from tests.stepping import Runner, to_numpy
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("groups", "message"),
     (
@@ -74,11 +75,13 @@ def test_errors_of_functions_reach_the_user():
         Runner(keras_tfopt.Adam(groups=groups), START)
 
 
+@pytest.mark.spread
 def test_hyperparameters_of_all_variables_together_are_refused():
     with pytest.raises(ValueError, match="`beta_1` of GGT belongs to all variables together"):
         keras_tfopt.GGT(groups={"kernel": {"beta_1": 0.5}})
 
 
+@pytest.mark.spread
 def test_groups_are_given_once_and_to_optimizers_that_have_them():
     groups = {"kernel": {"learning_rate_factor": 0.5}}
     with pytest.raises(ValueError, match="must be given once"):

@@ -1,4 +1,4 @@
-"""Parameter groups: what each setting of `groups` does, how groups are saved and shown."""
+"""Parameter groups: the settings of `groups`, how they are saved, and how they are shown."""
 
 import math
 import re
@@ -44,7 +44,7 @@ def assert_moved(optimizer, mode, expected, steps=1, grads=GRADIENTS):
 @every_case("case")
 @eager_and_compiled
 def test_every_optimizer_with_two_groups_matches_its_reference(case, mode):
-    """One group has learning rates, the other hyperparameters, and the kernel is in both."""
+    """The kernel is in both groups. The second one also sets hyperparameters."""
     groups = {
         r"^layer/": {"learning_rate_factor": 0.5},
         r"(kernel|embeddings)$": {"learning_rate_factor": 0.25, **hyperparameters_of(case)},
@@ -100,7 +100,7 @@ def test_weight_decay_goes_to_the_wrapper_that_decays(around, mode):
 
 
 @every_mode
-def test_frozen_variables_stay_without_slots_and_count_in_no_norm(mode):
+def test_frozen_variables_have_no_slots_and_count_in_no_norm(mode):
     optimizer = keras_tfopt.Momentum(0.1, global_clipnorm=1.0, groups={"^a/": {"frozen": True}})
     size = math.sqrt(2) * 2.0
     grads = {**GRADIENTS, "a/bias": np.full(2, np.inf), "b/kernel": np.full(2, 2.0)}
@@ -128,7 +128,7 @@ def test_max_norm_bounds_variables_after_the_step(mode):
 
 
 @every_mode
-def test_units_are_clipped_except_where_a_group_says_otherwise(mode):
+def test_units_are_clipped_unless_a_group_says_otherwise(mode):
     groups = {"bias": {"clip_unitwise": None}, "^b/": {"clip_unitwise": 0.001}}
     optimizer = keras_tfopt.GradientDescent(1.0, clip_unitwise=0.01, groups=groups)
     expected = {"a/kernel": 0.01 * 2, "a/bias": 0.5, "b/kernel": 0.001 * 3}
@@ -195,14 +195,14 @@ def test_variables_in_half_precision_have_the_learning_rates_of_groups(mode, dty
     runner = Runner(optimizer, START, mode, dtype)
     for _ in range(2):
         runner.step({path: 8.0 * gradient for path, gradient in GRADIENTS.items()})
-    # All numbers are multiples of powers of two that half precision has.
+    # Half precision holds all these numbers exactly.
     for path, step in {"a/kernel": 1 / 16, "a/bias": 1 / 16, "b/kernel": 1 / 8}.items():
         assert np.array_equal(runner.values[path], START[path] - 2 * step), path
 
 
 @keras_tfopt.register
 class AtMostTheLearningRate(keras_tfopt.Rule):
-    """A rule whose scalars are wrong if it is given a vector of learning rates."""
+    """A rule whose scalars would be wrong if `lr` were a vector of learning rates."""
 
     def scalars(self, lr, step):
         return {"most": keras.ops.max(keras.ops.stack([lr, lr / 2]))}
@@ -222,7 +222,7 @@ def test_rules_of_users_compute_with_one_learning_rate_at_a_time(mode):
 @pytest.mark.spread
 @several_only
 @eager_and_compiled
-def test_groups_equal_a_multi_optimizer_where_that_can_say_the_same(mode):
+def test_groups_equal_a_multi_optimizer(mode):
     first = keras_tfopt.Adam(0.01, beta_2=0.9, weight_decay=0.1)
     other = keras_tfopt.Adam(0.1)
     several = keras.optimizers.MultiOptimizer(lambda v: first if v.path[0] == "a" else other)
@@ -259,8 +259,8 @@ def test_functions_that_are_not_registered_cannot_be_saved():
         optimizer.get_config()
 
 
-def test_a_saved_model_goes_on_as_one_that_was_not_saved(tmp_path):
-    """Paths of its variables change when the model is loaded."""
+def test_a_saved_model_continues_as_one_that_was_not_saved(tmp_path):
+    """Paths of variables change when a model is loaded."""
     model = network()
     groups = [
         keras_tfopt.layer_decay(model, 0.5),

@@ -1,7 +1,7 @@
-"""The guides run on the backend of the test run, with small settings, and draw their pictures.
+"""The guides run with small settings, print their results, and draw their pictures.
 
-`make guides` runs each in full on one backend. Here each runs on one of the other installed
-backends, and in exhaustive runs on all.
+`make guides` runs each guide in full on one backend. The tests run it on another installed backend,
+and in exhaustive runs on all.
 """
 
 import re
@@ -14,26 +14,27 @@ import pytest
 
 from integration import guides as runner
 from tests import cells
+from tests.paths import ROOT
 from tests.programs import AS_USERS, output_of
+from tests.stepping import BACKEND
 
-BACKEND = keras.backend.backend()
-ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "guides"
 NUMBER = r"\s+-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
 
-# One worker: the guides of a run share a process.
+# On one worker, because the guides of a run share a process.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("guides")]
 pytest.importorskip("matplotlib")
 pytest.importorskip("mlxtend")
 pytest.importorskip("sklearn")
 
 
-def usual():
-    """The guides that run here."""
+def guides_here():
+    """Return the guides that run on this backend."""
     return [guide for guide in runner.names() if cells.EXHAUSTIVE or home(guide) == BACKEND]
 
 
 def home(guide):
+    """Return a backend on which `make guides` does not run the guide, if there is one."""
     others = [name for name in cells.INSTALLED if name != runner.BACKENDS.get(guide)]
     return cells.pick(others or cells.INSTALLED, guide)
 
@@ -42,7 +43,7 @@ def home(guide):
 def printed(tmp_path_factory):
     """Return a function from a guide to what it printed."""
     folder = tmp_path_factory.mktemp("guides")
-    output_of("-m", "tests.guides_worker", folder, *usual(), **AS_USERS)
+    output_of("-m", "tests.guides_worker", folder, *guides_here(), **AS_USERS)
 
     def text_of(guide):
         text, out = (folder / f"{guide}.txt").read_text("utf-8"), folder / guide / "curves.png"
@@ -60,7 +61,7 @@ def printed(tmp_path_factory):
 
 
 def lines(text, names, numbers):
-    """The numbers of the line that begins with each name."""
+    """Return {name: numbers of the line that begins with it}. Each line has as many numbers."""
     found = {}
     for name in names:
         match = re.search(rf"^ *{re.escape(name)}((?:{NUMBER}){{{numbers}}})$", text, re.MULTILINE)
@@ -70,13 +71,13 @@ def lines(text, names, numbers):
 
 
 def quickstart(text):
-    """A line for each run, no bars, and the table last."""
+    """There is a line for each run, no progress bar, and a table at the end."""
     assert "\r" not in text and "===" not in text
     sides = ["keras Embedding, Adam", "keras_tfopt Embedding, LazyAdam"]
     sides += ["keras SGD, momentum 0.9", "keras_tfopt LARS"]
     lines(text, sides, 6)  # rate, steps, validation, test, milliseconds, speed
     runs = re.findall(r"^  (\S.*?) +rate \S+ +\d+ steps, \S+ ms each +validation", text, re.M)
-    assert set(runs) == set(sides) and runs.count(sides[1]) == 2  # which goes on
+    assert set(runs) == set(sides) and runs.count(sides[1]) == 2  # which continues
     table = text.index("best rate")
     assert text.index("Total time: ") < table and text.index("Curves: ") < table
     if BACKEND == "torch":
@@ -179,7 +180,7 @@ def own_optimizer(text):
 
 
 def switching(text):
-    """With the optimizer's state the next steps are the same, but for rounding; without it, not."""
+    """With the optimizer's state, the next steps are the same except for rounding."""
     here = keras.backend.backend()
     (name,) = re.findall(r"^going on on (\w+)", text, re.MULTILINE) or [""]
     anew = lines(text, [f"{here}, optimizer anew"], 4)[f"{here}, optimizer anew"]
@@ -191,14 +192,14 @@ def switching(text):
 
 
 def workers(text):
-    """Methods that exchange less often do so, and all of them learn."""
+    """Each method exchanges once in a period, and learns."""
     names = "SyncReplicas", "ModelAverage", "ElasticAverage", "AGN", "DiLoCo", "no exchange"
     rows = lines(text, names, 3)  # period, exchanges, loss
     steps = rows["SyncReplicas"][1]
     assert steps >= 100
     for period, exchanges, loss in rows.values():
         assert exchanges == (steps // period if period else 0)
-        assert loss < 1.5  # 2.3 is that of guessing
+        assert loss < 1.5  # guessing has 2.3
 
 
 def fine_tuning(text):
@@ -212,7 +213,7 @@ def fine_tuning(text):
 
 
 def physics_informed(text):
-    """The table has what was measured. Which method wins in a few seconds is open."""
+    """The table has the measured numbers. A few seconds do not show which method is best."""
     names = "Adam, rate 0.003", "Adam before L-BFGS", "L-BFGS after Adam"
     rows = lines(text, names, 3)  # seconds, iterations, error
     assert all(count > 10 and 0 < error < 2 for _, count, error in rows.values())
@@ -220,7 +221,7 @@ def physics_informed(text):
 
 
 def less_memory(text):
-    """Each form of the state has a row with its bytes. A few seconds say nothing about losses."""
+    """Each form of the state has a row with its bytes. A few seconds do not compare losses."""
     sides = {"Adam, float32": 8, "Adam, bfloat16": 4, "Adam, int8": 2, "Adafactor": 0}
     means = {}
     for side, least in sides.items():
@@ -262,13 +263,14 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("guide", usual())
+@pytest.mark.parametrize("guide", guides_here())
 def test_guide(guide, printed):
     CHECKS[guide](printed(guide))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("guide", runner.names())
-def test_form_of_guide(guide):
+def test_head_of_guide(guide):
     text = (GUIDES / f"{guide}.py").read_text("utf-8")
     fields = "Title", "Author", "Date created", "Last modified", "Description", "Accelerator"
     head = re.match('"""\n' + "".join(rf"{f}: (.+)\n" for f in fields) + '"""\n\n"""\n## ', text)
@@ -288,7 +290,8 @@ def test_each_backend_has_a_picture_of_its_own(monkeypatch):
     assert out == GUIDES / "output" / f"quickstart-{BACKEND}.png"
 
 
-def test_one_bar_over_all_runs(monkeypatch, capsys):
+@pytest.mark.spread
+def test_one_progress_bar_over_all_runs(monkeypatch, capsys):
     monkeypatch.syspath_prepend(GUIDES)
     from report import Progress
 
@@ -304,10 +307,12 @@ def test_one_bar_over_all_runs(monkeypatch, capsys):
         assert ("\r[############             ]  50 %" in shown) == terminal
 
 
+@pytest.mark.spread
 def test_every_guide_is_checked():
     assert set(CHECKS) == set(runner.names())
 
 
+@pytest.mark.spread
 def test_runner_has_a_backend_for_each_guide():
     chosen = {guide: runner.BACKENDS[guide] for guide in runner.names()}
     assert set(chosen.values()) == {"tensorflow", "jax", "torch"}

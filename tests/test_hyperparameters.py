@@ -1,4 +1,4 @@
-"""Hyperparameters that change while training: schedules, variables, callables."""
+"""Hyperparameters can be schedules, variables or callables, and change while training."""
 
 import itertools
 
@@ -7,14 +7,14 @@ import pytest
 
 import keras_tfopt
 from tests.cases import RULES
-from tests.options import Expected, dense_gradients, follow, gradients, initial
+from tests.options import CASE, Expected, dense_gradients, follow, gradients, initial
 from tests.stepping import BACKEND, Runner, every_mode, through_json, to_numpy
 
-FACTORS = (1.0, 0.9, 0.7, 0.8)  # each stays in every range
+FACTORS = (1.0, 0.9, 0.7, 0.8)  # times these, every hyperparameter is valid
 
 
 def changing(case):
-    """Return hyperparameters of the main variant that are numbers, but not the learning rate."""
+    """Return names of float hyperparameters in the main variant, without the learning rate."""
     others = ("learning_rate", *case.fixed)
     arguments = case.variants[case.main]
     return [n for n, v in arguments.items() if isinstance(v, float) and n not in others]
@@ -67,9 +67,6 @@ def test_a_variable_is_read_at_every_step(case, name, mode):
         follow(runner, expected, [grads], 8 * case.tolerance())
 
 
-CASE = {case.name: case for case in RULES}
-
-
 @every_mode
 @pytest.mark.parametrize("name", ("learning_rate", "momentum"))
 def test_a_callable_is_read_at_each_eager_step_and_once_when_compiled(name, mode):
@@ -81,7 +78,7 @@ def test_a_callable_is_read_at_each_eager_step_and_once_when_compiled(name, mode
     follow(runner, expected, gradients(4), 4e-6)
 
 
-def test_several_at_once_and_a_schedule_of_the_learning_rate():
+def test_several_hyperparameters_change_at_once():
     case = CASE["Adam"]
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay
     numbers = case.variants[case.main]
@@ -98,7 +95,7 @@ def test_several_at_once_and_a_schedule_of_the_learning_rate():
     follow(runner, expected, gradients(3), 4e-6)
 
 
-def test_configuration():
+def test_configurations_hold_schedules_and_values_of_variables():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.9, 10, 0.5)
     variable = keras.Variable(0.25, trainable=False)
     clone = through_json(keras_tfopt.Adam(beta_1=schedule, beta_2=variable))
@@ -142,7 +139,8 @@ def test_a_variable_is_part_of_the_state():
         assert float(to_numpy(other.momentum)) == 0.25
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("value", ("0.5", None, True, [0.5], keras.Variable([0.5])))
-def test_what_is_no_hyperparameter(value):
+def test_bad_hyperparameters_are_refused(value):
     with pytest.raises((TypeError, ValueError), match="`momentum`.*scalar variable"):
         keras_tfopt.Momentum(momentum=value)

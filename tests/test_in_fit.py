@@ -1,8 +1,8 @@
-"""Every optimizer in all that Keras does with a model around it: compiling, fitting, changing.
+"""Every optimizer in what Keras does with a model: compiling, fitting, changing it.
 
-A cell is an optimizer and a check. With `--exhaustive`, all cells run. Without, each check takes
-two optimizers in turn, of those that stand for a kind (`REPRESENTATIVES`). Wrappers are tested with
-other optimizers inside in test_composition.py.
+A cell is an optimizer and a check. With `--exhaustive`, all cells run. Without it, each check takes
+two of the `REPRESENTATIVES`, in turn. test_composition.py tests wrappers with other optimizers
+inside.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def not_jit_compiled(case):
 
 
 def the_same_seed(case):
-    """With the same seed, shuffled data and dropout give the same bits; with another, not."""
+    """Two trainings with one seed, shuffled data and dropout are equal to the bit."""
 
     def trained(seed):
         keras.utils.set_random_seed(seed)
@@ -86,7 +86,7 @@ def compiled_again(case):
 
 
 def two_models_in_turns(case):
-    """Two optimizers with other numbers do not disturb each other."""
+    """Two optimizers with different learning rates do not disturb each other."""
     others = {"learning_rate": 0.011}
     models = [make_model(case.make()), make_model(case.make(**others))]
     for _ in range(EPOCHS):
@@ -123,11 +123,11 @@ def two_optimizers_in_one_model(case):
         assert same(runner.snapshot(), alone[path])
 
 
-# Variables that come and go
+# Variables that are frozen, added or unused
 
 
 def frozen(case):
-    """A frozen variable rests with its state, and goes on from there later."""
+    """A frozen variable and its state do not change. Later they continue from there."""
     model = make_model(case.make())
     optimizer, dense = model.optimizer, model.get_layer("dense")
     fit(model, 1)
@@ -135,7 +135,7 @@ def frozen(case):
     dense.trainable = False
     model.compile(optimizer, "mse")
     if BACKEND == "jax":
-        # The trainer gives values without names, so they have to be of all variables.
+        # Keras passes values without names, so the optimizer needs those of all variables.
         with pytest.raises(ValueError, match="1 .* built with 3 variables"):
             fit(model, 1)
         return
@@ -158,7 +158,7 @@ def frozen(case):
 
 
 def frozen_for_a_new_optimizer(case):
-    """Half of a model is trained, by an optimizer that knows no other half."""
+    """A new optimizer is built without the frozen layer."""
     model = make_model(case.make())
     model.get_layer("dense").trainable = False
     model.compile(case.make(), "mse")
@@ -194,7 +194,7 @@ def added(case):
 
 
 def unused(case):
-    """A layer without influence on the loss changes nothing for the others."""
+    """A layer that does not influence the loss does not influence other layers."""
     inputs = keras.Input((2,), dtype="int32")
     x = keras.layers.Flatten()(keras.layers.Embedding(8, 3, name="table")(inputs))
     outputs = {name: keras.layers.Dense(2, name=name)(x) for name in ("used", "unused")}
@@ -211,7 +211,7 @@ def unused(case):
 
 
 def averages_through_two_fits(case):
-    """The first leaves averages in the model, from which the second goes on."""
+    """The first `fit` leaves averages in the model. The second continues from these."""
     arguments = {"use_ema": True, "ema_momentum": 0.6}
     by_fit, by_steps = (make_model(case.make(**arguments)) for _ in range(2))
     for _ in range(2):
@@ -237,7 +237,7 @@ def constraints(case):
 
     kernel = constrained(keras.constraints.NonNeg()).get_layer("dense").get_weights()[0]
     assert np.min(START[1]) < 0
-    # Between steps of the optimizer inside, a wrapper may go back to what was before all steps.
+    # A wrapper may move variables back, after the constraint was applied.
     assert case.changes_variables_after_the_step or np.min(kernel) >= 0
     assert np.max(kernel) > 0
     equals_baseline(case, constrained(keras.constraints.MaxNorm(1e6)))
@@ -248,7 +248,7 @@ def policies(case):
     for name in ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16", "float64"):
         with policy(name):
             optimizer = case.make()
-            if "float16" in name.split("_"):  # whose usual scale is too large for a few steps
+            if "float16" in name.split("_"):  # the default scale is too large for a few steps
                 optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
             model = fit(make_model(optimizer))
         dtype = name if "mixed" not in name else "float32"
@@ -256,8 +256,8 @@ def policies(case):
         kept = {v.dtype for v in model.optimizer.variables} - {"int32", "int64", "bool"}
         # The learning rate is of Keras's float type, unless variables are float64.
         assert kept <= {"float64", "float32"}, name
-        # Rounding in a pass turns the sign of some gradients. And where a variable has moved far,
-        # its own numbers are rounded by more.
+        # Rounding changes the sign of some gradients. Numbers of variables that have moved far are
+        # rounded by more.
         largest = 1e-5 if name == "float64" else 0.05
         ends = zip(model.trainable_variables, baseline(case), START, strict=True)
         for v, expected, start in ends:
@@ -312,7 +312,7 @@ def test_each_kind_meets_some_checks():
 
 @pytest.mark.backends("tensorflow", reason="other backends build the model before they compile")
 @pytest.mark.parametrize("averages", ["wrapper", "use_ema"])
-def test_xla_wants_a_model_to_be_built_where_state_starts_at_the_weights(averages):
+def test_xla_needs_a_built_model_if_state_starts_at_the_weights(averages):
     def make():
         if averages == "use_ema":
             return keras_tfopt.Momentum(0.1, use_ema=True)

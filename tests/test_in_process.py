@@ -1,6 +1,4 @@
-"""Workers in one process: every recorded schedule, and what is refused."""
-
-import pathlib
+"""`InProcess`, which simulates workers in one process: recorded schedules, and errors."""
 
 import keras
 import numpy as np
@@ -12,16 +10,17 @@ from integration.in_process import InProcess
 from tests import averaging
 from tests.averaging import START, STEPS, WORKERS
 from tests.methods import METHODS, momentum
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "tf1_distributed"
-RECORDED = {case.name: case for case in replay_workers.cases(GOLDEN)}
+RECORDINGS = GOLDEN / "tf1_distributed"
+RECORDED = {case.name: case for case in replay_workers.cases(RECORDINGS)}
 QUIRK = "SyncReplicasOptimizer__GradientDescent_w2_sparse_duplicates"
 
 
 @pytest.fixture(autouse=True)
 def plainly():
-    """Run without compiling: to compile for each worker takes longer than its steps."""
+    """Compile nothing: compiling for each worker takes longer than its steps."""
     with keras_tfopt.engine.plain():
         yield
 
@@ -34,17 +33,18 @@ def plainly():
 def test_recorded_schedule(name):
     problem, error = replay_workers.replay(RECORDED[name])
     assert problem is None
-    assert error < 0.25  # what the manifest allows is for other machines, too
+    assert error < 0.25  # of the tolerance, which allows for other machines
 
 
+@pytest.mark.spread
 def test_there_are_all_recordings():
     assert len(RECORDED) == 86
     assert [name for name, case in RECORDED.items() if case.quirk] == [QUIRK]
 
 
 @pytest.mark.spread
-def test_rows_that_repeat_are_summed_and_not_merged_as_in_the_original():
-    """The accumulator of the original takes rows for sorted. All else is as recorded."""
+def test_repeated_rows_are_summed_which_the_original_does_wrongly():
+    """The accumulator of the original expects sorted rows. Everything else is as recorded."""
     case = RECORDED[QUIRK]
     run, different = replay_workers.start(case), set()
     for event in range(case.entry["events"]):
@@ -71,7 +71,7 @@ def test_rows_that_repeat_are_summed_and_not_merged_as_in_the_original():
     ],
 )
 def test_a_replay_finds_what_differs(name, change, says):
-    case = replay_workers.cases(GOLDEN, name)[0]
+    case = replay_workers.cases(RECORDINGS, name)[0]
     case.entry = {**case.entry, "kwargs": {**case.entry["kwargs"], **change}}
     try:
         problem, _ = replay_workers.replay(case)
@@ -99,7 +99,7 @@ def train(method, micro_steps, sign=1.0, **options):
 
 @pytest.mark.parametrize("micro_steps", (None, 2))
 @pytest.mark.parametrize("method", METHODS)
-def test_synchronous_workers_are_those_that_are_connected(method, micro_steps):
+def test_synchronous_workers_match_the_reference(method, micro_steps):
     run = train(method, micro_steps)
     weights, center = averaging.train(method, micro_steps=micro_steps or 1)
     for worker, want in zip(run.workers, weights):
@@ -110,14 +110,14 @@ def test_synchronous_workers_are_those_that_are_connected(method, micro_steps):
 
 @pytest.mark.parametrize("micro_steps", (None, 2))
 @pytest.mark.parametrize("method", METHODS)
-def test_going_up_is_going_down_with_the_gradient_turned_around(method, micro_steps):
+def test_maximize_equals_minimizing_with_negated_gradients(method, micro_steps):
     down = train(method, micro_steps, weight_decay=0.1)
     up = train(method, micro_steps, sign=-1.0, weight_decay=0.1, maximize=True)
     for one, other in zip(down.workers, up.workers):
         np.testing.assert_allclose(one.values["x"], other.values["x"], rtol=1e-6)
 
 
-def test_order_matters_to_the_asynchronous_ones_alone():
+def test_the_order_of_workers_matters_only_if_asynchronous():
     def ends(make, order, **how):
         run = InProcess(make, 2, {"x": np.zeros(2, "f")}, **how)
         run.run(order, lambda k, values: {"x": values["x"] - np.float32([1 + k, 3 - k])})
@@ -138,7 +138,7 @@ def test_order_matters_to_the_asynchronous_ones_alone():
         np.testing.assert_array_equal(ends(make, [0, 0, 1, 1]), ends(make, [1, 0, 1, 0]))
 
 
-def test_rows_are_divided_by_those_who_sent_them():
+def test_the_mean_of_a_row_is_over_the_workers_that_sent_it():
     table = np.zeros((4, 2), "f")
     method = keras_tfopt.SyncReplicas(keras_tfopt.LazyAdam(0.1), None)
     run = InProcess(method, 2, {"table": table, "b": np.zeros(1, "f")}, initial_tokens=0)
@@ -168,7 +168,7 @@ def test_a_stock_optimizer_and_a_wrapper_inside():
         assert "gradient_sum" in run.workers[0].slots["scope/x"]
 
 
-# What is refused
+# Errors
 
 
 def adam():

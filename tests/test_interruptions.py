@@ -1,4 +1,4 @@
-"""Trainings that are killed, and gradients that are not finite."""
+"""Trainings that are killed, and gradients with NaN, infinity or only zeros."""
 
 import shutil
 import signal
@@ -15,17 +15,16 @@ from tests.small_model import initial
 from tests.state_worker import MAKERS
 from tests.stepping import Rows, Runner, to_numpy
 
-# Killed
+# Killed trainings
 
-# The main options together, in the middle of an accumulation.
-KILLED = "lazy"
+KILLED = "lazy"  # has the main options together
 
 
 @pytest.mark.slow
 @pytest.mark.spread
 @pytest.mark.parametrize("point", killed_worker.POINTS)
-def test_a_killed_training_goes_on_to_the_bit(point, tmp_path):
-    """It goes on from the last whole backup. A backup that was being written is never read."""
+def test_a_killed_training_continues_to_the_bit(point, tmp_path):
+    """It continues from the last complete backup. An incomplete one is never read."""
     _, expected = killed_worker.run(tmp_path / "whole", MAKERS[KILLED])
     killed = run("-m", "tests.killed_worker", tmp_path, KILLED, point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
@@ -34,19 +33,19 @@ def test_a_killed_training_goes_on_to_the_bit(point, tmp_path):
     assert again.returncode == 0, again.stderr[-3000:]
     with np.load(tmp_path / "end.npz") as arrays:
         first, *got = (arrays[key] for key in arrays)
-    # The backup of an epoch is that of its end; the one being written may be lost.
+    # The last complete backup is from the end of the epoch before.
     assert int(first) == killed_worker.KILLED_IN
     assert_same(got, expected)
 
 
 class Killed(Exception):
-    """Ends a training in this process."""
+    """An exception that ends a training in this process."""
 
 
 @every_case("case")
 @pytest.mark.parametrize("point", killed_worker.POINTS)
-def test_what_a_killed_training_leaves_is_enough_to_go_on(case, point, tmp_path):
-    """A kill leaves the files as they are at that moment, and nothing else."""
+def test_the_files_of_a_killed_training_are_enough_to_continue(case, point, tmp_path):
+    """A copy of the files at the moment of the kill stands for a kill."""
 
     def end():
         shutil.copytree(tmp_path / "running", tmp_path / "left")
@@ -70,7 +69,7 @@ SOUND = {
 
 
 def steps_with(case, entry, mode):
-    """Return three steps. In the third, an entry of a kernel and one of a row may be replaced."""
+    """Make three steps. In the third, an entry of a kernel and one of a row may be replaced."""
     runner = Runner(case.make(), SOUND, mode)
     for step in range(3):
         rng = np.random.default_rng(step)
@@ -94,11 +93,11 @@ def needs_finite(case):
 @pytest.mark.formula
 @every_case("case")
 @pytest.mark.parametrize("entry", (np.nan, np.inf, -np.inf))
-def test_numbers_that_are_not_finite_stay_where_they_are(case, entry):
-    """They reach no other variable and, by rules of rows, no other row. They are not hidden.
+def test_nan_and_infinity_reach_no_other_variable(case, entry):
+    """With rules of rows, they reach no other row. They stay visible where they are.
 
-    A rule of bounded steps hides infinity, of which it takes the sign. Rules that look at all
-    variables at once spread it, or refuse it as GGT does: see test_ggt.py.
+    A rule with bounded steps hides infinity, of which it takes the sign. Rules that look at all
+    variables at once spread it, or refuse it: see test_shampoo.py.
     """
     if needs_finite(case):
         with pytest.raises(ValueError, match="NaN or infinity in the gradient of 'hit/kernel'"):
@@ -134,7 +133,7 @@ def test_gradients_of_zero_from_the_first_step_on(case):
     """A rule must not divide by a state of zeros."""
     start = initial(paths=("layer/kernel", "layer/bias", "fresh/kernel", "table/embeddings"))
     zeros = {path: np.zeros_like(value) for path, value in start.items()}
-    # Rows that nobody names rest.
+    # Rows 1 and 3 to 6 have no gradient.
     table = zeros["table/embeddings"]
     zeros["table/embeddings"] = Rows(table[:3], np.array([0, 2, 0], "int32"))
     runner = Runner(case.make(), start, "compiled")

@@ -1,4 +1,7 @@
-"""Hooks of wrappers that are compiled with the rule inside: the same steps as hooks apart."""
+"""Hooks of wrappers that run in one compiled call with the rule inside.
+
+The steps are the same as with hooks that run separately.
+"""
 
 import keras
 import numpy as np
@@ -8,9 +11,7 @@ import keras_tfopt
 from keras_tfopt import engine
 from tests.fast_paths import SHAPES, variables
 
-pytestmark = pytest.mark.backends(
-    "torch", "tensorflow", reason="JAX compiles whole steps, and has nothing to gain"
-)
+pytestmark = pytest.mark.backends("torch", "tensorflow", reason="JAX compiles whole steps anyway")
 
 
 def adam(**options):
@@ -40,7 +41,7 @@ JOINED = {
     "8_bits": lambda: keras_tfopt.ScheduleFree(adam(slot_dtype="int8")),
 }
 APART = {
-    # Gradients are clipped for the rule, and Cautious looks at them as they came.
+    # The rule gets clipped gradients, and Cautious the original ones.
     "hooks_that_see_gradients": lambda: keras_tfopt.Cautious(adam(clipvalue=0.1)),
     "other_averages": lambda: keras_tfopt.MovingAverage(adam(use_ema=True), 0.9),
     "norms_of_weights": lambda: keras_tfopt.MovingAverage(
@@ -52,7 +53,7 @@ APART = {
 
 
 def steps(optimizer, values, number=5):
-    """Take steps; return the variables and all that the optimizer keeps."""
+    """Make some steps; return the variables and the state of the optimizer."""
     random = np.random.default_rng(1)
     for _ in range(number):
         grads = [random.standard_normal(shape).astype("float32") for shape in SHAPES]
@@ -66,12 +67,12 @@ def apart(make):
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_hooks_in_one_call_make_the_steps_of_hooks_apart(name):
+def test_hooks_in_one_call_equal_separate_hooks(name):
     optimizer = JOINED[name]()
     got = steps(optimizer, variables())
     for one, other in zip(got, apart(JOINED[name]), strict=True):
         far = ~np.isclose(one.astype("float64"), other.astype("float64"), rtol=2e-6, atol=2e-6)
-        # A value between two codes of 8 bits may go either way.
+        # A number midway between two codes of 8 bits may get either.
         assert far.sum() <= (1e-4 * far.size if name == "8_bits" else 0)
     assert optimizer._pipeline.joining() is not None
     compiled = [part for key in engine.innermost(optimizer)._fast for part in key]
@@ -79,7 +80,7 @@ def test_hooks_in_one_call_make_the_steps_of_hooks_apart(name):
 
 
 @pytest.mark.parametrize("name", APART)
-def test_other_hooks_run_apart(name):
+def test_other_hooks_run_separately(name):
     optimizer = APART[name]()
     got = steps(optimizer, variables())
     for one, other in zip(got, apart(APART[name]), strict=True):
@@ -87,7 +88,7 @@ def test_other_hooks_run_apart(name):
     assert optimizer._pipeline.joining() is None
 
 
-def test_rows_run_apart_from_the_rest():
+def test_hooks_of_row_gradients_run_separately():
     def run():
         table = keras.Variable(np.ones((6, 4), "float32"), name="table")
         weights = keras.Variable(np.ones((4, 3), "float32"), name="weights")
@@ -107,8 +108,7 @@ def test_rows_run_apart_from_the_rest():
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
 
 
-def test_hyperparameters_of_variables_that_all_run_apart():
-    """Nothing of the second data type moves in one call with the hooks."""
+def test_hyperparameters_of_a_data_type_whose_hooks_all_run_separately():
     half = keras.Variable(np.ones((6, 4)), dtype="float16", name="half")
     whole = keras.Variable(np.ones((4, 3)), dtype="float64", name="whole")
     optimizer = keras_tfopt.MovingAverage(keras_tfopt.GradientDescent(0.5), 0.9)
@@ -133,7 +133,7 @@ def test_a_number_in_a_wrapper_of_elements_is_refused():
         Counting(keras_tfopt.Adam()).build([keras.Variable(np.ones(5, "float32"))])
 
 
-def test_an_argument_that_is_set_later_counts_from_the_next_step():
+def test_an_assigned_argument_counts_from_the_next_step():
     optimizer = keras_tfopt.ScheduleFree(keras_tfopt.GradientDescent(0.1), momentum=0.9)
     variable = keras.Variable(np.ones(5, "float32"))
     optimizer.apply([np.ones(5, "float32")], [variable])
@@ -157,7 +157,7 @@ def test_a_changed_gradient_is_refused():
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), 1.0)
 
 
-def test_what_is_compiled_keeps_no_optimizer_alive():
+def test_compiled_code_keeps_no_optimizer_alive():
     import gc
     import weakref
 

@@ -1,7 +1,7 @@
-"""What the tests of Keras check of its own optimizers, checked of each of ours.
+"""The checks that Keras's own tests make of its optimizers, for each of our optimizers.
 
-Where they take numbers from SGD, these tests take them from the reference of each rule, or from the
-same optimizer without the option. What other tests check is left out: recorded values
+Keras's tests take numbers from SGD. These tests take them from the reference of each rule, or from
+the same optimizer without the option. Other files have the remaining checks: recorded values
 (test_contract.py), configurations (test_contract_state.py), pickling (test_copies.py), constraints
 (test_in_fit.py), options of the base class (test_base_options.py), accumulation
 (test_accumulation.py), loss scales (test_loss_scaling.py), row gradients (test_rows.py), strategies
@@ -16,14 +16,7 @@ from keras import ops
 import keras_tfopt
 from tests.cases import every_case, keras_options
 from tests.compare import assert_close
-from tests.stepping import (
-    BACKEND,
-    Runner,
-    innermost,
-    make_variable,
-    several_only,
-    to_numpy,
-)
+from tests.stepping import BACKEND, Runner, innermost, make_variable, several_only, to_numpy
 
 ONES = np.ones((2, 2), "float32")
 START = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
@@ -69,7 +62,7 @@ def test_stateless_apply_returns_what_apply_writes(case, options):
         given = [np.array(to_numpy(one)) for one in (*x, *state)]
         new_x, new_state = second.stateless_apply(state, [ops.convert_to_tensor(g)], x)
         for one, value in zip((*x, *state), given, strict=True):
-            np.testing.assert_array_equal(to_numpy(one), value)  # what was given stays
+            np.testing.assert_array_equal(to_numpy(one), value)  # arguments do not change
         x, state = new_x, new_state
     assert np.any(to_numpy(x[0]) != START)
     for one, value in zip((w, *second.variables), before, strict=True):
@@ -89,7 +82,7 @@ def test_without_any_gradient(case):
 
 
 @every_case("case")
-def test_gradients_that_are_missing_are_warned_of(case):
+def test_missing_gradients_warn(case):
     optimizer = case.make()
     without, with_one = variable(path="a/kernel"), variable(path="b/kernel")
     for _ in range(2):  # ADOPT moves nothing in its first step
@@ -100,7 +93,7 @@ def test_gradients_that_are_missing_are_warned_of(case):
 
 
 @every_case("case")
-def test_a_schedule_in_the_place_of_a_rate_leaves_no_variable_behind(case):
+def test_a_schedule_replaces_the_variable_of_the_learning_rate(case):
     optimizer = case.make(learning_rate=0.125)
     before = len(optimizer.variables)
     optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(optimizer.learning_rate, 4)
@@ -127,7 +120,7 @@ def test_only_one_way_to_clip(case):
 @every_case("case")
 @pytest.mark.parametrize("every", (None, 2))
 def test_variables_that_are_overwritten_with_their_gradients(case, every):
-    """Keras keeps scales of float8 so. No step changes them, and accumulation takes the largest."""
+    """Keras keeps scales of float8 like this. Accumulation takes the largest gradient."""
     options = {"gradient_accumulation_steps": every} if every else {}
     optimizer, plain = case.make(**options), case.make()
     scale, kernel, alone = variable(path="scale"), variable(), variable()
@@ -158,10 +151,10 @@ def test_variables_that_are_overwritten_with_their_gradients(case, every):
 
 
 @every_case("case")
-def test_weight_decay_and_what_is_exempt(case):
-    """In Keras it is the option of the base; rules and wrappers may have their own."""
+def test_weight_decay_and_exclusions(case):
+    """This is the option of the base class. Rules and wrappers may have their own."""
     if "weight_decay" in case.own_arguments:
-        pytest.skip("its `weight_decay` is its own, which the references have")
+        pytest.skip("it has a `weight_decay` of its own, which its reference covers")
 
     def decayed(by=None, weight_decay=0.25):
         optimizer = case.make(weight_decay=weight_decay)
@@ -176,7 +169,7 @@ def test_weight_decay_and_what_is_exempt(case):
     free, other = decayed()
     without = decayed(weight_decay=None)[0]
     counts = [by_reference(case, 1e-3 * ONES, start=scale * START) for scale in (1.0, 0.9)]
-    if not np.array_equal(*counts):  # else the rule does not look at the variable
+    if not np.array_equal(*counts):  # if the step depends on the variable at all
         assert not np.array_equal(free, without)
     if case.scope != "model":
         assert np.array_equal(free, other)
@@ -208,7 +201,7 @@ def test_in_a_multi_optimizer(case):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX and PyTorch have no strategies")
 @every_case("case")
-def test_steps_without_state_are_not_for_tensorflow(case):
+def test_stateless_apply_is_refused_on_tensorflow(case):
     optimizer = case.make()
     v = variable()
     optimizer.build([v])
@@ -216,8 +209,8 @@ def test_steps_without_state_are_not_for_tensorflow(case):
         optimizer.stateless_apply(optimizer.variables, [ONES], [v])
 
 
-def test_every_option_of_keras_is_asked_for():
-    """An option that Keras adds needs a test here."""
+def test_no_option_of_keras_is_forgotten():
+    """An option that Keras adds needs a test in this file."""
     assert keras_options() == {
         *("name", "weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema"),
         *("ema_momentum", "ema_overwrite_frequency", "loss_scale_factor"),

@@ -1,4 +1,4 @@
-"""What Keras keeps private is still there, and still needed: see `keras_private.py`."""
+"""Private parts of Keras that we use still exist, and are still needed: see `keras_private.py`."""
 
 import keras
 import numpy as np
@@ -10,8 +10,8 @@ from tests.stepping import BACKEND
 
 
 @pytest.mark.parametrize("name", keras_private.ATTRIBUTES)
-def test_attributes_are_there(name):
-    """Under the name that the package reads or assigns, in an object of Keras."""
+def test_attributes_exist(name):
+    """Some object of Keras has each attribute that the package reads or assigns."""
     layer = layers.Embedding(3, 2)
     layer.build()
     optimizer = keras.optimizers.SGD(0.1)
@@ -45,7 +45,7 @@ def test_attributes_have_the_meaning_that_they_are_read_for():
     assert optimizer._trainable_variables_indices == {optimizer._var_key(table): 0}
 
 
-def test_a_table_would_be_cast():
+def test_read_uncast_prevents_the_cast_of_a_table():
     variable = keras.Variable(np.ones(2), dtype="float32")
 
     class Reads(layers.Layer):
@@ -79,7 +79,7 @@ def test_scopes():
     assert float(variable.numpy()) == 2.0 and float(late.numpy()) == 3.0
 
 
-# ---- Where one of these fails, Keras has mended what a workaround is for -------------------------
+# ---- If one of these fails, Keras has fixed a defect, and a workaround can go --------------------
 
 
 @pytest.mark.parametrize("finds", [False, True])

@@ -1,4 +1,4 @@
-"""What LAMB leaves out, over which axes it takes norms, and how it differs from Keras's Lamb."""
+"""LAMB: excluded variables, norms over chosen axes, and the difference from Keras's Lamb."""
 
 import inspect
 
@@ -10,7 +10,7 @@ import keras_tfopt
 from tests.small_model import gradients, initial
 from tests.stepping import Runner, eager_and_compiled
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 PATHS = ("layer/kernel", "layer/bias")
@@ -40,7 +40,7 @@ def assert_alike(found, expected, paths=PATHS):
 
 
 @eager_and_compiled
-def test_what_does_not_decay_has_no_ratio_unless_said_otherwise(mode):
+def test_variables_without_decay_have_no_ratio_by_default(mode):
     plain = lamb(weight_decay=0.0, exclude_from_layer_adaptation=".")
     for optimizer, same in [
         (excluding(lamb(), "bias"), plain),
@@ -69,7 +69,7 @@ def all_but_last(variable):
 
 @eager_and_compiled
 def test_each_column_may_have_a_ratio_of_its_own(mode):
-    """With norms over rows, each column of a matrix steps as a variable of its own."""
+    """With norms over axis 0, each column of a matrix moves as a separate variable."""
     start = initial(paths=PATHS)["layer/kernel"]
     columns = [f"column{i}" for i in range(start.shape[1])]
     apart = Runner(lamb(), dict(zip(columns, start.T, strict=True)), mode)
@@ -83,7 +83,7 @@ def test_each_column_may_have_a_ratio_of_its_own(mode):
         np.testing.assert_allclose(found["layer/bias"], whole, rtol=1e-6)
 
 
-def test_what_an_axis_function_returns_is_checked():
+def test_the_result_of_an_axis_function_is_checked():
     with pytest.raises(TypeError, match="Argument `axis` must be .* Received: 'rows'"):
         moved(lamb(axis=lambda variable: "rows"))
 
@@ -104,7 +104,7 @@ def by_formula(x, grads, decay, inside, lr=0.05, beta_1=0.9, beta_2=0.999):
 
 @pytest.mark.parametrize("decay", [0.0, 0.1, 1.0])
 def test_keras_decays_outside_of_the_ratio(decay):
-    """Both follow their formulas, which are equal only without decay."""
+    """The formulas of LAMB here and in Keras are equal only without decay."""
     stock = keras.optimizers.Lamb(0.05, epsilon=1e-6, weight_decay=decay or None)
     for optimizer, inside in ((lamb(weight_decay=decay), True), (stock, False)):
         found, start = moved(optimizer), initial(paths=PATHS)

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 

@@ -1,8 +1,7 @@
-"""Groups by depth and by kind, and adaptive gradient clipping, beside recorded tables."""
+"""`layer_decay`, `no_decay` and adaptive gradient clipping, against recorded tables."""
 
 import json
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,13 +10,14 @@ import pytest
 import keras_tfopt
 from keras_tfopt.engine.gradients import clipped_by_unit
 from tests.compare import assert_close
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-MODERN = Path(__file__).parent / "golden" / "modern"
+MODERN = GOLDEN / "modern"
 
 
 class Part(keras.layers.Layer):
-    """A layer with some variables, of no use."""
+    """A layer with some variables that it does not use."""
 
     def __init__(self, parameters, name):
         super().__init__(name=name)
@@ -31,7 +31,7 @@ class Part(keras.layers.Layer):
 
 
 class PartNormalization(Part):
-    """The same, as a normalization."""
+    """A `Part` whose name says that it is a normalization."""
 
 
 def part_of(name):
@@ -41,7 +41,7 @@ def part_of(name):
 
 
 def recorded_model(parameters):
-    """Return a model with the variables of a recorded one, and those in the order of the table."""
+    """Return a model with the variables of a recorded one, and its variables in recorded order."""
     parts = {}
     for parameter in parameters:
         parts.setdefault(part_of(parameter["name"]), []).append(parameter)

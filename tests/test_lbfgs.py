@@ -1,4 +1,4 @@
-"""L-BFGS with a line search in `fit`, beside SciPy, optax and closed forms."""
+"""L-BFGS with a line search in `fit`, against SciPy, optax and closed forms."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ RANDOM = np.random.default_rng(5)
 
 
 class Point(keras.layers.Layer):
-    """A loss of a vector of weights."""
+    """A layer that returns a function of its weights, as the loss."""
 
     def __init__(self, function, start):
         super().__init__(dtype="float64")
@@ -27,7 +27,7 @@ class Point(keras.layers.Layer):
 
 
 def trained(function, start, steps, run_eagerly=False, **options):
-    """The loss before each step, and the weights at the end."""
+    """Train; return the loss before each step, and the weights at the end."""
     layer = Point(function, start)
     inputs = keras.Input((1,), dtype="float64")
     trainer = LineSearch(keras.Model(inputs, layer(inputs)), dtype="float64", **options)
@@ -52,7 +52,7 @@ def valley(w):
 
 
 def wells(w):
-    """Not convex: each number has two minima."""
+    """A function that is not convex: it has two minima in each number."""
     return ops.sum((w**2 - 1) ** 2 + 0.2 * w) + 0.1 * ops.sum(w[1:] * w[:-1])
 
 
@@ -62,13 +62,13 @@ START = np.tile([-1.2, 1.0], 3)
 def test_quadratic():
     losses, w = trained(quadratic, np.zeros(12), 30)
     np.testing.assert_allclose(w, np.linalg.solve(MATRIX, RIGHT), atol=1e-3)
-    assert all(b <= a + 1e-6 for a, b in zip(losses, losses[1:]))  # Wolfe conditions: no step up
+    assert all(b <= a + 1e-6 for a, b in zip(losses, losses[1:]))  # by the Wolfe conditions
 
 
 @pytest.mark.spread
 @pytest.mark.parametrize("function", [valley, wells])
 def test_minima_are_those_of_scipy_and_optax(function):
-    """To the precision of float32, in which Keras computes mean losses."""
+    """They agree to the precision of float32, in which Keras computes mean losses."""
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     optimize = pytest.importorskip("scipy.optimize")
     _, w = trained(function, START, 70)
@@ -99,7 +99,7 @@ def test_minima_are_those_of_scipy_and_optax(function):
 
 @pytest.mark.parametrize("function", [valley, wells])
 def test_lengths_meet_the_strong_wolfe_conditions(function):
-    """Along gradients, in float64, until these are small."""
+    """The search follows gradients in float64, until these are small."""
     w, lengths = ops.convert_to_tensor(START), []
     for _ in range(12):
         value, (slope,) = backend.value_and_gradients(lambda v: function(v[0]), [w])
@@ -132,7 +132,7 @@ def test_compiled_and_eager_steps_are_alike(run_eagerly):
 
 
 def test_a_network_in_fit():
-    """With metrics, dropout that is the same in a step, and statistics of normalization."""
+    """It has metrics, dropout, which is constant within a step, and statistics."""
     keras.utils.set_random_seed(1)
     x = RANDOM.normal(size=(64, 4)).astype("float32")
     y = np.sin(x[:, :1]) + x[:, 1:2] * x[:, 2:3]
@@ -168,6 +168,7 @@ def test_saved_and_loaded(tmp_path):
     np.testing.assert_allclose(loaded.predict(x, verbose=0), trainer.predict(x, verbose=0))
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "error, text, options",
     [

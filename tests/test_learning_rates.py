@@ -9,38 +9,35 @@ from tests.stepping import Runner, to_numpy
 
 
 def dense_fit(optimizer, callbacks, epochs=6):
-    """`fit` of one weight with a loss that does not improve; the weight and the final rate."""
+    """Train one weight with `fit`; return it, the last learning rate and the history.
+
+    The loss is minus the weight, so each gradient is -1.
+    """
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.ones((1, 1))])
     model.compile(optimizer, lambda _, outputs: -keras.ops.mean(outputs))
-    ones = np.ones((2, 1))
-    history = model.fit(
-        ones, ones, batch_size=1, epochs=epochs, verbose=0, callbacks=callbacks
-    ).history
-    return model.get_weights()[0].item(), float(to_numpy(model.optimizer.learning_rate)), history
+    x = np.ones((2, 1))
+    history = model.fit(x, x, batch_size=1, epochs=epochs, verbose=0, callbacks=callbacks)
+    rate = float(to_numpy(model.optimizer.learning_rate))
+    return model.get_weights()[0].item(), rate, history.history
 
 
 @pytest.mark.parametrize("make", (keras_tfopt.Momentum, keras_tfopt.LazyAdam, keras_tfopt.GGT))
 def test_learning_rate_scheduler(make):
-    if make is not keras_tfopt.Momentum:
-        _, rate, _ = dense_fit(make(0.5), [keras.callbacks.LearningRateScheduler(halved)])
-        assert rate == 0.5 / 2**6
-        return
-    callbacks = [keras.callbacks.LearningRateScheduler(halved)]
-    weight, rate, history = dense_fit(make(0.5, momentum=0.0), callbacks)
+    plain = make is keras_tfopt.Momentum
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    optimizer = make(0.5, momentum=0.0) if plain else make(0.5)
+    weight, rate, history = dense_fit(optimizer, [halve])
     rates = [0.5 / 2 ** (epoch + 1) for epoch in range(6)]
     assert rate == rates[-1]
     assert np.allclose(history["learning_rate"], rates)
-    assert abs(weight - (1 + 2 * sum(rates))) < 1e-6  # two steps an epoch, gradient -1
-
-
-def halved(epoch, rate):
-    return rate / 2
+    if plain:
+        assert abs(weight - (1 + 2 * sum(rates))) < 1e-6  # an epoch has two steps
 
 
 def test_reduce_lr_on_plateau():
     def callbacks():
-        # no improvement counts as one
+        # With such a `min_delta`, no loss counts as an improvement.
         return [keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=2, min_delta=1e9)]
 
     mine = dense_fit(keras_tfopt.Momentum(0.25, momentum=0.0), callbacks())
@@ -49,7 +46,7 @@ def test_reduce_lr_on_plateau():
     assert abs(mine[0] - stock[0]) < 1e-6
 
 
-def test_a_rate_assigned_under_float64_variables():
+def test_float64_variables_use_an_assigned_rate_in_full_precision():
     optimizer = keras_tfopt.Momentum(0.1)
     runner = Runner(optimizer, {"kernel": np.ones(2)}, "compiled", "float64")
     optimizer.learning_rate = 0.3

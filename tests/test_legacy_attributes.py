@@ -1,4 +1,4 @@
-"""Attributes and methods of the originals, which programs assign and override."""
+"""Attributes of the originals that programs assign, and methods that they override."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.verbs import variable
         (lambda: legacy.AdaMaxOptimizer(0.5, beta1=0.0, beta2=0.0), "_lr"),
     ],
 )
-def test_an_assigned_learning_rate_acts(make, attribute):
+def test_an_assigned_learning_rate_takes_effect(make, attribute):
     optimizer, x = make(), variable()
     pairs = [(np.ones(2, "f"), x)]
     optimizer.apply_gradients(pairs)
@@ -44,20 +44,20 @@ def test_an_assigned_learning_rate_acts(make, attribute):
         (lambda: legacy.MovingAverageOptimizer(legacy.AdamOptimizer()), "_lr"),
     ],
 )
-def test_assignments_that_would_not_act_are_refused(make, attribute):
+def test_assignments_without_effect_are_refused(make, attribute):
     with pytest.raises(AttributeError, match=type(make()).__name__):
         setattr(make(), attribute, 0.5)
 
 
 @pytest.mark.backends("jax", "torch", reason="TensorFlow's own protocol calls them there")
 @pytest.mark.parametrize("method", ["_prepare", "_create_slots", "_finish"])
-def test_methods_that_nothing_calls_are_refused(method):
+def test_overriding_methods_that_nothing_calls_is_refused(method):
     with pytest.raises(TypeError, match=method):
         type("Mine", (legacy.AdamOptimizer,), {method: lambda self, *args: None})
 
 
 @in_graphs
-def test_an_assigned_learning_rate_acts_in_graphs_on_what_is_built_then():
+def test_an_assigned_learning_rate_acts_on_steps_built_later_in_graphs():
     def build(v1, x):
         optimizer = legacy.GradientDescentOptimizer(0.5)
         first = optimizer.apply_gradients([(v1.ones(2), x)])

@@ -1,4 +1,4 @@
-"""`minimize(loss, inputs=..., compiled=True)`: one compiled step, and what it refuses."""
+"""`minimize(loss, inputs=..., compiled=True)`: when a step is compiled, and what is refused."""
 
 import copy
 import functools
@@ -19,7 +19,7 @@ jax_only = pytest.mark.skipif(BACKEND != "jax", reason="no step is compiled else
 
 
 class Counted:
-    """A loss that counts how often Python runs it: in a compiled step, not at all."""
+    """A loss that counts how often Python runs it. A compiled step does not run it."""
 
     def __init__(self, loss):
         self.loss, self.runs = loss, 0
@@ -30,7 +30,7 @@ class Counted:
 
 
 def check_runs(optimizer, loss, inputs, compiles, **arguments):
-    """Take a step, and check if it was compiled. JAX runs the loss only to compile it."""
+    """Take a step, and check whether it was compiled: JAX runs the loss only then."""
     loss.runs = 0
     optimizer.minimize(loss, inputs=inputs, compiled=True, **arguments)
     assert bool(loss.runs) == compiles if BACKEND == "jax" else loss.runs == 1
@@ -41,15 +41,15 @@ def check_runs(optimizer, loss, inputs, compiles, **arguments):
 
 @pytest.mark.spread
 @pytest.mark.slow
-def test_same_as_without():
-    """A model with statistics and dropout, wrappers, a rate in a variable, a loss of Keras."""
+def test_compiled_steps_equal_plain_ones():
+    """The model has statistics and dropout; the optimizer has wrappers and a rate in a variable."""
     x = np.random.RandomState(0).randn(3, 8, 3).astype("f")
     results = []
     for compiled in (False, True):
         keras.utils.set_random_seed(1)
         dropout = keras.layers.Dropout(0.5, seed=3)
         normalization = keras.layers.BatchNormalization()
-        # Without a bias, whose gradient before a normalization is nothing but rounding.
+        # Before a normalization, the gradient of a bias would be nothing but rounding.
         hidden = keras.layers.Dense(4, use_bias=False)
         layers = [hidden, normalization, dropout, keras.layers.Dense(1)]
         model = keras.Sequential(layers)
@@ -83,8 +83,8 @@ def scaled_sum(x, batch):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_inputs_are_those_of_the_call(compiled):
-    """Arrays, tensors and numbers in a structure; NumPy's in float64 among them."""
+def test_inputs_are_read_in_each_call(compiled):
+    """Inputs are arrays, tensors and numbers in any structure."""
     x = variable([0.0, 0.0])
     optimizer = legacy.GradientDescentOptimizer(1.0)
     loss = Counted(functools.partial(scaled_sum, x))
@@ -103,7 +103,7 @@ def test_one_step_is_compiled_for_each_shape():
     assert to_numpy(x).tolist() == [-6.0]
 
 
-def test_a_method_is_one_function():
+def test_a_bound_method_is_compiled_once():
     class Trainer:
         x = variable([0.0])
         runs = 0
@@ -197,8 +197,7 @@ def test_layers_are_built_by_the_first_step():
     assert float(to_numpy(loss(data))) < 0.01 < first
 
 
-def test_another_choice_of_variables_that_decay():
-    """A compiled step may be the first to choose other variables."""
+def test_each_step_may_choose_which_variables_decay():
     x, y = variable([1.0]), variable([1.0], "y")
     optimizer = legacy.MomentumWOptimizer(0.5, learning_rate=1.0, momentum=0.0)
 
@@ -224,7 +223,7 @@ def compiled_by_jax(function):
     return jax.jit(function)
 
 
-# Losses that read three numbers, which are not among their arguments.
+# Functions that return a loss. The loss reads three numbers that are none of its arguments.
 READING = {
     "array": lambda x, data: lambda: ops.sum(x * data),
     "integers": lambda x, data: product(x, data.astype("int32")),
@@ -250,13 +249,13 @@ def test_an_array_that_is_no_input_is_refused(make):
     with pytest.raises(ValueError, match=r"`inputs=`.* 1 in all, of shape \(3,\) and dtype"):
         optimizer.minimize(make(x, data), global_step=step, compiled=True)
     assert to_numpy(x).tolist() == [1.0, 2.0, 3.0] and int(step) == 0
-    optimizer.minimize(make(x, data), global_step=step)  # as TensorFlow 1 had it
+    optimizer.minimize(make(x, data), global_step=step)  # this works without `compiled`
     assert int(step) == 1
 
 
 @jax_only
 @pytest.mark.parametrize("number", [np.random.rand, itertools.count().__next__])
-def test_a_number_that_is_made_anew_is_refused(number):
+def test_a_number_that_changes_in_each_call_is_refused(number):
     x = variable([1.0])
     with pytest.raises(ValueError, match="numpy.random or of an iterator: pass them in `inputs=`"):
         legacy.GradientDescentOptimizer(1.0).minimize(
@@ -289,8 +288,8 @@ def test_arguments_that_are_functions_are_refused(make, argument):
 
 
 @pytest.mark.parametrize("make", [float, np.float32, ops.convert_to_tensor])
-def test_numbers_are_those_of_the_first_call(make):
-    """As documented: a number that changes is an input."""
+def test_other_numbers_keep_their_values_of_the_first_call(make):
+    """A number that changes must be an input, as the documentation says."""
     x = variable([0.0])
     optimizer = legacy.GradientDescentOptimizer(1.0)
 
@@ -303,8 +302,8 @@ def test_numbers_are_those_of_the_first_call(make):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_what_keras_makes_of_numbers_is_no_array_of_the_loss(compiled):
-    """Scalars of regularizers, the shape in a mean, the increment of a generator."""
+def test_arrays_that_keras_makes_of_numbers_are_not_refused(compiled):
+    """Regularizers, means and random generators make arrays of numbers."""
     keras.utils.set_random_seed(1)
     kernel = keras.layers.Dense(1, kernel_regularizer="l2", activity_regularizer="l1")
     model = keras.Sequential([keras.Input((2,)), kernel, keras.layers.Dropout(0.0)])

@@ -1,9 +1,4 @@
-"""Optimizers inside others, in branches, and with limiting numbers, as on TensorFlow 1.15."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""Nested optimizers, steps in branches, and extreme hyperparameters, against TensorFlow 1.15."""
 
 import keras
 import numpy as np
@@ -13,16 +8,17 @@ import keras_tfopt
 from integration.tf1.compositions import RULES, SCENARIOS, kinds_of, run
 from keras_tfopt import legacy
 from tests.cells import EXHAUSTIVE
+from tests.paths import GOLDEN, ROOT
+from tests.programs import output_of
 from tests.stepping import BACKEND, to_numpy
 
-ROOT = Path(__file__).parents[1]
-RECORDED = np.load(ROOT / "tests" / "golden" / "tf1_graphs" / "compositions.npz")
-SOME = "" if EXHAUSTIVE else "some"  # each scenario on one kind of variables
+RECORDED = np.load(GOLDEN / "tf1_graphs" / "compositions.npz")
+SOME = "" if EXHAUSTIVE else "some"  # "some": each scenario runs on one kind of variables
 ON_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
 
-# Edges of numbers, and what `names()` says where ours are others.
+# {extreme scenario: words in `names()` if our numbers differ from the original}
 EDGES = {"no epsilon": "epsilon of 0", "not a number": "was NaN", "overflow": "overflows"}
-# Singular values of matrices that are nearly singular, in float32.
+# In float32, singular values of nearly singular matrices are not exact.
 TOLERANCES = {"GGT": 3e-4, "Shampoo": 3e-4, "shampoo": 3e-4}
 
 
@@ -49,17 +45,10 @@ def assert_recorded(name, kind, found):
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
-    """Return the results of the program, in which only the import of its optimizers is changed."""
+    """Run the recorded program with our optimizers; return its results."""
     out = tmp_path_factory.mktemp("compositions") / "ours.npz"
     program = ROOT / "integration" / "tf1" / "compositions.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(out), "keras_tfopt.legacy", SOME],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    output_of(program, out, "keras_tfopt.legacy", SOME)
     return dict(np.load(out))
 
 
@@ -70,15 +59,14 @@ def in_graphs(ours, name, kind):
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [n for n in SCENARIOS if not edge_of(n) and not is_ignored(n)])
 def test_in_graphs(name, ours):
-    """In graphs, every composition gives the numbers recorded on TensorFlow 1.15.5."""
+    """Every composition gives the recorded numbers of TensorFlow 1.15.5."""
     for kind in kinds_of(name, SOME):
         assert_recorded(name, kind, in_graphs(ours, name, kind))
 
 
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if edge_of(name)])
-def test_edges_differ_where_names_say_so(name, ours):
-    """There is a difference exactly where `names()` tells of one."""
+def test_extreme_numbers_differ_only_if_names_say_so(name, ours):
     edge, rule = name.split(", ")
     said = EDGES[edge] in legacy.names()[f"{rule}Optimizer"].differs
     for kind in kinds_of(name, SOME):
@@ -92,8 +80,8 @@ def test_edges_differ_where_names_say_so(name, ours):
 
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if is_ignored(name)])
-def test_minimize_decays_what_it_is_told(name, ours):
-    """In the original, `minimize` decays all variables; only `apply_gradients` takes a choice."""
+def test_minimize_takes_the_variables_to_decay(name, ours):
+    """In the original, `minimize` ignores the choice and decays all variables."""
     asked = name.replace("by minimize, ", "").replace("decay of some ", "decay of some, ")
     for kind in kinds_of(name, SOME):
         found = in_graphs(ours, name, kind)
@@ -118,7 +106,7 @@ STOCK = [
 @ON_TENSORFLOW
 @pytest.mark.parametrize("name", STOCK)
 def test_around_optimizers_of_tensorflow(name):
-    """The rules of `tf.train` are those of TensorFlow 2 here."""
+    """`tf.train` means `tf.compat.v1.train` here."""
     import tensorflow as tf
 
     (kind,) = kinds_of(name, "some")
@@ -163,12 +151,12 @@ def run_eagerly(scenario):
 @pytest.mark.spread
 @pytest.mark.parametrize("name", [name for name in EAGER if not is_ignored(name)])
 def test_eagerly(name):
-    """Outside of graphs, too, compositions give the recorded numbers."""
+    """Eager compositions give the recorded numbers of graphs."""
     assert_recorded(name, "resource", run_eagerly(SCENARIOS[name]))
 
 
 def test_a_gradient_of_zeros_for_ggt():
-    """In the original, and so on TensorFlow, the last gradient then acts again."""
+    """In the original, and so on TensorFlow, the previous gradient acts again."""
     scenario = SCENARIOS["multitask, GGT"]
     found = run_eagerly(scenario)
     if BACKEND == "tensorflow":

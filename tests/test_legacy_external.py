@@ -1,8 +1,7 @@
-"""`ExternalOptimizerInterface` and `ScipyOptimizerInterface`, beside TensorFlow 1.15.5."""
+"""`ExternalOptimizerInterface` and `ScipyOptimizerInterface`, against TensorFlow 1.15.5."""
 
 import logging
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,10 +10,10 @@ from keras import ops
 
 from integration.tf1 import external
 from keras_tfopt import legacy
+from tests.paths import GOLDEN
 
 pytest.importorskip("scipy.optimize")
-BACKEND = keras.backend.backend()
-RECORDED = np.load(Path(__file__).parent / "golden" / "tf1_external" / "external.npz")
+RECORDED = np.load(GOLDEN / "tf1_external" / "external.npz")
 in_graphs = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 
 
@@ -23,9 +22,10 @@ def recorded(name, key):
 
 
 def check(name, found):
-    """Check the values at the end, and the way there for methods that SciPy has not changed.
+    """Check the final values, and the iterates of methods that SciPy has not changed since.
 
-    SciPy 1.4 evaluates the start twice for CG, and ends SLSQP by other conditions.
+    The recordings are from SciPy 1.4. It evaluates the start twice for CG, and ends SLSQP by other
+    conditions.
     """
     problem = external.PROBLEMS[name]
     for n in range(len(problem.start)):
@@ -38,7 +38,7 @@ def check(name, found):
     assert lines[4].endswith(f" {len(found['losses'])}")
     method = problem.options.get("method", "L-BFGS-B")
     for key in ("losses", "steps") if method in ("L-BFGS-B", "BFGS") else ():
-        first = 10  # rounding is amplified in the valley
+        first = 10  # later iterates differ by rounding, which the valley amplifies
         np.testing.assert_allclose(
             found[key][:first], recorded(name, key)[:first], rtol=1e-6, atol=1e-6
         )
@@ -72,7 +72,7 @@ def solved_eagerly(name):
 
 
 @pytest.mark.parametrize("name", external.PROBLEMS)
-def test_eager_minimization_is_that_of_the_original(name, caplog):
+def test_eager_minimization_equals_the_original(name, caplog):
     # Other tests may have told TensorFlow to be quiet.
     caplog.set_level(logging.INFO, logger="tensorflow")
     caplog.set_level(logging.INFO, logger="keras_tfopt")
@@ -83,7 +83,7 @@ def test_eager_minimization_is_that_of_the_original(name, caplog):
 @in_graphs
 @pytest.mark.parametrize("name", external.PROBLEMS)
 @pytest.mark.parametrize("resources", [False, True], ids=["reference", "resource"])
-def test_minimization_in_graphs_is_that_of_the_original(name, resources):
+def test_minimization_in_graphs_equals_the_original(name, resources):
     import tensorflow as tf
 
     logger, before = tf.get_logger(), tf.get_logger().level
@@ -116,7 +116,7 @@ def test_errors_are_those_of_the_original():
 
 
 @in_graphs
-def test_graphs_take_the_variables_and_the_session_that_there_are():
+def test_graphs_have_default_variables_and_a_default_session():
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -137,7 +137,7 @@ def test_graphs_take_the_variables_and_the_session_that_there_are():
 
 
 class Downhill(legacy.ExternalOptimizerInterface):
-    """An algorithm of one's own."""
+    """An algorithm that a user wrote."""
 
     def _minimize(self, initial_val, loss_grad_func, step_callback, optimizer_kwargs, **_):
         x = initial_val
@@ -148,7 +148,7 @@ class Downhill(legacy.ExternalOptimizerInterface):
         return x
 
 
-def test_an_algorithm_of_ones_own():
+def test_an_algorithm_of_a_user():
     x, unused = keras.Variable([4.0, -2.0]), keras.Variable(np.ones((2, 2)))
     seen = []
     interface = Downhill(

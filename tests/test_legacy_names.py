@@ -1,4 +1,4 @@
-"""The names of the originals: which ones exist, how they are constructed, what they return."""
+"""Names of the originals in `keras_tfopt.legacy`: they exist, with the original arguments."""
 
 import inspect
 import json
@@ -13,18 +13,18 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.table import TABLE
+from tests.paths import SIGNATURES
 from tests.stepping import make_variable, to_numpy
 
-SIGNATURES = Path(__file__).parent / "signatures"
 TF1 = json.loads((SIGNATURES / "tf1.json").read_text())
 RETURNN = json.loads((SIGNATURES / "returnn.json").read_text())
 RECORDED = {**TF1["constructors"], **RETURNN["constructors"]}
-# What RETURNN's classes pass on to their base as keywords.
+# Arguments that RETURNN's classes pass to their base class.
 PASSED_ON = [p["name"] for p in RETURNN["constructors"]["BaseCustomOptimizer"]["arguments"]]
 
 
 def parameters(function):
-    """As recorded: name, kind and default."""
+    """Return name, kind and default of each parameter, in the form of the recording."""
     found = []
     for p in inspect.signature(function).parameters.values():
         one = {"name": p.name, "kind": p.kind.name}
@@ -41,7 +41,7 @@ def test_signature_is_the_original_one(name):
     ours = parameters(there.__init__ if inspect.isclass(there) else there)
     recorded = list(RECORDED[name]["arguments"])
     if name in RETURNN["constructors"] and recorded[-1]["kind"] == "VAR_KEYWORD":
-        # Spelled out here, so that a program can see what it may pass.
+        # Our signature lists these keywords one by one.
         by_name = [p for p in ours if p["kind"] == "KEYWORD_ONLY"]
         assert [p["name"] for p in by_name] == PASSED_ON
         ours, recorded = ours[: -len(by_name)], recorded[:-1]
@@ -63,8 +63,9 @@ def test_methods_take_what_those_of_the_original_take(name):
     assert {p["name"] for p in ours[len(TF1["methods"][name]) :]} <= {"compiled", "inputs"}
 
 
+@pytest.mark.spread
 def test_constants():
-    """Constants of the class have the values that they have in TensorFlow 1."""
+    """Constants of the class have the values of TensorFlow 1."""
     for name, value in TF1["constants"].items():
         assert getattr(legacy.AdamOptimizer, name) == value
 
@@ -83,6 +84,7 @@ def test_every_name_is_listed_documented_and_importable():
             found = getattr(found, part)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", TABLE)
 def test_documentation_says_what_has_no_meaning_and_what_differs(name):
     text = inspect.getdoc(getattr(legacy, name))
@@ -93,11 +95,13 @@ def test_documentation_says_what_has_no_meaning_and_what_differs(name):
     assert TABLE[name].differs in text
 
 
+@pytest.mark.spread
 def test_unknown_name():
     with pytest.raises(AttributeError, match="has no 'AdamsOptimizer'"):
         legacy.AdamsOptimizer  # noqa: B018
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "cls"),
     [
@@ -109,13 +113,13 @@ def test_unknown_name():
     ],
 )
 def test_get(name, cls):
-    """A name in any form, and the class itself, lead to the class."""
+    """`get` takes a name in any form, or the class itself."""
     assert legacy.get(name) is getattr(legacy, cls)
     assert legacy.get(getattr(legacy, cls)) is getattr(legacy, cls)
 
 
 def test_get_of_keras():
-    """ "keras.adamax" is a class with the verbs around the optimizer of Keras."""
+    """ "keras.adamax" is a class with `minimize` around the optimizer of Keras."""
     x, theirs = make_variable("x", np.ones(2)), make_variable("x2", np.ones(2))
     optimizer = legacy.get("keras.adamax")(0.1)
     stock = keras.optimizers.Adamax(0.1)
@@ -131,6 +135,7 @@ def test_get_of_keras():
         optimizer.apply_gradients([(np.ones(1, "f"), make_variable("y", np.ones(1)))])
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "error", "match"),
     [
@@ -178,7 +183,7 @@ def test_constructors_refuse(make, error, match):
         make()
 
 
-def test_a_rule_that_nothing_would_call_is_refused():
+def test_overriding_apply_of_a_class_that_does_not_call_it_is_refused():
     with pytest.raises(TypeError, match="BaseCustomOptimizer"):
 
         class Mine(legacy.CustomGradientDescentOptimizer):
@@ -206,18 +211,18 @@ def test_a_rule_that_nothing_would_call_is_refused():
 def test_quirks_of_originals_warn(make, match):
     with pytest.warns(UserWarning, match=match) as record:
         make()
-    assert Path(record[0].filename) == Path(__file__), "points to who made the optimizer"
+    assert Path(record[0].filename) == Path(__file__), "the warning points to the caller"
 
 
-def test_what_is_no_quirk_does_not_warn():
+def test_calls_without_a_quirk_do_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        legacy.ShampooOptimizer()  # nothing of it depends on the step
+        legacy.ShampooOptimizer()  # with these defaults nothing depends on the step
         legacy.AdamGSOptimizer(keras.Variable(0, dtype="int32", trainable=False))
         legacy.AdamWOptimizer(1e-4)
 
 
-def test_keras_is_for_compile():
+def test_the_attribute_keras_is_for_compile():
     """A model that is compiled with `keras` trains as with our own optimizers."""
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     twin = keras.models.clone_model(model)
@@ -239,6 +244,7 @@ def test_keras_is_for_compile():
 # ---- Functions -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spread
 def test_matrix_functions_refuse_another_size():
     with pytest.raises(ValueError, match="`mat_a_size`"):
         legacy.matrix_square_root(np.eye(3, dtype="f"), 2)

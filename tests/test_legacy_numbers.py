@@ -1,8 +1,7 @@
-"""Numbers that the Keras classes refuse and TensorFlow 1 takes: negative rates, betas of 1."""
+"""Hyperparameters that our Keras classes refuse and TensorFlow 1 takes, such as negative rates."""
 
 import copy
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,11 +11,12 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.engine.products import keep_powers
+from tests.paths import SIGNATURES
 from tests.stepping import make_variable, to_numpy
 from tests.verbs import variable
 
-# Each is an optimizer, its arguments, and [1, 2] after three steps with the gradient [0.1, -0.2].
-TAKEN = json.loads((Path(__file__).parent / "signatures" / "tf1_numbers.json").read_text())["runs"]
+# (class, arguments, the variable [1, 2] after three steps with the gradient [0.1, -0.2])
+TAKEN = json.loads((SIGNATURES / "tf1_numbers.json").read_text())["runs"]
 
 
 GRADIENT = [0.1, -0.2]
@@ -62,7 +62,7 @@ def test_refused_as_tensorflow_1_refuses_it(name, arguments):
 
 
 def test_wrappers_take_what_tensorflow_1_takes():
-    """Numbers of TensorFlow 1.15.5."""
+    """The expected numbers are from TensorFlow 1.15.5."""
     inner = legacy.GradientDescentOptimizer
     step = keras.Variable(0, dtype="int64", trainable=False)
     with pytest.warns(UserWarning, match="`staleness`.*-1"):
@@ -95,6 +95,7 @@ def test_wrappers_take_what_tensorflow_1_takes():
         np.testing.assert_allclose(moved_by(optimizer), want, rtol=1e-6)
 
 
+@pytest.mark.spread
 def test_keras_classes_stay_strict():
     with pytest.raises(ValueError, match="`learning_rate`.*>= 0.*-0.5"):
         keras_tfopt.Momentum(-0.5)
@@ -136,12 +137,12 @@ def test_variables_as_hyperparameters_of_wrappers_are_read_in_each_step():
 
 @pytest.mark.parametrize("name", ["PowerSignOptimizer", "AddSignOptimizer"])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
-def test_sign_decay_in_fit_and_beside_the_verbs(name, dtype, tmp_path):
-    """Steps by the verbs alone equal steps by the verbs and then by `fit` of the loaded model."""
+def test_sign_decay_continues_in_fit(name, dtype, tmp_path):
+    """Six steps of `minimize` equal two of them, two of `fit` and two of `fit` after loading."""
     x, y = np.array([[1.0, 2.0]], "f"), np.array([[0.25]], "f")
 
     def after(count):
-        """A model, its optimizer, and the count, after steps by the verbs."""
+        """Return a model, its optimizer and the count after some steps of `minimize`."""
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
         model.set_weights([np.array([[0.5], [-1.0]], "f")])
         optimizer = getattr(legacy, name)(0.1, sign_decay_fn=legacy.get_linear_decay_fn(8))
@@ -163,7 +164,7 @@ def test_sign_decay_in_fit_and_beside_the_verbs(name, dtype, tmp_path):
     np.testing.assert_allclose(again.get_weights()[0], whole.get_weights()[0], rtol=1e-5)
 
 
-# ---- Changing betas, repeated variables ---------------------------------------------------------
+# ---- Betas that change, variables that repeat ----------------------------------------------------
 
 BETAS = ((0.9, 0.99), (0.5, 0.9), (0.8, 0.95), (0.2, 0.5))
 # The variable [1, 2] after four steps with these betas and gradients of [0.1 k, -0.2] in step k, in
@@ -180,7 +181,7 @@ AFTER_BETAS = {
 @pytest.mark.parametrize("through_keras", (None, 2))
 @pytest.mark.parametrize("name", AFTER_BETAS)
 def test_betas_that_change_are_multiplied(name, through_keras):
-    """By the verbs, and with a step of the Keras optimizer in between."""
+    """One of the steps may be one of the Keras optimizer."""
     b1, b2 = (keras.Variable(b, trainable=False) for b in BETAS[0])
     optimizer = getattr(legacy, name)(0.5, beta1=b1, beta2=b2)
     x = variable()
@@ -268,13 +269,13 @@ def test_a_variable_that_is_listed_twice_moves_twice(name):
 
 
 def test_minimize_with_a_variable_twice():
-    """In TensorFlow 1.15.5, each of the two gets the whole gradient."""
+    """Each of the two gets the whole gradient, as in TensorFlow 1.15.5."""
     x = variable()
     legacy.GradientDescentOptimizer(0.5).minimize(lambda: ops.sum(x * x), var_list=[x, x])
     np.testing.assert_allclose(to_numpy(x), [-1.0, -2.0])
 
 
-def test_repeated_variables_with_accumulation_and_around():
+def test_repeated_variables_with_accumulation_and_in_wrappers():
     x = variable()
     optimizer = keras_tfopt.GradientDescent(0.5, gradient_accumulation_steps=2)
     for _ in range(2):
@@ -314,7 +315,7 @@ def in_session(build, steps, reference=False, start=(1.0, 2.0), dtype="float32")
 @pytest.mark.parametrize("reference", [True, False])
 @pytest.mark.parametrize("name", ["AdamGSOptimizer", "LazyAdamGSOptimizer"])
 def test_half_precision_with_a_global_step(name, reference):
-    """Numbers of TensorFlow 1.15.5."""
+    """The expected numbers are from TensorFlow 1.15.5."""
 
     def build(v1, x):
         step = v1.Variable(0, trainable=False)
@@ -333,7 +334,7 @@ def test_half_precision_with_a_global_step(name, reference):
         v, [0.000244140625, 6.103515625e-05, 9.775161743164062e-06, 8.791685104370117e-05]
     )
     want = [0.9697265625, 1.970703125, 2.970703125, 3.970703125]
-    # Two units in the last place: the original computes v by another, equal formula.
+    # The original computes v by another form of the formula: two units in the last place.
     np.testing.assert_allclose(found[2][0].astype("float64"), want, rtol=2**-10)
     want = [0.0007314682006835938, 0.00018286705017089844, 2.92658805e-05, 0.00026345252990722656]
     np.testing.assert_allclose(found[2][2].astype("float64"), want, rtol=2**-8)

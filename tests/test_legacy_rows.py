@@ -1,4 +1,4 @@
-"""Row gradients in the verbs: given, and computed for rows that a loss looks up."""
+"""Row gradients in `keras_tfopt.legacy`: given ones, and those of rows that a loss looks up."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.stepping import BACKEND, make_variable, to_numpy
 from tests.verbs import variable
 
 
-def test_rows_among_gradients_touch_what_they_name():
+def test_row_gradients_touch_the_rows_that_they_name():
     table = variable(np.ones((4, 2)), "table")
     optimizer = legacy.LazyAdamOptimizer(0.1, beta1=0.5)
     every = keras_tfopt.RowGradient(np.ones((4, 2), "f"), [0, 1, 2, 3], (4, 2))
@@ -38,7 +38,7 @@ def test_indexed_slices_are_computed_and_applied():
     np.testing.assert_allclose(m, [0, 0.2, 0.1, 0], rtol=1e-6)
 
 
-# ---- Rows that were looked up
+# ---- Lookups
 
 
 def by_take(table, ids):
@@ -46,7 +46,7 @@ def by_take(table, ids):
 
 
 def by_index(table, ids):
-    if BACKEND == "tensorflow":  # which has no such index
+    if BACKEND == "tensorflow":  # it has no such index
         return by_take(table, ids)
     return ops.convert_to_tensor(table)[ops.convert_to_tensor(ids)]
 
@@ -68,7 +68,7 @@ STEPS = [([1, 1, 2], 3.0), ([0, 2, 3], 1.0), ([1, 3, 0], 0.0)]
     ],
 )
 def test_looked_up_rows_of_any_table_are_touched(make, look_up, compiled):
-    """As with TensorFlow's gradients of rows: all that are looked up are touched, no others."""
+    """All rows that are looked up are touched, and no others, as with row gradients."""
     table, twin = (make_variable("table", np.arange(10.0).reshape(5, 2)) for _ in range(2))
     kernel = make_variable("kernel", np.ones((2, 2), "f"))
     optimizer, told = make(), make()
@@ -95,8 +95,7 @@ def test_looked_up_rows_of_any_table_are_touched(make, look_up, compiled):
         lambda v: ops.sum(ops.matmul(np.array([[0.0, 1.0, 1.0, 0.0, 0.0]], "f"), v)),
     ],
 )
-def test_other_uses_give_dense_gradients(loss):
-    """In such gradients, rows of zeros are ordinary: their moments decay."""
+def test_other_uses_of_a_table_give_dense_gradients(loss):
     table = make_variable("table", np.ones((5, 2), "f"))
     ((gradient, _),) = legacy.LazyAdamOptimizer(0.5).compute_gradients(lambda: loss(table))
     assert type(gradient).__name__ not in ("RowGradient", "IndexedSlices")

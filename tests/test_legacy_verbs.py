@@ -1,4 +1,4 @@
-"""minimize, compute_gradients, apply_gradients and what surrounds them, on every backend."""
+"""The methods `minimize`, `compute_gradients` and `apply_gradients` of `keras_tfopt.legacy`."""
 
 import keras
 import numpy as np
@@ -9,11 +9,9 @@ from keras_tfopt import legacy
 from tests.stepping import BACKEND, to_numpy
 from tests.verbs import counter, variable
 
-# ---- What code of TensorFlow 1 is made of --------------------------------------------------------
 
-
-def test_one_line():
-    """`minimize` makes the step of the gradient that NumPy computes, and counts it."""
+def test_minimize():
+    """`minimize` moves variables by the gradient that NumPy computes, and counts the step."""
     w, b = variable([1.0, -2.0], "w"), variable(0.5, "b")
     x, y = np.array([[1.0, 2.0], [3.0, 4.0]], "f"), np.array([1.0, 0.0], "f")
     step = counter()
@@ -29,11 +27,11 @@ def test_one_line():
     np.testing.assert_allclose(to_numpy(b), 0.5 - 0.1 * 2 * error.mean(), rtol=1e-5)
     assert int(new) == int(step) == 1
     assert optimizer.minimize(loss) is None
-    assert int(new) == 1, "what was returned does not go on counting"
+    assert int(new) == 1, "the returned number does not change in later steps"
 
 
-def test_compute_cap_apply():
-    """Gradients may be changed between the two verbs; without one, a variable gets no state."""
+def test_gradients_may_be_changed_between_compute_and_apply():
+    """A variable without a gradient gets no slots."""
     x, y = variable([3.0, -0.5]), variable([1.0], "y")
     optimizer = legacy.MomentumOptimizer(0.5, 0.9)
     pairs = optimizer.compute_gradients(lambda: ops.sum(ops.square(x)), [x, y])
@@ -44,8 +42,8 @@ def test_compute_cap_apply():
     assert optimizer.get_slot(y, "momentum") is None, "no gradient, no state"
 
 
-def test_slots_for_logging():
-    """Slots are read by name after the first step. Before it there are none."""
+def test_slots_are_read_by_name():
+    """Slots exist from the first step on."""
     x = variable([1.0, 2.0])
     optimizer = legacy.AdamOptimizer(0.1, beta1=0.5)
     assert optimizer.get_slot_names() == []
@@ -58,14 +56,14 @@ def test_slots_for_logging():
     assert optimizer.get_slot(x, "momentum") is None
     assert optimizer.get_slot(variable(1.0, "z"), "m") is None
     state = optimizer.variables()
-    scalars = 2 if BACKEND == "tensorflow" else 1  # the powers of the original, or a count
+    scalars = 2 if BACKEND == "tensorflow" else 1  # two powers of betas, or a count of steps
     assert [tuple(v.shape) for v in state] == [()] * scalars + [(2,)] * 2
     assert int(optimizer.keras.iterations) == 1
     assert optimizer.get_name() == "Adam"
     assert legacy.AdamOptimizer(name="mine").get_name() == "mine"
 
 
-def test_learning_rates_of_lars():
+def test_compute_lr_of_lars():
     kernel, bias = variable([3.0, 4.0], "kernel"), variable([1.0], "bias")
     optimizer = legacy.LARSOptimizer(2.0, weight_decay=0.1, eeta=0.01, skip_list=["bias"])
     rate, gradient = optimizer.compute_lr(np.array([0.6, 0.8], "f"), kernel)
@@ -75,7 +73,7 @@ def test_learning_rates_of_lars():
     assert (float(rate), to_numpy(gradient).tolist()) == (2.0, [7.0])
 
 
-def test_rates_that_change():
+def test_learning_rates_that_change():
     """A learning rate that is a variable or a function is read in each step."""
     x, rate = variable([0.0]), keras.Variable(1.0, trainable=False, name="rate")
     numbers = iter([100.0, 200.0])
@@ -88,7 +86,7 @@ def test_rates_that_change():
     np.testing.assert_allclose(to_numpy(x), [-311.0])
 
 
-def test_sign_decay_is_of_the_global_step():
+def test_sign_decay_follows_the_global_step():
     x, step = variable([0.0]), counter(5)
     optimizer = legacy.AddSignOptimizer(1.0, sign_decay_fn=legacy.get_linear_decay_fn(10))
     expected = 0.0
@@ -96,7 +94,7 @@ def test_sign_decay_is_of_the_global_step():
         optimizer.apply_gradients([(np.ones(1, "f"), x)], global_step=step)
         expected -= 1 + (10 - done) / 10
         np.testing.assert_allclose(to_numpy(x), [expected], rtol=1e-5)
-    step.assign(0)  # as after restoring: the optimizer's own count does not matter
+    step.assign(0)  # as after a restore: the optimizer's own count does not matter
     optimizer.apply_gradients([(np.ones(1, "f"), x)], global_step=step)
     np.testing.assert_allclose(to_numpy(x), [expected - 2], rtol=1e-5)
     with pytest.raises(ValueError, match="`global_step` is required"):
@@ -104,10 +102,10 @@ def test_sign_decay_is_of_the_global_step():
     np.testing.assert_allclose(to_numpy(x), [expected - 2], rtol=1e-5)
 
 
-# ---- Variables that are found --------------------------------------------------------------------
+# ---- Which variables get gradients ---------------------------------------------------------------
 
 
-def test_variables_are_those_that_the_loss_read():
+def test_variables_that_the_loss_reads_are_trained():
     read, unread, frozen = variable([1.0], "read"), variable([1.0], "unread"), variable([2.0], "f")
     frozen.trainable = False
     optimizer = legacy.GradientDescentOptimizer(0.1)
@@ -119,8 +117,7 @@ def test_variables_are_those_that_the_loss_read():
     assert to_numpy(pairs[0][0]).tolist() == [1.0]
 
 
-def test_read_is_not_used():
-    """A loss may read a variable without depending on it, as that of a second output."""
+def test_a_variable_that_the_loss_reads_and_ignores_has_no_gradient():
     used, looked_at, stopped = variable([1.0], "a"), variable([5.0], "b"), variable(7.0, "c")
     optimizer = legacy.MomentumOptimizer(0.1, 0.9)
 
@@ -135,7 +132,7 @@ def test_read_is_not_used():
     assert to_numpy(zero[0][0]).tolist() == [0.0], "computed zeros are a gradient"
 
 
-def test_another_loss_has_other_variables():
+def test_each_loss_may_train_other_variables():
     a, b = variable([1.0], "a"), variable([2.0], "b")
     optimizer = legacy.AdamOptimizer(0.1)
     for loss, names in [
@@ -146,7 +143,7 @@ def test_another_loss_has_other_variables():
         pairs = optimizer.compute_gradients(loss)
         assert sorted(v.path for _, v in pairs) == names
         optimizer.apply_gradients(pairs)
-    # Of the second variable, the state begins with the second step; the count is one for all.
+    # Variable b joins in the first step, a in the second. Both share one count of steps.
     assert int(optimizer.keras.iterations) == 3
     np.testing.assert_allclose(to_numpy(optimizer.get_slot(a, "m")), [1 - 0.9**2], rtol=1e-5)
 
@@ -184,20 +181,17 @@ def test_statistics_and_random_seeds_advance_once_a_step(given):
 
 
 def test_grad_loss():
-    """`grad_loss` multiplies the gradient of the loss, and must have its shape."""
+    """`grad_loss` multiplies the gradient of the loss, and must have the shape of the loss."""
     x = variable([1.0, 2.0])
     optimizer = legacy.GradientDescentOptimizer(1.0)
     pairs = optimizer.compute_gradients(lambda: ops.square(x), grad_loss=np.array([10.0, 100.0]))
     assert to_numpy(pairs[0][0]).tolist() == [20.0, 400.0]
     pairs = optimizer.compute_gradients(lambda: ops.square(x))
-    assert to_numpy(pairs[0][0]).tolist() == [2.0, 4.0], "of a loss that is no scalar, of the sum"
+    assert to_numpy(pairs[0][0]).tolist() == [2.0, 4.0], "a loss that is no scalar is summed"
     optimizer.minimize(lambda: ops.sum(x), grad_loss=0.5)
     assert to_numpy(x).tolist() == [0.5, 1.5]
     with pytest.raises(ValueError, match="`grad_loss`"):
         optimizer.minimize(lambda: ops.sum(x), grad_loss=np.ones(3))
-
-
-# ---- Variables of TensorFlow
 
 
 @pytest.mark.backends("tensorflow", reason="variables of TensorFlow")
@@ -289,7 +283,7 @@ def test_global_step_may_be_a_float():
 @pytest.mark.backends("tensorflow", reason="tf.function is TensorFlow's")
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_inside_tf_function(jit_compile):
-    """A compiled `minimize` counts and moves as an eager one does."""
+    """A compiled `minimize` counts steps and moves variables as an eager one does."""
     import tensorflow as tf
 
     x, step = variable([1.0, 2.0]), counter()
@@ -307,7 +301,7 @@ def test_inside_tf_function(jit_compile):
 
 
 @pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
-def test_optimizers_of_keras_refuse_graphs():
+def test_optimizers_of_keras_are_refused_in_graphs():
     import tensorflow as tf
 
     optimizer = legacy.get("keras.sgd")(0.1)
@@ -368,7 +362,7 @@ def test_inside_torch_compile():
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="there, graphs work")
-def test_variables_of_another_backend_are_refused_with_the_way_out():
+def test_variables_of_another_backend_are_refused():
     tf = pytest.importorskip("tensorflow")
     optimizer, x = legacy.AdamOptimizer(), tf.Variable([1.0])
     with pytest.raises(TypeError, match="KERAS_BACKEND=tensorflow"):

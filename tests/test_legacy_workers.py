@@ -1,8 +1,7 @@
-"""Optimizers over workers under their names in TensorFlow 1: verbs, errors, what is refused."""
+"""Optimizers over workers by their names in TensorFlow 1: steps, state and errors."""
 
 import inspect
 import json
-import pathlib
 import re
 import types
 
@@ -14,6 +13,7 @@ import keras_tfopt
 from integration.in_process import InProcess
 from keras_tfopt import legacy
 from tests import threads
+from tests.paths import ROOT, SIGNATURES
 from tests.stepping import to_numpy
 from tests.verbs import counter, variable
 
@@ -54,11 +54,11 @@ def plainly():
         yield
 
 
-# Verbs
+# Steps
 
 
 @every_name
-def test_a_single_worker_trains_as_the_optimizer_inside(name):
+def test_a_single_worker_steps_as_the_optimizer_inside(name):
     x, alike = variable(), variable(name="alike")
     ours, plain, step = MAKE[name](inner()), inner(), counter()
     for scale in (1.0, -0.5, 2.0, 0.25, 1.0):
@@ -70,7 +70,7 @@ def test_a_single_worker_trains_as_the_optimizer_inside(name):
         to_numpy(ours.get_slot(x, "momentum")), to_numpy(plain.get_slot(alike, "momentum"))
     )
     assert [v.shape for v in ours.variables()] == [v.shape for v in plain.variables()]
-    # Counts exchanges, of which there is one in two steps, or steps that all make together.
+    # Some count exchanges, one in two steps. The others count steps.
     assert int(step) == (2 if name in GETTERS else 5)
     assert ours.get_name() == ours.keras.name
 
@@ -94,7 +94,7 @@ def test_compiled_steps_are_the_same(name):
 
 @pytest.mark.parametrize("name", [name for name in MAKE if name != "DropStaleGradientOptimizer"])
 def test_two_workers(name):
-    """The verbs lead to the numbers of workers of one process that act together."""
+    """Two workers in threads equal two workers that `InProcess` simulates."""
 
     def grad(rank, step):
         return np.random.default_rng(10 * rank + step).normal(size=2).astype("f")
@@ -131,14 +131,14 @@ def test_a_gradient_is_as_old_as_its_computation():
     returned = [optimizer.apply_gradients(compute(), global_step=step) for _ in range(2)]
     old = compute()
     returned += [optimizer.apply_gradients(old, global_step=step) for _ in range(3)]
-    # The third comes after two steps with gradients of the same computation.
+    # The gradients of `old` are two steps old at their third use, and are dropped.
     assert [float(r) for r in returned] == [0, 0, 0, 0, 1]
     assert int(step) == 4
     np.testing.assert_allclose(to_numpy(x), [0.6, 1.6], rtol=1e-6)
 
 
-def test_what_there_is_around_the_variables():
-    """The maps of a getter hold copies of variables after the first step."""
+def test_maps_of_a_getter_hold_copies_of_variables():
+    """They are filled by the first step."""
     x, step = variable(), counter()
     maps = {
         "AGNOptimizer": {"_global_map": "center", "_grad_map": "gradient_sum"},
@@ -183,12 +183,12 @@ def test_the_center_is_saved_under_the_names_of_the_variables(tmp_path):
 def test_averages_of_variables():
     """`variable_averages` keeps averages of `variables_to_average` alone."""
     x, y, step = variable(), variable(name="y"), counter()
-    decay = types.SimpleNamespace(_decay=0.5)  # what tf.train.ExponentialMovingAverage keeps it in
+    decay = types.SimpleNamespace(_decay=0.5)  # like a tf.train.ExponentialMovingAverage
     optimizer = legacy.SyncReplicasOptimizer(legacy.GradientDescentOptimizer(1.0), 1, 1, decay, [x])
     optimizer.apply_gradients([(np.ones(2, "f"), x), (np.ones(2, "f"), y)], global_step=step)
     np.testing.assert_allclose(to_numpy(optimizer.get_slot(x, "average")), [0.5, 1.5])
     assert optimizer.get_slot(y, "average") is None
-    # As in the original, variables are of no use without averages.
+    # As in the original, `variables_to_average` has no effect without averages.
     legacy.SyncReplicasOptimizer(inner(), 1, variables_to_average=[x])
 
 
@@ -234,11 +234,7 @@ def test_numbers_of_workers(name):
             "`synchronous`",
         ),
         (lambda: legacy.ElasticAverageOptimizer(inner(), 1, None, 2, "x"), TypeError, "moving_"),
-        (
-            lambda: legacy.ModelAverageOptimizer(inner(), 1, "yes", None),
-            TypeError,
-            "`is_chief`",
-        ),
+        (lambda: legacy.ModelAverageOptimizer(inner(), 1, "yes", None), TypeError, "`is_chief`"),
         (
             lambda: legacy.ModelAverageOptimizer(inner(), 1, True, None, 0),
             ValueError,
@@ -260,11 +256,11 @@ def test_refused_arguments(make, error, says):
         make()
 
 
-# What graphs and sessions had
+# Methods that are meant for graphs and sessions
 
 
-def test_nothing_to_initialize():
-    """Operations for the start of a session are None, with their arguments checked."""
+def test_get_init_op():
+    """It returns None, and checks its arguments."""
     for name in ("AGNOptimizer", "ElasticAverageOptimizer"):
         assert MAKE[name](inner()).get_init_op(0) is None
         with pytest.raises(ValueError, match="`task_index`"):
@@ -282,13 +278,13 @@ def test_nothing_to_initialize():
     ],
 )
 def test_hooks_of_sessions(name, arguments):
-    """Asking for a hook of sessions says to call `connect` instead."""
+    """The error says to call `connect` instead."""
     with pytest.raises(NotImplementedError, match=r"keras_tfopt\.distributed\.connect\(\)"):
         MAKE[name](inner()).make_session_run_hook(*arguments)
 
 
 def test_tokens_and_queues():
-    """Tokens mean nothing and queues are refused; both are asked for after the first step."""
+    """Tokens have no effect, and queues are refused. Both are asked for after the first step."""
     x, step = variable(), counter()
     optimizer = legacy.SyncReplicasOptimizer(inner(), 1)
     for method in ("get_chief_queue_runner", "get_init_tokens_op"):
@@ -299,20 +295,20 @@ def test_tokens_and_queues():
     with pytest.raises(NotImplementedError, match="no queues.*connect"):
         optimizer.get_chief_queue_runner()
     optimizer = legacy.SyncReplicasOptimizer(inner(), 3, 1)
-    optimizer._applied = True  # three of one worker are for graphs of TensorFlow alone
+    optimizer._applied = True  # only graphs can make three steps on one worker
     for tokens in (0, 1):
         with pytest.raises(ValueError, match=f"too few tokens.*2 are needed.*{tokens}"):
             optimizer.get_init_tokens_op(tokens)
     assert optimizer.get_init_tokens_op(2) is optimizer.get_init_tokens_op(-1) is None
 
 
-def test_the_table_of_what_there_was_is_whole():
-    """Each argument and method that only these classes have, as recorded, has a row."""
-    root = pathlib.Path(__file__).parents[1]
-    text = (root / "guides" / "tf1_workers.md").read_text()
+@pytest.mark.spread
+def test_the_table_of_the_guide_is_complete():
+    """Each argument and method that only these classes have has a row."""
+    text = (ROOT / "guides" / "tf1_workers.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     named = {name for line in rows for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    recorded = json.loads((root / "tests" / "signatures" / "tf1.json").read_text())
+    recorded = json.loads((SIGNATURES / "tf1.json").read_text())
     wanted = {*GETTERS, *GETTERS.values(), *MAKE, "get_slot", "get_slot_names", "compute_gradients"}
     for name, method in (n.split(".") for n in recorded["methods"] if "." in n):
         if name in MAKE:

@@ -1,4 +1,4 @@
-"""Wrappers, decay, savers and rules of one's own under their names in the originals."""
+"""`keras_tfopt.legacy`: wrappers, weight decay, savers, and rules that users write."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from tests.verbs import counter, variable
 
 
 class Doubling(legacy.GradientDescentOptimizer):
-    """An optimizer of a user: gradients count twice, but are at most 3."""
+    """An optimizer that a user wrote: it doubles gradients and clips them at 3."""
 
     def compute_gradients(self, *args, **kwargs):
         pairs = super().compute_gradients(*args, **kwargs)
@@ -35,7 +35,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_verbs_of_the_optimizer_inside_take_effect(around):
+def test_methods_of_the_optimizer_inside_are_called(around):
     x, y, step = variable([0.0, 0.0]), variable([1.0], "y"), counter()
     inner = Doubling(1.0)
     optimizer = AROUND[around](inner, x)
@@ -47,15 +47,14 @@ def test_verbs_of_the_optimizer_inside_take_effect(around):
     np.testing.assert_allclose(to_numpy(x), [-2.0, -3.0])
     assert int(new) == int(step) == 1
     assert [path for _, path in inner.seen] == ["x", "y"]
-    assert inner.seen[1][0] is type(None), "variables without gradient are handed on"
+    assert inner.seen[1][0] is type(None), "wrappers pass on variables without a gradient"
     rows = keras_tfopt.RowGradient(np.ones(2, "f"), [1, 1], (2,))
     optimizer.apply_gradients([(rows, x)])
     assert issubclass(inner.seen[0][0], keras_tfopt.RowGradient)
     np.testing.assert_allclose(to_numpy(x), [-2.0, -5.0])
 
 
-def test_extension_calls_the_class_behind():
-    """Decay goes around the verbs that the class behind it overrides."""
+def test_the_extension_calls_the_next_base_class():
 
     class Extended(legacy.DecoupledWeightDecayExtension, Doubling):
         pass
@@ -67,7 +66,7 @@ def test_extension_calls_the_class_behind():
 
 
 def test_extended_gradient_descent_in_keras(tmp_path):
-    """Rows do not decay in `fit` either, nor after the model has been saved and loaded."""
+    """Rows do not decay in `fit`, nor after a model was saved and loaded."""
     cls = legacy.extend_with_decoupled_weight_decay(legacy.GradientDescentOptimizer)
     model = keras.Sequential(
         [keras.Input((1,), dtype="int32"), keras.layers.Embedding(3, 2), keras.layers.Dense(1)]
@@ -114,7 +113,7 @@ def test_moving_average_and_its_saver(tmp_path):
 
 
 def test_saver_of_some_variables(tmp_path):
-    """The saver takes some variables by name, and refuses one without an average."""
+    """A saver takes variables by name, and refuses one without an average."""
     x, y = variable([1.0]), variable([[2.0]], "y")
     optimizer = legacy.MovingAverageOptimizer(legacy.AdamOptimizer())
     optimizer.minimize(lambda: ops.sum(x))
@@ -154,7 +153,7 @@ def test_variables_are_clipped_by_their_names_or_themselves():
         legacy.VariableClippingOptimizer(optimizer, [(x, [0]), ("x", [1])], 1.0)
 
 
-def test_clipped_variables_need_not_be_in_every_step():
+def test_clipped_variables_may_be_missing_in_a_step():
     x, y = variable([3.0, 4.0]), variable([10.0], "y")
     optimizer = legacy.VariableClippingOptimizer(
         legacy.MomentumOptimizer(0.0, 0.9), [(x, [0])], 2.5
@@ -166,7 +165,7 @@ def test_clipped_variables_need_not_be_in_every_step():
 
 
 def test_decay_of_some_variables():
-    """Only `decay_var_list` decays; None and [] let all variables decay."""
+    """Variables of `decay_var_list` decay. With None or [], all variables decay."""
     x, y = variable([1.0]), variable([1.0], "y")
     cls = legacy.extend_with_weight_decay(legacy.MomentumOptimizer)
     optimizer = cls(0.5, learning_rate=1.0, momentum=0.0)
@@ -182,12 +181,12 @@ def test_decay_of_some_variables():
     assert (float(to_numpy(x)[0]), float(to_numpy(y)[0])) == (0.125, 0.125)
     optimizer.apply_gradients(pairs[:1], decay_var_list=[y])
     assert (float(to_numpy(x)[0]), float(to_numpy(y)[0])) == (0.125, 0.125)
-    assert int(optimizer.keras.iterations) == 5, "one count, whatever decays"
+    assert int(optimizer.keras.iterations) == 5, "there is one count for all variables"
     assert isinstance(optimizer.keras, keras_tfopt.DecoupledWeightDecay)
     with pytest.raises(TypeError, match="`decay_var_list`"):
         optimizer.apply_gradients(pairs, decay_var_list=["y"])
     with pytest.raises(TypeError):
-        cls(0.5, 1.0, 0.0)  # as in the original, by name only
+        cls(0.5, 1.0, 0.0)  # other arguments must be keywords, as in the original
 
 
 def test_wrappers_around_optimizers_of_keras():
@@ -199,11 +198,11 @@ def test_wrappers_around_optimizers_of_keras():
     assert to_numpy(optimizer.get_slot(x, "average")).tolist() == [0.5]
 
 
-# ---- Rules of one's own --------------------------------------------------------------------------
+# ---- Rules that users write ----------------------------------------------------------------------
 
 
 class OwnMomentum(legacy.BaseCustomOptimizer):
-    """As a user of RETURNN would write it."""
+    """A rule as users of RETURNN write it."""
 
     def __init__(self, decay=0.5, **kwargs):
         super().__init__(**kwargs)
@@ -229,8 +228,7 @@ class OwnMomentum(legacy.BaseCustomOptimizer):
         return self._assign_sub(ref=var, updates=step, indices=indices)
 
 
-def test_only_apply_need_be_defined():
-    """A custom optimizer with nothing but `_apply` trains; without it there is an error."""
+def test_a_custom_rule_needs_apply_only():
 
     class SignDescent(legacy.BaseCustomOptimizer):
         def _apply(self, grad, var, indices=None):
@@ -245,7 +243,7 @@ def test_only_apply_need_be_defined():
         legacy.BaseCustomOptimizer(0.1).minimize(lambda: ops.sum(x))
 
 
-def test_custom_rule_is_momentum():
+def test_a_custom_rule_equals_momentum():
     x, twin = variable(np.ones((4, 2))), variable(np.ones((4, 2)), "twin")
     optimizer = OwnMomentum(learning_rate=0.5)
     ours = legacy.MomentumOptimizer(0.5, 0.5)
@@ -260,7 +258,7 @@ def test_custom_rule_is_momentum():
     assert optimizer.get_slot_names() == ["m"]
 
 
-def test_custom_rule_trains_a_model():
+def test_a_custom_rule_trains_a_model():
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     twin = keras.models.clone_model(model)
     twin.set_weights(model.get_weights())
@@ -276,8 +274,7 @@ def test_custom_rule_trains_a_model():
         optimizer.keras.get_config()
 
 
-def test_state_starts_where_it_is_told():
-    """`_get_or_make_slot` starts a slot at the given value."""
+def test_get_or_make_slot_starts_at_the_given_value():
 
     class Anchored(legacy.BaseCustomOptimizer):
         def _create_slots(self, var_list):
@@ -292,14 +289,14 @@ def test_state_starts_where_it_is_told():
     assert to_numpy(x).tolist() == [2.0, 3.0]
 
 
-def test_variables_given_to_amsgrad_have_state_at_once():
+def test_amsgrad_creates_slots_of_given_variables_at_once():
     x = variable([1.0])
     optimizer = legacy.AMSGradOptimizer(var_list=[x])
     assert optimizer.get_slot_names() == ["m", "v", "v_hat"]
     assert to_numpy(optimizer.get_slot(x, "v_hat")).tolist() == [0.0]
 
 
-def test_a_wrapper_goes_on_from_keras_and_back():
+def test_steps_of_a_wrapper_and_of_its_keras_optimizer_take_turns():
     x = keras.Variable([1.0, 2.0])
     optimizer = legacy.MovingAverageOptimizer(legacy.AdamOptimizer(0.1), 0.5)
     for step in (1, 2):

@@ -1,10 +1,9 @@
-"""State of Keras 2 and TensorFlow Addons: trainings go on with the losses that they had there.
+"""State of Keras 2 and TensorFlow Addons: trainings continue with the same losses.
 
 `integration/keras2_files.py` has written the files, and the losses of the next steps.
 """
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,14 +12,15 @@ import pytest
 import keras_tfopt
 from keras_tfopt import migrate
 from keras_tfopt.engine import plain
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-FOLDER = Path(__file__).parent / "golden" / "keras2"
+FOLDER = GOLDEN / "keras2"
 TRAININGS = json.loads((FOLDER / "trainings.json").read_text())
 STEPS = 40
 OUTSIDE = {"epsilon_in_root": False}
-# What to go on with, where it is not keras_tfopt.migrate's class of that name; Adam has an epsilon
-# of 1e-7 in Keras 2.
+# Our class and arguments, if they are not the class of that name in keras_tfopt.migrate. In Keras 2
+# Adam has an epsilon of 1e-7.
 OURS = {
     "new_AdamW": (keras_tfopt.Adam, {"epsilon": 1e-7}),
     "new_Adam": (keras_tfopt.Adam, {}),
@@ -35,7 +35,6 @@ OURS = {
 }
 FILES = [(name, file) for name, told in TRAININGS.items() for file in told["files"]]
 every_file = pytest.mark.parametrize(("name", "file"), FILES, ids=[file for _, file in FILES])
-every_training = pytest.mark.parametrize("name", TRAININGS)
 
 
 def optimizer_of(name):
@@ -58,7 +57,7 @@ def batches():
 
 
 def losses_of(model, optimizer, data):
-    """Return the loss before each step. `fit` would compile a program for each optimizer."""
+    """Train without `fit`, which would compile; return the loss before each step."""
     losses = []
     for x, y in data:
         w, a, v, b = [to_numpy(variable) for variable in model.trainable_variables]
@@ -75,7 +74,7 @@ def losses_of(model, optimizer, data):
 
 
 @every_file
-def test_a_training_goes_on(name, file):
+def test_a_training_continues(name, file):
     if not file.endswith(".h5"):
         pytest.importorskip("tensorflow")
     model, optimizer = network(), optimizer_of(name)
@@ -88,7 +87,7 @@ def test_a_training_goes_on(name, file):
 
 @pytest.mark.spread
 @pytest.mark.parametrize("name", ("new_Nadam", "addons_LAMB"))
-def test_a_training_goes_on_in_fit(name):
+def test_a_training_continues_in_fit(name):
     model = network()
     model.compile(optimizer_of(name), "mse")
     migrate.load_state(model.optimizer, model, FOLDER / f"{name}.h5", weights=True)
@@ -97,7 +96,7 @@ def test_a_training_goes_on_in_fit(name):
 
 
 @pytest.mark.parametrize("name", [name for name in TRAININGS if name.startswith("new_")])
-def test_a_training_goes_on_with_the_optimizer_of_keras_3(name):
+def test_a_training_continues_with_the_optimizer_of_keras_3(name):
     given = TRAININGS[name]
     model, optimizer = network(), getattr(keras.optimizers, given["class"])(**given["arguments"])
     migrate.load_state(optimizer, model, FOLDER / f"{name}.h5", weights=True)

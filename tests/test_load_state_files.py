@@ -1,6 +1,7 @@
-"""State of PyTorch, optax and Keras 3 from files; files that do not fit change nothing."""
+"""`migrate.load_state` with files of PyTorch, optax and Keras 3, and with files that do not fit."""
 
 import pickle
+import re
 import shutil
 
 import h5py
@@ -14,9 +15,7 @@ from keras_tfopt.engine import plain
 from tests.stepping import to_numpy
 from tests.test_load_state import FOLDER, STEPS, batches, losses_of, network, optimizer_of
 
-LAYERS = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
-
-# {name: (class of torch.optim and its arguments, ours)}
+# {class of torch.optim and a remark: (its arguments, our optimizer)}
 TORCH = {
     "Adam": (dict(lr=0.02), lambda: keras_tfopt.Adam(0.02)),
     "Adam amsgrad": (dict(lr=0.02, amsgrad=True), lambda: keras_tfopt.Adam(0.5, amsgrad=True)),
@@ -39,15 +38,12 @@ TORCH = {
     ),
     "NAdam": (dict(lr=0.02), lambda: migrate.Nadam(0.02, epsilon=1e-8, momentum_decay=0.004)),
     "Adamax": (dict(lr=0.02), lambda: migrate.Adamax(0.02, epsilon=1e-8)),
-    "Adadelta": (
-        dict(lr=1.0, eps=1e-3),
-        lambda: migrate.Adadelta(1.0, rho=0.9, epsilon=1e-3),
-    ),
+    "Adadelta": (dict(lr=1.0, eps=1e-3), lambda: migrate.Adadelta(1.0, rho=0.9, epsilon=1e-3)),
 }
 
 
 def trained_in_torch(name):
-    """A model and an optimizer of PyTorch after some steps, and the losses of the next ones."""
+    """Train with PyTorch; return the optimizer, the weights and the losses of the next steps."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     linear = torch.nn.Linear
@@ -69,7 +65,7 @@ def trained_in_torch(name):
 
 @pytest.mark.spread
 @pytest.mark.parametrize("name", TORCH)
-def test_a_training_of_pytorch_goes_on(name, tmp_path):
+def test_a_training_of_pytorch_continues(name, tmp_path):
     torch = pytest.importorskip("torch")
     old, weights, losses = trained_in_torch(name)
     path = tmp_path / "checkpoint.pt"
@@ -97,7 +93,7 @@ def test_a_state_dict_and_its_notes():
     assert "state[0]['momentum_buffer']  (3, 4)  'momentum' of" in str(report)
 
 
-# {name: (transformation, ours, whose learning rate is 0.02)}
+# {name of the transformation: our optimizer}. All have a learning rate of 0.02.
 OPTAX = {
     "adam": lambda: keras_tfopt.Adam(0.02),
     "lion": lambda: migrate.Lion(0.02),
@@ -107,9 +103,9 @@ OPTAX = {
 }
 
 
-@pytest.mark.backends("jax", reason="optax is of JAX")
+@pytest.mark.backends("jax", reason="optax needs JAX")
 @pytest.mark.parametrize("name", OPTAX)
-def test_a_training_of_optax_goes_on(name, tmp_path):
+def test_a_training_of_optax_continues(name, tmp_path):
     optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")
     more = {"momentum": 0.9} if name == "sgd" else {}
     more |= {"decay": 0.9} if name == "rmsprop" else {}
@@ -139,7 +135,7 @@ def test_a_training_of_optax_goes_on(name, tmp_path):
     optimizer = OPTAX[name]()
     migrate.load_state(optimizer, model, tmp_path / "state.npz")
     mine = losses_of(model, optimizer, batches()[STEPS:])
-    np.testing.assert_allclose(mine, losses[STEPS:], rtol=2e-5)  # of Adagrad 0.3 in float32
+    np.testing.assert_allclose(mine, losses[STEPS:], rtol=2e-5)
 
 
 def half_trained(optimizer):
@@ -153,7 +149,7 @@ def half_trained(optimizer):
 @pytest.mark.parametrize("suffix", (".keras", ".weights.h5"))
 @pytest.mark.parametrize("direction", ("to ours", "to Keras"))
 def test_files_of_keras_3(suffix, direction, tmp_path):
-    """Both directions: keras.optimizers.Adam to keras_tfopt.Adam, and back."""
+    """State goes from keras.optimizers.Adam to keras_tfopt.Adam, and back."""
     adams, shared = [keras.optimizers.Adam, keras_tfopt.Adam], dict(amsgrad=True, epsilon=1e-7)
     first, second = adams if direction == "to ours" else adams[::-1]
     old, new = first(0.02, **shared), second(0.5, **shared)
@@ -170,8 +166,8 @@ def test_files_of_keras_3(suffix, direction, tmp_path):
     )
 
 
-def test_a_file_of_ours_of_another_rule(tmp_path):
-    """LAMB keeps what Adam keeps."""
+def test_a_file_of_another_of_our_rules(tmp_path):
+    """Slots with the same names are not enough: LAMB and Adam both have `m` and `v`."""
     half_trained(keras_tfopt.LAMB(0.02)).save(tmp_path / "lamb.keras")
     half_trained(keras_tfopt.Momentum(0.02)).save(tmp_path / "momentum.keras")
     half_trained(keras_tfopt.LARS(0.02)).save(tmp_path / "lars.keras")
@@ -187,7 +183,7 @@ def test_a_file_of_ours_of_another_rule(tmp_path):
         np.testing.assert_allclose(to_numpy(here), -0.02 * to_numpy(there), rtol=1e-6)
 
 
-def test_nadam_of_keras_3_keeps_its_product(tmp_path):
+def test_the_product_of_keras_3_nadam_is_loaded(tmp_path):
     old = keras.optimizers.Nadam(0.02)
     model = half_trained(old)
     model.save(tmp_path / "model.keras")
@@ -210,7 +206,7 @@ def test_nadam_of_keras_3_keeps_its_product(tmp_path):
 
 
 def unchanged(optimizer, model, file, **options):
-    """Return the error of loading, after a check that nothing has changed."""
+    """Load a file that must be refused. Check that nothing changes, and return the error."""
     before = [to_numpy(v) for v in [*optimizer.variables, *model.weights]]
     with pytest.raises(Exception) as error:
         migrate.load_state(optimizer, model, file, **options)
@@ -252,8 +248,6 @@ def test_a_file_of_another_model():
     ),
 )
 def test_an_optimizer_that_cannot_go_on(make, name, message):
-    import re
-
     error = unchanged(make(), network(), FOLDER / f"{name}.h5")
     assert re.search(message, str(error), re.DOTALL), error
 
@@ -269,7 +263,7 @@ def test_momentum_needs_a_learning_rate(tmp_path):
 
 
 @pytest.mark.spread
-def test_no_state_of_an_optimizer(tmp_path):
+def test_files_without_state_of_an_optimizer(tmp_path):
     with h5py.File(tmp_path / "weights.h5", "w") as file:
         file.attrs["layer_names"] = ["dense"]
     assert "no state of an optimizer" in str(unchanged(adam(), network(), tmp_path / "weights.h5"))
@@ -282,8 +276,8 @@ def test_no_state_of_an_optimizer(tmp_path):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("half", (0.0, 0.3, 0.9))
-def test_files_that_are_cut(half, tmp_path):
+@pytest.mark.parametrize("kept", (0.0, 0.3, 0.9))
+def test_truncated_files(kept, tmp_path):
     half_trained(adam()).save(tmp_path / "x.keras")
     shutil.copy(H5, tmp_path / "x.h5")
     np.savez(tmp_path / "x.npz", **{"[0].mu['a']": np.zeros(3)})
@@ -291,13 +285,13 @@ def test_files_that_are_cut(half, tmp_path):
     torch.save({"state": {}, "param_groups": []}, tmp_path / "x.pt")
     for name in ("x.keras", "x.h5", "x.npz", "x.pt"):
         content = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(content[: int(half * len(content))])
+        (tmp_path / name).write_bytes(content[: int(kept * len(content))])
         error = unchanged(adam(), network(), tmp_path / name)
         assert isinstance(error, ValueError) and name in str(error)
 
 
 @pytest.mark.spread
-def test_checkpoints_that_are_cut(tmp_path):
+def test_truncated_checkpoints(tmp_path):
     pytest.importorskip("tensorflow")
     shutil.copytree(FOLDER / "legacy_Adam_checkpoint", tmp_path / "x")
     data = next((tmp_path / "x").glob("*.data*"))
@@ -309,7 +303,7 @@ def test_checkpoints_that_are_cut(tmp_path):
 
 
 @pytest.mark.spread
-def test_what_is_no_file_of_a_known_kind(tmp_path):
+def test_other_things_than_files_of_state(tmp_path):
     (tmp_path / "x.txt").write_text("text")
     assert "none of these" in str(unchanged(adam(), network(), tmp_path / "x.txt"))
     assert "nothing at" in str(unchanged(adam(), network(), tmp_path / "y.h5"))
@@ -317,14 +311,14 @@ def test_what_is_no_file_of_a_known_kind(tmp_path):
 
 
 class Planted:
-    """An object whose loading would run code."""
+    """An object whose unpickling prints "run"."""
 
     def __reduce__(self):
         return (print, ("run",))
 
 
 @pytest.mark.spread
-def test_no_pickle_is_loaded_unasked(tmp_path, capsys):
+def test_pickles_are_loaded_on_request_only(tmp_path, capsys):
     torch = pytest.importorskip("torch")
     old, _, _ = trained_in_torch("SGD")
     torch.save({"optimizer": old.state_dict(), "model": Planted()}, tmp_path / "x.pt")
@@ -343,7 +337,6 @@ def test_no_pickle_is_loaded_unasked(tmp_path, capsys):
 @pytest.mark.spread
 def test_several_optimizers_in_a_checkpoint(tmp_path):
     tf = pytest.importorskip("tensorflow")
-    names = ("m", "v")
     kernel = tf.Variable(np.ones((4, 1), "float32"), name="dense/kernel")
     graph = tf.train.Checkpoint(
         model=tf.train.Checkpoint(kernel=kernel),
@@ -353,16 +346,18 @@ def test_several_optimizers_in_a_checkpoint(tmp_path):
     graph.write(str(tmp_path / "ckpt"))
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
     error = unchanged(adam(), model, tmp_path / "ckpt.index")
-    assert "['first', 'second']" in str(error) and "`name`" in str(error), names
+    assert "['first', 'second']" in str(error) and "`name`" in str(error)
 
 
 @pytest.mark.spread
-def test_a_wrapper_without_state_passes_it_on():
+def test_state_goes_to_the_optimizer_inside_a_wrapper_without_slots():
     model = network()
     optimizer = keras_tfopt.DecoupledWeightDecay(adam(), 1e-4)
     migrate.load_state(optimizer, model, H5, weights=True)
     assert int(to_numpy(optimizer.iterations)) == STEPS
-    plain_one = optimizer_of("legacy_Adam")
-    migrate.load_state(plain_one, network(), H5)
-    for variable in model.trainable_variables:
-        assert np.abs(to_numpy(optimizer.slot(variable, "m"))).max() > 0
+    alone, other = optimizer_of("legacy_Adam"), network()
+    migrate.load_state(alone, other, H5)
+    for variable, same in zip(model.trainable_variables, other.trainable_variables, strict=True):
+        moments = to_numpy(optimizer.slot(variable, "m"))
+        assert np.any(moments)
+        np.testing.assert_array_equal(moments, to_numpy(alone.slot(same, "m")))

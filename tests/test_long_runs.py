@@ -1,10 +1,10 @@
-"""100,000 compiled steps: still the formula, still one program, no larger and no slower.
+"""100,000 compiled steps match the formula, build one program, and need no more memory or time.
 
-The gradient is that of a quadratic function that is moved about, so that nothing settles; the
-reference makes the same steps in float64. On JAX and TensorFlow the steps are a loop
-inside of a compiled function, on PyTorch calls of `apply`, of which there are fewer.
+The gradient is of a quadratic function whose minimum moves, so that steps do not become zero. The
+reference makes the same steps in float64. On JAX and TensorFlow the steps are a loop in a compiled
+function. On PyTorch they are calls of `apply`, and there are fewer.
 
-Without `--exhaustive`, the elementwise rules that stand for a kind run, and fewer steps.
+Without `--exhaustive`, only representative elementwise rules run, with fewer steps.
 """
 
 import gc
@@ -33,24 +33,24 @@ LONG = [
 
 
 def goal_at(step):
-    """Return the bowl's minimum, in numbers that all dtypes and backends hold exactly."""
+    """Return the minimum at a step, in numbers that all dtypes hold exactly."""
     return (37 * step + 13 * WAVES) % 101 / 64 - 0.75
 
 
 def arguments(case):
-    """Return arguments with small rates: errors have time to add up, and nothing diverges."""
+    """Return arguments with a small rate, so that errors can add up and nothing diverges."""
     return {**case.variants[case.main], "learning_rate": 0.01}
 
 
 def resident():
-    """KiB of memory that this process has now; 0 where the system does not say."""
+    """Return the memory of this process in KiB; 0 if the system does not say."""
     status = pathlib.Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else ["VmRSS: 0 kB"]
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 class Loop:
-    """Many steps as one call: from the number of the first step."""
+    """A call of `run` makes `count` steps."""
 
     def __init__(self, optimizer, dtype, count):
         self.optimizer, self.dtype, self.count = optimizer, dtype, count
@@ -140,12 +140,12 @@ def test_a_long_run(case):
             programs = loop.programs()
     assert loop.programs() == programs
     assert int(to_numpy(loop.optimizer.iterations)) == steps
-    # The first chunks compile and warm up. The best of several, because others share the machine.
+    # The first chunks compile and warm up. Others may use the machine, so take the best of several.
     assert min(seconds[-3:]) < 2 * max(seconds[1:4]), seconds
     assert memory[-1] - memory[2] < 20_000, memory  # KiB: what allocators do by themselves
     expected = by_reference(case, steps)
     assert np.all(np.isfinite(x)) and np.max(np.abs(x - START)) > 1e-3
-    # A rounding of each step is 1e-16; the bowl forgets all but the last thousands of them.
+    # Each step rounds by 1e-16. Roundings of all but the last thousands of steps decay.
     assert np.max(np.abs(x - expected)) < 1e-10, x - expected
     for slot in loop.optimizer.variables:
         assert np.all(np.isfinite(to_numpy(slot)))
@@ -155,7 +155,7 @@ def test_a_long_run(case):
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in LONG])
 @pytest.mark.spread
 def test_a_long_run_in_float32(case):
-    """Users train in float32, which stays near float64 to some hundred roundings."""
+    """Steps in float32 stay near those in float64: some hundred roundings."""
     steps = STEPS // 10
     loop = Loop(case.make(**arguments(case)), "float32", steps // CHUNKS)
     for chunk in range(CHUNKS):

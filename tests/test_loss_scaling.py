@@ -17,7 +17,7 @@ from tests.options import (
     scale_of,
     scaled_by,
 )
-from tests.stepping import BACKEND, Rows, Runner, to_numpy
+from tests.stepping import BACKEND, Rows, Runner, eager_and_compiled, to_numpy
 
 every_loss_scale = pytest.mark.parametrize("scale_with", LOSS_SCALES.values(), ids=LOSS_SCALES)
 
@@ -43,7 +43,7 @@ def test_loss_scale_optimizer(case, mode, scale_with):
         before, scale = runner.snapshot(), scale_of(scaled)
         runner.step(broken)
         after = runner.snapshot()
-        own = len(runner.variables) + len(scaled._variables)  # its counter and its scale change
+        own = len(runner.variables) + len(scaled._variables)  # the counter and the scale change
         assert_same(before[: len(runner.variables)], after[: len(runner.variables)])
         assert_same(before[own:], after[own:])
         assert scale_of(scaled) == scale / 2
@@ -72,7 +72,7 @@ def test_loss_scale_optimizer_around_other_options(options, scale_with):
     broken = {**plan[0], "layer/bias": np.full(5, np.inf, "float32")}
     for grads in plan:
         runner.step(scaled_by(grads, scale_of(scaled)))
-        # in the middle of an accumulation, too
+        # also in the middle of an accumulation
         runner.step(broken)
         rows = {p: expected._touched(p, g) for p, g in grads.items()}
         expected.step(rows)
@@ -80,9 +80,9 @@ def test_loss_scale_optimizer_around_other_options(options, scale_with):
         assert_close(value, expected.x[path], 4e-6, path)
 
 
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
+@eager_and_compiled
 def test_loss_scale_optimizer_with_row_gradients(mode):
-    """A user names rows, and one of them has a value that is not finite."""
+    """One of the given rows has a value that is not finite."""
     case = CASE["LazyAdam"]
     scaled = keras_tfopt.LossScaleOptimizer(case.make(), initial_scale=16.0)
     runner = Runner(scaled, {"embeddings": initial()["table/embeddings"]}, mode)
@@ -126,6 +126,7 @@ def test_state_of_a_loss_scale_optimizer_may_be_loaded_before_it_is_built():
     assert_same(runner.snapshot(), again.snapshot())
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     (
@@ -146,10 +147,11 @@ def test_a_loss_scale_factor_is_applied_to_the_loss():
     optimizer = keras_tfopt.Momentum(loss_scale_factor=8.0)
     assert float(to_numpy(optimizer.scale_loss(keras.ops.convert_to_tensor(3.0)))) == 24.0
     wrapped = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=4.0)
-    assert optimizer.loss_scale_factor is None  # or it would be scaled twice
+    assert optimizer.loss_scale_factor is None  # else the loss would be scaled twice
     assert float(to_numpy(wrapped.scale_loss(keras.ops.convert_to_tensor(3.0)))) == 12.0
 
 
+@pytest.mark.spread
 def test_a_loss_scale_that_an_earlier_keras_configured():
     """Its configuration had options of the base class, with their defaults."""
     config = keras_tfopt.LossScaleOptimizer(keras_tfopt.Momentum(0.5), 4.0).get_config()

@@ -1,4 +1,4 @@
-"""Optimizers of one process share compiled code and nothing else, and do not disturb each other."""
+"""Optimizers of one process share compiled code, and do not disturb each other."""
 
 import concurrent.futures
 import gc
@@ -17,7 +17,7 @@ MODE = "fast" if BACKEND == "tensorflow" else "compiled"
 COUNT = {"tensorflow": 200, "jax": 60, "torch": 200}[BACKEND] * (10 if EXHAUSTIVE else 1)
 STEPS = 4
 NO_DECAY = {"weight_decay": 0}
-# Pairs that share compiled code but for a number, each with two sets of shapes.
+# Some of these share compiled code except for a number. Each is tried with two sets of shapes.
 MAKERS = (
     lambda: keras_tfopt.Momentum(0.1),
     lambda: keras_tfopt.Momentum(0.1, momentum=0.5),
@@ -56,7 +56,7 @@ def assert_as_expected(values, wanted):
         np.testing.assert_allclose(value, wanted[path], rtol=2e-5, atol=2e-6)
 
 
-# Groups of the same rule: what a step is given differs, and which of it are vectors.
+# Groups of one rule. Different scalars are vectors, with a number for each variable.
 GROUPS = (
     dict(weight_decay=0.1, groups=[{"a|b": {"learning_rate_factor": 0.5}}, {"b|d": NO_DECAY}]),
     dict(groups={"a|b": {"learning_rate_factor": 0.5}}),
@@ -83,7 +83,7 @@ def test_optimizers_with_groups_of_one_rule(first):
 @pytest.mark.slow
 @pytest.mark.spread
 def test_optimizers_that_come_and_go():
-    """New objects get the identities and the memory of old ones."""
+    """New optimizers may get the id and the memory of old ones."""
     known, rng, alive = expected(), np.random.default_rng(0), []
     for number in range(COUNT):
         maker, which = int(rng.integers(len(MAKERS))), int(rng.integers(len(SHAPES)))
@@ -128,7 +128,7 @@ def test_optimizers_in_threads():
 
 
 def aligned(shape, value):
-    """An array at an address that a backend may read from as it is: a multiple of 64."""
+    """Return an array at a multiple of 64 bytes, which backends may read without a copy."""
     size = int(np.prod(shape))
     room = np.empty(4 * size + 64, "uint8")
     start = -room.ctypes.data % 64
@@ -138,8 +138,8 @@ def aligned(shape, value):
 
 
 @pytest.mark.parametrize("kind", ["dense", "rows", "state"])
-def test_arrays_may_be_filled_anew_as_soon_as_a_call_returns(kind):
-    """State, and a step that is still being computed, have copies of the arrays."""
+def test_arrays_may_be_overwritten_as_soon_as_a_call_returns(kind):
+    """A step that is still running has a copy of the array."""
     shape, steps = (40_000, 100) if kind == "rows" else (4_000_000,), 10
     variable = keras.Variable(np.zeros(shape, "float32"))
     optimizer = keras_tfopt.Momentum(0.5, momentum=0.5)

@@ -1,7 +1,6 @@
-"""Roots of matrices against NumPy in float64, and against TensorFlow 1 where it is right."""
+"""Roots of matrices, against NumPy in float64 and against recordings of TensorFlow 1."""
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,13 +8,14 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-GOLDEN = Path(__file__).parent / "golden" / "tf1"
+TF1 = GOLDEN / "tf1"
 
 
 def matrix(n, condition, scale, seed=0):
-    """Symmetric, with known eigenvalues from scale / condition to scale; and its eigenvectors."""
+    """Return eigenvalues from scale / condition to scale, and eigenvectors."""
     q, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(n, n)))
     values = scale * np.geomspace(1 / condition, 1, n)
     return values, q
@@ -30,12 +30,12 @@ def power(values, q, exponent):
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_inverse_roots(n, p, scale, iterative):
-    """The norm does not matter, not even where squares underflow."""
+    """The norm of the matrix does not matter, even if squares underflow."""
     values, q = matrix(n, 100.0 if n > 1 else 1.0, scale)
     given = keras.ops.convert_to_tensor(power(values, q, 1).astype("float32"))
     root = to_numpy(keras_tfopt.matrix_inverse_pth_root(given, p, iterative=iterative))
     expected = power(values, q, -1 / p)
-    # Rounding of the matrix, times the condition; the iteration adds 1e-6 of the norm besides.
+    # Rounding of the matrix, times its condition; the iteration adds 1e-6 of the norm.
     assert np.max(np.abs(root - expected)) <= 5e-4 * np.max(np.abs(expected))
 
 
@@ -58,7 +58,7 @@ def test_square_roots(scale, iterative):
     given = keras.ops.convert_to_tensor(power(values, q, 1).astype("float32"))
     root = to_numpy(keras_tfopt.matrix_square_root(given, iterative=iterative))
     expected = power(values, q, 0.5)
-    # An eigenvalue of zero is one of 1e-7 after rounding, whose root is 3e-4.
+    # Rounding turns an eigenvalue of zero into 1e-7, whose root is 3e-4.
     assert np.max(np.abs(root - expected)) <= 1e-3 * np.max(np.abs(expected))
 
 
@@ -80,7 +80,7 @@ def test_a_root_need_not_be_an_integer_by_eigenvalues():
 
 (ENTRY,) = (
     entry
-    for entry in json.loads((GOLDEN / "manifest.json").read_text())["cases"]
+    for entry in json.loads((TF1 / "manifest.json").read_text())["cases"]
     if entry["file"] == "matrix_functions__tables.npz"
 )
 every_converged_table = pytest.mark.parametrize(
@@ -91,7 +91,7 @@ every_converged_table = pytest.mark.parametrize(
 
 
 def recorded(table):
-    with np.load(GOLDEN / "matrix_functions__tables.npz") as arrays:
+    with np.load(TF1 / "matrix_functions__tables.npz") as arrays:
         return tuple(arrays[f"{table['table']}/{name}"] for name in ("input", "output"))
 
 
@@ -128,6 +128,7 @@ def test_the_square_root_of_a_small_matrix_which_the_original_gets_wrong(iterati
     assert np.max(np.abs(theirs @ theirs - given)) > 0.1 * np.max(given)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

@@ -17,8 +17,8 @@ WORK = {
     # Some vectors of the size of the model: momentum, direction, both flat; but never the window.
     "window": ({"cls": "GGT", "shapes": [[5000, 500], [2500000]], "window": 24}, 8 * 4 * 5e6),
 }
-# Of that, small variables may need a bucket of 4 MB each for gradients and for variables; and the
-# process needs some for itself.
+# Small variables may need a bucket of 4 MB for gradients and one for variables. The process needs
+# some more.
 BUCKETS = 2 * 4 * 2**20 + 8e6
 
 
@@ -59,10 +59,10 @@ def test_a_step_needs_no_second_copy(name):
     ],
 )
 def test_a_step_of_rows_needs_no_table(layer, cls, policy):
-    """1,024 rows of 32 numbers are 128 KB; compilers keep the rest for another model."""
+    """1,024 rows of 32 numbers are 128 KB. Compilers keep more for themselves."""
     used = measured({"layer": layer, "cls": cls, "table": [ROWS, WIDTH], "policy": policy})
     assert used["state"] > 2 * TABLE
     if layer == "ours":
         assert used["kept"] < TABLE / 3 and used["passing"] < TABLE / 16, used
-    else:  # the gradient alone: what is measured shows it
+    else:  # the dense gradient is as large as the table, and is measured
         assert used["kept"] + used["passing"] > TABLE / 2, used

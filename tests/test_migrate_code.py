@@ -1,4 +1,4 @@
-"""Programs of others become programs of Keras 3, which run."""
+"""`keras_tfopt.migrate` rewrites programs for Keras 3, and the new programs run."""
 
 import inspect
 import re
@@ -15,11 +15,11 @@ from keras_tfopt.migrate.code.names import find
 from keras_tfopt.migrate.code.rewriting import rewrite
 from tests.programs import ROOT
 
-pytestmark = pytest.mark.spread  # little of it depends on the backend
+pytestmark = pytest.mark.spread
 
 SCRIPTS = ROOT / "tests" / "scripts"
 NAMES = sorted(path.stem for path in (SCRIPTS / "before").glob("*.py"))
-# What a user has to decide, as line numbers and words of the messages.
+# {script: [(line, words of the message)]} of what the user has to decide.
 LEFT = {
     "keeping_state": [(5, "`lr` must be a number"), (6, "`lr` must be a number")],
     "old_names": [(15, "momentum_decay")],
@@ -44,17 +44,17 @@ def test_before_and_after(name):
     assert len(done.findings) == len(expected)
     for finding, (line, words) in zip(done.findings, expected):
         assert finding.line == line and words in finding.text
-    assert rewrite(after).code == after, "there is nothing to do twice"
+    assert rewrite(after).code == after, "rewriting twice changes nothing more"
 
 
-def test_there_are_ten():
+def test_there_are_ten_scripts():
     assert len(NAMES) == 10
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=TENSORFLOW if n == "tf1_session" else JAX) for n in NAMES]
 )
-def test_what_comes_out_runs(name):
+def test_rewritten_scripts_run(name):
     pytest.importorskip("tensorflow")
     loaded = set(sys.modules)
     result = runpy.run_path(str(SCRIPTS / "after" / f"{name}.py"))["result"]
@@ -64,8 +64,8 @@ def test_what_comes_out_runs(name):
 
 @JAX
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("addons_names", "tf1_session")])
-def test_what_goes_in_does_not_run(name):
-    """A program that runs in Keras 3 as it is would test nothing."""
+def test_old_scripts_do_not_run(name):
+    """A script that runs in Keras 3 anyway would test nothing."""
     pytest.importorskip("tensorflow")
     with pytest.raises((AttributeError, ImportError, TypeError, ValueError)):
         runpy.run_path(str(SCRIPTS / "before" / f"{name}.py"))
@@ -122,7 +122,7 @@ def test_arguments(before, after):
         ("import tensorflow as tf; tf.train.exponential_decay(0.1, s, 5, 0.9)", "ExponentialDecay"),
     ),
 )
-def test_what_is_left_to_decide(line, words):
+def test_messages_about_what_the_user_has_to_decide(line, words):
     source = f"import keras\n\n{line}\n"
     code, findings = rewritten(source)
     assert [finding.line for finding in findings] == [3] and words in findings[0].text
@@ -130,7 +130,7 @@ def test_what_is_left_to_decide(line, words):
         assert code == source
 
 
-def test_other_things_of_these_names_stay():
+def test_other_objects_with_these_names_stay():
     source = (
         "from torch.optim import Adam\n\n\nclass SGD:\n    lr = 1\n\n\n"
         "x = [Adam(p, lr=0.1), SGD(), LAMB(lr=1), torch.optim.SGD(p, lr=1).lr]\n"
@@ -139,11 +139,10 @@ def test_other_things_of_these_names_stay():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n for n in TABLE if str(find(f"tensorflow.train.{n}", False).new).count(".") == 1],
+    "name", [n for n in TABLE if str(find(f"tensorflow.train.{n}", False).new).count(".") == 1]
 )
-def test_rules_in_place_of_tensorflow_1_have_its_defaults(name):
-    """The names of arguments that a program leaves out do not matter then."""
+def test_rules_have_the_defaults_of_tensorflow_1(name):
+    """So arguments that a program leaves out need no rewriting."""
     row, cls = TABLE[name], find(f"tensorflow.train.{name}", False).new.rpartition(".")[2]
     ours = inspect.signature(getattr(keras_tfopt, cls)).parameters
     for theirs, default in row.arguments.items():
@@ -175,7 +174,7 @@ def test_nothing_is_written_unasked(tmp_path, capsys):
     assert (tmp_path / ".hidden" / "b.py").read_text() == OLD
 
 
-def test_places_to_decide_are_a_status(tmp_path, capsys):
+def test_the_status_is_1_if_the_user_has_to_decide(tmp_path, capsys):
     file = tmp_path / "a.py"
     file.write_text(OLD + "opt.minimize(loss)\n")
     assert command.main([str(file), "--write"]) == 1
@@ -196,8 +195,7 @@ def test_a_path_that_is_not_there(tmp_path, capsys):
     assert "nothing at" in capsys.readouterr().err
 
 
-def test_bytes_that_are_kept(tmp_path):
-    """Line ends and encodings are those of the file."""
+def test_line_ends_and_encoding_are_kept():
     text = '# -*- coding: latin-1 -*-\nimport keras\nx = "é"\nopt = keras.optimizers.Adam(lr=1.0)\n'
     source = text.replace("\n", "\r\n").encode("latin-1")
     assert rewrite(source).code == source.replace(b"lr=", b"learning_rate=")

@@ -1,4 +1,4 @@
-"""What only Muon does: matrices of kernels, several in one product, another rule for the rest."""
+"""Muon: matrices of kernels, several of them in one product, another rule for other variables."""
 
 import keras
 import numpy as np
@@ -6,16 +6,16 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.engine import stacking
-from tests.stepping import MODES, Rows, Runner
+from tests.stepping import Rows, Runner, every_mode
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 PLAIN = dict(learning_rate=1.0, momentum=0.0, nesterov=False, scaling="original", others=None)
 
 
 def moved(shapes, grads=None, mode="eager", **arguments):
-    """Return by path how far one step moves from zero, and the gradients."""
+    """Return {path: how far one step moves the variable}, and the gradients."""
     normal = np.random.default_rng(0).normal
     grads = grads or {path: normal(size=shape) for path, shape in shapes.items()}
     optimizer = keras_tfopt.Muon(**{**PLAIN, **arguments})
@@ -30,7 +30,7 @@ def test_singular_values_come_near_one():
     assert 0.6 < values.min() and values.max() < 1.3
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_equal_shapes_together_are_the_same_as_each_alone(mode):
     shapes = {"a": (3, 5), "b": (3, 5), "c": (5, 3), "d": (3, 5)}
     together, grads = moved(shapes, mode=mode)
@@ -59,7 +59,7 @@ def test_stacked_kernels_are_matrices_of_their_own(axes, shape):
 @pytest.mark.parametrize("norm", ["spectral", "schatten", "aol"])
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 def test_singular_values_after_division_are_at_most_one(norm, shape):
-    """An iteration by 1, 0, 0 changes nothing."""
+    """With coefficients 1, 0, 0 the iteration changes nothing."""
     x, _ = moved(
         {"kernel": shape}, norm=norm, scaling=1 / 6**0.5, ns_steps=1, ns_coefficients=[1, 0, 0]
     )
@@ -95,9 +95,8 @@ def test_coefficients_are_given_for_every_iteration():
 def test_products_in_bfloat16_are_near():
     exact, grads = moved({"kernel": (4, 6)})
     near, _ = moved({"kernel": (4, 6)}, grads, products="bfloat16")
-    # Each of five iterations makes a rounding of 2**-8 up to 3.4 times as large where singular
-    # values are small. For gradients like these, with entries of up to 1.1, errors are 0.06 to
-    # 0.13, by backend.
+    # Five iterations each enlarge a rounding of 2**-8 up to 3.4 times if singular values are small.
+    # Entries are up to 1.1 here. Measured errors are 0.06 to 0.13, depending on the backend.
     assert 0 < np.max(np.abs(exact["kernel"] - near["kernel"])) < 0.2
 
 
@@ -124,7 +123,7 @@ def test_weight_decay_of_others_is_their_own():
     np.testing.assert_allclose(runner.values["bias"], 1 - 0.25 * 0.1, rtol=1e-6)
 
 
-def test_others_are_adam_w():
+def test_others_may_be_adam_w():
     adam_w = keras_tfopt.AdamW(0.25, weight_decay=0.1, beta_1=0.8, scale_by_learning_rate=True)
     optimizer = keras_tfopt.Muon(0.5, others=adam_w)
     adam = keras_tfopt.Muon(0.5, others=keras_tfopt.Adam(0.25, 0.8, weight_decay=0.1))
@@ -147,8 +146,8 @@ def test_others_are_adam_w():
             keras_tfopt.Muon(0.5, others=refused)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_others_say_what_rows_do(mode):
+@every_mode
+def test_row_gradients_go_to_the_other_rule(mode):
     optimizer = keras_tfopt.Muon(0.1, others="lazy_adam")
     start = {"table/embeddings": np.ones((5, 2)), "kernel": np.ones((5, 2))}
     runner = Runner(optimizer, start, mode)
@@ -173,7 +172,7 @@ def test_stack_axes_must_leave_a_matrix(axes):
         moved({"kernel": (2, 3)}, stack_axes={"kernel": axes})
 
 
-def test_schedules_need_a_factor():
+def test_a_schedule_needs_a_factor_for_the_other_rule():
     schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
     with pytest.raises(ValueError, match="`others_factor` must say"):
         keras_tfopt.Muon(schedule, others=keras_tfopt.Adam())
@@ -188,7 +187,7 @@ def test_is_saved_with_its_other_rule():
     assert again.others.beta_1 == 0.8 and again.others_factor == pytest.approx(0.015)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_large_matrices_of_equal_shape_move_as_each_alone(mode, monkeypatch):
     shapes = {"a": (300, 250), "b": (300, 250)}
     one_by_one, grads = moved(shapes, mode=mode)

@@ -13,7 +13,7 @@ from tests.test_selection import warned
 
 @keras.saving.register_keras_serializable("tests")
 class ScaleNorm(layers.Layer):
-    """A normalization that is none of Keras's."""
+    """A normalization that a user wrote."""
 
     def build(self, shape):
         self.g = self.add_weight(shape=(shape[-1], 1), name="g")
@@ -24,7 +24,7 @@ class ScaleNorm(layers.Layer):
 
 @keras.saving.register_keras_serializable("tests")
 class PreNorm(layers.Layer):
-    """A block that is called after the normalization in it."""
+    """A block that contains a normalization, and whose name sounds like one."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ class PreNorm(layers.Layer):
 
 
 def test_normalization_and_bias_by_the_layer():
-    """Names and shapes would mislead: scales of two axes, biases of two axes, vectors."""
+    """Names and shapes would be misleading: some scales and biases have two axes."""
     x = inputs = keras.Input((4, 6))
     x = layers.LayerNormalization(axis=(1, 2), name="ln")(x)  # shapes (4, 6)
     x = layers.MultiHeadAttention(2, 3, name="attention")(x, x)  # biases (2, 3)
@@ -59,7 +59,7 @@ def test_normalization_and_bias_by_the_layer():
 @pytest.mark.spread
 @pytest.mark.parametrize("name", ("MobileNetV2", *map(exhaustive, ("ResNet50", "EfficientNetB0"))))
 def test_normalization_and_bias_of_applications(name):
-    """In these nets a variable is neither exactly if it has two dimensions or more."""
+    """In these networks, they are exactly the variables with fewer than two dimensions."""
     model = getattr(keras.applications, name)(weights=None, input_shape=(64, 64, 3), classes=7)
     chosen = keras_tfopt.normalization_and_bias(model)
     normalizing = [v for v in model.layers if isinstance(v, layers.BatchNormalization)]
@@ -93,7 +93,7 @@ def test_normalization_and_bias_of_applications(name):
 
 @several_only
 def test_normalization_does_not_decay_in_fit(tmp_path):
-    """Through a saved model: nothing but kernels shrinks where all gradients are zero."""
+    """With zero gradients only kernels shrink, also in a saved and loaded model."""
     model = keras.Sequential(
         [
             keras.Input((3,)),

@@ -1,4 +1,4 @@
-"""Notebooks of guides run by themselves in an empty folder, as in Colab."""
+"""Notebooks of guides have all their code, and run in an empty folder, as in Colab."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ def notebook(guide, monkeypatch):
 
 
 def program(made):
-    """Return a program that does what Jupyter would do with the code cells of a notebook."""
+    """Return a program that runs the code cells of a notebook as Jupyter does."""
     lines = ["import pathlib, sys"]
     for cell in made.cells:
         first, _, rest = cell.source.partition("\n")
@@ -43,7 +43,7 @@ def program(made):
 def test_a_notebook_has_the_code_of_its_guide_and_all_its_files(guide, monkeypatch):
     made, script = notebook(guide, monkeypatch), (GUIDES / f"{guide}.py").read_text("utf-8")
     code = "\n\n".join(cell.source for cell in made.cells if cell.cell_type == "code")
-    # Statements but for strings, which are the text of a guide.
+    # Strings are the text of the guide.
     statements = [
         ast.unparse(node)
         for node in ast.parse(script).body
@@ -61,13 +61,13 @@ def test_a_notebook_has_the_code_of_its_guide_and_all_its_files(guide, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", ["from_addons", exhaustive("switching")])
 def test_a_notebook_runs_in_an_empty_folder(guide, monkeypatch, tmp_path):
-    """One that brings files, and one that starts itself again."""
+    """The first one has files of its own. The second one starts itself again."""
     text = output_of("-c", program(notebook(guide, monkeypatch)), cwd=tmp_path, **AS_USERS)
     assert "Traceback" not in text and list((tmp_path / "output").glob(f"{guide}-*.png"))
 
 
 def test_kept_results_say_where_they_are_from(tmp_path, monkeypatch):
-    """Without paths of this machine."""
+    """They name versions and cores, and no paths of this machine."""
     results, kept = tmp_path / "results", tmp_path / "kept"
     monkeypatch.setattr(guides, "RESULTS", results)
     monkeypatch.setattr(guides, "KEPT", kept)

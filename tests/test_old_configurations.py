@@ -1,4 +1,4 @@
-"""Orders of arguments: the present one, and that of configurations of 0.1.0.dev0."""
+"""The order of arguments today, and configurations of 0.1.0.dev0 with another order."""
 
 import keras
 import numpy as np
@@ -20,13 +20,13 @@ def test_the_learning_rate_comes_first(name):
 
 @pytest.mark.parametrize("cls", (keras_tfopt.AdamW, keras_tfopt.MomentumW, LazyAdamW, StockW))
 def test_a_weight_decay_in_the_old_place_is_refused(cls):
-    """It was the first argument once. Old calls must not swap the two numbers silently."""
+    """It used to be the first argument. An old call must raise an error, not swap two numbers."""
     for arguments in ((1e-3,), (1e-4, 1e-3)):
         with pytest.raises(TypeError, match="weight_decay|positional"):
             cls(*arguments)
 
 
-# Configurations of 0.1.0.dev0, in which constructors had another order. Base options are left out.
+# {registered name: (configuration of 0.1.0.dev0, variables that decay)}
 OLD = {
     "keras_tfopt>AdamW": (
         {

@@ -12,14 +12,14 @@ from tests.test_wrappers import TABLE
 
 
 class Plain(keras.optimizers.Optimizer):
-    """Divides the gradient, which IndexedSlices of TensorFlow cannot do."""
+    """An optimizer that divides the gradient. IndexedSlices cannot be divided."""
 
     def update_step(self, gradient, variable, learning_rate):
         self.assign_sub(variable, gradient / 8)
 
 
 class OfSlices(keras.optimizers.Optimizer):
-    """Adds one to the rows that it is given."""
+    """An optimizer that adds one to the rows of the gradient."""
 
     def update_step(self, gradient, variable, learning_rate):
         ones = keras.ops.ones_like(gradient.values)
@@ -44,7 +44,7 @@ STOCK = [
 @pytest.mark.parametrize("options", ({}, {"loss_scale_factor": 2.0}), ids=("", "scaled"))
 @pytest.mark.spread
 @every_mode
-def test_optimizers_of_others_take_rows_as_their_sum(cls, options, mode):
+def test_row_gradients_for_optimizers_of_others_are_summed(cls, options, mode):
     start = np.arange(15.0).reshape(5, 3)
     values = np.array([[1.0, -2.0, 0.5], [0.25, 1.0, 1.0], [3.0, 0.5, -1.0]])
     by_rows, dense = (
@@ -73,7 +73,7 @@ def test_an_optimizer_that_takes_slices_gets_them(mode):
 @several_only
 @every_mode
 def test_rows_stay_rows_for_ours_in_a_multi_optimizer(mode):
-    """A row that is named with a gradient of zero moves by its momentum."""
+    """A named row with a gradient of zero moves by its momentum."""
     ours = keras_tfopt.Momentum(0.5, momentum=0.5)
     several = keras.optimizers.MultiOptimizer(
         keras.optimizers.OptimizerMap(keras.optimizers.SGD(), {"ours/.*": ours})
@@ -139,10 +139,10 @@ def test_the_product_of_keras_nadam_is_state(around, mode):
     for g in plan[:3]:
         runner.step({"k": g})
         alone.step({"k": g})
-    if around != "center":  # which is where another Nadam moves it
+    if around != "center":  # there another Nadam moves the variable
         np.testing.assert_allclose(runner.values["k"], alone.values["k"], rtol=1e-6)
     state = [to_numpy(v) for v in runner.optimizer.variables]
-    if around == "scaled by Keras":  # whose `set_weights` forgets the optimizer inside
+    if around == "scaled by Keras":  # its `set_weights` leaves out the optimizer inside
         for variable, value in zip(other.optimizer.variables, state, strict=True):
             variable.assign(value)
     else:

@@ -1,6 +1,6 @@
-"""Optimizers over workers, which are threads of this process: see `tests/threads.py`.
+"""Optimizers over workers that are threads of this process: see `tests/threads.py`.
 
-What several processes do is in test_exchanges.py, state and errors in test_over_workers_state.py.
+test_exchanges.py tests several processes, test_over_workers_state.py tests state and errors.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tests.threads import VALUES, gradient, together, train
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
-# A worker alone
+# One worker
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_one_worker_is_the_optimizer_inside_to_the_bit(method, mode, base):
         inner = Runner(make(), initial(), mode)
         for grads in gradients():
             if "keras." in type(inner.optimizer).__module__:
-                # Keras's own sums no rows that repeat, and `apply` hands it summed ones.
+                # Keras's optimizers do not sum repeated rows, and ours pass on sums.
                 grads = {p: None if isinstance(g, Rows) else g for p, g in grads.items()}
             ours.step(grads)
             inner.step(grads)
-        # XLA of JAX 0.6 rounds a compiled step otherwise that may be left out.
+        # XLA of JAX 0.6 rounds a step differently if it is in a condition.
         old = BACKEND == "jax" and mode == "compiled" and version_of("jax") < (0, 7)
         tolerance = 1e-6 if old else 0
         for path, value in inner.values.items():
@@ -65,13 +65,13 @@ def test_there_is_no_other_worker_by_default():
     assert "exchange" not in optimizer.get_config()
 
 
-# Several
+# Several workers
 
 
 @pytest.mark.parametrize("micro_steps", (None, 2))
 @every_method
 def test_two_workers_equal_numpy(method, micro_steps):
-    # The reference knows no ages of parts of an update.
+    # The reference has no ages of micro-steps.
     stale = [(2, 1), (5, 0), (5, 1)] if method == "DropStale" and micro_steps is None else []
 
     def program(exchange):
@@ -95,7 +95,7 @@ def test_two_workers_equal_numpy(method, micro_steps):
     if method == "DropStale":
         assert [runner.optimizer.stale for runner in runners] == [len(stale)] * 2
         assert [runner.optimizer.age for runner in runners] == [0, 0]
-    if method in AFTER:  # and nothing in the steps between
+    if method in AFTER:  # these exchange nothing in other steps
         updates = STEPS // (micro_steps or 1)
         assert runners[0].optimizer.exchange.exchanges == updates // PERIOD
 
@@ -111,7 +111,7 @@ def test_master_weights_are_exchanged(method):
         runner = Runner(optimizer, start, dtype="bfloat16")
         model = averaging.Worker(exchange.rank)
         model.x = start["x"]
-        for slot in ("master_weight", "center", "local_center"):  # START is none of bfloat16
+        for slot in ("master_weight", "center", "local_center"):  # bfloat16 does not hold START
             with contextlib.suppress(KeyError):
                 optimizer.slot(runner.variables[0], slot).assign(model.x)
         for step in range(STEPS):
@@ -146,7 +146,7 @@ def test_three_workers_equal_those_of_one_process(method):
             np.testing.assert_allclose(runner.values[path], site.values[path], rtol=1e-5, atol=1e-6)
 
 
-def test_everybody_starts_with_the_weights_of_worker_0():
+def test_all_workers_start_with_the_weights_of_worker_0():
     def program(exchange):
         shifted = {path: value + exchange.rank for path, value in VALUES.items()}
         runner = Runner(METHODS["DiLoCo"](momentum(), exchange=exchange), shifted, dtype="bfloat16")
@@ -170,7 +170,7 @@ def test_half_precision_is_exchanged_in_float32():
 
 @every_method
 def test_gradients_of_rows(method):
-    """Workers have some rows in common, and some are zero. The sums were made by hand."""
+    """Workers share some rows, and some rows are zero. The sums are computed by hand."""
     rows = [
         Rows(np.repeat(np.float32(values)[:, None], 2, 1), np.array(indices, "int32"))
         for indices, values in (([0, 1], [1.0, 2.0]), ([1, 3, 3], [4.0, 0.0, 0.0]))
@@ -178,7 +178,7 @@ def test_gradients_of_rows(method):
 
     def make(exchange):
         inner = keras_tfopt.LazyAdam(0.1)
-        if method == "SyncReplicas":  # of which all count
+        if method == "SyncReplicas":  # here the gradients of all workers count
             return keras_tfopt.SyncReplicas(inner, None, exchange=exchange)
         return METHODS[method](inner, exchange=exchange)
 
@@ -186,12 +186,12 @@ def test_gradients_of_rows(method):
     m = one.slots["table/embeddings"]["m"][:, 0], two.slots["table/embeddings"]["m"][:, 0]
     share = 1 - 0.9**PERIOD
     if method in ("SyncReplicas", "DropStale"):
-        # Row 1 is that of both, rows 0 and 3 that of one each.
+        # Both workers have row 1. Rows 0 and 3 belong to one worker each.
         for each in m:
             np.testing.assert_allclose(each, share * np.array([1, 3, 0, 0, 0]), rtol=1e-5)
         moved = one.values["table/embeddings"][:, 0] != 1
         assert moved.tolist() == [True, True, False, False, False]
-    elif method != "ElasticAverage":  # which pulls every row
+    elif method != "ElasticAverage":  # it pulls every row
         np.testing.assert_allclose(m[0], share * np.array([1, 2, 0, 0, 0]), rtol=1e-5)
         np.testing.assert_allclose(m[1], share * np.array([0, 4, 0, 0, 0]), rtol=1e-5)
     if method != "ElasticAverage":
@@ -201,7 +201,7 @@ def test_gradients_of_rows(method):
 
 
 def test_a_named_row_of_zeros_is_touched():
-    """As without workers: moments of a row that is named decay."""
+    """Moments of a named row decay, as they do without workers."""
 
     def make(exchange):
         return keras_tfopt.SyncReplicas(keras_tfopt.LazyAdam(0.1), None, exchange=exchange)
@@ -215,8 +215,8 @@ def test_a_named_row_of_zeros_is_touched():
         np.testing.assert_allclose(m, [0, 0, 0.09, 0.09, 0], rtol=1e-5)
 
 
-def test_loss_scales_stay_the_same():
-    """One worker overflows: no worker steps, and all halve the scale."""
+def test_loss_scales_of_workers_stay_equal():
+    """If one worker overflows, no worker steps, and all halve the scale."""
 
     def make(exchange):
         inner = METHODS["ModelAverage"](momentum(), exchange=exchange)
@@ -233,7 +233,7 @@ def test_loss_scales_stay_the_same():
 
 
 @pytest.mark.parametrize("method", AFTER)
-def test_one_worker_leaves_out_a_step_alone(method):
+def test_one_worker_may_skip_a_step(method):
     """It still exchanges with the others, and its gradient is in no sum."""
 
     def make(exchange):

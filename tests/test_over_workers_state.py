@@ -1,4 +1,4 @@
-"""State of optimizers over workers, which are threads of this process, and what they refuse."""
+"""State and errors of optimizers over workers that are threads of this process."""
 
 import json
 
@@ -21,7 +21,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def saved(optimizer):
-    """What Keras saves of an optimizer and of those inside of it, as it walks through them."""
+    """Return what Keras saves of an optimizer and of the optimizers inside."""
     stores = []
     for part in parts(optimizer):
         stores.append({})
@@ -51,8 +51,8 @@ def trained(method, exchange, start, steps, stores=None):
 
 
 @every_method
-def test_each_worker_goes_on_from_what_it_saved(method):
-    """Also between two exchanges, when they have different weights."""
+def test_each_worker_continues_from_its_own_state(method):
+    """The state is saved between two exchanges, when workers have different weights."""
     whole = together(2, lambda exchange: trained(method, exchange, VALUES, range(8)))
     half = together(2, lambda exchange: trained(method, exchange, VALUES, range(5)))
     rest = together(2, lambda e: trained(method, e, half[e.rank][0], range(5, 8), half[e.rank][1]))
@@ -62,7 +62,7 @@ def test_each_worker_goes_on_from_what_it_saved(method):
 
 @pytest.mark.parametrize("sizes", ((2, 1), (1, 2), (2, 3)))
 @every_method
-def test_another_number_of_workers_goes_on_from_the_first(method, sizes):
+def test_another_number_of_workers_continues_from_the_first_worker(method, sizes):
     before, after = sizes
     period = PERIOD if method in AFTER else 1
     steps = range(2 * period)
@@ -76,7 +76,7 @@ def test_another_number_of_workers_goes_on_from_the_first(method, sizes):
         for other in ends[1:]:
             for path in VALUES:
                 np.testing.assert_allclose(other[0][path], ends[0][0][path], rtol=1e-6)
-    if after == 1:  # then it is the optimizer inside, from there
+    if after == 1:  # a single worker steps as the optimizer inside
         inner = Runner(keras_tfopt.Adam(0.1), values)
         inner.optimizer.load_own_variables(stores[1])
         for step in range(2 * period, 4 * period):
@@ -86,8 +86,8 @@ def test_another_number_of_workers_goes_on_from_the_first(method, sizes):
 
 
 @pytest.mark.parametrize("method", ("ElasticAverage", "AGN", "DiLoCo"))
-def test_the_center_of_a_single_worker_is_where_it_is(method):
-    """Workers that join later are then not pulled to where it began."""
+def test_the_center_of_a_single_worker_follows_its_weights(method):
+    """Else workers that join later would be pulled to old weights."""
     optimizer = METHODS[method](momentum())
     runner = Runner(optimizer, VALUES)
     for step in range(PERIOD):
@@ -124,7 +124,7 @@ def test_a_model_is_saved_with_the_center(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_model_is_saved_with_the_center(tmp_path):
         ),
     ],
 )
-def test_workers_that_do_not_fit_together(values, make, says):
+def test_workers_with_different_models_or_optimizers(values, make, says):
     def program(exchange):
         Runner(make(exchange), values(exchange.rank) if values else {"x": np.ones(2)})
 
@@ -188,14 +188,14 @@ def test_numbers_of_replicas(arguments, says):
         train(2, make, values, 1, lambda *_: values)
 
 
-def test_more_replicas_than_the_one_there_is():
+def test_more_replicas_than_workers():
     runner = Runner(keras_tfopt.SyncReplicas(momentum(), 2), {"x": np.ones(2)})
     with pytest.raises(ValueError, match="number of workers, 1. Received: 2"):
         runner.step({"x": np.ones(2)})
 
 
 @several_only
-def test_several_optimizers_that_do_not_fit():
+def test_a_multi_optimizer_inside():
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(momentum()))
     with pytest.raises(ValueError, match="MultiOptimizer outside"):
         keras_tfopt.AGN(several)
@@ -203,13 +203,13 @@ def test_several_optimizers_that_do_not_fit():
         keras_tfopt.ElasticAverage(several).build([make_variable("x", np.ones(1))])
 
 
-def test_a_center_where_there_are_no_several_optimizers(monkeypatch):
-    """Keras has them since 3.15."""
+def test_a_center_needs_no_multi_optimizer(monkeypatch):
+    """Keras before 3.15 has none."""
     monkeypatch.delattr(keras.optimizers, "MultiOptimizer", raising=False)
     assert isinstance(keras_tfopt.AGN(momentum()).center_optimizer, keras_tfopt.Momentum)
 
 
-def test_other_arguments_that_do_not_fit():
+def test_bad_arguments():
     with pytest.raises(ValueError, match="`variables_to_average` must be None"):
         keras_tfopt.SyncReplicas(momentum(), 1, variables_to_average="x")
     with pytest.warns(UserWarning, match="`variables_to_average`.* no variable .*'nothing'"):
@@ -219,7 +219,8 @@ def test_other_arguments_that_do_not_fit():
         keras_tfopt.DropStale(momentum(), 1).age = -1
 
 
-def test_all_methods_are_here():
+@pytest.mark.spread
+def test_every_class_over_workers_is_a_method():
     classes = {c.name for c in CASES if issubclass(c.cls, OverWorkers)}
     assert classes == set(METHODS)
     assert json.dumps([METHODS[m](momentum()).get_config() for m in METHODS])

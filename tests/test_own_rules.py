@@ -1,4 +1,4 @@
-"""Rules that users write: Python classes, with all that a class may have."""
+"""Rules that users write: they may use properties, `super()`, inheritance and constructors."""
 
 import inspect
 
@@ -82,7 +82,7 @@ class PostInit(keras_tfopt.Rule):
 
 @register
 class Inherited(Property):
-    beta = 0.75  # another default
+    beta = 0.75  # overrides the default
     scale: float = keras_tfopt.within(default=1.0)
 
     def update(self, g, x, s, t):
@@ -120,14 +120,14 @@ def run(optimizer, plain=False):
 @pytest.mark.parametrize("plain", [False, True], ids=["compiled", "plain"])
 @pytest.mark.parametrize("kind", CHANGING)
 @pytest.mark.parametrize("cls", RULES)
-def test_an_ordinary_class_is_a_rule(cls, kind, plain):
+def test_rules_may_use_all_that_python_classes_have(cls, kind, plain):
     make, beta = CHANGING[kind]
     expected = 1 - sum(LR * (1 - beta(step)) for step in range(STEPS))
     for value in run(cls(LR, beta=make()), plain):
         np.testing.assert_allclose(value, expected, rtol=2e-6)
 
 
-def test_fit_saves_and_loads_them(tmp_path):
+def test_models_with_such_rules_are_saved_and_loaded(tmp_path):
     x, y = np.ones((8, 3), "float32"), np.zeros((8, 1), "float32")
     for cls in RULES:
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -142,6 +142,7 @@ def test_fit_saves_and_loads_them(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.spread
 def test_the_signature_says_what_the_class_declares():
     parameters = inspect.signature(Inherited).parameters
     assert list(parameters)[:3] == ["learning_rate", "beta", "scale"]
@@ -158,6 +159,7 @@ def test_the_signature_says_what_the_class_declares():
         Inherited(0.1, 0.5, beta=0.5)
 
 
+@pytest.mark.spread
 def test_declared_arguments_and_a_constructor_do_not_mix():
     with pytest.raises(TypeError, match="`__post_init__"):
 
@@ -185,7 +187,7 @@ class Listing(Checking):
         self.betas = [beta, 1 - beta]
 
 
-def test_a_constructor_that_cannot_follow_a_schedule_is_refused_before_a_step():
+def test_a_constructor_that_computes_with_a_schedule_is_refused():
     np.testing.assert_allclose(run(Checking(LR))[0], 1 - STEPS * LR * (1 - BETA), rtol=2e-6)
     optimizer = Checking(LR, SCHEDULE)
     with pytest.raises(TypeError, match="computes .'gamma', 'twice'.*'beta'.*a property"):
@@ -264,7 +266,7 @@ def test_arguments_that_a_subclass_passes_on_act_and_are_saved(make, same, expec
 
 
 def keeps(cls):
-    """Return a subclass with the last two values of each variable in slots."""
+    """Return a subclass whose slots hold the last two values of each variable."""
 
     class Keeping(cls):
         def slots(self, like):

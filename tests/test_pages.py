@@ -1,4 +1,4 @@
-"""Code on pages of the documentation runs: some pages as programs, others block by block."""
+"""Code on pages of the documentation runs: as one program, or block by block."""
 
 import re
 import shutil
@@ -11,14 +11,9 @@ import keras_tfopt
 from keras_tfopt.distributed.launch import free_ports
 from tests.programs import ROOT, run
 
-# Pages that are a program of their own.
-PROGRAMS = (
-    "README.md",
-    "docs/getting_started.md",
-    "docs/faq.md",
-    "docs/user_guide/schedules.md",
-)
-# Pages whose blocks follow on each other, and take a small model and its data as given.
+# Pages whose blocks together are a program.
+PROGRAMS = ("README.md", "docs/getting_started.md", "docs/faq.md", "docs/user_guide/schedules.md")
+# Pages whose blocks together are a program, if a small model and its data are given.
 IN_ORDER = (
     "docs/index.md",
     "docs/user_guide/averages.md",
@@ -47,7 +42,7 @@ def test_a_program(page, tmp_path):
 
 
 def small_model():
-    """A model with layers named as on the pages, and data for it."""
+    """Return a model with layers named as on the pages, and data for it."""
     layers = keras.layers
     backbone = keras.Sequential([keras.Input((3,)), layers.Dense(4)], name="backbone")
     model = keras.Sequential([backbone, layers.Dense(1, name="head")], name="model")
@@ -67,7 +62,7 @@ def for_verbs():
 
 
 def small_model_on(backend):
-    """Mark what needs this backend."""
+    """Return `small_model` for a block that needs this backend."""
 
     def make():
         return small_model()
@@ -77,7 +72,7 @@ def small_model_on(backend):
 
 
 def ids_on(backend):
-    """Give ids and targets to a block for this backend."""
+    """Return a function that makes ids and targets, for a block that needs this backend."""
 
     def make():
         rng = np.random.default_rng(0)
@@ -104,7 +99,7 @@ def in_a_graph():
 
 
 def with_servers():
-    """A parameter server and a worker, in this process."""
+    """Start a parameter server in this process; return a cluster and a network."""
     import tensorflow.compat.v1 as tf
 
     ports = free_ports(2)
@@ -144,7 +139,7 @@ def with_keras_hub():
     return {"np": np}
 
 
-# What blocks take as given: {page: (a function that makes it for a block, ...)}
+# {page: (a function for each block, that makes the variables that the block takes as given)}
 GIVEN = {
     "docs/user_guide/embeddings.md": (dict, ids_on("jax"), ids_on("torch")),
     "docs/user_guide/groups.md": (for_groups, for_groups, small_model),
@@ -211,20 +206,21 @@ def test_page_with_a_small_model(page, tmp_path, monkeypatch, policy):
 
 @pytest.fixture
 def policy():
-    """Pages may change Keras's policy of data types; it is put back."""
+    """Restore Keras's policy of data types, which pages may change."""
     before = keras.config.dtype_policy()
     yield
     keras.config.set_dtype_policy(before)
 
 
+@pytest.mark.spread
 def test_every_block_is_run():
-    """Of all documents that a user reads; code that is no Python has no such mark."""
+    """Tests run every block of Python in the documents for users."""
     pages = {
         path.relative_to(ROOT).as_posix()
         for path in [*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("docs/**/*.md")]
         if "```python\n" in path.read_text("utf-8")
     }
-    # Of docstrings and guides, whose code `test_examples.py` and `test_guides.py` run.
+    # Pages that are made of docstrings and guides: see `test_examples.py` and `test_guides.py`.
     made = {p for p in pages if re.match(r"docs/(api|gallery|guides)/|guides/optimizers.md", p)}
     assert pages - made == {*PROGRAMS, *IN_ORDER, *ELSEWHERE, *GIVEN}
 
@@ -239,8 +235,9 @@ def test_recipes_make_optimizers():
     assert len(rows) > 20
 
 
+@pytest.mark.spread
 def test_every_schedule_has_a_picture():
-    """The build draws what a block shows, and fails where a picture is missing."""
+    """The build of the documentation draws them."""
     text = (ROOT / "docs/user_guide/schedules.md").read_text("utf-8")
     pictures = re.findall(r"^```python\n((?:.+\n|\n)*?)```\n\n!\[", text, re.M)
     drawn = " ".join(pictures)

@@ -8,18 +8,12 @@ import keras_tfopt
 from tests import small_model, stepping
 from tests.cases import every_rule, over_workers, wrappers
 from tests.compare import assert_close, suited
-from tests.options import (
-    CASE,
-    INITIAL,
-    OPTIONS,
-    Expected,
-    gradients,
-)
-from tests.stepping import Rows, Runner, make_variable, to_numpy
+from tests.options import CASE, INITIAL, OPTIONS, Expected, gradients
+from tests.stepping import Rows, Runner, eager_and_compiled, make_variable, to_numpy
 
 
 def rounded(grads, dtype):
-    """Return gradients with the digits of a type."""
+    """Return gradients rounded to a data type."""
 
     def of(array):
         return to_numpy(keras.ops.convert_to_tensor(array, dtype=dtype))
@@ -32,10 +26,10 @@ def rounded(grads, dtype):
 
 @pytest.mark.parametrize("master_weights", (False, True))
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
+@eager_and_compiled
 @pytest.mark.spread
 def test_small_updates_of_half_precision_variables(dtype, master_weights, mode):
-    """Updates below half a unit in the last place are lost without a copy in float32."""
+    """Without a copy in float32, updates below half a unit in the last place are lost."""
     rate = {"bfloat16": 2**-11, "float16": 2**-14}[dtype]
     runner = Runner(
         keras_tfopt.Momentum(rate, momentum=0.0, master_weights=master_weights),
@@ -54,14 +48,14 @@ def test_small_updates_of_half_precision_variables(dtype, master_weights, mode):
 
 
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
-def test_assigned_half_precision_variables_count_more_than_their_copies(dtype):
+def test_assigning_a_half_precision_variable_changes_its_copy(dtype):
     optimizer = keras_tfopt.Momentum(2**-14, momentum=0.0, master_weights=True)
     runner = Runner(optimizer, {"kernel": np.ones(3)}, "compiled", dtype)
     for _ in range(3):
         runner.step({"kernel": np.ones(3)})
     runner.variables[0].assign(np.array([1.0, 0.5, -2.0]))
     runner.step({"kernel": np.ones(3)})
-    # The first is what it was before, to the precision of the variable, so its copy still counts.
+    # The assigned 1.0 equals the rounded copy, so the copy is kept.
     copy = to_numpy(optimizer.slot(runner.variables[0], "master_weight"))
     step = 2**-14
     assert np.array_equal(copy, np.array([1 - 4 * step, 0.5 - step, -2.0 - step], "float32"))
@@ -69,12 +63,11 @@ def test_assigned_half_precision_variables_count_more_than_their_copies(dtype):
 
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [("use_ema", "eager"), ("accumulation", "eager"), ("everything", "compiled")],
+    ("name", "mode"), [("use_ema", "eager"), ("accumulation", "eager"), ("everything", "compiled")]
 )
 @pytest.mark.spread
 def test_options_on_half_precision_variables(dtype, name, mode):
-    """State is float32, and variables follow float64 to within their own rounding."""
+    """State is float32. Variables differ from float64 by no more than their rounding."""
     options, case = OPTIONS[name], CASE["LazyAdam"]
     start = {p: stepping.to_numpy(make_variable(p, v, dtype)) for p, v in INITIAL.items()}
     runner = Runner(case.make(master_weights=True, **options), start, mode, dtype)
@@ -92,7 +85,7 @@ def test_options_on_half_precision_variables(dtype, name, mode):
 
 @every_rule
 def test_master_weights_take_the_steps_of_float32(case):
-    """Variables in bfloat16 are their copies, rounded."""
+    """Variables in bfloat16 are the rounded copies."""
     start = rounded(small_model.initial(paths=small_model.FEW), "bfloat16")
     runner = Runner(case.make(master_weights=True), start, "compiled", "bfloat16")
     reference = case.make_reference()
@@ -111,7 +104,7 @@ def test_master_weights_take_the_steps_of_float32(case):
 
 
 def variants_around():
-    """Optimizers around an optimizer, with each of their variants."""
+    """Parametrize over optimizers around an optimizer, and their variants."""
     params = [
         pytest.param(case, variant, id=f"{case.name}-{variant}")
         for case in (*wrappers.CASES, *over_workers.CASES)
@@ -124,7 +117,7 @@ def variants_around():
 @variants_around()
 @stepping.eager_and_compiled
 def test_hooks_see_and_change_master_weights(case, variant, mode):
-    """With variables in bfloat16 every slot and each copy is as in float32."""
+    """With variables in bfloat16, slots and copies equal those of float32."""
     start = rounded(small_model.initial(paths=small_model.FEW), "bfloat16")
     runner = Runner(case.make(variant, master_weights=True), start, mode, "bfloat16")
     reference = case.make_reference(variant)

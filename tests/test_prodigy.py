@@ -1,4 +1,4 @@
-"""Prodigy with `slice_p`: fewer values in slots, the same steps whatever the pieces, and state."""
+"""Prodigy with `slice_p`: smaller slots, steps in pieces, and saved state."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def built(dtype="float32", **options):
 
 
 def assert_steps_match_the_reference(optimizer, variables, values):
-    """Make six steps, and compare `values()` with the reference, which must have estimated."""
+    """Make six steps, and compare `values()` with the reference."""
     reference, random = Reference(**ARGUMENTS), np.random.default_rng(0)
     x = {name: np.ones(shape) for name, shape in SHAPES.items()}
     state = reference.start(x)
@@ -48,7 +48,7 @@ def test_slots_have_the_entries_that_the_estimate_sees(slice_p, entries):
     assert sizes == {"m": (47,), "v": (47,), "s": (entries,), "x0": (entries,)}
 
 
-@pytest.mark.backends("torch", reason="has pieces")
+@pytest.mark.backends("torch", reason="only PyTorch makes steps in pieces")
 @pytest.mark.parametrize("piece", [1, 2, 8, 1000])
 def test_pieces_may_begin_at_any_entry(monkeypatch, piece):
     from keras_tfopt.engine.backends.torch import pieces
@@ -84,7 +84,7 @@ def test_state_of_another_slicing_is_refused(is_built):
             np.testing.assert_array_equal(ops.convert_to_numpy(variable), value)
 
 
-def test_a_model_with_fewer_values_goes_on_where_it_was_saved(tmp_path):
+def test_a_saved_model_continues(tmp_path):
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
     model.compile(keras_tfopt.Prodigy(**ARGUMENTS, use_ema=True, weight_decay=0.01), "mse")
     x, y = np.random.default_rng(0).normal(size=(8, 5)), np.ones((8, 3))
@@ -98,7 +98,7 @@ def test_a_model_with_fewer_values_goes_on_where_it_was_saved(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_one_rule_has_one_slicing():
+def test_all_slots_of_a_rule_need_the_same_slicing():
     class Two(keras_tfopt.Rule):
         scope = "model"
         learning_rate: float = 0.1

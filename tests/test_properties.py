@@ -1,7 +1,7 @@
-"""Properties that hold for all legal numbers, tried with examples that hypothesis makes up.
+"""Properties that hold for all legal arguments, with examples that hypothesis generates.
 
-The examples are the same in every run. The message that refuses an argument says what is legal, and
-these tests check that this is true.
+The examples are the same in every run. The error message of an argument says what is legal. These
+tests read the message, and check that it is true.
 """
 
 import datetime
@@ -27,15 +27,15 @@ examples = settings(
 PLAIN = {"eager", "compiled"} & set(MODES)
 
 
-def of(cases):
+def each_of(cases):
     return pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in cases])
 
 
-# What is legal
+# Legal arguments
 
 
 class Legal:
-    """The legal values of an argument, read from its own error message."""
+    """The legal values of an argument, read from its error message."""
 
     def __init__(self, case, name):
         with pytest.raises((TypeError, ValueError)) as error:
@@ -49,7 +49,7 @@ class Legal:
         self.is_bound = bool(self.interval or self.above or self.integer)
 
     def limits(self):
-        """Return the lowest and highest number, and whether each of them itself is left out."""
+        """Return the lowest and the highest number, and whether each of them is excluded."""
         if self.interval:
             left, low, high, right = self.interval.groups()
             return float(low), float(high), left == "(", right == ")"
@@ -73,7 +73,7 @@ class Legal:
         )
 
     def others(self):
-        """Return numbers that are not legal, and values that are no numbers."""
+        """Return a strategy of numbers that are not legal and values that are no numbers."""
         wrong = [
             st.text().filter(lambda text: not text.isspace()),
             st.lists(st.floats(), min_size=1),
@@ -94,7 +94,7 @@ class Legal:
 
 
 def arguments_of(case):
-    """Return arguments that are numbers or booleans by their messages, with legal values."""
+    """Return {name: Legal} of the arguments that are numbers or booleans."""
     names = [name for name in case.own_arguments if name != "inner_optimizer"]
     legal = {name: Legal(case, name) for name in names}
     return {name: each for name, each in legal.items() if each.is_bound or each.is_bool}
@@ -104,7 +104,7 @@ BASE = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_
 
 
 def random_arguments(case):
-    """Any legal arguments of a case, the options of all optimizers among them."""
+    """Return a strategy of legal arguments of a case, including options of all optimizers."""
     own = {name: each.values() for name, each in arguments_of(case).items()}
     assert own or not case.own_arguments.keys() - {"inner_optimizer", "skip_list"}
     options = {name: Legal(case, name).values() for name in BASE if name not in own}
@@ -151,14 +151,14 @@ def test_any_legal_configuration_comes_back(case):
             if name == "learning_rate":
                 value = float(np.float32(value))
             found = config.get(name, False) if name == "maximize" else config[name]
-            assert found == value and type(found) is type(value), name  # saved where it is set
+            assert found == value and type(found) is type(value), name
 
     check()
 
 
 @pytest.mark.formula
 @every_case("case")
-def test_what_is_not_legal_is_refused_by_its_name(case):
+def test_illegal_values_are_refused_by_the_name_of_the_argument(case):
     wrong = {name: legal.others() for name, legal in arguments_of(case).items()}
     if not wrong:
         pytest.skip("no argument of its own is a number or a boolean")
@@ -174,9 +174,6 @@ def test_what_is_not_legal_is_refused_by_its_name(case):
     check()
 
 
-# Rows
-
-
 # Symmetries
 
 
@@ -184,10 +181,10 @@ POWERS = st.integers(-6, 6).map(lambda exponent: 2.0**exponent)
 
 
 @pytest.mark.formula
-@of([case for case in RULES if case.step_scales_with_power is not None])
+@each_of([case for case in RULES if case.step_scales_with_power is not None])
 @pytest.mark.parametrize("mode", sorted(PLAIN))
 def test_gradients_of_another_scale(case, mode):
-    """Powers of two round nothing, so the steps are the same to the bit."""
+    """Factors are powers of two, which are exact. So the steps are the same to the bit."""
     start = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
     plan = np.random.default_rng(1).normal(size=(4, 3, 4)).astype("float32")
     runner = Runner(case.make(**case.scaling_arguments), {"kernel": start}, mode)
@@ -207,7 +204,7 @@ def test_gradients_of_another_scale(case, mode):
     @examples
     @given(POWERS)
     def check(scale):
-        # What the gradient is larger by, the rate is smaller by.
+        # The larger the gradient, the smaller the rate.
         assert np.array_equal(moves(scale, 0.25 / scale**case.step_scales_with_power), once)
 
     check()
@@ -221,9 +218,9 @@ def shapes(draw):
 
 
 @pytest.mark.spread
-@of([case for case in RULES if case.scope in ("element", "model")])
-def test_shapes_and_cuts_do_not_matter_to_rules_of_entries(case):
-    """A variable steps the same in another shape, and cut into two variables."""
+@each_of([case for case in RULES if case.scope in ("element", "model")])
+def test_elementwise_rules_do_not_depend_on_shapes(case):
+    """A variable moves alike in another shape, or cut into two variables."""
 
     @examples
     @given(shapes())
@@ -249,9 +246,10 @@ def test_shapes_and_cuts_do_not_matter_to_rules_of_entries(case):
     check()
 
 
+@pytest.mark.spread
 @pytest.mark.formula
 def test_all_kinds_of_messages_were_understood():
-    """No argument that is a number was left out because its message was not understood."""
+    """`Legal` understands the message of every argument that is a number."""
     for case in CASES:
         known = arguments_of(case)
         for name, default in case.own_arguments.items():

@@ -1,8 +1,8 @@
-"""Random nests of wrappers around random rules, with random options, dtypes and gradients.
+"""Random wrappers around random rules, with random options, dtypes and gradients.
 
-A composition is refused when it is made or built, or it works: eager and compiled steps agree, and
-an optimizer made of its configuration goes on from its state. Examples are the same in every run,
-and differ between backends; `--exhaustive` tries more of them.
+A composition is either refused when it is made or built, or it works. Then eager and compiled steps
+agree, and an optimizer made from its configuration continues from its state. Examples are the same
+in every run, and differ between backends. `--exhaustive` tries more of them.
 """
 
 import dataclasses
@@ -47,13 +47,13 @@ OPTIONS = {
     "use_ema": True,
 }
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-# Roundings in one step may be followed by others in the next. What goes wrong is off by far more.
+# Roundings add up over steps. Real errors are far larger.
 TOLERANCE = {"float64": 1e-6, "float32": 2e-3, "float16": 0.05, "bfloat16": 0.05}
 
 
 @dataclasses.dataclass(frozen=True)
 class Composition:
-    """A composition. Its printed form is enough to make it again."""
+    """A composition, whose printed form is enough to make it again."""
 
     rule: str
     variant: str
@@ -96,12 +96,12 @@ def compositions(draw):
     variants = next((list(case.variants) for case in RULES if case.name == rule), [""])
     names = draw(st.sets(st.sampled_from(sorted(OPTIONS)), max_size=2))
     if stock and BACKEND == "jax":
-        names -= {"gradient_accumulation_steps"}  # in which Keras leaks tracers eagerly
+        names -= {"gradient_accumulation_steps"}  # eager steps of Keras leak tracers
     options = {name: OPTIONS[name] for name in sorted(names)}
     clipping = draw(st.sampled_from([None, None, *CLIPPING]))
     if clipping is not None:
         options[clipping] = 0.5
-    half = [] if stock else ["float16", "bfloat16"]  # in which Keras's own rules overflow
+    half = [] if stock else ["float16", "bfloat16"]  # Keras's rules overflow
     dtype = draw(st.sampled_from(["float64", "float64", "float32", *half]))
     if dtype in half and draw(st.booleans()):
         options["master_weights"] = True
@@ -118,10 +118,6 @@ def compositions(draw):
     )
 
 
-def build(optimizer, dtype, mode):
-    return Runner(optimizer, VALUES, mode, dtype)
-
-
 def assert_same(runner, expected, dtype, what):
     actual = runner.snapshot()
     assert len(actual) == len(expected)
@@ -134,17 +130,17 @@ def assert_same(runner, expected, dtype, what):
 
 
 def check(composition):
-    """Try one composition; return whether there is such an optimizer."""
+    """Try a composition; return False if it is refused."""
     dtype = composition.dtype
     try:
         optimizer = composition.make()
-        eager = build(optimizer, dtype, "eager")
+        eager = Runner(optimizer, VALUES, "eager", dtype)
     except (TypeError, ValueError) as error:
         assert "Received" in str(error) or "instead of" in str(error)
         return False
     config = keras.saving.serialize_keras_object(optimizer)
     compiled, again = (
-        build(keras.saving.deserialize_keras_object(config), dtype, mode)
+        Runner(keras.saving.deserialize_keras_object(config), VALUES, mode, dtype)
         for mode in (composition.mode, "eager")
     )
     *first, last = composition.gradients()
@@ -152,7 +148,7 @@ def check(composition):
         eager.step(gradients)
         compiled.step(gradients)
         assert_same(compiled, eager.snapshot(), dtype, f"step {number}, compiled")
-    # What was compiled has left behind all that the next step depends on.
+    # The state after compiled steps is all that the next step needs.
     pairs = zip(again.variables, compiled.variables, strict=True)
     state = zip(again.optimizer.variables, compiled.optimizer.variables, strict=True)
     for new, old in (*pairs, *state):

@@ -1,4 +1,4 @@
-"""Statistics of BatchNormalization are those that averages of the weights make, and no others."""
+"""`RefreshBatchNormalization` computes statistics with averaged weights, and changes no others."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def statistics(model):
 
 
 def expected(model):
-    """Means over the batches of the mean and the variance, from the averages, in NumPy."""
+    """Return the statistics: means over batches of mean and variance, in NumPy."""
     with keras_tfopt.averaged(model):
         kernel, bias = (to_numpy(v) for v in model.layers[0].weights)
         outputs = [np.tanh(batch.astype("float64") @ kernel + bias) for batch in BATCHES]
@@ -49,7 +49,7 @@ def assert_statistics(found, wanted):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_training_goes_on_as_without():
+def test_the_training_itself_does_not_change():
     plain, refreshed = make_model(), make_model()
     plain.fit(X, Y, **FIT)
     refreshed.fit(X, Y, callbacks=[Refresh(BATCHES)], **FIT)
@@ -71,7 +71,7 @@ def test_before_an_evaluation(verb):
         np.testing.assert_allclose(found, getattr(model, verb)(*arguments, verbose=0), rtol=1e-5)
 
 
-def test_saved_with_the_averages(tmp_path):
+def test_checkpoints_have_the_statistics(tmp_path):
     model, path = make_model(), tmp_path / "averages.weights.h5"
     save = keras_tfopt.callbacks.AveragesCheckpoint(path, save_weights_only=True)
     model.fit(X, Y, callbacks=[Refresh(BATCHES), save], **FIT)
@@ -96,7 +96,8 @@ def test_refused(make, batches, message):
     assert model.layers[1].momentum == 0.9
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("batches", [None, 3, iter(BATCHES)])
-def test_what_is_read_once_only_is_refused(batches):
+def test_batches_must_be_readable_more_than_once(batches):
     with pytest.raises(TypeError, match="`batches` must be a list of inputs .* more than once"):
         Refresh(batches)

@@ -5,16 +5,14 @@ import contextlib
 import numpy as np
 import pytest
 
-import keras_tfopt
-from tests.cases import RULES
+from tests import options
 from tests.options import Expected, follow, gradients, initial
-from tests.stepping import MODES, Runner, to_numpy
+from tests.stepping import Runner, every_mode, to_numpy
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
-CASE = next(case for case in RULES if case.cls is keras_tfopt.RegAdagrad)
-every_mode = pytest.mark.parametrize("mode", MODES)
+CASE = options.CASE["RegAdagrad"]
 
 
 @every_mode

@@ -1,7 +1,6 @@
-"""Optimizers by name: all are found, what is said of them holds, and errors are clear."""
+"""Optimizers by name: `get`, `info` and `list_optimizers`."""
 
 import inspect
-import pathlib
 import shlex
 import subprocess
 import sys
@@ -13,13 +12,14 @@ import pytest
 import keras_tfopt
 from keras_tfopt.legacy.table import TABLE
 from tests.cases import CASES
+from tests.paths import ROOT
 from tests.programs import output_of
 
-ROOT = pathlib.Path(__file__).parents[1]
 OURS = [name for name in keras_tfopt.list_optimizers() if not name.startswith("keras.")]
 EVERYTHING = keras_tfopt.list_optimizers()
 
 
+@pytest.mark.spread
 def test_every_public_optimizer_has_a_name():
     listed = {keras_tfopt.info(name).optimizer_class for name in OURS}
     base = {keras_tfopt.Rule, keras_tfopt.Wrapper}
@@ -55,7 +55,7 @@ def test_info(name):
 
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if "keras.muon" not in name])
 def test_bytes_of_state(name):
-    """They are those of a built optimizer. (Keras's Muon needs to know the layers.)"""
+    """`info` says how large the state of a built optimizer is. Keras's Muon needs a model."""
     info = keras_tfopt.info(name)
     case = {case.cls: case for case in CASES}.get(info.optimizer_class)
     required = {k: v for k, v in info.defaults.items() if v is inspect.Parameter.empty}
@@ -63,19 +63,20 @@ def test_bytes_of_state(name):
     optimizer = info.optimizer_class(**given)
     optimizer.build([keras.Variable(np.zeros((512, 512)), name="kernel")])
     size = sum(4 * np.prod(v.shape) for v in optimizer.variables if len(v.shape))
-    # What belongs to a dimension or to the window is little beside the matrix.
+    # Slots of single dimensions are small compared with the matrix.
     np.testing.assert_allclose(info.bytes_per_parameter, size / 512**2, rtol=0.01, atol=0.02)
 
 
 @pytest.mark.formula
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_is_said_of_rows_is_what_is_tested(case):
+def test_info_on_rows_agrees_with_the_case(case):
     info = keras_tfopt.info(case.cls.__name__)
     if issubclass(case.cls, keras_tfopt.Rule):
         assert info.lazy == (case.sparse != "dense")
         assert info.scope == case.scope
 
 
+@pytest.mark.spread
 def test_filters():
     names = keras_tfopt.list_optimizers
     assert names("ada*", source="tf.train") == ["adadelta", "adagrad", "adagrad_da", "adam"]
@@ -95,12 +96,13 @@ def test_filters():
         names(source="contrib")
 
 
-def test_names_of_the_originals_lead_to_their_counterparts():
+@pytest.mark.spread
+def test_names_of_the_originals_are_found():
     for original, row in TABLE.items():
         ours = getattr(keras_tfopt, row.ours, None)
         if inspect.isclass(ours):
             found = keras_tfopt.info(original)
-            # AdamWOptimizer is the table's DecoupledWeightDecay of an Adam, and has a class here.
+            # In the table AdamWOptimizer is DecoupledWeightDecay. We have a class for it.
             assert issubclass(found.optimizer_class, (ours, keras_tfopt.Wrapper)), original
             assert f"{row.source}.{original}" in found.originals
     assert keras_tfopt.info("AdamWOptimizer").optimizer_class is keras_tfopt.AdamW
@@ -118,10 +120,8 @@ def test_get(name):
         optimizer = keras_tfopt.get(f"{name}(lars)", learning_rate=0.25)
         assert type(optimizer.inner_optimizer) is keras_tfopt.LARS
     elif required:
-        with pytest.raises(
-            TypeError,
-            match=next(argument for argument in required if argument != "inner_optimizer"),
-        ):
+        missing = next(argument for argument in required if argument != "inner_optimizer")
+        with pytest.raises(TypeError, match=missing):
             keras_tfopt.get(f"{name}(lars)" if "inner_optimizer" in required else name)
         return
     else:
@@ -132,7 +132,7 @@ def test_get(name):
     assert type(again) is type(optimizer) and again.get_config() == optimizer.get_config()
 
 
-def test_arguments_go_to_the_outermost_that_has_them():
+def test_arguments_go_to_the_outermost_optimizer_that_has_them():
     optimizer = keras_tfopt.get(
         "skip_non_finite(decoupled_weight_decay(momentum))",
         learning_rate=0.5,
@@ -148,6 +148,7 @@ def test_arguments_go_to_the_outermost_that_has_them():
     assert keras_tfopt.get(optimizer) is optimizer
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("identifier", "arguments", "error", "says"),
     [
@@ -168,6 +169,7 @@ def test_bad_input(identifier, arguments, error, says):
         keras_tfopt.get(identifier, **arguments)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
@@ -182,9 +184,9 @@ def test_bad_filters(arguments, error, says):
         keras_tfopt.list_optimizers(**arguments)
 
 
-def test_what_is_said_of_kerass_own():
+def test_info_on_optimizers_of_keras():
     adam = keras_tfopt.info("keras.adam")
-    assert adam.slots == "`momentum`, `velocity`"  # its names of the first and second moment
+    assert adam.slots == "`momentum`, `velocity`"  # Keras's names of the two moments
     assert "keras_tfopt.info('adam')" in adam.differences
     assert "arxiv" in keras_tfopt.info("keras.lamb").paper
 
@@ -209,6 +211,7 @@ def test_saved_models_are_loaded_without_custom_objects(tmp_path):
     assert output_of("-c", code, cwd=tmp_path).split() == ["MovingAverage", "LARS"]
 
 
+@pytest.mark.spread
 def test_from_a_shell(capsys):
     from keras_tfopt.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Every recording of an implemented optimizer, replayed."""
+"""Every recording of an optimizer that we have is replayed."""
 
 import fnmatch
 import inspect
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for varia
 
 
 def every_way(usual):
-    """Parametrize over recordings by their names, and over the ways to make steps.
+    """Parametrize over names of recordings and ways to make steps.
 
-    A way is a mode with its details: on TensorFlow, "plain", "eager", "tf.function" and
-    "jit_compile". `usual` is {name: ways}. Other ways are replayed in exhaustive runs only.
+    Ways on TensorFlow are "plain", "eager", "tf.function" and "jit_compile". `usual` is
+    {name: ways}. Exhaustive runs try all other ways, too.
     """
     params = []
     for name, ways in usual.items():
@@ -53,9 +53,9 @@ def every_way(usual):
 
 
 def usual(name):
-    """Return how a recording is replayed: plainly if that is fast; every second one also compiled.
+    """Return the ways to replay a recording: the plain one if it is fast, for half of them another.
 
-    The compiled one runs on one backend, chosen by a hash.
+    The other way is compiled, on one backend that a hash chooses.
     """
     is_compiled = cells.pick((True, False), "sample", name)
     if is_compiled and cells.pick(cells.INSTALLED, name) == BACKEND:
@@ -71,7 +71,7 @@ def test_recording(name, way):
 
 
 def usual_through_original_names():
-    """Choose a recording of each class: with row gradients and many options, if there is one."""
+    """Choose one recording of each class, with row gradients and many arguments if possible."""
     names = [name for name in CASES if CASES[name].folder not in WITHOUT_OLD_NAMES]
     best = sorted(names, key=lambda n: (CASES[n].sparse, len(CASES[n].entry["kwargs"])))
     chosen = set({CASES[name].optimizer: name for name in best}.values())
@@ -85,7 +85,7 @@ def test_recording_through_the_original_names(name, way):
     assert 0 <= outcome.error <= 1
 
 
-def test_every_original_is_replayed_under_its_name(capsys):
+def test_every_original_class_is_replayed_by_its_name(capsys):
     named = [case for case in CASES.values() if case.folder not in WITHOUT_OLD_NAMES]
     classes = {case.optimizer for case in named}
     extended = "extend_with_decoupled_weight_decay("
@@ -114,6 +114,7 @@ NOT_REPLAYED = {
 }
 
 
+@pytest.mark.spread
 def test_every_recording_of_tensorflow_addons_is_accounted_for():
     entries = json.loads((ADDONS / "manifest.json").read_text())["cases"]
     assert len(entries) == len({entry["file"] for entry in entries}) == 152
@@ -149,6 +150,7 @@ QUIRKS = {
 }
 
 
+@pytest.mark.spread
 def test_every_recording_of_modern_optimizers_is_accounted_for():
     folders = (MODERN, TF1.parent / "sam")
     entries = [
@@ -187,6 +189,7 @@ def test_deviations_are_real(name, capsys):
     assert lines[-1] == "0 passed, 0 failed"
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("pattern", ["Momentum_*", "Adam_*", "LazyAdam_*", "LARS_*"])
 def test_patterns_choose_what_they_say(pattern):
     cases = recordings.select(TF1, pattern).cases
@@ -198,8 +201,8 @@ def test_patterns_choose_what_they_say(pattern):
 @pytest.mark.skipif(BACKEND not in stepping.NATIVE, reason="no row gradients of its own")
 @every_way({case.name: (cells.pick(list(WAYS), name),) for name, case in FIRST_SPARSE.items()})
 def test_recording_with_row_gradients_of_the_backend(name, way):
-    # A row of zeros is touched by the original and by RowGradient, and not by such a gradient. From
-    # there on, lazy rules take other steps.
+    # The original and RowGradient touch a row of zeros, gradients of the backend do not. After such
+    # a row, lazy rules take other steps.
     case = CASES[name]
     lazy = originals.original(case.optimizer).optimizer_class().sparse != "dense"
     zeros = [step for step in case.steps if names_a_row_of_zeros(case, step)]
@@ -220,6 +223,7 @@ def names_a_row_of_zeros(case, step):
     )
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("optimizer", sorted({case.optimizer for case in CASES.values()}))
 def test_defaults_are_those_of_the_original(optimizer):
     entry = originals.original(optimizer)
@@ -227,9 +231,7 @@ def test_defaults_are_those_of_the_original(optimizer):
     for case in CASES.values():
         if case.optimizer == optimizer:
             for name, value in {**entry.defaults, **case.entry["defaults"]}.items():
-                if name == "global_step":  # a constant there, which counts nothing
-                    continue
-                if name in originals.WITHOUT_MEANING:
+                if name == "global_step" or name in originals.WITHOUT_MEANING:
                     continue
                 if name in entry.other_defaults:
                     assert value == entry.other_defaults[name]

@@ -1,23 +1,25 @@
-"""The program that replays recordings: what it passes, what fails, what it writes."""
+"""`integration.replay`, the program that replays recordings: what passes, fails and is written."""
 
 import fnmatch
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import keras_tfopt
 from integration import originals, stepping
-from tests.replaying import BACKEND, CASES, ROOT, TF1, run
+from tests.programs import run as run_python
+from tests.replaying import CASES, TF1, run
+from tests.stepping import BACKEND
 
-pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+pytestmark = [
+    pytest.mark.spread,  # these are tests of the program, not of optimizers
+    pytest.mark.filterwarnings("ignore:Gradients do not exist for variables"),
+]
 
 
 def variant(folder, name, entry=(), arrays=(), without=()):
-    """Write a folder with one recording, changed; return its path."""
+    """Write a folder with a changed recording; return its path."""
     case = CASES[name]
     changed = {**case.arrays, **dict(arrays)}
     for array in without:
@@ -30,7 +32,7 @@ def variant(folder, name, entry=(), arrays=(), without=()):
 
 @pytest.fixture
 def failure(tmp_path, capsys):
-    """A function that replays a changed recording, checks that it fails, and returns the reason."""
+    """Return a function that replays a changed recording, which must fail, and returns why."""
 
     def of(name, *changes, **more):
         status, lines = run(capsys, variant(tmp_path, name, *changes, **more))
@@ -49,7 +51,7 @@ def test_unchanged_recording_passes(tmp_path, capsys):
 
 
 def perturbed(name, array, by):
-    """Return an array in which one place is moved by a multiple of its tolerance."""
+    """Return {array: a copy in which one number differs by a multiple of its tolerance}."""
     case = CASES[name]
     changed = np.array(case.arrays[array])
     rtol, atol = case.tolerance_of(array)
@@ -112,7 +114,7 @@ def test_wrong_shape_or_dtype_fails(failure, array, reason):
     assert f"slot/0/dense/bias/momentum, {reason}" in said
 
 
-def test_slot_that_ours_lacks_fails(failure):
+def test_a_slot_that_our_optimizer_lacks_fails(failure):
     case = CASES["Momentum__plain"]
     entry = json.loads(json.dumps({name: case.entry[name] for name in ("variables", "tolerance")}))
     entry["variables"][0]["slots"]["velocity"] = []
@@ -122,7 +124,7 @@ def test_slot_that_ours_lacks_fails(failure):
     assert said.startswith("step 0, slot/0/scale/velocity, not exposed")
 
 
-def test_extra_that_ours_lacks_fails(failure):
+def test_another_value_that_our_optimizer_lacks_fails(failure):
     case = CASES["Momentum__plain"]
     arrays = {f"extra/{step}/warmth": np.float32(0) for step in case.steps}
     said = failure(case.name, {"extra": {"optimizer": ["warmth"], "same_run": []}}, arrays)
@@ -149,7 +151,7 @@ def test_class_that_does_not_exist_fails(failure, monkeypatch):
         ({"phases": ["avoid_updating_slots"]}, "phase avoid_updating_slots is not handled"),
     ],
 )
-def test_what_is_not_understood_fails(failure, entry, reason):
+def test_recordings_that_the_program_does_not_understand_fail(failure, entry, reason):
     assert reason in failure("Momentum__plain", entry)
 
 
@@ -191,9 +193,8 @@ def test_quirks_are_replayed_on_request(tmp_path, capsys):
     assert lines[-1] == "1 passed, 0 failed"
 
 
-@pytest.mark.parametrize("folder", ["tf1_distributed"])
-def test_formats_to_come_are_counted(capsys, folder):
-    status, lines = run(capsys, str(TF1.parent / folder))
+def test_recordings_of_another_format_are_counted(capsys):
+    status, lines = run(capsys, str(TF1.parent / "tf1_distributed"))
     assert status == 1
     assert any(line.startswith("not replayed: ") and "recorded from" in line for line in lines)
     assert lines[-1] == "0 passed, 0 failed"
@@ -207,7 +208,7 @@ def test_dump_is_a_recording_of_ours(tmp_path, capsys, mode):
     )
     assert status == 0
 
-    # This comparison uses nothing of the program.
+    # This comparison uses no code of the program.
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     files = {entry["file"] for entry in manifest["cases"]}
     recorded = {p.name for p in TF1.glob("Momentum__*") if fnmatch.fnmatch(p.stem, pattern)}
@@ -226,11 +227,11 @@ def test_dump_is_a_recording_of_ours(tmp_path, capsys, mode):
             tolerance = tolerance if group == "var" else tolerance[last]
             np.testing.assert_allclose(ours[name], theirs[name], **tolerance, err_msg=name)
 
-    status, lines = run(capsys, str(tmp_path), "--mode", mode)  # it is replayable in turn
+    status, lines = run(capsys, str(tmp_path), "--mode", mode)  # the dump can be replayed
     assert status == 0
 
 
-def test_dump_holds_what_ours_computes_where_it_differs(tmp_path, capsys):
+def test_dump_has_our_numbers_and_not_the_recorded_ones(tmp_path, capsys):
     source, target = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     arrays = perturbed("Momentum__plain", "var/3/dense/kernel", by=50)
@@ -245,20 +246,13 @@ def test_dump_holds_what_ours_computes_where_it_differs(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.spread
 def test_exit_status_of_the_program(tmp_path):
     good = [str(TF1), "--only", "Momentum__plain"]
     for arguments, status, last in [
         (good, 0, "1 passed, 0 failed"),
         ([variant(tmp_path, "Momentum__plain", {"optimizer": "X"})], 1, "0 passed, 1 failed"),
     ]:
-        done = subprocess.run(
-            [sys.executable, "-m", "integration.replay", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "KERAS_BACKEND": BACKEND},
-            capture_output=True,
-            text=True,
-        )
+        done = run_python("-m", "integration.replay", *arguments)
         assert done.returncode == status, done.stderr
         assert done.stdout.splitlines()[-1] == last
 

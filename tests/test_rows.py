@@ -1,4 +1,4 @@
-"""Invariants of row gradients that every optimizer keeps."""
+"""Promises of every optimizer about row gradients."""
 
 import keras
 import numpy as np
@@ -37,13 +37,13 @@ def test_row_update_is_the_dense_update_on_touched_rows(case, mode):
     moves = after[touched] != before[touched]
     assert np.all(moves) or case.masks_elements and np.any(moves)
     in_rows, moves_in_rows = case.sparse == "rows", case.sparse in ("rows", "move_rows")
-    # A rule without momentum leaves them where they are, too.
+    # A rule that moves all rows may still leave these alone, if it has no momentum.
     assert np.array_equal(after[resting], before[resting]) or not moves_in_rows
     if in_rows:
         for name, slot in slots_after["embeddings"].items():
             slot_before = slots_before["embeddings"][name]
             if slot.shape[:1] != table.shape[:1]:
-                continue  # not of rows
+                continue  # not a slot of rows
             if name in case.slots_that_workers_share:
                 continue
             stays = name not in case.slots_that_change_in_all_rows
@@ -51,9 +51,9 @@ def test_row_update_is_the_dense_update_on_touched_rows(case, mode):
             assert not np.array_equal(slot[touched], slot_before[touched]), name
 
     if in_rows and case.scope != "element" or case.masks_elements:
-        return  # norms over some rows are not norms over all: only the reference knows these rows
+        return  # norms over some rows differ from norms over all; the reference tests these
     rows = touched if moves_in_rows or case.acts_in_touched_rows_only else slice(None)
-    # The same arithmetic on other shapes may be fused otherwise: the last bits are free.
+    # The compiler may fuse the arithmetic of other shapes differently, so the last bits may differ.
     assert_close(after[rows], dense.values["kernel"][rows], 2e-7, "embeddings")
     owner, twin = (None, None) if case.scope == "model" else ("embeddings", "kernel")
     for name, slot in dense.slots[twin].items():
@@ -66,10 +66,10 @@ def test_row_update_is_the_dense_update_on_touched_rows(case, mode):
 @every_case("case")
 @eager_and_compiled
 def test_no_rows_at_all(case, mode):
-    """An empty list of rows is a step of no rows, or of zeros for a rule that sees all rows."""
+    """Without rows no row moves. A rule that sees all rows makes a step of zeros."""
     table = np.random.default_rng(7).normal(size=(4, 3)).astype("float32")
     runner = Runner(case.make(), {"embeddings": table, "bias": np.ones(2)}, mode)
-    # No two alike: eigenvalues that are equal or zero would leave eigenvectors open.
+    # All gradients differ: for equal or zero eigenvalues, eigenvectors would not be unique.
     first, last = np.random.default_rng(17).normal(size=(2, 4, 3))
     every = np.arange(4, dtype="int32")
     rows = [Rows(first, every), Rows(np.zeros((0, 3)), every[:0]), Rows(last, every)]
@@ -99,7 +99,7 @@ def test_a_dense_gradient_touches_the_rows_that_are_not_zero(case, mode):
 
 
 def native_rows(rows, shape):
-    """The backend's own kind of row gradient."""
+    """Return a row gradient in the form of the backend."""
     values = keras.ops.convert_to_tensor(rows.values, dtype="float32")
     indices = keras.ops.convert_to_tensor(rows.indices)
     if stepping.BACKEND == "tensorflow":

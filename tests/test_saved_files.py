@@ -1,6 +1,4 @@
-"""Models that an earlier version has saved load, and go on with the steps of that version."""
-
-from pathlib import Path
+"""A model that an earlier version saved loads, and trains on as in that version."""
 
 import keras
 import numpy as np
@@ -8,12 +6,14 @@ import pytest
 
 from integration.saved_files import STEPS, train
 from tests.cases import CASES
+from tests.paths import GOLDEN
 
-FOLDER = Path(__file__).parent / "golden" / "saved_0.1"
+FOLDER = GOLDEN / "saved_0.1"
 SAVED = {path.stem for path in FOLDER.glob("*.keras")}
 
 
-def test_all_of_them_are_still_there():
+@pytest.mark.spread
+def test_all_saved_models_are_still_there():
     assert len(SAVED) == 40 and SAVED <= {case.name for case in CASES}
 
 
@@ -28,6 +28,6 @@ def test_a_model_of_an_earlier_version_goes_on(case):
         expected = [arrays[f"{case.name}/{number}"] for number in range(len(start))]
     assert any(np.any(a != b) for a, b in zip(start, expected, strict=True))
     for found, value in zip(model.get_weights(), expected, strict=True):
-        # Another backend rounds gradients differently, which rules that divide by roots of small
-        # numbers make larger; weights are of size 1.
+        # Backends round gradients differently. Rules that divide by roots of small numbers make
+        # these differences larger. Weights are of size 1.
         np.testing.assert_allclose(found, value, atol=2e-5)

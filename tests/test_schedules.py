@@ -1,4 +1,4 @@
-"""Schedules, beside the recorded tables of the originals and the formulas."""
+"""Schedules, against recorded tables of the originals and against their formulas."""
 
 import builtins
 import json
@@ -11,9 +11,9 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy, schedules
+from tests.paths import GOLDEN
 from tests.stepping import through_json, to_numpy
 
-GOLDEN = Path(__file__).parent / "golden"
 TF1 = GOLDEN / "tf1"
 ENTRY = next(
     case
@@ -47,7 +47,7 @@ def test_recorded_tables(table):
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_the_end_is_exact(cls):
-    """At the last step and long after it, also where the step number has no exact inverse."""
+    """The end is exact at the last step and long after it, for every number of steps."""
     for decay_steps in (1, 3, 10, 49, 10_000):
         for step in (decay_steps, decay_steps + 1, 2**24 + 1):
             if cls is schedules.RestartSignDecay:
@@ -58,7 +58,7 @@ def test_the_end_is_exact(cls):
         assert at(cls(decay_steps), 0) == 1.0
 
 
-def test_formulas_of_another_number_of_periods():
+def test_a_number_of_periods_that_is_no_integer():
     cosine, restart = (cls(8, num_periods=1.25, zero_after=1) for cls in CLASSES[1:])
     for step in range(10):
         turns = 1.25 * min(step, 8) / 8
@@ -67,6 +67,7 @@ def test_formulas_of_another_number_of_periods():
         assert at(restart, step) == pytest.approx(0.0 if turns >= 1 else descent, abs=1e-6)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("cls", CLASSES)
 def test_configuration(cls):
     arguments = {"decay_steps": 7}
@@ -77,6 +78,7 @@ def test_configuration(cls):
     assert keras.saving.get_registered_name(cls) == f"keras_tfopt>{cls.__name__}"
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("cls", CLASSES)
 def test_wrong_arguments(cls):
     wrong = [("decay_steps", value) for value in (0, -3, 2.5, "7", None, True)]
@@ -89,7 +91,7 @@ def test_wrong_arguments(cls):
 
 
 def test_warm_up_then_polynomial_decay():
-    """The rate rises in a line. Then it follows Keras's polynomial decay, counted from there."""
+    """The rate rises linearly. Then it follows Keras's polynomial decay."""
     peak, warmup, total, power = 8.0, 5, 25, 2.0
     schedule = schedules.WarmUpPolynomialDecay(peak, warmup, total, power)
     decay = keras.optimizers.schedules.PolynomialDecay(peak, total - warmup, 0.0, power)
@@ -103,6 +105,7 @@ def test_warm_up_then_polynomial_decay():
     assert again.get_config() == schedule.get_config()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("arguments", "error", "name"),
     [
@@ -130,7 +133,7 @@ SCALES = {"one": lambda x: 1.0, "reciprocal": lambda x: 1 / (1 + 0.5 * x)}
 
 
 class StepsDown(keras.optimizers.schedules.LearningRateSchedule):
-    """The decay of `optax.exponential_decay`, which Keras has without a start and an end."""
+    """`optax.exponential_decay`. Keras's own decay has no `begin` and no `end`."""
 
     def __init__(self, peak, every, rate, begin=0, staircase=False, end=0.0):
         self.peak, self.every, self.rate, self.begin = peak, every, rate, begin
@@ -191,7 +194,7 @@ def stable(given):
         given["num_warmup_steps"],
         given["num_stable_steps"],
         given["num_decay_steps"],
-        # The original's other shapes fall to 0; see `expected_of`.
+        # In the original, other shapes fall to 0; see `expected_of`.
         end=given["min_lr_ratio"] if given["cooldown_type"] == "cosine" else 0.0,
         shape=given["cooldown_type"],
     )
@@ -207,8 +210,8 @@ OF_RECORDED = {
 }
 
 
-def recorded(case):
-    """Our schedule for a recorded one."""
+def ours(case):
+    """Return our schedule for a recorded one."""
     given = dict(case["kwargs"])
     if case["optimizer"] in OF_RECORDED:
         return OF_RECORDED[case["optimizer"]](given)
@@ -218,10 +221,10 @@ def recorded(case):
 
 
 def expected_of(folder, case):
-    """The recorded steps and learning rates, without what the original does at the very end."""
+    """Return recorded steps and rates. A jump that one original has at its end is left out."""
     with np.load(folder / case["file"]) as arrays:
         steps, rates = arrays["steps"], arrays["learning_rate"].copy()
-    if case["status"] == "quirk":  # it jumps up to `min_lr_ratio`, where ours has fallen to 0
+    if case["status"] == "quirk":  # the original jumps up to `min_lr_ratio`, ours is 0
         given = case["kwargs"]
         end = sum(given[f"num_{part}_steps"] for part in ("warmup", "stable", "decay"))
         assert np.all(rates[steps >= end] == pytest.approx(given["min_lr_ratio"]))
@@ -230,7 +233,7 @@ def expected_of(folder, case):
 
 
 def compiled(function):
-    """Return the function as training compiles it; as it is on PyTorch, which does not."""
+    """Return the function as training compiles it. On PyTorch, training does not."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -245,7 +248,7 @@ def compiled(function):
 @pytest.mark.parametrize("how", ["number", "integer tensor", "float tensor", "compiled"])
 @pytest.mark.parametrize(("folder", "case"), RECORDED)
 def test_recorded_learning_rates(folder, case, how):
-    schedule, (steps, expected) = recorded(case), expected_of(folder, case)
+    schedule, (steps, expected) = ours(case), expected_of(folder, case)
     ask = compiled(schedule) if how == "compiled" else schedule
     dtype = "float32" if how == "float tensor" else "int32"
     if how == "number":
@@ -288,7 +291,7 @@ def test_a_saved_schedule_is_the_same(schedule):
 
 @pytest.mark.parametrize("schedule", RATES, ids=lambda schedule: type(schedule).__name__)
 def test_training_follows_a_schedule(schedule):
-    """With gradients of 1, each step of gradient descent has the length of the learning rate."""
+    """With gradients of 1, each step of gradient descent is as long as the learning rate."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(keras_tfopt.GradientDescent(schedule), loss=lambda y, output: output)
     x = np.ones((1, 1), "float32")
@@ -306,6 +309,7 @@ def test_warm_up_to_a_function_of_the_step():
     np.testing.assert_allclose([at(schedule, n) for n in range(8)], expected, rtol=1e-6)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make", "error", "name"),
     [
@@ -340,7 +344,7 @@ def test_schedules_refuse(make, error, name):
 # ---- Drawing -------------------------------------------------------------------------------------
 
 
-def test_plot_draws_what_the_schedule_gives():
+def test_plot_draws_the_values_of_a_schedule():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
     ax = schedules.plot(RATES[1], 8, label="triangles")
@@ -353,6 +357,7 @@ def test_plot_draws_what_the_schedule_gives():
     matplotlib.pyplot.close("all")
 
 
+@pytest.mark.spread
 def test_plot_says_that_matplotlib_is_missing(monkeypatch):
     importing = builtins.__import__
 

@@ -1,4 +1,4 @@
-"""Arguments that choose variables: which ones they choose, warnings, and what is saved."""
+"""Arguments that choose variables: their choice, their configuration, and warnings."""
 
 import json
 import re
@@ -50,20 +50,21 @@ def unregistered(variable):
 
 
 def decayed(optimizer, mode=None):
-    """Paths of the variables that a step shrinks where all gradients are zero."""
+    """Return the paths of variables that shrink in a step in which all gradients are zero."""
     runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()}, mode or MODES[0])
     runner.step({path: np.zeros(shape) for path, shape in SHAPES.items()})
     return {path for path, value in runner.values.items() if np.all(value < 1)}
 
 
 def warned(act):
+    """Return the warnings of a call about patterns that match no variable."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         act()
     return [str(w.message) for w in found if "no variable of the model matches" in str(w.message)]
 
 
-# What is chosen
+# Choices
 
 
 @pytest.mark.spread
@@ -95,23 +96,29 @@ def test_variables_that_decay(name, choice, expected):
         ([], set()),
         (in_dense, {"dense/kernel", "dense/bias"}),
         ([in_dense, "gamma"], {"dense/kernel", "dense/bias", "conv1_bn/gamma"}),
-        (["dense/bias:0", "dense/k:0"], {"dense/bias"}),  # as TensorFlow has names
-        (["."], set()),  # a part of a path, no expression
+        (["dense/bias:0", "dense/k:0"], {"dense/bias"}),  # names of TensorFlow
+        (["."], set()),  # text in a path, not a regular expression
     ],
 )
 def test_variables_that_lars_skips(choice, skipped, mode):
-    """Against the formula in NumPy, to which the full paths of these variables are given."""
-    optimizer = through_json(keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice))
-    runner = Runner(optimizer, {p: np.ones(s) for p, s in SHAPES.items()}, mode)
-    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
+    """The reference in NumPy is given the full paths of the variables."""
+    optimizer = keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=choice)
     formula = LARS(0.5, eeta=0.1, weight_decay=0.1, skip_list=sorted(skipped))
+    assert_first_step(optimizer, mode, lambda path: formula)
+
+
+def assert_first_step(optimizer, mode, formula_of):
+    """Compare a step of a copy of the optimizer with that of the reference for each path."""
+    runner = Runner(through_json(optimizer), {p: np.ones(s) for p, s in SHAPES.items()}, mode)
+    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
     for path, shape in SHAPES.items():
-        x = np.ones(shape)
+        x, formula = np.ones(shape), formula_of(path)
         expected, _ = formula.update(0.3 * x, x, formula.slots(x), 1, path)
         np.testing.assert_allclose(runner.values[path], expected, rtol=1e-6, err_msg=path)
 
 
-def test_shape_alone_for_the_wrong_argument_is_refused():
+@pytest.mark.spread
+def test_no_vectors_as_a_skip_list_is_refused():
     with pytest.raises(ValueError, match="`skip_list`.*normalization_and_bias"):
         keras_tfopt.LARS(skip_list=keras_tfopt.no_vectors)
 
@@ -122,8 +129,8 @@ def wide(variable):
 
 
 @pytest.mark.parametrize("choice", (wide, ["words", wide], lambda v: "words" in v.path))
-def test_variables_of_rows(choice):
-    """In other variables, moments of a row decay without a gradient."""
+def test_row_variables(choice):
+    """Rows without a gradient keep their moments. In other variables these decay."""
     names = ("words", "wide", "other")
     shapes = {"words": (4, 2), "wide": (4, 3), "other": (4, 1)}
     runner = Runner(
@@ -149,7 +156,7 @@ def test_variables_that_are_clipped():
         np.testing.assert_allclose(value, each, rtol=1e-6, err_msg=path)
 
 
-def test_variables_themselves_can_be_chosen_everywhere():
+def test_arguments_take_variables_themselves():
     table = make_variable("a/table", np.ones((2, 2)))
     for optimizer in (
         keras_tfopt.LARS(skip_list=[table]),
@@ -182,12 +189,13 @@ def test_registered_functions_are_saved_and_others_are_refused(name):
     assert loaded.get_config() == optimizer.get_config()
     assert "in_dense" in json.dumps(loaded.get_config())
     for function in (unregistered, lambda variable: True):
-        optimizer = MAKERS[name](function)  # to train with, it is good enough
+        optimizer = MAKERS[name](function)  # training with it works
         optimizer.build([make_variable("dense/bias", np.ones(2))])
         with pytest.raises(ValueError, match=f"`{name.split(',')[0]}`.*register_keras_serializ"):
             optimizer.get_config()
 
 
+@pytest.mark.spread
 def test_a_function_that_nobody_registered_is_not_looked_up():
     config = keras_tfopt.AdamW(weight_decay=0.1, decay_variables=in_dense).get_config()
     config["decay_variables"] = {**config["decay_variables"], "config": "os>getcwd"}
@@ -195,7 +203,7 @@ def test_a_function_that_nobody_registered_is_not_looked_up():
         keras_tfopt.AdamW.from_config(config)
 
 
-# What matches nothing
+# Patterns that match nothing
 
 
 @pytest.mark.parametrize(
@@ -223,7 +231,7 @@ def test_a_pattern_that_matches_nothing_warns_once(argument, make):
 
     (text,) = warned(train)
     assert text.startswith(f"`{argument.strip()}` of ") and "'bais" in text
-    assert "'bias'" in text and "dense/kernel" not in text, "near names alone"
+    assert "'bias'" in text and "dense/kernel" not in text, "only similar names are shown"
 
 
 def excluding(optimizer):
@@ -231,8 +239,7 @@ def excluding(optimizer):
     return optimizer
 
 
-def test_where_nothing_is_near_there_are_paths():
-    """Where no path is like a pattern, the error shows some paths of the model."""
+def test_the_warning_shows_some_paths_if_none_is_similar():
     optimizer = keras_tfopt.LARS(skip_list=["bias", "batch_norm"])
     variables = [make_variable(path, np.ones(shape)) for path, shape in SHAPES.items()]
     (text,) = warned(lambda: optimizer.build(variables))
@@ -245,10 +252,10 @@ def test_where_nothing_is_near_there_are_paths():
         lambda: keras_tfopt.AdamW(weight_decay=0.1, decay_variables=[]),
         lambda: keras_tfopt.LARS(skip_list=[]),
         lambda: keras_tfopt.VariableClipping("sgd", lambda v: [], 1.0),
-        lambda: excluding(keras_tfopt.Adam()),  # which has no decay to exclude from
+        lambda: excluding(keras_tfopt.Adam()),  # without weight decay
     ],
 )
-def test_what_chooses_nothing_on_purpose_does_not_warn(make):
+def test_choosing_nothing_on_purpose_does_not_warn(make):
     variables = [make_variable(path, np.ones(shape)) for path, shape in SHAPES.items()]
     assert not warned(lambda: make().build(variables))
 
@@ -275,7 +282,7 @@ def test_exclusion_acts_on_wrappers(name, mode):
         assert decayed(through_json(fresh), mode) == left
 
 
-def test_exclusion_is_passed_through_what_does_not_decay():
+def test_wrappers_without_decay_pass_the_exclusion_on():
     inner = keras_tfopt.AdamW(0.1, weight_decay=0.5, decay_variables="kernel")
     for make in (keras_tfopt.MovingAverage, keras_tfopt.SkipNonFinite):
         optimizer = make(keras.optimizers.deserialize(keras.optimizers.serialize(inner)))
@@ -288,7 +295,7 @@ def test_exclusion_is_passed_through_what_does_not_decay():
     assert [float(to_numpy(v)[0, 0]) for v in kernels] == [1.0, 0.5]
 
 
-def test_exclusion_reaches_the_decay_inside_as_well():
+def test_exclusion_also_acts_on_the_decay_of_the_optimizer_inside():
     for inner in (keras_tfopt.Momentum(0.1, weight_decay=1.0), keras_tfopt.LARS(1.0, eeta=1.0)):
         optimizer = keras_tfopt.DecoupledWeightDecay(inner, 0.5)
         optimizer.exclude_from_weight_decay(var_names=["."])
@@ -299,13 +306,9 @@ def test_exclusion_reaches_the_decay_inside_as_well():
 def test_exclusion_from_the_decay_of_lars(mode):
     optimizer = keras_tfopt.LARS(0.5, eeta=0.1, weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
-    runner = Runner(through_json(optimizer), {p: np.ones(s) for p, s in SHAPES.items()}, mode)
-    runner.step({path: np.full(shape, 0.3) for path, shape in SHAPES.items()})
-    for path, shape in SHAPES.items():
-        formula = LARS(0.5, eeta=0.1, weight_decay=0.0 if "bias" in path else 0.1)
-        x = np.ones(shape)
-        expected, _ = formula.update(0.3 * x, x, formula.slots(x), 1, path)
-        np.testing.assert_allclose(runner.values[path], expected, rtol=1e-6, err_msg=path)
+    assert_first_step(
+        optimizer, mode, lambda path: LARS(0.5, eeta=0.1, weight_decay=0.1 * ("bias" not in path))
+    )
 
 
 @every_decay

@@ -1,4 +1,4 @@
-"""What Shampoo promises beside the contract: intervals, functions of the step, large gradients."""
+"""Shampoo: promises that not every optimizer makes, such as intervals and functions of the step."""
 
 import keras
 import numpy as np
@@ -9,9 +9,9 @@ from keras_tfopt.rules import matrix_roots, preconditioning
 from tests.compare import assert_close, follow
 from tests.reference.shampoo import Shampoo as Reference
 from tests.small_model import gradients
-from tests.stepping import BACKEND, MODES, Rows, Runner
+from tests.stepping import BACKEND, Rows, Runner, every_mode
 
-# On each backend every formula is met in test_contract.py.
+# test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread
 
 KERNEL = {"layer/kernel": np.random.default_rng(0).normal(size=(4, 3)).astype("float32")}
@@ -37,7 +37,7 @@ def test_no_root_is_taken_between_intervals(monkeypatch):
     assert counts == [0, 0, 2, 2, 2, 4, 4]
 
 
-@pytest.mark.backends("tensorflow", "jax", reason="torch makes it step by step in any case")
+@pytest.mark.backends("tensorflow", "jax", reason="PyTorch runs the condition in Python")
 def test_compiled_steps_branch_around_the_root():
     """The decomposition is in one branch of a conditional, not before a choice of results."""
     optimizer = keras_tfopt.Shampoo(0.1, svd_interval=3)
@@ -62,9 +62,9 @@ def test_compiled_steps_branch_around_the_root():
     assert kinds & {"If", "StatelessIf"} and "SelfAdjointEigV2" not in kinds
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 def test_functions_of_the_step(mode):
-    """They get 1 at the first step; here they give what the reference is told in words."""
+    """Functions get 1 at the first step. The loop sets the same numbers in the reference."""
     ops = keras.ops
     optimizer = keras_tfopt.Shampoo(
         0.1,
@@ -96,7 +96,7 @@ def test_a_variable_of_steps():
     assert_close(runner.values["layer/kernel"], x["layer/kernel"], 1e-6, "kernel")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("options", [{}, {"use_iterative_root": True}])
 def test_gradients_of_zero_and_of_rank_one_stay_finite(options, mode):
     runner = Runner(keras_tfopt.Shampoo(0.1, **options), KERNEL, mode)
@@ -137,8 +137,8 @@ def test_nothing_decays_before_the_optimizer_inside_refuses():
     assert skipping.optimizer.skipped == 1
 
 
-def test_large_gradients_are_finite():
-    """Their sum is not."""
+def test_large_gradients_are_accepted():
+    """They are finite, but their sum is not."""
     runner = Runner(keras_tfopt.GGT(0.1), KERNEL, "eager")
     runner.step({"layer/kernel": np.full((4, 3), 3e38, "float32") * np.array([1, 1, 0])})
 
@@ -157,7 +157,7 @@ def test_bad_arguments(arguments, words):
         keras_tfopt.Shampoo(0.1, **arguments).build([keras.Variable(np.ones((2, 2)))])
 
 
-def test_slots_that_nothing_reads_are_not_there():
+def test_slots_that_nothing_reads_do_not_exist():
     variable = keras.Variable(np.ones((3, 2)))
     for arguments, names in (
         ({}, {"Gbar_0", "Gbar_1"}),
@@ -171,9 +171,9 @@ def test_slots_that_nothing_reads_are_not_there():
         assert set(optimizer.slot_names) == names
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_table_as_wide_as_it_is_long_is_cut_in_its_rows_only(mode):
-    """The diagonal of the columns has the length of the rows'."""
+@every_mode
+def test_a_square_table(mode):
+    """Its two diagonals have the same length, and only that of the rows is cut."""
     start = {"embeddings": np.random.default_rng(2).normal(size=(5, 5)).astype("float32")}
     rng = np.random.default_rng(3)
     steps = [
@@ -197,8 +197,8 @@ def _interval(step):
     return 2.0 + 0.0 * step
 
 
-def test_state_waits_for_variables_of_any_rank():
-    """State read before building is checked by names that are numbered by dimension."""
+def test_state_loaded_before_build():
+    """It is checked by names that have the number of a dimension."""
     store, runner = {}, Runner(keras_tfopt.Shampoo(0.1, svd_interval=2), KERNEL, "eager")
     for grads in plan(2):
         runner.step(grads)
@@ -213,8 +213,7 @@ def test_state_waits_for_variables_of_any_rank():
         keras_tfopt.Shampoo(0.1).load_own_variables(store)
 
 
-def test_the_contract_reaches_rows():
-    """The tables of the contract are larger than the matrices of its main case."""
+def test_tables_of_the_contract_take_row_gradients():
     table = np.shape(gradients()[0]["table/embeddings"].values)
     assert table[0] >= 1 and keras_tfopt.Shampoo(max_matrix_size=5).takes_rows(
         keras_tfopt.engine.Like((7, 3), "float32", "table/embeddings")

@@ -1,6 +1,6 @@
-"""State in shards over four devices of a JAX mesh gives what whole state gives.
+"""`shard_state` on four devices of a JAX mesh gives the same training as whole state.
 
-tests/sharding_worker.py trains, in a process of its own; here its results are judged.
+tests/sharding_worker.py trains in a process of its own. The tests here check its results.
 """
 
 import keras
@@ -18,9 +18,7 @@ on_jax = [
     pytest.mark.xdist_group("sharding"),
 ]
 RUNS = {
-    "fit": [
-        *("Adam", "options", "accumulation", "groups", "model", "DecoupledWeightDecay"),
-    ],
+    "fit": ["Adam", "options", "accumulation", "groups", "model", "DecoupledWeightDecay"],
     "loop": ["MovingAverage"],
     "mesh": ["Adam", "stacked"],
 }
@@ -51,7 +49,7 @@ class TestOnAMesh:
     pytestmark = on_jax
 
     def test_weights_are_gathered_and_no_state(self, results):
-        """The devices gather each weight once. Of a table that moves in rows, they gather rows."""
+        """The devices gather each weight once. For a table with row gradients, they gather rows."""
         weights = [[16, 8], [16, 16], [64, 16], [16], [16]]
         dense = sorted([*weights, [40, 8]])
         assert sorted(s for n, s in found(results, "exchanged/Adam") if n == "all-gather") == dense
@@ -103,6 +101,7 @@ def test_other_backends_load_what_jax_has_saved():
     assert again.shard_state and variable.numpy()[0] < 1
 
 
+@pytest.mark.spread
 def test_not_a_bool():
     with pytest.raises(TypeError, match="`shard_state` must be a bool. Received: 4"):
         keras_tfopt.Adam(shard_state=4)
@@ -120,7 +119,7 @@ def test_meshes_of_several_processes_are_refused(monkeypatch):
 
 
 def test_describe_state(capsys):
-    """On one device everything is whole; wrappers come before what is inside."""
+    """On one device all state is whole. State of wrappers comes first."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
     optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1, master_weights=True))
     table = keras_tfopt.describe_state(optimizer, model)

@@ -1,4 +1,4 @@
-"""Optimizers of one kind in one checkpoint of TensorFlow 1: each goes on from its own powers."""
+"""Several optimizers in one checkpoint of TensorFlow 1: each finds its own powers of betas."""
 
 import shutil
 import sys
@@ -10,12 +10,13 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.checkpoints import ROOT, assert_same, contents, run_program, tensorflow_1
+from tests.checkpoints import assert_same, contents, run_program, tensorflow_1
+from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
 pytest.importorskip("tensorflow")
 
-RECORDED = ROOT / "tests" / "golden" / "tf1_programs"
+RECORDED = GOLDEN / "tf1_programs"
 PREFIX = RECORDED / "gan" / "model.ckpt-20"
 SIZE, NOISE = 16, 4
 
@@ -37,7 +38,7 @@ def models():
 
 
 def optimizers(models):
-    """Those of `integration/tf1/programs.py`, for the generator and the discriminator."""
+    """Return the two optimizers of the GAN in `integration/tf1/programs.py`."""
     made = [keras_tfopt.Adam(0.005, beta_1=0.5), keras_tfopt.Adam(0.01, beta_1=0.5)]
     for optimizer, model in zip(made, models):
         optimizer.build(model.trainable_variables)
@@ -45,6 +46,7 @@ def optimizers(models):
 
 
 def without_graph(folder):
+    """Copy the checkpoint without its graph; return its prefix."""
     for file in PREFIX.parent.glob("model.ckpt-20.[di]*"):
         shutil.copy(file, folder)
     return folder / PREFIX.name
@@ -60,7 +62,7 @@ def to_float(tensor):
 
 
 def train(models, adams, first, last):
-    """The losses of steps as the program makes them."""
+    """Train as the program does; return the losses."""
     (generator, discriminator), (g_adam, d_adam) = models, adams
     losses = {}
     for number in range(first, last):
@@ -85,8 +87,8 @@ def train(models, adams, first, last):
 
 
 @pytest.mark.spread
-def test_both_go_on_as_recorded(models):
-    """In one call, for models in the scopes of their names."""
+def test_both_optimizers_continue_as_recorded(models):
+    """One call loads both models, whose names are the scopes."""
     recorded = np.load(RECORDED / "gan.npz")
     adams = [legacy.AdamOptimizer(0.005, beta1=0.5), legacy.AdamOptimizer(0.01, beta1=0.5)]
     for optimizer, model in zip(adams, models):
@@ -101,7 +103,7 @@ def test_both_go_on_as_recorded(models):
 
 
 @pytest.mark.parametrize(("which", "steps"), [(0, 20), (1, 40)], ids=["generator", "discriminator"])
-def test_one_of_them_finds_its_own_power(models, which, steps):
+def test_one_optimizer_finds_its_own_powers(models, which, steps):
     optimizer = optimizers(models)[which]
     report = legacy.load_checkpoint(PREFIX, models, optimizer, strict=False)
     assert report.iterations == int(optimizer.iterations) == steps
@@ -109,8 +111,8 @@ def test_one_of_them_finds_its_own_power(models, which, steps):
     assert_same([optimizer.slot(models[which].trainable_variables[0], "v")], [theirs])
 
 
-def test_without_a_graph_it_is_refused_or_told(models, tmp_path):
-    """Only the graph tells which optimizer a power belongs to. Without it nothing is changed."""
+def test_without_a_graph_the_user_has_to_say_which_powers(models, tmp_path):
+    """Only the graph tells which optimizer a power belongs to."""
     prefix = without_graph(tmp_path)
     g_adam, d_adam = adams = optimizers(models)
     before = [to_numpy(v) for v in models[0].weights]
@@ -135,14 +137,14 @@ def test_without_a_graph_it_is_refused_or_told(models, tmp_path):
     assert report.iterations == [20, 40] and not report.problems
 
 
-def test_a_damaged_graph_is_none(models, tmp_path):
+def test_a_damaged_graph_counts_as_missing(models, tmp_path):
     prefix = without_graph(tmp_path)
     (tmp_path / "model.ckpt-20.meta").write_bytes(b"\xff" * 100)
     with pytest.raises(ValueError, match="several optimizers"):
         legacy.load_checkpoint(prefix, models, optimizers(models))
 
 
-def test_it_does_not_matter_where_all_tell_the_same(models, tmp_path):
+def test_powers_of_equal_counts_need_no_graph(models, tmp_path):
     adams = optimizers(models)
     for adam in adams:
         adam.iterations.assign(7)
@@ -160,8 +162,8 @@ def after_3_and_5(models, *optimizers):
     return optimizers
 
 
-def test_powers_of_one_optimizer_tell_the_same(models, tmp_path):
-    """AdaMax has one power and Adam two, so that the number at their names differs."""
+def test_two_powers_of_one_optimizer_identify_it(models, tmp_path):
+    """Adam has two powers, AdaMax one. So their names have different numbers."""
     adamax, adam = after_3_and_5(models, keras_tfopt.AdaMax(0.01), keras_tfopt.Adam(0.01))
     path = legacy.save_checkpoint(tmp_path / "model", models, [adamax, adam])
     assert {"beta1_power", "beta1_power_1", "beta2_power"} <= set(contents(path))
@@ -171,7 +173,7 @@ def test_powers_of_one_optimizer_tell_the_same(models, tmp_path):
         legacy.load_checkpoint(path, models, adamax, strict=False)
 
 
-def test_decay_rates_tell_powers_apart(models, tmp_path):
+def test_different_betas_identify_powers(models, tmp_path):
     adams = after_3_and_5(models, *(keras_tfopt.Adam(0.01, beta_1=beta) for beta in (0.5, 0.8)))
     path = legacy.save_checkpoint(tmp_path / "model", models, adams[::-1])
     for optimizer in adams:
@@ -192,7 +194,7 @@ def test_round_trip_is_exact(models, tmp_path):
 @pytest.mark.slow
 @pytest.mark.spread
 @pytest.mark.parametrize("interpreter", ["here", "TensorFlow 1.15"])
-def test_the_program_goes_on_from_what_is_written(models, tmp_path, interpreter):
+def test_the_program_continues_from_a_written_checkpoint(models, tmp_path, interpreter):
     python = sys.executable if interpreter == "here" else tensorflow_1()
     adams = optimizers(models)
     legacy.load_checkpoint(PREFIX, models, adams)
@@ -207,7 +209,7 @@ def test_the_program_goes_on_from_what_is_written(models, tmp_path, interpreter)
         np.testing.assert_allclose(ours[name], recorded[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-def test_what_several_optimizers_need(models, tmp_path):
+def test_wrong_lists_of_optimizers_are_refused(models, tmp_path):
     g_adam, d_adam = optimizers(models)
     twin = keras_tfopt.Adam()
     with pytest.raises(ValueError, match="are built"):

@@ -1,4 +1,4 @@
-"""Training by the gradient at the worst point near the weights."""
+"""`SharpnessAware`: training by the gradient at the worst point near the weights."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,16 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import SharpnessAware
+from tests.paths import GOLDEN
 
-FOLDER = Path(__file__).parent / "golden" / "sam"
+FOLDER = GOLDEN / "sam"
 # On PyTorch, Keras multiplies a matrix and a vector of float64 in float32.
 PRECISION = {"rtol": 1e-12, "atol": 1e-6 if keras.backend.backend() == "torch" else 0}
 RECORDED = json.loads((FOLDER / "manifest.json").read_text())["cases"]
 
 
 class Quadratic(keras.layers.Layer):
-    """The loss 0.5 w.A w - b.w of some variables, joined to one vector w."""
+    """The loss 0.5 w.A w - b.w, where w joins some variables to a vector."""
 
     def __init__(self, matrix, vector, values):
         super().__init__(dtype=str(matrix.dtype))
@@ -73,7 +74,7 @@ def optimizer_of(constructor):
 @pytest.mark.parametrize("run_eagerly", [False, True], ids=["compiled", "eager"])
 @pytest.mark.parametrize("case", [pytest.param(c, id=Path(c["file"]).stem) for c in RECORDED])
 def test_steps_are_those_of_optax(case, run_eagerly):
-    """In opaque mode, each recorded step is one here; else, the last of each period is."""
+    """In opaque mode each recorded step is a step here, else the last step of each period."""
     recorded = np.load(FOLDER / case["file"])
     names = [variable["name"] for variable in case["variables"]]
     options = {**case["defaults"], **case["kwargs"]}
@@ -103,7 +104,7 @@ def test_steps_are_those_of_optax(case, run_eagerly):
 
 @pytest.mark.parametrize("adaptive, alpha", [(True, 0.0), (False, 0.4), (True, 0.4)])
 def test_steps_are_those_of_the_papers(adaptive, alpha):
-    """ASAM and GSAM in NumPy, from their equations."""
+    """The expected steps of ASAM and GSAM are computed in NumPy from their equations."""
     random = np.random.default_rng(3)
     half, b = random.normal(size=(10, 10)), random.normal(size=10)
     matrix, w = half @ half.T / 10, random.normal(size=10)
@@ -123,14 +124,14 @@ def test_steps_are_those_of_the_papers(adaptive, alpha):
         np.testing.assert_allclose(joined, w, **PRECISION)
 
 
-def test_a_gradient_of_zeros_goes_nowhere():
+def test_a_gradient_of_zeros_moves_nothing():
     start = {"w": np.float32([1.0, 2.0])}
     layer = Quadratic(np.eye(2, dtype="float32"), start["w"], start)  # at its minimum
     step(trainer_of(layer, keras_tfopt.GradientDescent(0.5), rho=0.5))
     np.testing.assert_array_equal(arrays_of(layer)[0], start["w"])
 
 
-def test_an_overflow_uphill_does_not_stay_in_the_momentum():
+def test_an_overflow_does_not_stay_in_the_momentum_of_the_ascent():
     start = np.float32([1.0, 2.0])
     layer = Quadratic(np.eye(2, dtype="float32"), np.float32([3.0, 4.0]), {"w": start})
     trainer = trainer_of(layer, keras_tfopt.GradientDescent(0.1), rho=0.1, ascent_momentum=0.5)
@@ -147,7 +148,7 @@ def test_rho_follows_its_schedule():
     trainer = trainer_of(layer, keras_tfopt.GradientDescent(0.1), rho=schedule)
     norms = [5.0]
     for rho in (0.5, 5.0):
-        step(trainer)  # along w, so that norms say it all
+        step(trainer)  # along w, so that the norm says everything
         norms.append(norms[-1] - 0.1 * (norms[-1] + rho))
         np.testing.assert_allclose(np.linalg.norm(arrays_of(layer)[0]), norms[-1], 1e-6)
 
@@ -193,8 +194,8 @@ def fitted(trainer, model, optimizer, **options):
     ],
     ids=["plain", "accumulation", "groups and averages"],
 )
-def test_no_distance_is_plain_training(options):
-    """Losses, metrics, statistics and random numbers are those of training without it."""
+def test_with_a_tiny_rho_training_is_plain_training(options):
+    """Losses, metrics, statistics and random numbers are the same."""
     plain = network()
     history, weights = fitted(plain, plain, keras_tfopt.Momentum(0.1, 0.9, **options))
     model = network()
@@ -220,7 +221,7 @@ def test_mixed_precision_trains_as_float32_does(options):
     np.testing.assert_allclose(results[1], results[0], 0.05)  # float16 has 11 bits
 
 
-def test_an_optimizer_of_keras_takes_the_steps_as_ours_does():
+def test_an_optimizer_of_keras_takes_the_same_steps_as_ours():
     results = []
     for optimizer in (keras.optimizers.SGD(0.1, 0.9), keras_tfopt.Momentum(0.1, 0.9)):
         model = network()
@@ -267,6 +268,7 @@ def test_a_saved_trainer_is_loaded_with_its_state(tmp_path):
 # ---- Bad input -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "options, error, words",
     [

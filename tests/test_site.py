@@ -1,19 +1,17 @@
-"""What the documentation is made of: docstrings as reStructuredText, links, runs and pictures.
+"""Parts of the documentation: docstrings as reStructuredText, links, runs and pictures.
 
-`make docs` builds the site; there, a warning of Sphinx is an error.
+`make docs` builds the site, and fails at any warning of Sphinx.
 """
 
 import importlib.util
 import inspect
 import re
-from pathlib import Path
 
 import keras
 import pytest
 
 from integration.documentation import names
-
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
 
 
 def extension(name):
@@ -28,6 +26,7 @@ def extension(name):
 restructured = extension("markdown_docstrings").restructured
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("entry", names.public(), ids=lambda entry: entry.path)
 def test_no_word_of_a_docstring_is_lost(entry):
     text = inspect.getdoc(entry.item)
@@ -36,6 +35,7 @@ def test_no_word_of_a_docstring_is_lost(entry):
     assert missing is None, missing
 
 
+@pytest.mark.spread
 def test_markdown_of_docstrings_becomes_restructured_text():
     text = """One line with `code` and $x^2$.
 
@@ -63,15 +63,16 @@ a = 2**3
 
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("integration/**/*.md")]
-)  # Sphinx follows those of docs/
+)  # Sphinx checks the links in docs/
 
 
 def anchors(document):
-    """Return the anchors that GitHub makes of headings."""
+    """Return the anchors that GitHub gives to headings."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", document, flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_of_documents_lead_somewhere(path):
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", path.read_text("utf-8"), flags=re.M | re.S)
@@ -91,8 +92,7 @@ class TestRuns:
 
         assert runs.unset() == {}
 
-    def test_a_path_is_that_of_plain_steps(self):
-        """The last step is made outside of the compiled loop, with a gradient by hand."""
+    def test_a_path_has_the_points_of_plain_steps(self):
         import numpy as np
 
         from integration.documentation import runs
@@ -108,7 +108,7 @@ class TestRuns:
             x, y = np.array([x, y]) - run.rate * a
         assert len(run.points) == runs.STEPS + 1 and run.averages is None
 
-    def test_averages_are_seen(self):
+    def test_averages_of_a_path(self):
         import numpy as np
 
         from integration.documentation import runs
@@ -123,10 +123,7 @@ class TestRuns:
         pytest.importorskip("matplotlib")
         from integration.documentation import pictures
 
-        for path in (
-            pictures.draw_curve("lars", tmp_path),
-            pictures.draw_paths("lars", tmp_path),
-        ):
+        for path in (pictures.draw_curve("lars", tmp_path), pictures.draw_paths("lars", tmp_path)):
             colors = set(re.findall(r"#([0-9a-f]{6})\b", path.read_text()))
             assert colors and all(c[:2] == c[2:4] == c[4:] for c in colors), "shades of gray only"
 
@@ -146,7 +143,7 @@ class TestRuns:
         monkeypatch.setattr(kept, "FOLDER", tmp_path / "kept")
         for _ in range(2):
             assert kept.pictures("lars", draw, tmp_path / "site") == {"rate": 1}
-        monkeypatch.setattr(kept, "LIBRARIES", ("jax",))  # as if another version were there
+        monkeypatch.setattr(kept, "LIBRARIES", ("jax",))  # another version
         assert kept.pictures("lars", draw, tmp_path / "site") == {"rate": 2}
         assert (tmp_path / "site" / "lars-digits.svg").read_text() == "picture 2"
         assert drawn == ["lars", "lars"] and len(list((tmp_path / "kept").iterdir())) == 1

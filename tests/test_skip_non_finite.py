@@ -52,7 +52,7 @@ def test_a_step_that_is_not_finite_changes_nothing(make, mode):
 
 
 @pytest.mark.parametrize("mode", IMMEDIATE)
-def test_too_many_steps_that_are_not_finite(mode):
+def test_too_many_skipped_steps_in_a_row(mode):
     optimizer = keras_tfopt.SkipNonFinite(keras_tfopt.Momentum(0.1), max_consecutive=1)
     runner = Runner(optimizer, {"k": np.ones(2)}, mode)
     for g in (np.nan, 1.0, np.nan, np.nan):
@@ -61,7 +61,7 @@ def test_too_many_steps_that_are_not_finite(mode):
     with pytest.raises(FloatingPointError, match="2 steps in a row.*max_consecutive"):
         runner.step({"k": np.ones(2)})
     assert np.array_equal(before, runner.values["k"])
-    runner.step({"k": np.ones(2)})  # said once
+    runner.step({"k": np.ones(2)})  # the error comes once
     assert not np.array_equal(before, runner.values["k"]) and optimizer.skipped == 3
 
 
@@ -80,8 +80,7 @@ def test_the_callback_raises():
 
 
 @every_mode
-def test_averages_follow_the_steps_that_are_made(mode):
-    """Averages around it move in all steps but those that are left out."""
+def test_averages_of_an_outer_wrapper_ignore_skipped_steps(mode):
     inner = keras_tfopt.SkipNonFinite(keras_tfopt.GradientDescent(1.0))
     runner = Runner(keras_tfopt.MovingAverage(inner, 0.5), {"k": np.zeros(2)}, mode)
     for g in (-1.0, np.nan, -1.0):
@@ -90,7 +89,7 @@ def test_averages_follow_the_steps_that_are_made(mode):
     np.testing.assert_allclose(average, [1.25, 1.25], rtol=1e-6)  # of 0, 1 and 2
 
 
-def test_skipped_steps_move_no_average_around():
+def test_skipped_steps_change_no_slot_of_outer_wrappers():
     inner = keras_tfopt.SkipNonFinite(keras_tfopt.Momentum(0.1))
     optimizer = keras_tfopt.Lookahead(keras_tfopt.MovingAverage(inner, 0.5), 2)
     runner = Runner(optimizer, {"k": np.ones(2)}, "compiled")

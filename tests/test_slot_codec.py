@@ -1,7 +1,6 @@
-"""How a slot in fewer bytes is coded and rounded: as int8 and as bfloat16."""
+"""How numbers are stored in int8 and bfloat16 slots."""
 
 import math
-import pathlib
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -12,10 +11,11 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt.engine import dither, stored
+from tests.paths import GOLDEN
 from tests.reference import slot_dtype as reference
 from tests.stepping import make_variable, to_numpy
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "slot_dtype"
+RECORDED = GOLDEN / "slot_dtype"
 LAYOUTS = {
     "flat": ((5000,), False),
     "whole blocks": ((64, 256), False),
@@ -41,26 +41,26 @@ def rounded(x, step, slot="m"):
     return to_numpy(stored.rounded(x, dither.dither_of(step), dither.seed_of(slot)))
 
 
-# The codec
+# int8
 
 
 @pytest.mark.parametrize("signed", (True, False))
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_codes_are_those_of_a_search_in_the_table(layout, signed):
+def test_codes_equal_a_search_in_the_table(layout, signed):
     shape, by_row = LAYOUTS[layout]
     x = reference.sample(shape, signed)
     codes, scales = encode(x, signed, by_row)
     expected, expected_scales = reference.encode(x, signed, by_row)
     assert np.array_equal(np.ravel(scales), expected_scales)
     assert codes.dtype == "uint8" and codes.shape == shape
-    assert np.mean(codes != expected) < 1e-3  # midway between two, to the last place
+    assert np.mean(codes != expected) < 1e-3  # these lie midway between two codes
     numbers = decode(codes, scales, signed)
     exact = reference.decode(codes, scales, signed, by_row)
     assert np.allclose(numbers, exact, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("signed", (True, False))
-def test_every_code_comes_back(signed):
+def test_every_code_is_restored(signed):
     codes = np.arange(256, dtype="uint8")
     numbers = decode(codes, np.array([3.0], "float32"), signed)
     assert np.allclose(numbers, 3 * reference.TABLES[signed], rtol=1e-6, atol=0)
@@ -68,9 +68,7 @@ def test_every_code_comes_back(signed):
 
 
 @pytest.mark.parametrize("signed", (True, False))
-@hypothesis.given(
-    x=hnp.arrays("float32", 300, elements=st.floats(-(2.0**90), 2.0**90, width=32)),
-)
+@hypothesis.given(x=hnp.arrays("float32", 300, elements=st.floats(-(2.0**90), 2.0**90, width=32)))
 @hypothesis.settings(max_examples=30, deadline=None)
 def test_error_of_a_round_trip(signed, x):
     x = x if signed else np.abs(x)
@@ -94,7 +92,7 @@ def test_a_small_second_moment_never_becomes_zero():
 
 
 @pytest.mark.parametrize("wrong", (np.nan, np.inf, -np.inf))
-def test_what_is_not_finite_does_not_vanish(wrong):
+def test_infinity_and_nan_do_not_vanish(wrong):
     x = np.ones(600, "float32")
     x[300] = wrong
     codes, scales = encode(x, signed=True)
@@ -104,7 +102,7 @@ def test_what_is_not_finite_does_not_vanish(wrong):
 
 
 def test_recorded_codes_of_bitsandbytes_and_torchao():
-    recorded = np.load(GOLDEN / "codes.npz")
+    recorded = np.load(RECORDED / "codes.npz")
     for name in ("normal", "decades", "ties", "edges"):
         x = recorded[f"{name}_x"]
         for signed, kind in ((True, "signed"), (False, "unsigned")):
@@ -118,7 +116,7 @@ def test_recorded_codes_of_bitsandbytes_and_torchao():
                 assert np.array_equal(scales, recorded[f"{name}_{kind}_{origin}_scales"])
                 lifted = (given > 0) & (theirs == 0) & (not signed)  # see the docstring of `encode`
                 differs = (codes != theirs) & ~lifted
-                # Midway, either neighbor is right.
+                # A number midway between two codes may have either.
                 table = reference.TABLES[signed]
                 scale = np.repeat(scales.astype("float64"), 256)[: x.size]
                 mine = np.abs(given - table[codes] * scale)
@@ -130,13 +128,13 @@ def test_recorded_codes_of_bitsandbytes_and_torchao():
 
 
 def test_steps_of_torchao():
-    recorded = np.load(GOLDEN / "steps.npz")
+    recorded = np.load(RECORDED / "steps.npz")
     x = make_variable("kernel", recorded["start"])
     optimizer = keras_tfopt.Adam(1e-2, slot_dtype="int8")
     for g, expected in zip(recorded["gradients"], recorded["values"], strict=True):
         optimizer.apply([ops.convert_to_tensor(g)], [x])
-        # Torch adds epsilon before the bias correction; and where a moment is midway between two
-        # codes, rounding decides, which moves one value by a part of a step.
+        # Torch adds epsilon before the bias correction. And a moment midway between two codes may
+        # get either, which moves a value by a part of a step.
         error = np.abs(to_numpy(x) - expected)
         assert np.mean(error > 2e-5) < 2e-3 and np.max(error) < 3e-3
     assert np.mean(np.abs(expected - recorded["float32"]) > 1e-4) > 0.05  # it is not float32
@@ -153,7 +151,8 @@ def test_rounding_to_bfloat16():
     assert not np.array_equal(rounded(x, 1), rounded(x, 1, "v"))
 
 
-def test_rounding_to_bfloat16_is_right_in_the_mean():
+@pytest.mark.spread
+def test_the_mean_of_roundings_to_bfloat16_is_exact():
     x = np.random.default_rng(0).normal(size=2000).astype("float32")
     steps = 2000
     total = sum(reference.rounded(x, step, "m").astype("float64") for step in range(1, steps + 1))
@@ -163,6 +162,7 @@ def test_rounding_to_bfloat16_is_right_in_the_mean():
     assert abs(np.mean(error)) < 2e-3
 
 
+@pytest.mark.spread
 def test_second_moments_do_not_stall_in_bfloat16():
     start = np.exp(np.random.default_rng(0).uniform(-15, 0, 4096)).astype("float32")
     v, stalled = start, reference.nearest(start)

@@ -1,4 +1,4 @@
-"""Optimizers with slots in fewer bytes: which slots, each rule, rows, files, bad input."""
+"""`slot_dtype`: optimizers whose slots are int8 or bfloat16."""
 
 import math
 
@@ -8,10 +8,18 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from keras_tfopt.engine.settings import compile_in_background
 from tests.cases import RULES
+from tests.options import CASE
 from tests.reference import slot_dtype as reference
-from tests.stepping import BACKEND, MODES, Rows, Runner, eager_and_compiled, make_variable, to_numpy
+from tests.stepping import (
+    MODES,
+    Rows,
+    Runner,
+    eager_and_compiled,
+    every_mode,
+    make_variable,
+    to_numpy,
+)
 
 # Rules
 
@@ -19,7 +27,8 @@ SHAPES = {"a/kernel": (70, 61), "b/kernel": (32, 256), "small": (50,)}
 FITS = [case for case in RULES if case.scope == "element"]
 
 
-def quantized(name, value, dtype, signed, step):
+def stored(name, value, dtype, signed, step):
+    """Return the numbers that a slot of this dtype keeps of an array."""
     if value.size < 4096 or dtype == "float32":
         return value
     if dtype == "bfloat16":
@@ -28,13 +37,14 @@ def quantized(name, value, dtype, signed, step):
 
 
 def follow(case, dtype, mode, steps=3, shapes=SHAPES):
+    """Compare steps with the reference, whose slots are stored in the same dtype."""
     rng = np.random.default_rng(3)
     start = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
     runner = Runner(case.make(slot_dtype=dtype), start, mode)
     formula = case.make_reference()
     x = {path: value.astype("float64") for path, value in start.items()}
     s = formula.start(x)
-    for path, slots in runner.slots.items():  # 0.1 is rounded
+    for path, slots in runner.slots.items():  # initial values are rounded
         s[path] = {name: slots[name].astype("float64") for name in s[path]}
     signs = {
         n: slot.signed
@@ -47,13 +57,13 @@ def follow(case, dtype, mode, steps=3, shapes=SHAPES):
         found, slots = runner.values, runner.slots
         for path, value in x.items():
             for name, slot in s[path].items():
-                kept = quantized(name, np.asarray(slot), dtype, signs[name], step)
+                kept = stored(name, np.asarray(slot), dtype, signs[name], step)
                 mine = slots[path][name].astype("float64")
-                # Rounding in float32 decides at the border of two codes.
+                # Near the border of two codes, rounding in float32 decides.
                 scale = np.maximum(np.abs(slot), 1e-3 * np.max(np.abs(slot), initial=0.0))
                 off = np.abs(mine - kept) > 1e-4 * scale
                 assert np.mean(off) < 0.01, (path, name, step, np.mean(off))
-                s[path][name] = mine  # go on from the same state
+                s[path][name] = mine  # continue from the same state
             error = np.abs(found[path] - value)
             assert np.max(error) <= 1e-4 * max(1.0, np.max(np.abs(value))), (path, step)
             x[path] = found[path].astype("float64")
@@ -67,26 +77,18 @@ def test_rules_match_their_references(case, dtype, mode):
     follow(case, dtype, mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("dtype", ("int8", "bfloat16"))
 def test_adam_in_all_modes(dtype, mode):
-    compile_in_background(False)
-    try:
-        follow(next(case for case in FITS if case.name == "Adam"), dtype, mode)
-    finally:
-        compile_in_background(True)
+    follow(CASE["Adam"], dtype, mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@every_mode
 @pytest.mark.parametrize("name", ("Adam", "Momentum"))
 def test_large_variables_in_parts(name, mode):
-    """Compiled steps take these in parts, of which the last one and its last block are short."""
-    compile_in_background(False)
-    try:
-        case = next(case for case in FITS if case.name == name)
-        follow(case, "int8", mode, steps=2, shapes={"kernel": (1100, 601), "even": (1024, 512)})
-    finally:
-        compile_in_background(True)
+    """Compiled steps take these in parts. The last part and its last block are shorter."""
+    shapes = {"kernel": (1100, 601), "even": (1024, 512)}
+    follow(CASE[name], "int8", mode, steps=2, shapes=shapes)
 
 
 # Which slots
@@ -103,7 +105,7 @@ def built(optimizer, **shapes):
     return optimizer, variables
 
 
-def test_small_variables_tables_and_masters_stay():
+def test_small_variables_tables_and_master_weights_stay_float32():
     optimizer, variables = built(
         keras_tfopt.Adam(slot_dtype="int8", groups={"chosen": {"slot_dtype": "bfloat16"}}),
         **{"few": (4095,), "many": (64, 64), "a/embeddings": (100, 64)},
@@ -133,7 +135,7 @@ def test_slots_by_name_and_state_in_bytes():
     assert sum(sizes[v.dtype] * math.prod(v.shape) for v in kept) / (128 * 256) <= 2.1
 
 
-def test_rules_over_other_shapes():
+def test_rules_with_slots_of_other_shapes():
     shapes = {"x": (64, 64)}
     with pytest.raises(ValueError, match=r"keeps slots of other shapes .* slot_dtype=\{"):
         built(keras_tfopt.Shampoo(slot_dtype="int8"), **shapes)
@@ -147,6 +149,7 @@ def test_rules_over_other_shapes():
     assert (dtypes_of(optimizer)["z"], dtypes_of(optimizer)["v"]) == ("float32", "uint8")
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("wrong", ("int4", "float16", "", 8, None, ["int8"], {"m": 8}, {1: "int8"}))
 def test_bad_slot_dtypes(wrong):
     with pytest.raises((TypeError, ValueError), match="slot_dtype"):
@@ -162,7 +165,7 @@ def test_an_unknown_slot_is_named():
     assert not optimizer.built and len(optimizer.variables) == 2
 
 
-def test_a_slot_reads_and_takes_numbers():
+def test_a_slot_is_read_and_assigned_as_numbers():
     optimizer, (x,) = built(keras_tfopt.Adam(slot_dtype="int8"), x=(64, 70))
     slot = optimizer.slot(x, "m")
     given = reference.sample((64, 70))
@@ -202,7 +205,7 @@ def test_rows_of_a_chosen_table(mode):
     assert optimizer.slot(runner.variables[0], "m").scales.shape == (300, 1)
 
 
-def test_rows_of_a_variable_in_other_blocks_are_refused():
+def test_row_gradients_of_a_variable_that_is_no_table_are_refused():
     optimizer, (x,) = built(keras_tfopt.LazyAdam(0.1, slot_dtype="int8"), kernel=(300, 20))
     rows = keras_tfopt.RowGradient(ops.ones((1, 20)), ops.convert_to_tensor([3]), (300, 20))
     with pytest.raises(ValueError, match="row_variables"):
@@ -263,10 +266,11 @@ def test_blocks_of_another_size_are_refused():
         assert np.array_equal(to_numpy(v), value)
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="the same on every backend")
-def test_to_and_from_keras():
+@pytest.mark.spread
+def test_to_keras():
     optimizer, (x,) = built(keras_tfopt.Adam(0.01, slot_dtype="int8"), x=(64, 70))
-    optimizer.apply([ops.ones((64, 70))], [x])
+    with keras_tfopt.engine.plain():  # compiling would take longer than all else
+        optimizer.apply([ops.ones((64, 70))], [x])
     stock = keras_tfopt.to_keras(optimizer)
     assert np.allclose(to_numpy(stock._momentums[0]), to_numpy(optimizer.slot(x, "m")))
 

@@ -29,8 +29,8 @@ def distance(some, others):
     return [np.mean(np.abs(a - b)) / np.mean(np.abs(b)) for a, b in zip(some, others)]
 
 for dtype in two:
-    # Sums over devices are rounded in another order. A value at the border of two codes, or of
-    # rounding up and down, then takes the other; there are few of these.
+    # Two devices add in another order, so sums differ by rounding. A value at the border of two
+    # codes can then get the other code. Few values do.
     near, far = distance(two[dtype], one[dtype]), distance(one["float32"], one[dtype])
     assert all(a < 0.01 * b for a, b in zip(near, far)), (dtype, near, far)
 """
@@ -40,5 +40,5 @@ PROGRAM = TWO_DEVICES + TRAINING + SPREAD + COMPARISON
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", reason="Keras spreads no training on PyTorch by itself")
 def test_training_on_two_devices_is_that_on_one():
-    """The assertions of a program that trains on one device and on two hold."""
+    """The program itself compares; it fails if the trainings differ."""
     output_of("-c", PROGRAM, **AS_USERS)

@@ -1,8 +1,5 @@
-"""SOAP against recordings that need tests of their own: merged kernels, and single steps."""
+"""SOAP: merged kernels, intervals, and a decomposition that fails."""
 
-from pathlib import Path
-
-import keras
 import numpy as np
 import pytest
 
@@ -10,9 +7,10 @@ import keras_tfopt
 from integration import recordings
 from keras_tfopt.rules.eigenbases import eigenbasis
 from tests.compare import assert_close
+from tests.paths import GOLDEN
 from tests.stepping import Runner, eager_and_compiled
 
-MODERN = Path(__file__).parent / "golden" / "modern"
+MODERN = GOLDEN / "modern"
 
 
 def recorded(name):
@@ -21,7 +19,7 @@ def recorded(name):
 
 
 @eager_and_compiled
-def test_merged_kernels_are_those_of_the_original_in_its_order_of_axes(mode):
+def test_merged_kernels_equal_the_original_with_reordered_axes(mode):
     case = recorded("SOAP__merge_dims")
     order = (3, 2, 0, 1)  # output and input channels, height, width
     start = {"conv": case.arrays["init/conv"].transpose(order)}
@@ -48,8 +46,9 @@ def test_merged_kernels_are_those_of_the_original_in_its_order_of_axes(mode):
         )
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("name", ["block", "frequency"])
-def test_lengths_and_intervals_begin_at_one(name):
+def test_zero_is_refused(name):
     argument = {"block": "max_precond_dim", "frequency": "precondition_frequency"}[name]
     with pytest.raises(ValueError, match=f"`{argument}` must be an integer >= 1. Received: 0"):
         keras_tfopt.SOAP(**{argument: 0})
@@ -67,7 +66,7 @@ def test_no_basis_is_renewed_between_intervals():
     assert changed == [False, False, True, False, False, True]
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="others use another LAPACK")
+@pytest.mark.backends("torch", reason="decompositions of other backends do not fail")
 def test_a_decomposition_that_fails_in_float32_is_made_in_float64(monkeypatch):
     import torch
 

@@ -1,4 +1,4 @@
-"""Runs of solvers on models: callbacks, runs that end early, progress, and bad input."""
+"""Runs of solvers on models: callbacks, early ends, progress, and bad input."""
 
 import sys
 
@@ -67,7 +67,7 @@ def test_a_run_that_ends_early_leaves_the_best_weights(method, act):
     np.testing.assert_array_equal(vector(model), watch.weights[watch.logs.index(best)])
 
 
-def test_a_killed_run_goes_on(tmp_path):
+def test_an_interrupted_run_continues(tmp_path):
     model = network()
     with pytest.raises(KeyboardInterrupt):
         back_up = keras.callbacks.BackupAndRestore(tmp_path)
@@ -86,7 +86,7 @@ def test_a_killed_run_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["L-BFGS-B", "BFGS", "SLSQP", "Nelder-Mead"])
-def test_a_loss_that_is_no_number_ends_the_run(method):
+def test_a_loss_of_nan_ends_the_run(method):
     calls = []
 
     def loss(y_true, y_pred):
@@ -100,7 +100,7 @@ def test_a_loss_that_is_no_number_ends_the_run(method):
     assert 0.4 <= vector(model)[0] <= 3 and np.isfinite(history.result.fun)
 
 
-def test_a_loss_that_is_never_a_number():
+def test_a_loss_that_is_always_nan():
     model = linear()
     before = vector(model)
     history = minimize(model, np.full_like(X, np.nan), Y, **QUIET)
@@ -177,7 +177,7 @@ def test_bad_input_changes_nothing(error, text, changed):
     np.testing.assert_array_equal(vector(model), before)
 
 
-def test_a_function_of_constraints_is_a_scalar():
+def test_a_constraint_must_be_a_scalar():
     constraints = [{"type": "eq", "fun": lambda model: model.layers[0].kernel}]
     with pytest.raises(ValueError, match=r"scalar tensor.*Received: shape \(3, 1\)"):
         minimize(linear(), X, Y, method="SLSQP", constraints=constraints, **QUIET)
@@ -196,7 +196,7 @@ def test_a_model_without_variables():
         minimize(model, X, X, **QUIET)
 
 
-def test_scipy_is_asked_for_by_name(monkeypatch):
+def test_the_error_without_scipy_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(ImportError, match=r"pip install 'keras_tfopt\[solvers\]'"):
         minimize(linear(), X, Y, **QUIET)

@@ -1,4 +1,4 @@
-"""Solvers of SciPy on models, beside NumPy, SciPy itself and closed forms."""
+"""SciPy's solvers on models, against NumPy, SciPy alone and closed forms."""
 
 import re
 
@@ -23,9 +23,9 @@ from tests.solving import (
     squares,
     vector,
 )
+from tests.stepping import BACKEND
 
 optimize = pytest.importorskip("scipy.optimize")
-BACKEND = keras.backend.backend()
 
 
 # ---- Minima and iterates -------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_every_method_finds_the_least_squares(method):
 
 @pytest.mark.parametrize("method", ["L-BFGS-B", "BFGS", "CG", "SLSQP"])
 def test_iterates_are_those_of_scipy_alone(method):
-    """On a network in float64 whose loss and gradient NumPy computes."""
+    """SciPy alone minimizes the same loss, with loss and gradient computed by NumPy."""
     model, theirs = network(), []
     start = vector(model)
     watch = Watch()
@@ -70,8 +70,8 @@ def test_iterates_are_those_of_scipy_alone(method):
 
 
 @pytest.mark.parametrize("method", ["Newton-CG", "trust-exact"])
-def test_second_derivatives_are_those_of_differences(method):
-    """A method goes the same way with second derivatives of NumPy."""
+def test_second_derivatives_equal_differences_of_gradients(method):
+    """SciPy alone takes the same steps with these differences."""
     model = network()
     start, size = vector(model), 26
     minimize(model, X, Y, method=method, options={"maxiter": 3}, **QUIET)
@@ -88,7 +88,7 @@ def test_second_derivatives_are_those_of_differences(method):
 
 @pytest.mark.parametrize("method", ["Nelder-Mead", "COBYLA"])
 def test_a_method_without_gradients_computes_none(method):
-    """The loss and a constraint have none: their gradients would raise an error."""
+    """Computing a gradient of this loss or constraint would raise an error."""
     constraints = {"type": "ineq", "fun": lambda model: without(model.layers[0].kernel[0, 0]) - 1.5}
     given = {"constraints": constraints} if method == "COBYLA" else {}
 
@@ -110,8 +110,8 @@ def without(x):
     return x, gradient
 
 
-def test_the_loss_is_that_of_evaluate():
-    """With weights of samples and penalties of layers, in every form of the loss."""
+def test_the_loss_equals_that_of_evaluate():
+    """The loss includes sample weights and regularizers."""
     weight = RANDOM.uniform(size=60)
     for given in ({"loss": "mse"}, {}):
         model = linear("float32", regularizer="l2")
@@ -121,7 +121,7 @@ def test_the_loss_is_that_of_evaluate():
         assert history.history["loss"][-1] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_loss_of_the_models_own():
+def test_a_model_with_a_compute_loss_of_its_own():
     class Model(keras.Model):
         def __init__(self):
             super().__init__()
@@ -159,7 +159,7 @@ def datasets():
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in datasets()])
 def test_batches_are_summed(data):
-    """The last batch is smaller; the sum is that of all data at once."""
+    """Batches, of which the last is smaller, give the loss of all data at once."""
     whole, model = network(), network()
     minimize(whole, X, Y, options={"maxiter": 8}, **QUIET)
     history = minimize(model, **data, options={"maxiter": 8}, **QUIET)
@@ -168,7 +168,7 @@ def test_batches_are_summed(data):
 
 
 def test_data_stay_on_disk(tmp_path):
-    """A run reads an array in a file by one batch at a time."""
+    """A run reads an array in a file batch by batch."""
     np.save(tmp_path / "x.npy", X)
     parts = []
 
@@ -210,8 +210,8 @@ def test_dtype_of_the_vector():
         assert history.result.x.dtype == dtype
 
 
-def test_states_stay_as_they_are():
-    """Dropout is off, statistics are those of inference and do not change."""
+def test_layers_run_as_in_inference():
+    """Dropout is off, and statistics of normalization do not change."""
     keras.utils.set_random_seed(0)
     layers = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((3,)), *layers])
@@ -230,16 +230,18 @@ def test_states_stay_as_they_are():
 @pytest.mark.spread
 @pytest.mark.parametrize("method", [m.name for m in METHODS.values() if m.bounds])
 def test_bounds(method):
-    """Beside `scipy.optimize.lsq_linear`."""
+    """`scipy.optimize.lsq_linear` finds the same minimum."""
     model = linear(use_bias=False)
-    model.layers[0].kernel.assign([[0.5], [1.0], [0.0]])  # a simplex at a bound is flat
+    model.layers[0].kernel.assign(
+        [[0.5], [1.0], [0.0]]
+    )  # a simplex that starts at a bound would be flat
     bounds = {"kernel$": ([[0.0], [-1.0], [-np.inf]], [[np.inf], [4.0], [0.25]])}
     minimize(model, X, Y, bounds=bounds, method=method, **QUIET)
     expected = optimize.lsq_linear(X, Y.ravel(), ([0, -1, -np.inf], [np.inf, 4, 0.25])).x
     np.testing.assert_allclose(vector(model), expected, atol=2e-3)
 
 
-def test_bounds_go_by_patterns():
+def test_patterns_choose_the_variables_with_bounds():
     model = network()
     bounds = {f"{model.layers[0].name}/bias": (None, 0.0), re.compile("kernel$"): (-0.5, 0.5)}
     minimize(model, X, Y, bounds=bounds, **QUIET)
@@ -252,7 +254,7 @@ def test_bounds_go_by_patterns():
 @pytest.mark.spread
 @pytest.mark.parametrize("method", [m.name for m in METHODS.values() if m.constraints])
 def test_constraints(method):
-    """Least squares with a sum of 1 (Lagrange), and the first weight at least 1.5."""
+    """The sum of the weights is 1, and the first one at least 1.5. Lagrange gives the minimum."""
     model = linear(use_bias=False)
     constraints = [
         {"type": "eq", "fun": lambda model: ops.sum(model.layers[0].kernel) - 1},

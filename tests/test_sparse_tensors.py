@@ -1,4 +1,4 @@
-"""Sparse COO gradients of torch, from layers that ask for them."""
+"""Sparse COO gradients of PyTorch, from layers that ask for them."""
 
 import keras
 import numpy as np
@@ -8,14 +8,16 @@ import keras_tfopt
 from integration.stock_defects.scenarios import mean_of_outputs
 from tests.compare import assert_close
 from tests.options import CASE, OPTIONS, Expected
-from tests.stepping import BACKEND, Rows, policy
+from tests.stepping import Rows, policy
+
+pytestmark = pytest.mark.backends("torch", reason="only PyTorch has sparse COO gradients")
 
 
 class SparseEmbedding(keras.layers.Layer):
     """A table whose gradient torch keeps sparse."""
 
     def build(self, shape):
-        # Autocast would make a half-precision copy of the whole table, and of its gradient.
+        # Autocast would copy the whole table and its gradient to half precision.
         self.embeddings = self.add_weight(
             shape=(4, 2), initializer="normal", name="embeddings", autocast=False
         )
@@ -38,16 +40,11 @@ def sparse_model(optimizer):
     return model, table
 
 
-only_torch = pytest.mark.skipif(BACKEND != "torch", reason="only torch has sparse COO gradients")
-
-
 SPARSE_IDS = np.array([[1, 1, 2], [2, 2, 2], [1, 2, 1], [0, 1, 0]])
 
 
-@only_torch
 @pytest.mark.parametrize("name", OPTIONS)
 def test_sparse_tensors_of_torch(name):
-    """Layers of one's own that ask torch for sparse gradients, in `fit`."""
     options, case = OPTIONS[name], CASE["LazyAdam"]
     model, table = sparse_model(case.make(**options))
     model.fit(SPARSE_IDS, np.zeros((4, 3)), batch_size=1, shuffle=False, verbose=0)
@@ -59,7 +56,6 @@ def test_sparse_tensors_of_torch(name):
     assert_close(model.get_weights()[0], kept["embeddings"], 4e-6, "table")
 
 
-@only_torch
 @pytest.mark.parametrize("inside", ["plain", "a_wrapper", "a_built_one"])
 def test_sparse_tensors_of_torch_with_a_dynamic_loss_scale(inside):
     case = CASE["LazyAdam"]
@@ -80,7 +76,6 @@ def test_sparse_tensors_of_torch_with_a_dynamic_loss_scale(inside):
     assert np.array_equal(model.get_weights()[0][3], table[3])
 
 
-@only_torch
 def test_sparse_tensors_of_torch_that_overflow_change_nothing():
     import torch
 

@@ -1,4 +1,4 @@
-"""State that travels: through files, between backends, copies and configurations."""
+"""Saved state: files of models and weights, files that do not fit, files of other backends."""
 
 import itertools
 import json
@@ -52,8 +52,8 @@ def trained(make, steps=BEFORE):
     return model
 
 
-def go_on_alike(model, again):
-    """Assert that both make the same further steps, to the bit."""
+def assert_continue_alike(model, again):
+    """Assert that two models make the same further steps, to the bit."""
     assert same(everything(model), everything(again))
     for batch in STEPS[BEFORE:]:
         before = everything(model)
@@ -69,11 +69,11 @@ def go_on_alike(model, again):
 @pytest.mark.slow
 @every_maker
 @pytest.mark.spread
-def test_a_saved_model_goes_on(make, tmp_path):
-    """Train to the middle of an accumulation, with averages, a schedule and a loss scale."""
+def test_a_saved_model_continues(make, tmp_path):
+    """The model is saved in the middle of an accumulation."""
     model = trained(make)
     model.save(tmp_path / "model.keras")
-    go_on_alike(model, keras.saving.load_model(tmp_path / "model.keras"))
+    assert_continue_alike(model, keras.saving.load_model(tmp_path / "model.keras"))
 
 
 def is_of_keras(name):
@@ -87,8 +87,8 @@ def is_of_keras(name):
     [(name, built) for built in (True, False) for name in OTHERS if built or not is_of_keras(name)],
 )
 @pytest.mark.spread
-def test_saved_weights_go_on(name, is_built, tmp_path):
-    """Weights go on also in an optimizer that is not built, where stock Keras skips its state."""
+def test_training_continues_from_saved_weights(name, is_built, tmp_path):
+    """This works for an optimizer that is not built, too. Keras skips the state there."""
     make = OTHERS[name]
     model, path = trained(make), tmp_path / "model.weights.h5"
     model.save_weights(path)
@@ -97,17 +97,17 @@ def test_saved_weights_go_on(name, is_built, tmp_path):
         again.load_weights(path)
         assert not again.optimizer.built
         path = tmp_path / "again.weights.h5"
-        again.save_weights(path)  # what waits is saved as well
+        again.save_weights(path)  # state that waits for `build` is saved as well
         again = make_model(make())
         again.load_weights(path)
     again.optimizer.build(again.trainable_variables)
     if is_built:
         again.load_weights(path)
     assert int(to_numpy(again.optimizer.iterations)) == int(to_numpy(model.optimizer.iterations))
-    go_on_alike(model, again)
+    assert_continue_alike(model, again)
 
 
-def test_what_is_set_after_loading_stays(tmp_path):
+def test_a_learning_rate_assigned_after_loading_stays(tmp_path):
     model = trained(lambda: keras_tfopt.LazyAdam(0.05))
     model.save_weights(tmp_path / "model.weights.h5")
     again = make_model(keras_tfopt.LazyAdam(0.05))
@@ -121,7 +121,7 @@ def test_what_is_set_after_loading_stays(tmp_path):
     assert same(rest, everything(again)[len(model.trainable_variables) + 2 :])
 
 
-@pytest.mark.parametrize("rate", (0.1, 1.0))  # the latter equals the count of steps
+@pytest.mark.parametrize("rate", (0.1, 1.0))  # 1.0 is also the count of steps
 def test_float64_state_waits_without_being_rounded(rate):
     first = Runner(keras_tfopt.Momentum(rate), {"kernel": np.ones(3)}, dtype="float64")
     first.step({"kernel": np.full(3, 0.1)})
@@ -136,7 +136,7 @@ def test_float64_state_waits_without_being_rounded(rate):
 
 @pytest.mark.filterwarnings("error:Skipping")
 def test_files_without_state(tmp_path):
-    """Models that were not trained or not compiled when they were saved."""
+    """Models may be saved before they are trained or compiled."""
     fresh = make_model(keras_tfopt.LazyAdam(0.125))
     fresh.save(tmp_path / "fresh.keras")
     loaded = keras.saving.load_model(tmp_path / "fresh.keras")
@@ -174,7 +174,7 @@ def without(store, key):
 
 
 def refused_stores():
-    """Return stores that do not fit a LazyAdam of two variables of shape (3,), and messages."""
+    """Return {name: (state that does not fit a LazyAdam of two variables, words of the error)}."""
 
     def of(optimizer, shape=(3,), count=2):
         return store_of(built(optimizer, shape, count))
@@ -205,7 +205,7 @@ def layout(store, change):
 
 
 @pytest.mark.parametrize("name", refused_stores())
-def test_what_does_not_fit_is_refused_before_anything_changes(name):
+def test_state_that_does_not_fit_is_refused_and_changes_nothing(name):
     store, words = refused_stores()[name]
     optimizer = built(keras_tfopt.LazyAdam(0.3, name="mine"), count=2)
     for variable in optimizer.variables:
@@ -223,7 +223,7 @@ ONLY_BUILD_CAN_TELL = ("another shape", "another count", "another option", "anot
 
 
 @pytest.mark.parametrize("name", [n for n in refused_stores() if n not in ONLY_BUILD_CAN_TELL])
-def test_what_cannot_fit_is_refused_before_the_optimizer_is_built(name):
+def test_state_that_cannot_fit_is_refused_before_the_optimizer_is_built(name):
     store, _ = refused_stores()[name]
     optimizer = keras_tfopt.LazyAdam(0.3)
     with pytest.raises(ValueError, match="does not fit the optimizer"):
@@ -233,12 +233,12 @@ def test_what_cannot_fit_is_refused_before_the_optimizer_is_built(name):
 
 
 @pytest.mark.parametrize("name", ONLY_BUILD_CAN_TELL)
-def test_what_turns_out_not_to_fit_is_refused_by_build(name):
+def test_state_that_does_not_fit_the_variables_is_refused_by_build(name):
     store, words = refused_stores()[name]
     optimizer = keras_tfopt.LazyAdam(0.3)
     optimizer.load_own_variables(store)
     variables = [make_variable(f"v{i}/kernel", np.ones(3)) for i in range(2)]
-    for _ in range(2):  # a step that is tried again does not go on without the state
+    for _ in range(2):  # also if the step is tried again
         with pytest.raises(ValueError) as error:
             optimizer.apply([np.ones(v.shape) for v in variables], variables)
         assert all(word in str(error.value) for word in words)
@@ -264,7 +264,7 @@ def test_a_wrapper_refuses_as_well():
     ],
 )
 def test_load_weights_raises_what_the_optimizer_refuses(make, removed, says, is_built, tmp_path):
-    """Keras collects errors of loading and raises one at the end, which quotes the first."""
+    """Keras collects errors of loading. At the end it raises one that quotes the first."""
     path = tmp_path / "other.weights.h5"
     trained(make).save_weights(path)
     if removed is not None:
@@ -279,7 +279,7 @@ def test_load_weights_raises_what_the_optimizer_refuses(make, removed, says, is_
     assert ("skip_mismatch=True" in str(error.value)) == (removed is None)
     assert same(before, values(model.optimizer.variables))
 
-    # the way out that the message names
+    # the option that the message names
     with pytest.warns(UserWarning, match=says):
         model.load_weights(path, skip_mismatch=True)
     assert same(before, values(model.optimizer.variables))
@@ -287,12 +287,12 @@ def test_load_weights_raises_what_the_optimizer_refuses(make, removed, says, is_
 
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading")
-def test_stock_optimizers_do_not_take_ours_for_theirs(tmp_path):
+def test_optimizers_of_keras_skip_our_state(tmp_path):
     path = tmp_path / "ours.weights.h5"
     trained(lambda: keras_tfopt.LazyAdam(0.05)).save_weights(path)
     stock = make_model(keras.optimizers.Adam(0.05))
     stock.optimizer.build(stock.trainable_variables)
-    stock.load_weights(path)  # skipped, with a warning
+    stock.load_weights(path)
     assert int(to_numpy(stock.optimizer.iterations)) == 0
 
 
@@ -303,6 +303,7 @@ several_backends = pytest.mark.skipif(len(INSTALLED) < 2, reason="needs two back
 
 @pytest.fixture(scope="module")
 def travelled(tmp_path_factory):
+    """Train and save on each backend, then continue on another one."""
     folder = tmp_path_factory.mktemp("travelled")
     for stage, backend in itertools.product(("train", "continue"), INSTALLED):
         if backend == BACKEND:
@@ -330,8 +331,8 @@ def travellers():
 @several_backends
 @pytest.mark.backends(INSTALLED[0], reason=f"all backends at once: in the run of {INSTALLED[0]}")
 @pytest.mark.parametrize("name", travellers())
-def test_training_goes_on_on_another_backend(name, travelled):
-    # Each backend computes gradients in its own way: see test_same_fit of test_cross_backend.py.
+def test_training_continues_on_another_backend(name, travelled):
+    # Backends round gradients differently: see test_same_fit in test_cross_backend.py.
     tolerance = 1e-6 if name in MAKERS else 1e-5
     for source, target in ways(name):
         expected = arrays(travelled / f"{source}_{name}_after.npz")
@@ -348,16 +349,16 @@ def test_training_goes_on_on_another_backend(name, travelled):
 
 
 @several_backends
-def test_every_way_between_backends_is_gone():
-    gone = {way for name in TRAVELLERS for way in ways(name)}
-    assert gone == set(itertools.permutations(INSTALLED, 2))
+def test_every_pair_of_backends_is_tried():
+    tried = {way for name in TRAVELLERS for way in ways(name)}
+    assert tried == set(itertools.permutations(INSTALLED, 2))
 
 
 # tf.train.Checkpoint
 
 
 def checkpoints():
-    """Return optimizers and times of the checkpoint: one time each, all if exhaustive."""
+    """Yield each optimizer with a moment to restore it; with all moments if exhaustive."""
     times = "built", "before build", "before the model is trained"
     for name in OTHERS:
         usual = pick(times, "checkpoint", name)
@@ -378,7 +379,7 @@ def test_tensorflow_checkpoint(name, when, tmp_path):
     checkpoint = tf.train.Checkpoint(model=again, optimizer=again.optimizer)
     if when == "built":
         again.optimizer.build(again.trainable_variables)
-    status = checkpoint.restore(path)  # of what is not there yet when it is created
+    status = checkpoint.restore(path)  # also of variables that are created later
     if when == "before the model is trained":
         train(model, STEPS[BEFORE:4])
         train(again, STEPS[BEFORE:4])

@@ -1,7 +1,7 @@
-"""Ours has none of the defects of Keras's own optimizers that integration.stock_defects measures.
+"""No optimizer here has the defects of stock ones that integration.stock_defects measures.
 
-Whether the installed Keras still has each defect is a property of the test in the JUnit report. A
-defect that Keras has lost is a warning in pytest's summary. It is good news and no failure.
+The JUnit report says for each defect whether the installed Keras has it. If that differs from what
+the probe expects, pytest prints a warning, and the test does not fail.
 """
 
 import warnings
@@ -12,7 +12,7 @@ from integration.stock_defects import PROBES
 from integration.stock_defects.findings import BACKEND, as_json, from_json
 from integration.stock_defects.tables import markdown, report
 
-COSTLY = {"1a", "7a", "7b", "8"}  # subprocesses, several programs
+COSTLY = {"1a", "7a", "7b", "8"}  # these start processes or compile several programs
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ COSTLY = {"1a", "7a", "7b", "8"}  # subprocesses, several programs
         if BACKEND in p.backends
     ],
 )
-@pytest.mark.xdist_group("stock_defects")  # some share a costly subprocess
-def test_ours_is_right(probe, record_property):
+@pytest.mark.xdist_group("stock_defects")  # some share the output of one process
+def test_keras_tfopt_does_not_have_the_defect(probe, record_property):
     finding = probe.run()
     record_property("defect", finding.defect)
     record_property("stock", finding.describe_stock())

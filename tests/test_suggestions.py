@@ -1,4 +1,4 @@
-"""Mistakes of newcomers work where they can. Otherwise the error says what to write."""
+"""Common mistakes: the call works if it can, or the error says what to write instead."""
 
 import inspect
 
@@ -10,8 +10,8 @@ from keras import ops
 import keras_tfopt
 import keras_tfopt.legacy as legacy
 from tests.cases import CASES, every_case
+from tests.stepping import BACKEND
 
-BACKEND = keras.backend.backend()
 SGDW = keras_tfopt.extend_with_decoupled_weight_decay(keras.optimizers.SGD)
 
 
@@ -28,6 +28,7 @@ def variable():
 # ---- Arguments that a constructor does not have
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make", "meant"),
     [
@@ -78,14 +79,16 @@ def test_every_argument_is_suggested_for_its_misspelling(case):
                 case.cls(*inner, **case.required, **{wrong: 0.5})
 
 
-def test_an_argument_of_the_optimizer_inside():
+@pytest.mark.spread
+def test_an_argument_that_belongs_to_the_optimizer_inside():
     for make in (keras_tfopt.MovingAverage, keras_tfopt.LossScaleOptimizer, keras_tfopt.AGN):
         for name in ("clipnorm", "eeta", "learning_rate"):
             with pytest.raises(TypeError, match=rf"write {make.__name__}\(LARS\({name}=...\)\)"):
                 make(keras_tfopt.LARS(), **{name: 0.5})
 
 
-def test_arguments_like_no_other_are_answered_with_all_there_are():
+@pytest.mark.spread
+def test_an_argument_like_no_other_is_answered_with_all_arguments():
     with pytest.raises(TypeError, match="'zzz'. There are: learning_rate, momentum, .*clipnorm"):
         keras_tfopt.LARS(zzz=1)
 
@@ -99,7 +102,7 @@ def test_wrappers_take_names_and_configurations_of_ours():
         for name in ("lars", "LARS", "keras_tfopt>LARS", {"class_name": "lars"}, plain):
             assert type(make(name).inner_optimizer) is keras_tfopt.LARS
         assert type(make("lazy_adam").inner_optimizer) is keras_tfopt.LazyAdam
-        assert isinstance(make("adam").inner_optimizer, keras.optimizers.Adam)  # whose name it is
+        assert isinstance(make("adam").inner_optimizer, keras.optimizers.Adam)  # Keras comes first
         assert float(make(plain).learning_rate) == 0.5
         with pytest.raises(ValueError, match="no optimizer 'larz'. Did you mean 'LARS'"):
             make("larz")
@@ -107,6 +110,7 @@ def test_wrappers_take_names_and_configurations_of_ours():
             make(keras_tfopt.LARS)
 
 
+@pytest.mark.spread
 def test_wrappers_know_the_names_that_the_registry_knows():
     of_keras = {name.lower() for name in dir(keras.optimizers)}
     for name in keras_tfopt.list_optimizers(exclude="keras.*"):
@@ -124,12 +128,13 @@ def test_get():
     assert keras_tfopt.get(config).eeta == 0.25
     assert config == {"class_name": "LARS", "config": {"learning_rate": 0.5, "eeta": 0.25}}
     assert keras_tfopt.get(keras_tfopt.LARS, eeta=0.25).eeta == 0.25
-    # Without a module it is Keras's, as `keras.optimizers.get` has it.
+    # A class name without a module is Keras's, as in `keras.optimizers.get`.
     assert isinstance(keras_tfopt.get({"class_name": "Adam"}), keras.optimizers.Adam)
     with pytest.raises(ValueError, match="Did you mean 'LARS'"):
         keras_tfopt.get({"class_name": "Larz", "config": {}})
 
 
+@pytest.mark.spread
 def test_info_of_a_class_and_of_an_optimizer():
     for what in (keras_tfopt.LARS, keras_tfopt.LARS(0.5), legacy.LARSOptimizer, "LARSOptimizer"):
         assert keras_tfopt.info(what).name == "lars"
@@ -140,6 +145,7 @@ def test_info_of_a_class_and_of_an_optimizer():
             keras_tfopt.info(what)
 
 
+@pytest.mark.spread
 def test_info_finds_the_nearest():
     found = {
         "swa": "stochastic_weight_averaging",
@@ -156,6 +162,7 @@ def test_info_finds_the_nearest():
             keras_tfopt.info(wrong)
 
 
+@pytest.mark.spread
 def test_a_filter_without_wildcards_is_a_name():
     names = keras_tfopt.list_optimizers
     assert names("LARS") == names("LARSOptimizer") == names("lars") == ["lars"]
@@ -166,9 +173,10 @@ def test_a_filter_without_wildcards_is_a_name():
             names(**wrong)
 
 
-# ---- What is shown
+# ---- Printed texts
 
 
+@pytest.mark.spread
 def test_info_is_readable_in_a_terminal():
     assert "r = eta_LARS ||x|| / (||g|| + lambda ||x|| + epsilon)" in str(keras_tfopt.info("lars"))
     adam = "x <- x - eta * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)"
@@ -181,11 +189,10 @@ def test_info_is_readable_in_a_terminal():
         title, call, page = text.split("\n\n", 2)
         assert text.isascii() and not set(title + page) & set("\\$&\0\1\2\3"), case.name
         assert call.startswith(f"{case.cls.__module__.split('.')[0]}.") and call.endswith(")")
+        without_ranges = text.replace("[0, 1)", "").replace("(0, 1]", "")
         for opening, closing in ("()", "{}"):
-            assert text.replace("[0, 1)", "").replace("(0, 1]", "").count(opening) == text.replace(
-                "[0, 1)", ""
-            ).replace("(0, 1]", "").count(closing), case.name
-        assert "$$" in keras_tfopt.info(case.cls).formula  # which stays LaTeX
+            assert without_ranges.count(opening) == without_ranges.count(closing), case.name
+        assert "$$" in keras_tfopt.info(case.cls).formula  # the attribute is still LaTeX
 
 
 @every_case("case")
@@ -194,7 +201,7 @@ def test_repr_shows_the_arguments(case):
     text = repr(optimizer)
     assert text.startswith(f"{case.name}(") and text.endswith(")") and " object at " not in text
     hidden = {"name", "inner_optimizer", "exchange"}
-    if case.inner is None:  # options are shown where they are set
+    if case.inner is None:  # options appear only if they are set
         hidden |= set(keras_tfopt.rule.OPTIONS) - set(case.cls._fields)
     for name, value in inspect.signature(case.cls).parameters.items():
         if value.kind is not value.VAR_KEYWORD and name not in hidden:
@@ -204,6 +211,7 @@ def test_repr_shows_the_arguments(case):
         assert "clipnorm=0.5" in repr(case.make(clipnorm=0.5))
 
 
+@pytest.mark.spread
 def test_repr():
     assert repr(keras_tfopt.Momentum(0.1)) == (
         "Momentum(learning_rate=0.1, momentum=0.9, nesterov=False)"
@@ -226,7 +234,7 @@ def test_repr():
         assert part in repr(extended)
 
 
-@pytest.mark.backends("tensorflow", "jax", reason="others compile no step that Python sees")
+@pytest.mark.backends("tensorflow", "jax", reason="PyTorch runs `apply` itself in Python")
 def test_repr_in_a_compiled_step():
     seen = []
 
@@ -241,7 +249,7 @@ def test_repr_in_a_compiled_step():
     assert seen and "momentum=0.9" in seen[0]
 
 
-def test_attributes_of_the_optimizer_inside():
+def test_wrappers_have_the_attributes_of_the_optimizer_inside():
     inner = keras_tfopt.LARS(0.5, eeta=0.25, clipnorm=2.0, use_ema=True)
     around = keras_tfopt.MovingAverage(keras_tfopt.Lookahead(inner, sync_period=7))
     for outer in (around, keras_tfopt.LossScaleOptimizer(around)):
@@ -283,7 +291,7 @@ def test_raw_parameters_of_torch():
     for optimizer in (keras_tfopt.Momentum(0.5), keras_tfopt.MovingAverage("lars")):
         with pytest.raises(TypeError, match=r"shares its memory: keras.Variable\(p\)"):
             optimizer.apply([torch.ones(2, 3)], [raw])
-    # What it says works.
+    # The advice in the message works.
     shared = keras.Variable(raw)
     keras_tfopt.GradientDescent(0.5).apply([torch.ones(2, 3)], [shared])
     assert np.array_equal(raw.detach().numpy(), np.full((2, 3), 0.5))
@@ -312,13 +320,9 @@ def test_a_schedule_may_be_a_function_of_the_step(way):
 
 def test_hyperparameters_may_be_functions_of_the_step():
     x = [variable() for _ in range(2)]
-    optimizers = [
-        keras_tfopt.Momentum(0.1, momentum=falling),
-        keras_tfopt.Momentum(
-            0.1, momentum=keras.optimizers.schedules.InverseTimeDecay(0.5, 1, 1.0)
-        ),
-    ]
-    for optimizer, one in zip(optimizers, x, strict=True):
+    schedule = keras.optimizers.schedules.InverseTimeDecay(0.5, 1, 1.0)
+    for momentum, one in zip((falling, schedule), x, strict=True):
+        optimizer = keras_tfopt.Momentum(0.1, momentum=momentum)
         for _ in range(3):
             optimizer.apply([ops.ones((2, 3))], [one])
     np.testing.assert_allclose(ops.convert_to_numpy(x[0]), ops.convert_to_numpy(x[1]), rtol=1e-6)
@@ -341,7 +345,7 @@ def test_schedules_of_optax():
     optax = pytest.importorskip("optax")
     rate = optax.linear_schedule(0.5, 0.0, 4)
     optimizer, x = keras_tfopt.DecoupledWeightDecay(keras_tfopt.Momentum(rate), 0.5), variable()
-    if BACKEND != "jax":  # with whose tensors it computes
+    if BACKEND != "jax":  # optax computes with tensors of JAX
         with pytest.raises(TypeError, match="write it with keras.ops, or use one of keras.opt"):
             optimizer.apply([ops.ones((2, 3))], [x])
         assert np.array_equal(ops.convert_to_numpy(x), np.ones((2, 3)))
@@ -356,6 +360,7 @@ def test_schedules_of_optax():
     np.testing.assert_allclose(ours, same, rtol=1e-6)
 
 
+@pytest.mark.spread
 def test_functions_of_something_else_are_refused():
     for wrong in (lambda step, loss: 0.1, lambda *, step: 0.1):
         with pytest.raises(TypeError, match="a function of the number of steps or without"):
@@ -372,6 +377,6 @@ def test_averages_of_a_model_that_is_not_compiled():
             pass
     optimizer = keras_tfopt.MovingAverage(keras_tfopt.GradientDescent(0.5), 0.5)
     optimizer.apply([ops.ones((2, 1))], bare.trainable_variables)
-    with keras_tfopt.averaged(bare, optimizer):  # what it says works
+    with keras_tfopt.averaged(bare, optimizer):  # the advice in the message works
         assert np.array_equal(bare.get_weights()[0], np.full((2, 1), 0.75))
     assert np.array_equal(bare.get_weights()[0], np.full((2, 1), 0.5))

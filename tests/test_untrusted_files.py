@@ -1,7 +1,7 @@
-"""Configurations and files that somebody else wrote: no code in them is run.
+"""Configurations and files of unknown origin: code in them is never run.
 
-Damaged files and files of something else are refused with an error, and the optimizer stays as it
-was. Damaged checkpoints of TensorFlow 1 are in test_checkpoint_errors.py.
+Damaged files and other files raise an error, and the optimizer does not change.
+test_checkpoint_errors.py tests damaged checkpoints of TensorFlow 1.
 """
 
 import base64
@@ -31,14 +31,14 @@ STEPS = list(batches())
 
 @pytest.fixture
 def marker(tmp_path):
-    """A file that is there once anything has been run."""
+    """Return the path of a file that dangerous code creates. It must not exist at the end."""
     path = tmp_path / "was here"
     yield path
     assert not path.exists(), "code from a file was run"
 
 
 def payloads(marker):
-    """Values that an attacker may put into a configuration to have code run."""
+    """Yield values that an attacker may put into a configuration to run code."""
     text = f"open({str(marker)!r}, 'w').close()"
     function = lambda *arguments, path=str(marker): [open(path, "w"), 0.1][1]  # noqa: E731
     saved = keras.saving.serialize_keras_object(function)
@@ -54,7 +54,7 @@ def payloads(marker):
 
 
 class Dangerous:
-    """An object whose pickle opens a file when it is read."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -66,7 +66,7 @@ class Dangerous:
 @pytest.mark.formula
 @every_case("case")
 def test_no_argument_runs_what_it_holds(case, marker):
-    """Neither when it is read nor in a step, if it is taken for an argument."""
+    """Nothing runs when the configuration is read, nor in a step."""
     names = {*case.own_arguments, "learning_rate", "row_variables", "weight_decay", "name"}
     right = keras.saving.serialize_keras_object(case.make())
     for name in names:
@@ -96,7 +96,7 @@ def test_a_model_file_with_code_in_the_configuration_of_its_optimizer(tmp_path, 
 
 
 def rewrite(source, target, config=None, without=(), weights=None):
-    """A model file with a changed configuration, fewer members or other weights."""
+    """Write a model file with a changed configuration, fewer members or other weights."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             data = old.read(name)
@@ -190,7 +190,7 @@ def test_damaged_layouts_of_state(built):
 
 @every_case("case")
 def test_state_with_one_entry_that_is_wrong(case):
-    """One entry is missing, of another shape, or no number. Then the right state is loaded."""
+    """An entry is missing, has another shape, or is no number. Then the right state is loaded."""
     runner = Runner(case.make(), {"kernel": np.ones((3, 2)), "embeddings": np.ones((4, 2))})
     optimizers = [runner.optimizer]
     while hasattr(optimizers[-1], "inner_optimizer"):
@@ -225,8 +225,8 @@ def saved(tmp_path_factory):
 ERRORS = (OSError, ValueError, KeyError, zipfile.BadZipFile)
 
 
-def test_cut_files_of_weights(saved, tmp_path):
-    """The file is read as a whole or not at all."""
+def test_truncated_files_of_weights(saved, tmp_path):
+    """A file is read completely or not at all."""
     model = make_model(MAKERS["lazy"]())
     train(model, STEPS[:2])
     before = everything(model)

@@ -10,7 +10,7 @@ from tests.stepping import Runner, make_variable, through_json, to_numpy
 
 
 def decayed(optimizer, paths=("a/kernel", "a/bias", "b/kernel", "b/kernel_scale")):
-    """Which variables of ones decay in a step with zero gradients."""
+    """Return the paths of variables that decay in a step with zero gradients."""
     runner = Runner(optimizer, {path: np.ones(2) for path in paths})
     runner.step({path: np.zeros(2) for path in paths})
     for path, value in runner.values.items():

@@ -1,8 +1,7 @@
-"""Single wrappers: their promises beyond those of every optimizer."""
+"""Wrappers: promises that not every optimizer makes."""
 
 import json
 import math
-import pathlib
 
 import keras
 import numpy as np
@@ -12,11 +11,13 @@ import keras_tfopt
 from integration import recordings
 from tests.cases import CASES
 from tests.compare import assert_same
+from tests.paths import GOLDEN
 from tests.programs import output_of
 from tests.small_model import gradients, initial
 from tests.stepping import (
     MODES,
     Runner,
+    eager_and_compiled,
     every_mode,
     make_variable,
     several_only,
@@ -24,13 +25,10 @@ from tests.stepping import (
     to_numpy,
 )
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "tf1"
+TF1 = GOLDEN / "tf1"
 
 
 WRAPPERS = [case for case in CASES if issubclass(case.cls, keras_tfopt.Wrapper)]
-
-
-every_wrapper = pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda case: case.name)
 
 
 TABLE = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
@@ -39,8 +37,8 @@ TABLE = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
 # Clipping
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_clipping_by_variable_and_by_pattern_chained(mode):
+@every_mode
+def test_two_clippings_one_around_the_other(mode):
     values = {"a/kernel": np.full((2, 3), 4.0), "b/kernel": np.full((3,), 4.0), "c": np.ones(2) * 9}
     runner = Runner(keras_tfopt.GradientDescent(0.0), values)
     optimizer = keras_tfopt.VariableClipping(
@@ -61,7 +59,7 @@ def test_clipping_by_variable_and_by_pattern_chained(mode):
 
 
 @every_mode
-def test_what_is_below_the_limit_is_not_touched_by_clipping(mode):
+def test_clipping_leaves_norms_below_the_limit_alone(mode):
     clipped = keras_tfopt.VariableClipping(keras_tfopt.Momentum(0.1), {".": [0]}, 1e6)
     a, b = (Runner(o, {"k": TABLE}, mode) for o in (clipped, keras_tfopt.Momentum(0.1)))
     for _ in range(3):
@@ -70,16 +68,10 @@ def test_what_is_below_the_limit_is_not_touched_by_clipping(mode):
     assert np.array_equal(a.values["k"], b.values["k"])
 
 
-@pytest.mark.parametrize(
-    ("argument", "words"),
-    [
-        ({"kernel": [2]}, ("vars_to_clip_dims", "kernel", "(4, 3)", "[2]")),
-        ({"kernel": [-3]}, ("vars_to_clip_dims", "kernel", "(4, 3)", "[-3]")),
-    ],
-)
-def test_dimensions_that_do_not_exist(argument, words):
+@pytest.mark.parametrize("dimension", [2, -3])
+def test_dimensions_that_do_not_exist(dimension):
     inner = keras_tfopt.Momentum(0.1)
-    optimizer = keras_tfopt.VariableClipping(inner, argument, 1.0)
+    optimizer = keras_tfopt.VariableClipping(inner, {"kernel": [dimension]}, 1.0)
     kernel = make_variable("layer/kernel", np.ones((4, 3)))
     for act in (
         lambda: optimizer.build([kernel]),
@@ -87,7 +79,8 @@ def test_dimensions_that_do_not_exist(argument, words):
     ):
         with pytest.raises(ValueError) as error:
             act()
-        assert all(word in str(error.value) for word in words), error.value
+        for word in ("vars_to_clip_dims", "kernel", "(4, 3)", f"[{dimension}]"):
+            assert word in str(error.value)
         assert not optimizer.built and not inner.built
         assert np.array_equal(to_numpy(kernel), np.ones((4, 3)))
 
@@ -123,7 +116,7 @@ def test_the_two_conventions_of_decay():
         runner = Runner(optimizer, values)
         runner.step({"k": np.zeros(3)})
         np.testing.assert_allclose(runner.values["k"], 2.0 * factor, rtol=1e-6)
-    # The scaled one is Keras's.
+    # Keras scales by the learning rate.
     stock = Runner(keras.optimizers.SGD(0.5, momentum=0.9, weight_decay=0.25), values, MODES[-1])
     ours = Runner(
         keras_tfopt.MomentumW(0.5, weight_decay=0.25, scale_by_learning_rate=True), values
@@ -155,7 +148,7 @@ class TestExtension:
         again = through_json(optimizer)
         assert type(again) is extended and again.name == "mine"
         assert again.get_config() == optimizer.get_config()
-        assert isinstance(again.inner_optimizer, cls)  # Keras has one of its own on torch
+        assert isinstance(again.inner_optimizer, cls)  # on PyTorch, Keras makes a subclass
         assert again.beta_1 == 0.5 and again.inner_optimizer.clipnorm == 1.0
 
     @pytest.mark.spread
@@ -176,6 +169,7 @@ else:
         for verb in ("save", "load"):
             output_of("-c", program, verb)
 
+    @pytest.mark.spread
     @pytest.mark.parametrize("wrong", (3, keras_tfopt.LARS(), keras_tfopt.MovingAverage, dict))
     def test_refuses(self, wrong):
         with pytest.raises(TypeError, match="optimizer_class"):
@@ -193,8 +187,8 @@ else:
         lambda: keras_tfopt.MovingAverage(keras_tfopt.Adam(0.1), 0.5),
     ),
 )
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
-def test_multitask_leaves_the_state_of_any_optimizer_alone(make, mode):
+@eager_and_compiled
+def test_multitask_keeps_state_of_variables_with_zero_gradients(make, mode):
     values = {"a": np.ones(3), "b": np.ones((2, 2))}
     runner = Runner(keras_tfopt.Multitask(make()), values, mode)
     runner.step({"a": np.ones(3), "b": np.ones((2, 2))})
@@ -210,8 +204,8 @@ def test_multitask_leaves_the_state_of_any_optimizer_alone(make, mode):
 
 
 @pytest.mark.parametrize("stock", (False, True))
-@pytest.mark.parametrize("mode", ("eager", "compiled"))
-def test_multitask_looks_at_the_sum_of_the_micro_steps(stock, mode):
+@eager_and_compiled
+def test_multitask_looks_at_the_sum_of_micro_steps(stock, mode):
     module = keras.optimizers if stock else keras_tfopt
     make = lambda **base: module.Adam(0.1, epsilon=1e-3, **base)  # noqa: E731
     accumulating = keras_tfopt.Multitask(make(gradient_accumulation_steps=2))
@@ -226,10 +220,10 @@ def test_multitask_looks_at_the_sum_of_the_micro_steps(stock, mode):
 
 
 def test_clip_gradients_by_global_norm_equals_the_recordings():
-    manifest = json.loads((GOLDEN / "manifest.json").read_text())
+    manifest = json.loads((TF1 / "manifest.json").read_text())
     name = "clip_gradients_by_global_norm__tables.npz"
     (entry,) = (e for e in manifest["cases"] if e["file"] == name)
-    arrays = np.load(GOLDEN / name)
+    arrays = np.load(TF1 / name)
     for table in entry["tables"]:
         number, count = table["table"], table["gradients"]
         given = [arrays.get(f"{number}/input/{i}") for i in range(count)]
@@ -262,7 +256,7 @@ def test_clip_gradients_by_global_norm_of_rows():
 # Lookahead and averages
 
 
-def test_lookahead_without_steps_back_is_the_optimizer_inside():
+def test_lookahead_with_a_slow_step_size_of_one_is_the_optimizer_inside():
     a = Runner(keras_tfopt.Lookahead(keras_tfopt.Momentum(0.1), 2, 1.0), initial())
     b = Runner(keras_tfopt.Momentum(0.1), initial())
     for grads in gradients():
@@ -282,15 +276,16 @@ def test_an_average_of_every_step_is_the_mean():
     assert runner.slots["k"]["count"] == 5
 
 
-# All of them: accumulation inside is in test_base_options.py
+# All wrappers. test_base_options.py tries accumulation inside.
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "wrapper",
     [c for c in WRAPPERS if "inner_optimizer" in c.own_arguments],
     ids=lambda case: case.name,
 )
-def test_a_loss_scale_optimizer_belongs_outside(wrapper):
+def test_a_loss_scale_optimizer_inside_is_refused(wrapper):
     inner = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     with pytest.raises(ValueError, match=f"LossScaleOptimizer\\({wrapper.name}"):
         wrapper.cls(inner, **wrapper.required)
@@ -315,6 +310,7 @@ def test_accumulation_inside_of_a_multi_optimizer_is_refused():
         keras_tfopt.Lookahead(several).build([make_variable("k", np.ones(2))])
 
 
+@pytest.mark.spread
 def test_recordings_of_addons_are_read_whole():
-    selection = recordings.select(GOLDEN.parent / "tfa", quirks=True)
+    selection = recordings.select(GOLDEN / "tfa", quirks=True)
     assert len(selection.cases) > 100 and any("tables" in line for line in selection.left_out)

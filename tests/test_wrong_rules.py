@@ -1,4 +1,4 @@
-"""A wrong rule of a user: the error says what is wrong with it, compiled or not."""
+"""Wrong rules of users: the error says what is wrong, in compiled and in plain steps."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ import keras_tfopt
 
 
 def rule(**members):
-    """Return a class of optimizers with a slot, in which the given methods are wrong."""
+    """Return a class of optimizers. Given methods replace the right ones."""
     right = {
         "slots": lambda self, like: {"m": keras_tfopt.zeros(like)},
         "update": lambda self, g, x, s, t: (x - t.lr * g, {"m": s.m + g}),
@@ -25,7 +25,7 @@ def step(cls):
     return ops.convert_to_numpy(variable)
 
 
-def test_a_right_one():
+def test_a_right_rule():
     assert step(rule()).tolist() == [[0.5, 0.5]] * 3
 
 
@@ -45,7 +45,7 @@ def test_a_right_one():
     ],
 )
 @pytest.mark.parametrize("plain", [False, True])
-def test_what_update_returns_and_reads(update, error, says, plain):
+def test_wrong_results_and_attributes_in_update(update, error, says, plain):
     with pytest.raises(error, match=says):
         if plain:
             with keras_tfopt.engine.plain():
@@ -77,7 +77,7 @@ def count(self, g, x, s, t):
         (count, "must not assign attributes.*`slots`.*self.seen", "self.seen = 1"),
     ],
 )
-def test_what_a_formula_cannot_do_is_said_with_its_line_and_changes_nothing(update, says, line):
+def test_an_impossible_formula_is_refused_with_its_line(update, says, line):
     variable = keras.Variable(np.ones((3, 2), "float32"), name="kernel")
     optimizer = rule(update=update)(0.5)
     with pytest.raises(TypeError, match=says) as error:
@@ -88,13 +88,15 @@ def test_what_a_formula_cannot_do_is_said_with_its_line_and_changes_nothing(upda
     assert (ops.convert_to_numpy(variable) == 1).all()
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("name", "value"), [("scope", "layer"), ("sparse", "row")])
 def test_class_attributes(name, value):
     with pytest.raises(ValueError, match=f"`{name}` of Own must be one of .*{value!r}"):
         rule(**{name: value})
 
 
-def test_an_argument_that_is_not_kept():
+@pytest.mark.spread
+def test_a_constructor_that_does_not_keep_an_argument():
     class Forgetful(keras_tfopt.Rule):
         def __init__(self, learning_rate=0.1, beta=0.9, **base):
             super().__init__(learning_rate, **base)

@@ -1,9 +1,8 @@
-"""Workers as threads of one process, for wrappers over workers without an engine.
+"""Workers as threads of one process, for tests of optimizers over workers.
 
-    results = run(3, program)   # program(exchange) in each of three threads, results in order
+    results = run(3, program)   # runs program(exchange) in three threads, returns their results
 
-The exchange waits until all have come, and adds up on the host. Operations must run one by one:
-nothing of it can be compiled.
+The exchange waits for all workers, and adds up in NumPy. So steps cannot be compiled.
 """
 
 import threading
@@ -20,7 +19,7 @@ VALUES = {"k": np.linspace(-1, 1, 6).reshape(2, 3), "table/embeddings": np.ones(
 
 
 class Hub:
-    """A place where threads meet. Each brings a value, and all get the list of values, by rank."""
+    """A meeting point of threads. Each brings a value, and gets the list of all values by rank."""
 
     def __init__(self, size):
         self.size = size
@@ -31,14 +30,14 @@ class Hub:
         self.brought[rank] = thing
         self.barrier.wait(WAIT)
         everything = list(self.brought)
-        self.barrier.wait(WAIT)  # before anyone brings the next
+        self.barrier.wait(WAIT)  # else a fast thread could bring its next value
         return everything
 
 
 class Thread(Exchange):
     def __init__(self, hub, rank):
         self.hub, self.rank, self.size = hub, rank, hub.size
-        self.exchanges = 0  # in steps
+        self.exchanges = 0  # the number of sums
 
     def all_reduce_sum(self, tensors):
         self.exchanges += 1
@@ -73,13 +72,13 @@ def run(size, program):
     for thread in threads:
         thread.join()
     if errors:
-        broken = threading.BrokenBarrierError  # of those whom another one left waiting
+        broken = threading.BrokenBarrierError  # in threads that waited for one that failed
         raise next((e for e in errors if not isinstance(e, broken)), errors[0])
     return results
 
 
 def together(size, program):
-    """Run workers as threads, each of which has a context of its own."""
+    """Run `program(exchange)` in several threads, without compiled steps."""
 
     def plainly(exchange):
         with keras_tfopt.engine.plain():

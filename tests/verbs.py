@@ -1,4 +1,4 @@
-"""Variables and counts of steps for the verbs of TensorFlow 1, on every backend."""
+"""Variables and step counters for tests of methods that TensorFlow 1 has, such as `minimize`."""
 
 import keras
 import numpy as np

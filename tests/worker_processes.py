@@ -1,4 +1,4 @@
-"""Starts the processes of workers, and says how they ended."""
+"""Start processes of workers, and read the results that they write."""
 
 import dataclasses
 import json
@@ -13,20 +13,19 @@ import numpy as np
 
 from keras_tfopt.distributed import environment
 from keras_tfopt.distributed.launch import free_ports, loopback
+from tests.paths import ROOT
 from tests.stepping import BACKEND
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 @dataclasses.dataclass
 class Ended:
-    status: int | None  # None: it had to be killed, as it did not end
-    ended: float  # when, on the clock of time.time()
-    text: str  # what it printed
+    status: int | None  # None if it was killed at the time limit
+    ended: float  # the time, by time.time()
+    text: str  # its output
 
 
 def error_of(action):
-    """The error that a function raises, as text; "" where it raises none."""
+    """Return the error that a function raises as text, or "" if it raises none."""
     try:
         action()
     except Exception as error:
@@ -35,7 +34,7 @@ def error_of(action):
 
 
 def settings(**more):
-    """The environment of a process: one thread, no device but the CPU, and JAX as users have it."""
+    """Return environment variables: one thread, the CPU alone, and JAX without x64."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     known = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
     return {
@@ -52,7 +51,7 @@ def settings(**more):
 
 
 def run(module, *arguments, workers=2, limit=240, **more):
-    """Runs a module in some workers, and gives how each ended; after the limit they are killed."""
+    """Run a module in some workers; return how each ended. They are killed after the limit."""
     ports = free_ports(environment.ports_needed(BACKEND, workers))
     command = [sys.executable, "-m", module, *map(str, arguments)]
     processes = []
@@ -85,7 +84,7 @@ def run(module, *arguments, workers=2, limit=240, **more):
 
 
 def run_alone(module, *arguments, limit=240, **more):
-    """Runs a module in one process that is no worker."""
+    """Run a module in one process that is no worker; return how it ended."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         env=settings(**more),
@@ -127,8 +126,22 @@ def arrays_of_workers(module, folder, fewer):
     return found
 
 
+def arrays_of(results, size, rank, run):
+    """Return the arrays of a run, from what `arrays_of_workers` returned."""
+    found = results[size, rank]
+    assert run in found, found["facts"].get(run)  # the traceback of a run that failed
+    return found[run]
+
+
+def difference(one, other):
+    """Return the largest difference of two runs, relative where numbers are above 1."""
+    assert one.keys() == other.keys()
+    pairs = [(one[n].astype(float), other[n].astype(float)) for n in one]
+    return max(np.max(np.abs(a - b) / np.maximum(1, np.abs(b)), initial=0) for a, b in pairs)
+
+
 def results_of(module, folder):
-    """Run a module once, which writes the results of its tasks by `write_results`; return them."""
+    """Run a module that writes the results of its tasks by `write_results`; return them."""
     out = folder / "out.json"
     ended = run_alone(module, out, folder, limit=600)
     assert ended.status == 0, ended.text[-4000:]
@@ -143,7 +156,7 @@ def found(results, name):
 
 
 def write_results(tasks, out):
-    """Write what each of the tasks returns to a file; one that fails does not hide the others."""
+    """Write what each task returns to a file, or the traceback if it fails."""
     results = {}
     for name, task in tasks.items():
         try:

@@ -1,10 +1,10 @@
-"""A worker of test_divided_tables.py on PyTorch: trains with a table of which it has some rows.
+"""A worker of test_divided_tables.py on PyTorch: it trains with some rows of a table.
 
     python -m tests.worker_table_worker FOLDER [RUN ...]
 
 Each of several processes writes FOLDER/SIZE_RANK.npz: weights, whole state and losses of each run,
-as `RUN/NUMBER`, and facts. Without a launcher, one process does the same on whole batches. Models
-that other numbers of workers have saved in the folder are loaded and trained further.
+as `RUN/NUMBER`, and facts. Without a launcher, one process does the same on whole batches. If other
+numbers of workers have saved models in the folder, these are loaded and trained further.
 """
 
 import json
@@ -37,13 +37,13 @@ RUNS = {
 
 
 def initial(shape, dtype=None):
-    """The whole table, of which each worker takes its rows."""
+    """An initializer that returns the whole table. Each worker takes its rows."""
     table = np.random.default_rng(5).normal(0, 0.2, (ROWS, WIDTH))
     return keras.ops.convert_to_tensor(table, dtype)
 
 
 def make_model(twice=False, initializer=initial):
-    """A table with two lookups, if asked for."""
+    """Return a model with a table, which is looked up twice if `twice`."""
     ids = keras.Input((LENGTH,), dtype="int32")
     table = opt.layers.Embedding(ROWS, WIDTH, initializer, name="table", shard="rows")
     rows = keras.layers.Flatten()(table(ids))
@@ -56,7 +56,7 @@ def make_model(twice=False, initializer=initial):
 
 
 def data():
-    """Ids that repeat, also between workers, some from the end, some rows in no batch."""
+    """Return ids and targets. Ids repeat, some are negative, and some rows are in no batch."""
     rng = np.random.default_rng(1)
     ids = rng.integers(0, ROWS - 3, (STEPS, BATCH, LENGTH)).astype("int32")
     ids[:, :, 0], ids[:, ::2, 1] = 7, -ROWS
@@ -64,7 +64,7 @@ def data():
 
 
 def mine(array, workers):
-    """The rows of each batch that a worker has."""
+    """Return the part of each batch that a worker trains on."""
     return np.concatenate([np.split(batch, workers.size)[workers.rank] for batch in array])
 
 
@@ -82,14 +82,14 @@ def compiled(optimizer, **options):
 
 
 def table_of(model):
-    """The whole table, as it is saved: all workers ask for it."""
+    """Return the whole table, as it is saved. All workers must call this together."""
     store = {}
     model.get_layer("table").save_own_variables(store)
     return np.asarray(keras.ops.convert_to_numpy(store["0"]))
 
 
 def whole(model, workers):
-    """Whole weights and state, and the mean of losses."""
+    """Return whole weights, whole state, and the mean of the losses of all workers."""
     found = [table_of(model), *model.get_layer("last").get_weights()]
     for part in opt.engine.parts(model.optimizer):
         store = {}
@@ -102,14 +102,14 @@ def whole(model, workers):
 
 
 def bytes_of(model):
-    """Bytes of table and slots here, by what is in memory."""
+    """Return the bytes of table and slots in the memory of this worker."""
     table = model.get_layer("table").embeddings
     here = [v for v in model.optimizer.variables if v.shape[:1] == table.shape[:1]]
     return sum(v.value.numel() * v.value.element_size() for v in [table, *here])
 
 
 class Counter:
-    """Counts the bytes that leave a worker, by kind of what is sent."""
+    """Count the bytes that a worker sends, by kind, while this context is open."""
 
     def __init__(self):
         self.bytes, self.real = {}, torch.distributed.all_to_all_single
@@ -132,10 +132,10 @@ class Counter:
 
 
 def exchanged(workers, count=DISTINCT):
-    """Bytes that this worker sends in one step with so many distinct ids."""
+    """Return the bytes that this worker sends in a step with `count` distinct ids."""
     model = compiled(opt.LazyAdam(0.05))
     model.optimizer.build(model.trainable_variables)
-    # As many of each worker's rows, each of them twice.
+    # The same number of ids for rows of each worker. Each id comes twice.
     starts = [worker * ROWS // workers.size for worker in range(workers.size)]
     each = count // workers.size
     ids = np.concatenate([np.arange(start, start + each) for start in starts]).astype("int32")
@@ -146,7 +146,7 @@ def exchanged(workers, count=DISTINCT):
 
 
 def loop(workers, make, nan=None):
-    """A loop of one's own, in which a gradient of one worker may be NaN."""
+    """Train in a loop as users write it. A gradient of one worker may be NaN."""
     model, optimizer = make_model(), make()
     variables = model.trainable_variables
     optimizer.build(variables)
@@ -204,7 +204,7 @@ def refused(workers):
 
 
 def drawn():
-    """Whether workers that start from one seed draw different rows."""
+    """Return how many different rows workers draw that start from one seed."""
     keras.utils.set_random_seed(3)
     layer = opt.layers.Embedding(ROWS, WIDTH, shard="rows")
     layer.build()
@@ -224,7 +224,7 @@ def main(folder, *names):
         facts["bytes"][name] = bytes_of(model)
 
     def saving():
-        """Saves in the middle; goes on from what other workers have saved, if it is there."""
+        """Save a model, and continue from it and from models of other numbers of workers."""
         path = pathlib.Path(folder) / f"model_{size}_{workers.rank}.keras"
         objects = {"initial": initial}
         model = fit(compiled(RUNS["MovingAverage"]()), workers)

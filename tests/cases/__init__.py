@@ -1,6 +1,6 @@
-"""One `Case` per public optimizer, and variables and gradients to train with.
+"""A `Case` for each public optimizer, which says what tests need to know of it.
 
-The tests loop over CASES. They name no optimizer where they are about all of them.
+Tests that are about all optimizers loop over CASES and name none.
 """
 
 import inspect
@@ -41,13 +41,13 @@ def main_variant_in_all_modes(others):
 
 
 def training_of(case, function):
-    """Return how a case reaches the minimum of a function, "quadratic" or "rosenbrock"."""
+    """Return the Training of a Case that minimizes a function, "quadratic" or "rosenbrock"."""
     own = getattr(case, function)
     return own or next(getattr(other, function) for other in CASES if other.cls is case.inner)
 
 
 def keras_options():
-    """Names of the options that Keras's own base class takes, on any backend."""
+    """Return names of the options that the optimizer classes of Keras take on this backend."""
     constructors = [
         vars(c)["__init__"]
         for c in keras.optimizers.Optimizer.__mro__[:-1]
@@ -60,7 +60,7 @@ def keras_options():
 
 
 def _representatives():
-    """Return the name of the first case of each kind that the engine treats in its own way."""
+    """Return names of Cases: the first of each kind that the engine handles differently."""
     first = {}
     for case in CASES:
         kind = case.inner is None, case.scope, (case.inner or case.cls).flat, case.sparse
@@ -68,5 +68,5 @@ def _representatives():
     return {case.name for case in first.values()}
 
 
-# A test that does not depend on a rule's formula takes these in full: see tests/cells.py.
+# Tests that do not depend on formulas of rules run in full for these only: see tests/cells.py.
 REPRESENTATIVES = _representatives()

@@ -15,15 +15,15 @@ AS_RECTIFIED = {
         "warmup_proportion": UP_TO_ONE,
     },
     **AS_ADAM,
-    # The first steps are as large as gradients, which are in the hundreds.
+    # `clipnorm`: the first steps are as large as gradients, which are in the hundreds.
     "rosenbrock": Training(2000, learning_rate=0.1, falling=True, beta_2=0.99, clipnorm=1.0),
-    "step_scales_with_power": None,  # the first steps scale with the gradient, the others do not
+    "step_scales_with_power": None,  # only the first steps scale with gradients
     "scaling_arguments": {},
 }
 
 
 def rising(steps):
-    """A learning rate that rises to one, at which the conditional gradient comes to rest."""
+    """Return a learning rate that rises to one. There, the conditional gradient method stops."""
     return keras.optimizers.schedules.PolynomialDecay(0.999, steps, end_learning_rate=1.0)
 
 
@@ -31,7 +31,7 @@ CASES = (
     Case(
         keras_tfopt.RectifiedAdam,
         variants={
-            # With this beta_2 steps are divided from the seventh on.
+            # With this beta_2, the rule divides by second moments from step 7 on.
             "hyper": {**ADAM_ARGUMENTS, "weight_decay": 0.1},
             "amsgrad": dict(learning_rate=0.03, beta_2=0.9, amsgrad=True, sma_threshold=4.5),
             "warmup": dict(
@@ -134,7 +134,7 @@ CASES = (
             "defaults": {},
         },
         refused={"ord": ("l2", None, 2, ["fro"])},
-        # A ball in which the minimum lies, and steps towards its edge that end.
+        # The minimum lies in the ball of radius `lambda_`.
         quadratic=Training(200, rising(200), lambda_=100.0),
         rosenbrock=Training(4000, rising(4000), lambda_=100.0),
     ),

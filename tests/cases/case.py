@@ -14,8 +14,8 @@ from tests.stepping import BACKEND
 class Training:
     """Arguments and a number of steps that bring an optimizer to a minimum.
 
-    The learning rate falls to zero on the way, if `falling`. This is for rules whose steps do not
-    shrink by themselves.
+    If `falling`, the learning rate falls linearly to zero. Rules whose steps do not shrink by
+    themselves need that.
     """
 
     def __init__(self, steps: int, learning_rate: float, falling: bool = False, **arguments: Any):
@@ -28,49 +28,48 @@ class Training:
 
 @dataclass(frozen=True)
 class Case:
-    """The facts of one optimizer that tests need."""
+    """What tests need to know of one optimizer."""
 
     cls: type
     # Constructor arguments, by a name for each set. Together they reach every branch of the rule.
     # Slow tests take the first set only.
     variants: Mapping[str, Mapping[str, Any]]
-    # Training that reaches the minimum of a quadratic function, and of Rosenbrock's. A wrapper
-    # that names none is trained as the optimizer inside.
+    # Trainings that reach the minimum of a quadratic function, and of Rosenbrock's. A wrapper
+    # without them is trained as the optimizer inside.
     quadratic: Training | None = None
     rosenbrock: Training | None = None
-    # Values that an argument must refuse, in addition to what every number and every flag refuses.
-    # Arguments that are neither have to be listed.
+    # Values that an argument must refuse. Tests add values that any number or any flag refuses.
+    # Arguments that are neither numbers nor flags must be listed here.
     refused: Mapping[str, tuple] = field(default_factory=dict)
     # Numbers among the arguments that may be negative.
     may_be_negative: tuple[str, ...] = ()
     # Numbers among the arguments that cannot change while training.
     fixed: tuple[str, ...] = ()
-    # Values for arguments without a default, for tests that are not about them.
+    # Values for arguments without a default, for tests of other things.
     required: Mapping[str, Any] = field(default_factory=dict)
-    # Places where the usual tolerance cannot be met, as {"float64 xla": (factor, reason)}. A place
-    # is given by any of dtype, variant, mode and backend.
+    # Where the usual tolerance cannot be met: {"float64 xla": (factor, reason)} multiplies it by
+    # `factor`. A key has words for any of dtype, variant, mode and backend.
     wider_tolerance: Mapping[str, tuple[float, str]] = field(default_factory=dict)
 
-    # How steps depend on gradients: with `scaling_arguments`, gradients that are c times as large
-    # make steps that are c**step_scales_with_power times as large. None: there is no such power.
+    # With `scaling_arguments`, gradients that are c times as large make steps that are
+    # c**step_scales_with_power times as large. It is None if no power describes the steps.
     step_scales_with_power: int | None = None
     scaling_arguments: Mapping[str, Any] = field(default_factory=dict)
-    # A step has a largest size, as steps by signs do: after an infinite gradient the variable is
-    # still finite.
+    # The size of steps is bounded, so a variable is finite after an infinite gradient.
     steps_are_bounded: bool = False
-    # Steps leave some elements where they are, and depend on how many of those with a gradient.
+    # The rule does not step some elements with a gradient; how many these are changes the others.
     masks_elements: bool = False
-    # Slots for which a row without a gradient is not the same as a row with a gradient of zeros.
+    # Slots that a gradient of zeros for a row changes in another way than no gradient for the row.
     slots_that_skip_absent_rows: tuple[str, ...] = ()
 
-    # Of a wrapper only. The class of the optimizer inside: it gets the arguments that the wrapper
-    # does not have.
+    # The rest is about wrappers. The class of the optimizer inside, which gets the arguments that
+    # the wrapper does not have.
     inner: type | None = None
-    # Slots of the wrapper that change in rows without a gradient, too.
+    # Slots of the wrapper that also change in rows without a gradient.
     slots_that_change_in_all_rows: tuple[str, ...] = ()
     # Slots of the wrapper that hold gradients before clipping and other options of Keras.
     slots_of_raw_gradients: tuple[str, ...] = ()
-    # The wrapper leaves rows without a gradient alone, even where the optimizer inside does not.
+    # The wrapper itself changes only rows with a gradient. The optimizer inside may change others.
     acts_in_touched_rows_only: bool = False
     # The wrapper changes variables after the step of the optimizer inside.
     changes_variables_after_the_step: bool = False
@@ -86,25 +85,25 @@ class Case:
 
     @property
     def sparse(self) -> str:
-        """The effect of a row gradient: "dense", "rows" or "move_rows"."""
+        """How a row gradient is handled: "dense", "rows" or "move_rows"; see `Reference.sparse`."""
         return (self.inner or self.cls).sparse
 
     @property
     def scope(self) -> str:
-        """The part that one step of the formula sees: "element", "variable" or "model"."""
+        """What the formula computes at once: an "element", a "variable" or the "model"."""
         return (self.inner or self.cls).scope
 
     @property
     def slots_that_workers_share(self) -> tuple[str, ...]:
-        """Slots that change when workers exchange them, perhaps after the step."""
+        """Names of slots that workers exchange, which may change them after the step."""
         is_over_workers = issubclass(self.cls, keras_tfopt.distributed.OverWorkers)
         return self.slots_that_change_in_all_rows if is_over_workers else ()
 
     @property
     def reference(self) -> type[Reference]:
-        """The class of the same name in tests/reference/, in a file of the same name as the rule's.
+        """The class in tests/reference/ that has the same name, in a file of the same name.
 
-        Methods over workers share a file.
+        References of optimizers over workers are in one file.
         """
         file = self.cls.__module__.rsplit(".", 1)[-1]
         if issubclass(self.cls, keras_tfopt.distributed.OverWorkers):
@@ -113,9 +112,9 @@ class Case:
 
     @property
     def own_arguments(self) -> dict[str, Any]:
-        """Arguments of its own with their defaults, without the learning rate."""
+        """{argument: default} without the learning rate and options of Keras."""
         kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD]
-        if self.inner is not None:  # of a rule, these are options of all optimizers
+        if self.inner is not None:  # keyword-only arguments of rules are options of Keras
             kinds.append(inspect.Parameter.KEYWORD_ONLY)
         return {
             p.name: p.default
@@ -124,10 +123,10 @@ class Case:
         }
 
     def tolerance(self, dtype="float32", variant=None, mode=None) -> float:
-        """The largest error of a step.
+        """Return the largest error that a step may have.
 
-        Of a variable it is relative to max(1, |x|), of a slot relative to the largest number that
-        the slot has held.
+        Errors of variables are relative to max(1, |x|). Errors of a slot are relative to the
+        largest number that it has held.
         """
         here = {dtype, variant or self.main, mode, BACKEND}
         places = self.wider_tolerance.items()

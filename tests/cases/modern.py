@@ -65,7 +65,7 @@ CASES = (
             "defaults": {},
         },
         refused={**BETAS, "epsilon": POSITIVE},
-        steps_are_bounded=True,  # as what moves the weights is clipped
+        steps_are_bounded=True,  # the rule clips steps
         quadratic=Training(300, learning_rate=0.3, falling=True, beta_2=0.99),
         rosenbrock=Training(2000, learning_rate=0.1, falling=True, beta_2=0.99),
     ),
@@ -135,7 +135,7 @@ CASES = (
                 d0=0.02,
                 d_coef=3.0,
             ),
-            # Where gradients are random, only large coefficients make the estimate grow.
+            # Gradients are random, so the estimate grows only with a large coefficient.
             "slow": dict(beta_1=0.6, beta_2=0.9, d0=0.1, d_coef=30.0, growth_rate=1.2),
             "corrected": dict(
                 beta_1=0.8, beta_2=0.9, d0=0.1, d_coef=30.0, use_bias_correction=True
@@ -239,7 +239,7 @@ CASES = (
                 scaling="original",
                 ns_steps=2,
                 ns_coefficients=[3.0, -4.0, 1.8],
-                other_variables=None,  # so that tables are what kernels are
+                other_variables=None,  # tables are stepped as matrices, too
             ),
             "plain": dict(
                 learning_rate=0.03,
@@ -316,10 +316,7 @@ CASES = (
         quadratic=Training(400, learning_rate=0.3, r=2.0),
         rosenbrock=Training(1000, learning_rate=0.03, beta_2=0.99, r=5.0),
         wider_tolerance={
-            "float32": (
-                10,
-                "the bias correction 1 - 0.999**t has an error of 6e-5 in float32",
-            )
+            "float32": (10, "the bias correction 1 - 0.999**t has an error of 6e-5 in float32")
         },
     ),
 )

@@ -1,11 +1,11 @@
-"""Cases of methods over several workers. Here there is one worker only."""
+"""Cases of optimizers over workers, with a single worker."""
 
 import keras_tfopt
 from tests.cases.case import Case
 from tests.cases.rules import ADAM_ARGUMENTS, COUNT, UP_TO_ONE
 from tests.cases.wrappers import AVERAGES_FROM_ZERO, COUNT_FROM_ZERO
 
-EXCHANGE = {"exchange": ("torch", 2)}  # values that it refuses
+EXCHANGE = {"exchange": ("torch", 2)}  # `exchange` refuses these values
 
 CASES = (
     Case(

@@ -3,12 +3,12 @@
 import keras_tfopt
 from tests.cases.case import Case, Training
 
-# Values that arguments of a kind refuse.
+# Values that arguments of one kind refuse.
 GLOBAL_STEP = (3, "global_step", [0])
 SIGN_DECAY = (1.5, -0.1, "linear", True, [0.5])
-BELOW_ONE = (1.0, 1.5)  # with beta = 1 the bias correction divides by zero
+BELOW_ONE = (1.0, 1.5)  # with a beta of 1, the bias correction would divide by zero
 UP_TO_ONE = (1.5,)
-POSITIVE = (0, 0.0)  # zero would be divided by, perhaps after a square root
+POSITIVE = (0, 0.0)  # the formula divides by the argument or its square root
 COUNT = (0, -1, 2.5, "3", None)
 
 ADAM_ARGUMENTS = dict(learning_rate=0.03, beta_1=0.8, beta_2=0.95, epsilon=1e-4)
@@ -126,7 +126,7 @@ CASES = (
             "nesterov": dict(learning_rate=0.9, eeta=0.05, nesterov=True),
             "defaults": {},
         },
-        refused={"skip_list": (3, "bias", [3])},  # a bare string would be a list of letters
+        refused={"skip_list": (3, "bias", [3])},  # a string would be taken for a list of letters
         quadratic=Training(200, 1.0, falling=True, eeta=0.05, momentum=0.5, weight_decay=0.0),
         rosenbrock=Training(1000, 1.0, falling=True, eeta=0.02, weight_decay=0.0),
         step_scales_with_power=0,
@@ -171,7 +171,7 @@ CASES = (
             "hyper": dict(
                 learning_rate=0.02,
                 beta_1=0.6,
-                window=3,  # shorter than the run
+                window=3,  # is smaller than the number of steps in tests
                 svd_epsilon=0.05,
                 sigma_epsilon=0.5,
             ),
@@ -196,7 +196,7 @@ CASES = (
     Case(
         keras_tfopt.Shampoo,
         variants={
-            # Tables have more rows than a matrix may have, so that they are updated by rows.
+            # Tables have more rows than `max_matrix_size`, so the rule updates them by rows.
             "hyper": dict(learning_rate=0.1, max_matrix_size=5, epsilon=0.1),
             "intervals": dict(
                 learning_rate=0.05,
@@ -235,7 +235,7 @@ CASES = (
             "intervals": (40, "roots are kept for some steps, of sums with a ridge of 0.1"),
             "iterative": (6, "the iteration makes some dozens of products, and each rounds"),
             "tensorflow xla": (6, "XLA has the iteration in place of eigenvalues"),
-            # In the test that compares all backends and modes, TensorFlow takes part.
+            # The next keys are for the test that compares all backends and modes.
             "tensorflow hyper": (3, "XLA has the iteration in place of eigenvalues"),
             "tensorflow average": (3, "XLA has the iteration in place of eigenvalues"),
             "tensorflow defaults": (
@@ -305,7 +305,7 @@ CASES = (
                 4,
                 "`linear` is the difference of two terms of one size: at small learning rates they "
                 "cancel in a scalar variable",
-            ),
+            )
         },
         **AS_ADAGRAD,
     ),

@@ -1,4 +1,4 @@
-"""Cases of today's rules with matrices for the axes of a variable."""
+"""Cases of recent rules that use curvature: matrices for each axis, or a history of steps."""
 
 import keras_tfopt
 from tests.cases.case import Case, Training
@@ -18,7 +18,7 @@ CASES = (
                 grafting_epsilon=1e-4,
                 target_parameter_dimensionality=2,
             ),
-            # Blocks of whole and of half the length, in one axis and in two.
+            # Variables have whole blocks, and at the end of one or two axes shorter ones.
             "blocks": dict(
                 learning_rate=0.05,
                 beta_2=0.8,
@@ -49,7 +49,8 @@ CASES = (
                 exponent_override=0.3,
                 target_parameter_dimensionality=3,
             ),
-            # Short blocks and a late start, so that the sums tell all eigenvectors.
+            # Blocks are short and the start is late, so that the sums of products determine all
+            # eigenvectors.
             "eigenvalues": dict(
                 learning_rate=0.05,
                 beta_1=0.8,
@@ -93,8 +94,8 @@ CASES = (
     ),
     Case(
         keras_tfopt.SOAP,
-        # Tables have more rows than an axis with a basis: gradients of few rows leave most of the
-        # eigenvectors open.
+        # Tables have more rows than an axis with a basis may have. Gradients of few rows would not
+        # determine most eigenvectors.
         variants={
             "hyper": dict(
                 learning_rate=0.03,
@@ -146,14 +147,16 @@ CASES = (
     Case(
         keras_tfopt.LBFGS,
         variants={
-            "hyper": dict(learning_rate=0.5, memory=3),  # fewer than the steps of the run
+            "hyper": dict(
+                learning_rate=0.5, memory=3
+            ),  # is smaller than the number of steps in tests
             "defaults": dict(learning_rate=0.5),
         },
         refused={"memory": COUNT},
         quadratic=Training(60, learning_rate=0.5),
         rosenbrock=Training(1000, learning_rate=0.1),
         wider_tolerance={
-            "float32": (50, "clipped gradients have little curvature, by which a step divides"),
+            "float32": (50, "clipped gradients have little curvature, by which a step divides")
         },
     ),
 )

@@ -1,4 +1,4 @@
-"""Cases of wrappers: optimizers around an optimizer, which is named as `inner`.
+"""Cases of wrappers: optimizers around another optimizer, whose class is `inner`.
 
 Arguments of a variant that the wrapper does not have go to the optimizer inside.
 """
@@ -12,7 +12,7 @@ from keras_tfopt.wrappers.sgd_w import AccumulatedSteps
 from tests.cases.case import Case, Training
 from tests.cases.rules import ADAM_ARGUMENTS, BELOW_ONE, COUNT, UP_TO_ONE
 
-# Values that arguments of a kind refuse.
+# Values that arguments of one kind refuse.
 PATTERN = (3, "(", [3], ["("])
 NUMBER_WITHOUT_DEFAULT = (None, "0.5", -0.1, math.nan, math.inf, True, [0.5])
 COUNT_FROM_ZERO = (-1, 2.5, "3", None)
@@ -28,7 +28,7 @@ AVERAGES_FROM_ZERO = {
 
 @keras.saving.register_keras_serializable("tests")
 def first_dimension(variable):
-    """Dimensions to clip, of variables of any rank."""
+    """Return the dimensions to clip: the first, or none for a scalar."""
     return [0] if len(variable.shape) else []
 
 

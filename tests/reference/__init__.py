@@ -1,9 +1,9 @@
-"""The optimizers once more, in NumPy, written from the papers and from TF1's formulas.
+"""References: the formulas of all optimizers in NumPy, written from papers and from TensorFlow 1.
 
-This is the only second writing of a rule, and it shares no code with the package. A reference is
-a small class: hyperparameters (with the defaults the package must have too), `slots` and `update`,
-and `sparse`, which says what a row gradient means. It computes in the dtype of the variable it is
-given, and mutates nothing. Most look at one variable at a time; one that needs all of them
+References share no code with the package. A reference is a small class. Its constructor has the
+hyperparameters, with the same defaults as the package. `slots` and `update` are the formula, and
+`sparse` says how a row gradient is handled. A reference computes in the dtype of the variable, and
+changes no argument. Most formulas are about one variable; a reference that needs all variables
 overrides `start` and `advance`.
 """
 
@@ -11,32 +11,33 @@ import numpy as np
 
 
 class Reference:
-    """The base of references: the learning rate, and what a row gradient does."""
+    """The base class: it reads learning rates, and handles row gradients."""
 
-    sparse = "dense"  # "dense": as if dense; "rows": touched rows only;
-    #                   "move_rows": slots everywhere, the variable in touched rows only
+    # What a row gradient changes. "dense": everything, as a dense gradient with rows of zeros.
+    # "rows": touched rows only. "move_rows": all rows of slots, and touched rows of the variable.
+    sparse = "dense"
 
-    moves = None  # the slot that steps start from, where it is not the variable
+    moves = None  # the name of the slot to which steps are added, if it is not the variable
 
-    undecayed = {}  # variables before weight decay, where a test has that
+    undecayed = {}  # variables before weight decay, in tests with weight decay
 
-    # The rule divides by <step, change of gradient>. Of random gradients that is nearly zero, and
-    # float32 has none of its digits: there, tests take gradients of a quadratic function.
+    # The rule divides by <step, change of gradient>. With random gradients that is nearly zero, and
+    # inexact in float32. So in float32, tests take gradients of a quadratic function.
     divides_by_curvature = False
 
     learning_rate = None
-    global_step = None  # what a counter from outside holds, before it is counted up
+    global_step = None  # the value of a counter of the program, before the step
 
     def lr(self, step):
-        """The learning rate of step `step` (1 at the first); a function gets the count from 0."""
+        """Return the learning rate of a step. The first step is 1; functions count from 0."""
         return self.learning_rate(step - 1) if callable(self.learning_rate) else self.learning_rate
 
     def count(self, step):
-        """The number of step `step` as the rule counts."""
+        """Return the number of the step that the formula uses."""
         return step if self.global_step is None else self.global_step + 1
 
     def start(self, x):
-        """Initial slots of all variables: {path: {name: array}}; path None: of all together."""
+        """Return the first slots as {path: {name: array}}; the path None has shared slots."""
         return {path: self.slots(value) for path, value in x.items()}
 
     def advance(self, gradients, x, s, step):
@@ -45,23 +46,23 @@ class Reference:
         return {path: n[0] for path, n in new.items()}, {path: n[1] for path, n in new.items()}
 
     def slots(self, x):
-        """Initial slots of one variable by name."""
+        """Return the first slots of a variable as {name: array}."""
         raise NotImplementedError
 
     def update(self, g, x, s, step, path):
-        """Make a step on a dense gradient; return the new x and all new slots."""
+        """Make a step with a dense gradient; return the new variable and all new slots."""
         raise NotImplementedError
 
     def update_rows(self, g, x, s, step, path):
-        """Make a step on the touched rows, for rules that differ there from dense steps."""
+        """Make a step of the touched rows. Override it if this differs from `update`."""
         return self.update(g, x, s, step, path)
 
     def update_moving(self, g, x, s, step, path, rows):
-        """Make a step of all slots, for rules whose other rows differ there from dense steps."""
+        """Make a step of all rows of slots. Override it if this differs from `update`."""
         return self.update(g, x, s, step, path)
 
     def step(self, gradient, x, s, step, path=""):
-        """Make a step on an array, on a pair (values, indices), or on None."""
+        """Make a step with a gradient: an array, a pair (values, indices), or None."""
         if gradient is None:
             return x, s
         g = dense(gradient, x)
@@ -81,7 +82,7 @@ class Reference:
 
 
 def dense(gradient, x):
-    """The gradient as an array like x; a pair (values, indices) sums the values of a row."""
+    """Return the gradient as an array like `x`. Values of a repeated row are added."""
     if not isinstance(gradient, tuple):
         return np.asarray(gradient, x.dtype)
     g = np.zeros_like(x)
@@ -91,7 +92,7 @@ def dense(gradient, x):
 
 
 def _put(array, rows, values):
-    if not array.ndim:  # one number for all rows
+    if not array.ndim:  # it is one number for all rows
         return values
     array = array.copy()
     array[rows] = values

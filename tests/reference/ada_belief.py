@@ -1,6 +1,7 @@
 """AdaBelief (Zhuang et al. 2020), epsilon inside of the average, with RectifiedAdam's options.
 
-Row gradients: averages decay in all rows; a surprise, and its epsilon, is for touched rows.
+With row gradients, averages decay in all rows. The squared difference of gradient and average, and
+epsilon, are added in touched rows only.
 """
 
 from tests.reference.rectified_adam import RectifiedAdam

@@ -20,7 +20,8 @@ class Adam(Reference):
         return {name: np.zeros_like(x) for name in names}
 
     def update(self, g, x, s, step, path):
-        alpha = self.lr(step) * math.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
+        t = self.count(step)
+        alpha = self.lr(step) * math.sqrt(1 - self.beta_2**t) / (1 - self.beta_1**t)
         m = self.beta_1 * s["m"] + (1 - self.beta_1) * g
         v = self.beta_2 * s["v"] + (1 - self.beta_2) * g * g
         new = {"m": m, "v": v}

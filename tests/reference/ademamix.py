@@ -27,7 +27,7 @@ class AdEMAMix(Reference):
         return {name: np.zeros_like(x) for name in ("m", "v", "m_slow")}
 
     def slow(self, step):
-        """The weight and the decay of the slow average; its half-life grows in a straight line."""
+        """Return weight and decay of the slow average. The decay's half-life grows linearly."""
         if self.warmup_steps is None or step >= self.warmup_steps:
             return self.alpha, self.beta_3
         part = step / self.warmup_steps

@@ -1,6 +1,6 @@
 """AMSGrad (Reddi, Kale and Kumar 2018, algorithm 2), as RETURNN has it: no bias correction.
 
-Where the root of the largest second moment and epsilon are both zero, nothing moves.
+Elements do not change while both the largest second moment and epsilon are zero.
 """
 
 import math

@@ -1,11 +1,14 @@
-"""The base of references of wrappers: it steps the reference inside and tells slots apart."""
+"""The base class of references of wrappers: it makes steps of the reference inside."""
 
 from tests.reference import Reference
 from tests.reference.momentum import Momentum
 
 
 class Around(Reference):
-    """A wrapper: `before` and `after` act on a variable; `rows` are those touched, None is all."""
+    """Calls `before`, the step of the reference inside, and `after`, for each variable.
+
+    `rows` are the touched rows, or None for all.
+    """
 
     def __init__(self, inner=Momentum, **arguments):
         self.inner = inner(**arguments)

@@ -34,7 +34,7 @@ class CAME(Reference):
 
     def update(self, g, x, s, step, path):
         if x.size == 0:
-            return x, s  # of nothing there are no means
+            return x, s  # NumPy has no mean of an empty array
         new = {}
 
         def averaged(names, square, beta):

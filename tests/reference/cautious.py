@@ -1,4 +1,4 @@
-"""Steps against the gradient only (Liang et al. 2024), as timm takes them."""
+"""Cautious: only elements step whose step is against the gradient (Liang et al. 2024; timm)."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Shampoo with blocks and grafting (Shi et al. 2023): one block after the other."""
+"""Shampoo with blocks and grafting (Shi et al. 2023), which computes one block after the other."""
 
 import itertools
 

@@ -24,7 +24,7 @@ class GradVarianceScaled(Reference):
         return x - self.lr(step) * g * usual, {"m": m, "v": v}
 
     def update_moving(self, g, x, s, step, path, rows):
-        # Rows without gradient have no variance; they only forget the ones that they had.
+        # In rows without gradient, the mean variance only decays.
         x, new = self.update(g, x, s, step, path)
         v = self.beta_2 * s["v"]
         v[rows] = new["v"][rows]

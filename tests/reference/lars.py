@@ -1,8 +1,8 @@
 """LARS (You, Gitman and Ginsburg 2017), as TF1 has it.
 
-The rate is inside of the slot. Without a norm to compare (all zero weights or gradient) the trust
-ratio is one. Variables on the skip list neither decay nor get a trust ratio. On rows it is plain
-momentum with the rate outside of the slot.
+The learning rate is inside of the slot. The trust ratio is one if weights or gradient are all zero.
+Variables on the skip list have neither decay nor trust ratio. Row gradients make a plain momentum
+step, with the learning rate outside of the slot.
 """
 
 import re

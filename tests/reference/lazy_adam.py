@@ -1,4 +1,4 @@
-"""LazyAdam: Adam whose moments and weights rest in the rows that a row gradient does not name.
+"""LazyAdam: Adam that changes nothing in rows that a row gradient does not name.
 
 The exponents of the bias corrections count steps, not visits to a row. With `catch_up`, the moments
 of a row are those that Adam would have after zero gradients in the steps that the row missed: they

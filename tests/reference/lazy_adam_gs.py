@@ -1,30 +1,7 @@
-"""LazyAdam with the powers of its decays taken from a global step.
+"""LazyAdam with the powers of its decays taken from a global step, as in AdamGS."""
 
-The global step, before it is counted up, is `global_step`; None: it counts this optimizer's steps.
-"""
-
-import math
-
-import numpy as np
-
-from tests.reference import Reference
+from tests.reference.adam_gs import AdamGS
 
 
-class LazyAdamGS(Reference):
+class LazyAdamGS(AdamGS):
     sparse = "rows"
-
-    def __init__(
-        self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-8, global_step=None
-    ):
-        self.learning_rate, self.epsilon = learning_rate, epsilon
-        self.beta_1, self.beta_2, self.global_step = beta_1, beta_2, global_step
-
-    def slots(self, x):
-        return {"m": np.zeros_like(x), "v": np.zeros_like(x)}
-
-    def update(self, g, x, s, step, path):
-        t = self.count(step)
-        m = s["m"] * self.beta_1 + g * (1 - self.beta_1)
-        v = s["v"] * self.beta_2 + g**2 * (1 - self.beta_2)
-        rate = self.lr(step) / (1 - self.beta_1**t) * math.sqrt(1 - self.beta_2**t)
-        return x - rate * m / (np.sqrt(v) + self.epsilon), {"m": m, "v": v}

@@ -1,7 +1,7 @@
 """Moving averages of the variables (Polyak and Juditsky 1992), with TF1's growing decay.
 
-The inner optimizer trains as if alone. A variable without gradient keeps its average as well; in a
-variable of rows the whole average moves.
+The optimizer inside trains as without the wrapper. A variable without gradient keeps its average.
+With a row gradient, the average changes in all rows.
 """
 
 from tests.reference.around import Around

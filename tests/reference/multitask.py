@@ -1,4 +1,4 @@
-"""A step that leaves out variables whose gradient is zero."""
+"""Multitask: no step of variables whose gradient is zero."""
 
 from tests.reference import dense
 from tests.reference.adam import Adam

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024), with another rule for what is no matrix."""
+"""Muon (Jordan et al. 2024), with another rule for variables that are no matrices."""
 
 import re
 

@@ -1,6 +1,6 @@
-"""The update that neural optimizer search found when it wrote a rule out (RETURNN's version).
+"""An update found by neural optimizer search (Bello et al. 2017), in RETURNN's version.
 
-Full steps where average and gradient have one sign, small ones elsewhere.
+Steps are full where average and gradient have the same sign, and small elsewhere.
 """
 
 import numpy as np

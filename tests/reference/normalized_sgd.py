@@ -2,18 +2,10 @@
 
 import numpy as np
 
-from tests.reference import Reference
+from tests.reference.gradient_descent import GradientDescent
 
 
-class NormalizedSGD(Reference):
-    sparse = "rows"
-
-    def __init__(self, learning_rate=0.01):
-        self.learning_rate = learning_rate
-
-    def slots(self, x):
-        return {}
-
+class NormalizedSGD(GradientDescent):
     def update(self, g, x, s, step, path):
-        # What rows leave out is zero: the norm of the touched rows is the norm of the gradient.
+        # Other rows have no gradient, so the norm of touched rows is that of the whole gradient.
         return x - self.lr(step) * g / np.sqrt(max(np.sum(g * g), 1e-12)), {}

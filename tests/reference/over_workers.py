@@ -1,7 +1,6 @@
-"""Optimizers over workers, for a worker that has no others: the optimizer inside, and what follows.
+"""Optimizers over workers, with a single worker. The module tests/averaging.py has several.
 
-A center is where the workers would start again together; that of a single one is its variable. What
-several workers do is in `tests/averaging.py`.
+The center is the value from which all workers go on. With a single worker, it is the variable.
 """
 
 from tests.reference import dense
@@ -10,9 +9,9 @@ from tests.reference.around import Around
 
 
 class Alone(Around):
-    """After every `period` steps, what the workers share is as this worker has it.
+    """After every `period` steps, shared slots are those of this worker.
 
-    Also for a variable that had no gradient in that very step.
+    This holds for variables without a gradient in that step, too.
     """
 
     period = None

@@ -1,6 +1,6 @@
 """RectifiedAdam (Liu et al. 2020): algorithm 2, with the options of TensorFlow Addons.
 
-Row gradients: the moments of all rows decay, the touched rows of the variable move.
+With row gradients, moments decay in all rows. Only touched rows of the variable change.
 """
 
 import math
@@ -72,6 +72,6 @@ class RectifiedAdam(Reference):
         factor = self.factor(step)
         if factor is not None:
             size = np.sqrt(v / (1 - self.beta_2**step)) + self.epsilon
-            # Where there has never been a gradient, with an epsilon of zero, nothing moves.
+            # With an epsilon of zero, elements that never had a gradient do not change.
             direction = np.divide(factor * direction, size, out=np.zeros_like(x), where=size > 0)
         return x - self.rate(step) * (direction + self.weight_decay * x), new

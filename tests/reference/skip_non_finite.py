@@ -1,4 +1,4 @@
-"""A step that is not made if a gradient is not finite; then the next one takes its number."""
+"""SkipNonFinite: no step if a gradient is not finite. Skipped steps are not counted."""
 
 import numpy as np
 

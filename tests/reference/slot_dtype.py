@@ -1,4 +1,4 @@
-"""Slots in fewer bytes, in NumPy: by tables and searches, which the package has none of."""
+"""Slots in fewer bytes, in NumPy. Codes come from tables here; the package computes them."""
 
 import zlib
 
@@ -8,7 +8,7 @@ BLOCK = 256
 
 
 def table(signed):
-    """All 256 values, ascending."""
+    """Return all 256 values in ascending order."""
     values = [0.0, 1.0]
     for i in range(7):
         edges = np.linspace(0.1, 1.0, 2 ** (i if signed else i + 1) + 1)
@@ -21,13 +21,13 @@ TABLES = {signed: table(signed) for signed in (True, False)}
 
 
 def blocks_of(x, by_row):
-    """The values as a list of flat blocks."""
+    """Return the values as a list of flat blocks."""
     rows = x.reshape(len(x), -1) if by_row else x.reshape(1, -1)
     return [row[i : i + BLOCK] for row in rows for i in range(0, row.size, BLOCK)]
 
 
 def encode(x, signed, by_row=False):
-    """Codes in the shape of `x`, and a scale for each block."""
+    """Return codes in the shape of `x`, and a scale for each block."""
     codes, scales = [], []
     for block in blocks_of(np.asarray(x, "float32"), by_row):
         scale = np.max(np.abs(block))
@@ -35,7 +35,7 @@ def encode(x, signed, by_row=False):
         part = block.astype("float64") / (scale if scale > 0 else 1.0)
         middles = (TABLES[signed][1:] + TABLES[signed][:-1]) / 2
         if signed:
-            middles[126:128] = -2.8e-7, 2.8e-7  # not 2.75e-7
+            middles[126:128] = -2.8e-7, 2.8e-7  # the middles would be 2.75e-7
         code = np.searchsorted(middles, part, side="right")
         if not signed:
             code = np.where((block > 0) & (code == 0), 1, code)
@@ -45,7 +45,7 @@ def encode(x, signed, by_row=False):
 
 
 def decode(codes, scales, signed, by_row=False):
-    """The values of codes."""
+    """Return the values of codes."""
     parts = [
         TABLES[signed][block] * np.float64(scale)
         for block, scale in zip(blocks_of(codes, by_row), np.ravel(scales), strict=True)
@@ -60,7 +60,7 @@ def _mixed(x):
 
 
 def rounded(x, step, slot):
-    """float32 values rounded up or down to what bfloat16 holds, as float32."""
+    """Return values rounded up or down to bfloat16, as float32."""
     x = np.asarray(x, "float32")
     bits = x.view("int32").astype("int64")
     seed = zlib.crc32(slot.encode()) & 0x7FFF
@@ -72,7 +72,7 @@ def rounded(x, step, slot):
 
 
 def nearest(x):
-    """The usual rounding to bfloat16."""
+    """Return values rounded to the nearest in bfloat16."""
     bits = np.asarray(x, "float32").view("uint32").astype("int64")
     up = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     return up.astype("uint32").view("float32")

@@ -1,4 +1,4 @@
-"""Norms of variables bounded after each step (Hinton et al. 2012)."""
+"""VariableClipping bounds norms of variables after each step (Hinton et al. 2012)."""
 
 import re
 

@@ -1,6 +1,7 @@
 """Yogi (Zaheer et al. 2018), with the proximal step of TensorFlow Addons.
 
-Row gradients: the first moment decays in all rows; a zero gradient leaves the second as it is.
+With row gradients, the first moment decays in all rows. A gradient of zero does not change the
+second moment.
 """
 
 import math
