@@ -23,16 +23,21 @@ from integration.benchmarks.shapes import WORK, Shapes
 
 
 def rounds_of(steps: dict[str, Callable[[], None]], budget: float) -> dict[str, list[float]]:
-    """Times in ms of interleaved steps, at least 9 and at most 200 rounds."""
+    """Times in ms of interleaved steps, at least 9 and at most 200 rounds, in changing order.
+
+    What runs after a long step of one thread finds the other threads asleep.
+    """
     for step in steps.values():
         step()
         step()
     times: dict[str, list[float]] = {name: [] for name in steps}
+    order, random = list(steps), np.random.default_rng(0)
     begin = time.perf_counter()
     while len(next(iter(times.values()))) < 200:
-        for name, step in steps.items():
+        random.shuffle(order)
+        for name in order:
             before = time.perf_counter()
-            step()
+            steps[name]()
             times[name].append(1e3 * (time.perf_counter() - before))
         if time.perf_counter() - begin > budget and len(times[name]) >= 9:
             break

@@ -10,9 +10,9 @@ table has 2**i values of either sign, i = 0 to 6, evenly spaced; the unsigned on
 Beside them are 0 and 1. So a value in the decade below the scale comes back within 0.7 % of the
 scale (unsigned: 0.35 %), and in each decade below within twice that part of its own decade.
 
-The table is never looked up. Between decades, the number of a code is a continuous, concave
-function of the value, so it is the least of seven straight lines; decoding is the largest of their
-inverses. Both are a few operations that compilers turn into vector instructions.
+The table is never looked up. The number of a code is a continuous function of the value, which is
+a straight line in each decade: the line of the last decade, less a multiple of what the value lacks
+at the end of each other one. Decoding is the same the other way round.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _DECADES = range(7)
 # table: in the decade they run from 2**i to 2**(i + 1).
 _SLOPES = [10.0 ** (6 - i) * 2**i / 0.9 for i in _DECADES]
 _STARTS = [2**i * (1 - 0.1 / 0.9) for i in _DECADES]
+# Where a line goes over into the next one, and how much less or more that rises.
+_TURNS = [(10.0 ** (i - 6), _SLOPES[i] - _SLOPES[i + 1]) for i in _DECADES[:-1]]
+_TURNS_BACK = [(2.0**i, 1 / _SLOPES[i] - 1 / _SLOPES[i - 1]) for i in _DECADES[1:]]
 _ZERO = 127  # the code of 0 in the signed table
 _LEAST_SCALE = 2.0**-126  # of which the inverse is finite
 
@@ -109,16 +112,16 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     scale = ops.where(scale < math.inf, scale, none + math.nan)
     scale = ops.where(scale < _LEAST_SCALE, none, scale)
     part = size * (1 / ops.where(scale > 0, scale, none + math.inf))
-    number = part * _SLOPES[0] + _STARTS[0]
-    for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
-        number = backend.lesser(number, part * slope + start)
+    number = part * _SLOPES[-1] + _STARTS[-1]
+    for end, change in _TURNS:
+        number = number - change * backend.relu(end - part)
     top = 128 if signed else 256
     number = number if signed else 2 * number
     code = ops.cast(number, "int32")
-    # Midway between two decades, where spacing changes, is at a fifth of the first space.
-    fraction = number - ops.cast(code, number.dtype)
-    is_first = ops.equal(code & (code - 1), 0) & (fraction < 0.2)
-    code = ops.where(is_first, code - 1, code)
+    # Midway between two decades, where spacing changes, is at a fifth of the first space. Its code
+    # is a power of 2, which has no bit in common with the code before it; others have.
+    before = ops.cast(number - 0.2, "int32")
+    code = ops.where(ops.equal(code & before, 0), before, code)
     code = ops.where(number < top - 0.25, code, ops.full_like(code, top))
     zero = ops.zeros_like(code)
     if signed:
@@ -135,11 +138,10 @@ def decode(codes: Any, scales: Any, signed: bool) -> Any:
     blocks = ops.cast(_in_blocks(codes, tuple(scales.shape)), "float32")
     number = ops.abs(blocks - _ZERO) if signed else blocks * 0.5
     middle = number + (0.5 if signed else 0.75)
-    value = (middle - _STARTS[0]) * (1 / _SLOPES[0])
-    for slope, start in zip(_SLOPES[1:], _STARTS[1:], strict=True):
-        value = backend.greater(value, (middle - start) * (1 / slope))
-    # Lines are below 0 for the code of 0, and above 1 for the code of 1.
-    value = backend.lesser(backend.greater(value, ops.zeros_like(value)), ops.ones_like(value))
+    value = backend.relu(middle - _STARTS[0]) * (1 / _SLOPES[0])  # 0 for the code of 0
+    for start, change in _TURNS_BACK:
+        value = value + change * backend.relu(middle - start)
+    value = backend.lesser(value, ops.ones_like(value))  # the line is above 1 for the code of 1
     value = ops.where(blocks < _ZERO, -value, value) if signed else value
     scale = scales if len(value.shape) == len(scales.shape) else ops.expand_dims(scales, -1)
     return _from_blocks(value * scale, codes, tuple(scales.shape))
@@ -164,8 +166,8 @@ def rounded(x: Any, dither: Mapping[str, Any], seed: int) -> Any:
     bits = backend.bits_of(x)
     start, factor = (ops.cast(dither[DITHER + name], "int32") for name in ("start", "factor"))
     # In each step another product modulo 2**16, so that near values have far remainders.
-    product = (ops.right_shift(bits, 16) & 0xFFFF) * ((factor ^ seed) | 1)
-    up_or_down = backend.from_bits((bits + ((product ^ start ^ seed) & 0xFFFF)) & -0x10000)
+    product = ops.right_shift(bits, 16) * ((factor ^ seed) | 1)
+    up_or_down = backend.from_bits((bits + ((product ^ (start ^ seed)) & 0xFFFF)) & -0x10000)
     return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")
 
 

@@ -74,8 +74,8 @@ def lesser(a: Any, b: Any) -> Any:
     return keras.ops.where(a < b, a, b)
 
 
-def greater(a: Any, b: Any) -> Any:
-    return keras.ops.where(a > b, a, b)
+def relu(x: Any) -> Any:
+    return keras.ops.where(x > 0, x, keras.ops.zeros_like(x))
 
 
 def combine_rows(weights: Any, rows: Any) -> Any:

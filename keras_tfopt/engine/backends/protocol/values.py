@@ -202,8 +202,8 @@ class Numbers(Protocol):
     def lesser(self, a: Any, b: Any) -> Any:
         """Return the lesser of two float32 tensors each; one of both where there is NaN."""
 
-    def greater(self, a: Any, b: Any) -> Any:
-        """Return the greater of two float32 tensors each; one of both where there is NaN."""
+    def relu(self, x: Any) -> Any:
+        """Return float32 numbers, 0 for those below 0; any of both for NaN."""
 
     def limits(self, tensor: Any) -> tuple[int, int] | None:
         """Return the least and the largest of some integers; None if empty or not known yet."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
     from keras_tfopt.engine.moving import Update
 
-LARGE = 1 << 16  # elements from which a variable is used where it is
+SMALL = 1 << 16  # elements; to copy a gradient of as many takes no longer than a call
 BUCKET = 1 << 19  # elements of a bucket: bounds the memory for copies of gradients
 # `BLOCK` is elements of one variable that are summed together where a rule takes norms, in one
 # pass and exactly, that have one learning rate where groups give several, and one scale as codes.
@@ -160,7 +160,7 @@ def _plan(
     for position, update in enumerate(updates):
         value = update.variable._value
         size = value.numel()
-        small = size < LARGE
+        small = size <= SMALL
         in_blocks = has_codes(update.kind.stored)
         in_blocks |= small and (update.kind.scope != "element" or update.kind in with_rates)
         of_slots = update.names, numbers_of(update)

@@ -60,7 +60,7 @@ class Compiled:
             overwritten.
         checks: Whether each call looks if what is compiled fits its arguments, and compiles again
             if not. False uses what is compiled for all arguments.
-        recomputes, has_bits: See `compiler_options`.
+        recomputes, has_bits, contracts: See `compiler_options`.
     """
 
     def __init__(
@@ -72,10 +72,11 @@ class Compiled:
         checks: bool = False,
         recomputes: bool = False,
         has_bits: bool = False,
+        contracts: bool = False,
     ):
         self._function, self._name = function, name
         self._otherwise, self._examples, self._checks = otherwise, examples, checks
-        self._recomputes, self._has_bits = recomputes, has_bits
+        self._options = recomputes, has_bits, contracts
         self._compiling: concurrent.futures.Future | None = None
         self._is_from_background = False
         self._own: Callable | None = None  # what Dynamo has compiled
@@ -136,7 +137,7 @@ class Compiled:
             self._function.__globals__,
             closure=self._function.__closure__,
         )
-        options = compiler_options(self._recomputes, self._has_bits)
+        options = compiler_options(*self._options)
         if not self._checks:
             options["guard_filter_fn"] = lambda guards: [False] * len(guards)
         with _one_at_a_time, compiling_alone():

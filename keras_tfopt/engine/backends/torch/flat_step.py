@@ -157,7 +157,7 @@ def _compile(
     recomputes = scope != "element" and not with_codes
     has_bits = bool(kind.stored) and not with_codes
     compiled = torch_compile.Compiled(
-        step, name, uncompiled, examples, sums_blocks, recomputes, has_bits
+        step, name, uncompiled, examples, sums_blocks, recomputes, has_bits, with_codes
     )
     if not in_blocks or scope != "element" or has_rates:
         return compiled, uncompiled

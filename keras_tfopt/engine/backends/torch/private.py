@@ -27,7 +27,7 @@ GRAPH_PASSES, JOINT_PASSES = "use_pre_grad_passes", "use_joint_graph_passes"
 KEEPING = ("realize_opcount_threshold", "realize_reads_threshold")
 
 
-def compiler_options(recomputes: bool, has_bits: bool) -> dict[str, Any]:
+def compiler_options(recomputes: bool, has_bits: bool, contracts: bool) -> dict[str, Any]:
     """Return options of Inductor for rules.
 
     Args:
@@ -36,6 +36,8 @@ def compiler_options(recomputes: bool, has_bits: bool) -> dict[str, Any]:
         has_bits: Whether a rule reads floats as bits. Inductor casts them by way of memory, which
             GCC copies in parts of 256 bits, and a processor waits where it reads several parts as
             one vector. So vectors have 256 bits: Adam with bfloat16 slots takes 0.6 of the time.
+        contracts: Whether a product and a sum may become one instruction, which rounds once. Adam
+            with int8 slots takes 0.7 of the time.
     """
     from torch._inductor import config
 
@@ -46,6 +48,9 @@ def compiler_options(recomputes: bool, has_bits: bool) -> dict[str, Any]:
     options |= {name: False for name in (GRAPH_PASSES, JOINT_PASSES) if hasattr(config, name)}
     if has_bits and torch.cpu._is_avx512_supported():
         options["cpp.simdlen"] = 256
+    if contracts:
+        name = "enable_floating_point_contract_flag"
+        options[f"cpp.{name}"] = type(getattr(config.cpp, name))("fast")  # true before it was text
     if recomputes:
         options |= {name: 1000 for name in KEEPING if hasattr(config, name)}
     return options

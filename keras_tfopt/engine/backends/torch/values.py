@@ -126,8 +126,8 @@ def lesser(a: Any, b: Any) -> Any:
     return torch.minimum(a, b)  # in compiled code, faster than a comparison
 
 
-def greater(a: Any, b: Any) -> Any:
-    return torch.maximum(a, b)
+def relu(x: Any) -> Any:
+    return torch.relu(x)  # one instruction, where a maximum that keeps NaN takes four
 
 
 def limits(tensor: Any) -> tuple[int, int] | None:
