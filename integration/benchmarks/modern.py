@@ -39,11 +39,13 @@ Work = Callable[[list], list]
 
 
 def products_of_soap(tensors: list) -> list:
-    """Sums of products, two arrays rotated and one rotated back; g stands for all matrices."""
+    """Sums of products, two arrays rotated and one rotated back."""
     results = []
-    for g in tensors:
-        results += [g @ ops.transpose(g), ops.transpose(g) @ g]
-        results += [ops.transpose(g) @ g @ g, ops.transpose(g) @ g @ g, g @ g @ ops.transpose(g)]
+    for n, g in enumerate(tensors):
+        left, right, m = (tensors[n - k] for k in (1, 2, 3))  # or XLA makes some products once
+        turned = ops.transpose(left) @ m @ right
+        results += [g @ ops.transpose(g), ops.transpose(g) @ g, ops.transpose(left) @ g @ right]
+        results.append(left @ turned @ ops.transpose(right))
     return results
 
 
@@ -52,7 +54,7 @@ def bases_of_soap(tensors: list) -> list:
 
 
 def products_of_shampoo(tensors: list) -> list:
-    """Sums of products, and a direction times both roots."""
+    """Sums of products, and a direction times both roots; g stands for all matrices."""
     results = []
     for g in tensors:
         results += [g @ ops.transpose(g), ops.transpose(g) @ g, g @ g @ g]
@@ -62,7 +64,7 @@ def products_of_shampoo(tensors: list) -> list:
 def roots_of_shampoo(tensors: list) -> list:
     results = []
     for g in tensors:
-        for one in (g, ops.transpose(g)):
+        for one in (g, 2 * g):
             values, vectors = ops.eigh(one + ops.transpose(one))
             results.append((vectors * values) @ ops.transpose(vectors))
     return results
