@@ -144,7 +144,7 @@ class Muon(MatrixRule):
         else:
             u = lerp(m, g, 1 - self.momentum)
         rows, columns, direction = self._direction(u, t)
-        return add_scaled(x, direction, -t.lr * self._scale(rows, columns)), {"m": m}
+        return add_scaled(x, direction, -t.lr * self._scale(rows, columns), reuse=True), {"m": m}
 
     def _direction(self, u: Any, t: Any) -> tuple[int, int, Any]:
         """Return rows, columns and the orthogonal update of a variable, or of several stacked."""
