@@ -199,7 +199,7 @@ class DistributedShampoo(Rule):
             if self.first_root > 1:
                 scaled = direction
                 direction = conditional(t.step < self.first_root, lambda: grafted, lambda: scaled)
-        return add_scaled(x, blocks.joined(direction, x.shape), -t.lr, reuse=True), new
+        return add_scaled(x, blocks.joined(direction, x.shape), -t.lr), new
 
     @property
     def matrix_name(self) -> str:
