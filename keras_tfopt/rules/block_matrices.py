@@ -7,10 +7,10 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.engine import conditional
-from keras_tfopt.rules.blocks import Blocks, along, products
+from keras_tfopt.rules.blocks import Blocks, along, with_products
 from keras_tfopt.rules.eigenbases import eigenbasis
 from keras_tfopt.rules.matrix_roots import inverse_roots, use_iteration
-from keras_tfopt.rules.moments import quotient
+from keras_tfopt.rules.moments import over_root
 from keras_tfopt.rules.preconditioning import decayed, is_due, whole_root
 
 
@@ -28,9 +28,7 @@ def preconditioned(
         t: The scalars.
     """
     axes, batch = range(len(blocks.size)), blocks.cut(g)
-    totals = [
-        decayed(getattr(s, f"L_{i}"), rule.beta_2, products(batch, i, batch_axes=1)) for i in axes
-    ]
+    totals = [with_products(getattr(s, f"L_{i}"), rule.beta_2, batch, i, 1) for i in axes]
     exponent = rule.exponent_override or 1 / (2 * len(axes))
     iterative = use_iteration(rule.use_iterative_root, whole_root(exponent))
 
@@ -51,8 +49,8 @@ def preconditioned(
     if rule.eigenvalue_corrected:
         turned = [ops.swapaxes(basis, -1, -2) for basis in matrices]
         squares = decayed(s.E, rule.beta_2, ops.square(_along_all(batch, turned)))
-        size = ops.sqrt(squares / t.of_products) + rule.epsilon
-        direction = quotient(_along_all(direction, turned), size)
+        root = ops.sqrt(squares / t.of_products)
+        direction = over_root(_along_all(direction, turned), root, rule.epsilon)
         new |= {"E": squares}
     return _along_all(direction, matrices), new
 

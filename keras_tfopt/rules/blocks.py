@@ -9,6 +9,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_tfopt.engine import add_product, lerp, norm
+
 
 def merged_shape(shape: Sequence[Any], limit: int, target: int = 1) -> tuple[int, ...]:
     """Return a shape with fewer axes for the same entries.
@@ -26,6 +28,11 @@ def merged_shape(shape: Sequence[Any], limit: int, target: int = 1) -> tuple[int
         else:
             merged.append(size)
     return tuple(merged)
+
+
+def reshaped(value: Any, shape: Sequence[Any]) -> Any:
+    """Return an array in a shape, which it often has: Keras takes longer to find that out."""
+    return value if tuple(value.shape) == tuple(shape) else ops.reshape(value, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,25 +64,25 @@ class Blocks:
 
     def cut(self, value: Any) -> Any:
         """Return the blocks of an array as a batch."""
-        value = ops.reshape(value, self.shape)
+        value = reshaped(value, self.shape)
         if self.number > 1:
             missing = [c * b - n for c, b, n in self._axes()]
             if any(missing):
                 value = ops.pad(value, [(0, n) for n in missing])
             rank = len(self.shape)
-            value = ops.reshape(value, [n for c, b, _ in self._axes() for n in (c, b)])
+            value = reshaped(value, [n for c, b, _ in self._axes() for n in (c, b)])
             value = ops.transpose(value, [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
-        return ops.reshape(value, (self.number, *self.size))
+        return reshaped(value, (self.number, *self.size))
 
     def joined(self, batch: Any, shape: Sequence[Any]) -> Any:
         """Return the array of a shape that has these blocks."""
         if self.number > 1:
             rank = len(self.shape)
-            batch = ops.reshape(batch, (*self.counts, *self.size))
+            batch = reshaped(batch, (*self.counts, *self.size))
             batch = ops.transpose(batch, [i + j for i in range(rank) for j in (0, rank)])
-            batch = ops.reshape(batch, [c * b for c, b, _ in self._axes()])
+            batch = reshaped(batch, [c * b for c, b, _ in self._axes()])
             batch = batch[tuple(slice(n) for n in self.shape)]
-        return ops.reshape(batch, shape)
+        return reshaped(batch, shape)
 
     def _axes(self) -> list[tuple[int, int, int]]:
         return list(zip(self.counts, self.size, self.shape, strict=True))
@@ -91,37 +98,43 @@ def along(value: Any, axis: int, matrix: Any) -> Any:
     """
     batch, before, size, after = _parts(value, axis, len(matrix.shape) - 2)
     if after == 1:
-        rows = ops.reshape(value, (*batch, before, size))
-        return ops.reshape(rows @ ops.swapaxes(matrix, -1, -2), value.shape)
+        rows = reshaped(value, (*batch, before, size))
+        return reshaped(rows @ ops.swapaxes(matrix, -1, -2), value.shape)
     if before == 1:
-        return ops.reshape(matrix @ ops.reshape(value, (*batch, size, after)), value.shape)
-    parts = ops.reshape(value, (*batch, before, size, after))
-    return ops.reshape(matrix[..., None, :, :] @ parts, value.shape)
+        return reshaped(matrix @ reshaped(value, (*batch, size, after)), value.shape)
+    parts = reshaped(value, (*batch, before, size, after))
+    return reshaped(matrix[..., None, :, :] @ parts, value.shape)
 
 
-def products(value: Any, axis: int, batch_axes: int = 0) -> Any:
-    """Return the products of slices of an array along one axis, summed over all others.
+def with_products(old: Any, beta: Any, value: Any, axis: int, batch_axes: int = 0) -> Any:
+    """Return the average with products of slices of an array, or the sum where beta is 1.
+
+    Slices are those along one axis; their products are summed over all others.
 
     Args:
+        old: The average so far, of shape (..., d, d).
+        beta: Its weight, of which the rest is that of the products.
         value: Array of shape (..., d_0, d_1, ...).
         axis: The axis, without those of the batch.
-        batch_axes: The number of axes of the batch, which come first.
-
-    Returns:
-        Matrix of shape (..., d, d).
+        batch_axes: The number of axes of the batch, which come first, 0 or 1.
     """
     batch, before, size, after = _parts(value, axis, batch_axes)
     if after == 1:
-        columns = ops.reshape(value, (*batch, before, size))
-        return ops.swapaxes(columns, -1, -2) @ columns
-    if before > 1:
-        value = ops.swapaxes(ops.reshape(value, (*batch, before, size, after)), -2, -3)
-    rows = ops.reshape(value, (*batch, size, before * after))
-    return rows @ ops.swapaxes(rows, -1, -2)
+        rows = ops.swapaxes(reshaped(value, (*batch, before, size)), -1, -2)
+    else:
+        if before > 1:
+            value = ops.swapaxes(reshaped(value, (*batch, before, size, after)), -2, -3)
+        rows = reshaped(value, (*batch, size, before * after))
+    columns = ops.swapaxes(rows, -1, -2)
+    if isinstance(beta, (int, float)):
+        return add_product(old, beta, rows, columns, 1 if beta == 1 else 1 - beta)
+    return lerp(old, rows @ columns, 1 - beta)
 
 
 def norms(batch: Any) -> Any:
     """Return the norm of each array of a batch, to broadcast against it."""
+    if batch.shape[0] == 1:
+        return reshaped(norm(batch), [1] * len(batch.shape))  # in one pass
     axes = tuple(range(1, len(batch.shape)))
     return ops.sqrt(ops.sum(ops.square(batch), axis=axes, keepdims=True))
 

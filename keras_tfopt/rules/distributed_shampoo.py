@@ -5,12 +5,12 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_bool, one_of
-from keras_tfopt.engine import Slot, add_scaled, lerp
+from keras_tfopt.engine import Slot, add_scaled, conditional, lerp
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.block_matrices import preconditioned
 from keras_tfopt.rules.blocks import Blocks, merged_shape, norms
-from keras_tfopt.rules.moments import quotient
+from keras_tfopt.rules.moments import over_root
 from keras_tfopt.rules.preconditioning import decayed, is_always, whole_root
 
 
@@ -192,12 +192,13 @@ class DistributedShampoo(Rule):
             if hasattr(s, "v"):
                 beta = 1 if self.grafting == "adagrad" else self.grafting_beta_2
                 v = decayed(s.v, beta, g * g)
-                grafted = quotient(average, ops.sqrt(v / t.of_v) + self.grafting_epsilon)
+                grafted = over_root(average, ops.sqrt(v / t.of_v), self.grafting_epsilon)
                 new |= {"v": v}
             grafted = blocks.cut(grafted)
             direction = direction * (norms(grafted) / (norms(direction) + 1e-16))
             if self.first_root > 1:
-                direction = ops.where(t.step < self.first_root, grafted, direction)
+                scaled = direction
+                direction = conditional(t.step < self.first_root, lambda: grafted, lambda: scaled)
         return add_scaled(x, blocks.joined(direction, x.shape), -t.lr), new
 
     @property

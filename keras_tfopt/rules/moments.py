@@ -9,6 +9,8 @@ from keras import ops
 from keras_tfopt.fields import within
 from keras_tfopt.rule import Rule, zeros
 
+SMALLEST = 1e-30  # of an epsilon that leaves no denominator zero
+
 
 class Moments(Rule):
     """Abstract: a rule with decayed averages of the gradient and of its square."""
@@ -49,6 +51,13 @@ def corrected_rate(rule: Any, lr: Any, step: Any) -> Any:
 def quotient(m: Any, denominator: Any) -> Any:
     """Return the quotient with a denominator >= 0; where that is zero, so is the numerator."""
     return ops.where(denominator > 0, m / denominator, m)
+
+
+def over_root(m: Any, root: Any, epsilon: Any) -> Any:
+    """Return m / (root + epsilon), where m is zero if that is."""
+    if isinstance(epsilon, float) and epsilon > SMALLEST:
+        return m / (root + epsilon)
+    return quotient(m, root + epsilon)
 
 
 def at_least(value: Any, low: Any) -> Any:

@@ -9,6 +9,7 @@ from keras_tfopt.checks import one_of
 from keras_tfopt.engine import add_scaled, check_choice, lerp
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import register
+from keras_tfopt.rules.blocks import reshaped
 from keras_tfopt.rules.matrices import NOT_MATRICES, MatrixRule
 from keras_tfopt.rules.muon_arguments import check_axes, check_others, check_scaling
 from keras_tfopt.rules.orthogonalization import (
@@ -144,7 +145,7 @@ class Muon(MatrixRule):
         else:
             u = lerp(m, g, 1 - self.momentum)
         rows, columns, direction = self._direction(u, t)
-        return add_scaled(x, direction, -t.lr * self._scale(rows, columns)), {"m": m}
+        return add_scaled(x, direction, -t.lr * self._scale(rows, columns), reuse=True), {"m": m}
 
     def _direction(self, u: Any, t: Any) -> tuple[int, int, Any]:
         """Return rows, columns and the orthogonal update of a variable, or of several stacked."""
@@ -154,12 +155,12 @@ class Muon(MatrixRule):
         turned = ops.transpose(u, order)
         shape = [int(turned.shape[n]) for n in range(len(order))]
         columns, rows = shape[-1], math.prod(shape[len(stack) : -1])
-        u = ops.reshape(turned, (-1, rows, columns) if stack else (rows, columns))
+        u = reshaped(turned, (-1, rows, columns) if stack else (rows, columns))
         how = (self.ns_coefficients, self.norm, self.epsilon, self.products)
         x = orthogonalized(u, self.ns_steps, *how)
         if self.adaptive:
             x = x * ops.sum(u * x, axis=(-2, -1), keepdims=True)
-        x = ops.transpose(ops.reshape(x, shape), [order.index(n) for n in range(len(order))])
+        x = ops.transpose(reshaped(x, shape), [order.index(n) for n in range(len(order))])
         return rows, columns, x
 
     def _scale(self, rows: int, columns: int) -> float:

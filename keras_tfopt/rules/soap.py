@@ -8,10 +8,10 @@ from keras_tfopt.checks import one_of
 from keras_tfopt.engine import Slot, add_scaled, conditional, lerp
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.blocks import along, merged_shape, products
+from keras_tfopt.rules.blocks import along, merged_shape, reshaped, with_products
 from keras_tfopt.rules.eigenbases import eigenbasis, next_eigenbasis
 from keras_tfopt.rules.factored import rms
-from keras_tfopt.rules.moments import quotient
+from keras_tfopt.rules.moments import over_root
 
 
 @register
@@ -141,21 +141,21 @@ class SOAP(Rule):
         axes = self.axes(x.shape)
         rotated = [i for i, d in enumerate(axes) if self.has_basis(x.shape, d)]
         bases = {i: getattr(s, f"Q_{i}") for i in rotated}
-        g = ops.reshape(g, axes)
-        m = lerp(ops.reshape(s.m, axes), g, 1 - t.keep_m)
-        v = lerp(ops.reshape(s.v, axes), ops.square(_rotated(g, bases)), 1 - t.keep_v)
-        direction = quotient(_rotated(m, bases), ops.sqrt(v) + self.epsilon)
+        g = reshaped(g, axes)
+        m = lerp(reshaped(s.m, axes), g, 1 - t.keep_m)
+        v = lerp(reshaped(s.v, axes), ops.square(_rotated(g, bases)), 1 - t.keep_v)
+        direction = over_root(_rotated(m, bases), ops.sqrt(v), self.epsilon)
         for i, basis in bases.items():
             direction = along(direction, i, basis)
         if self.normalize_grads:
             direction = direction / (1e-30 + rms(direction))
-        x = add_scaled(x, ops.reshape(direction, x.shape), -t.rate)
+        x = add_scaled(x, reshaped(direction, x.shape), -t.rate, reuse=True)
 
         beta = self.beta_2 if self.shampoo_beta is None else self.shampoo_beta
-        sums = {i: lerp(getattr(s, f"GG_{i}"), products(g, i), 1 - beta) for i in rotated}
+        sums = {i: with_products(getattr(s, f"GG_{i}"), beta, g, i) for i in rotated}
         if rotated:
             bases, v = self._renewed(sums, bases, v, t)
-        new = {"m": ops.reshape(m, x.shape), "v": ops.reshape(v, x.shape)}
+        new = {"m": reshaped(m, x.shape), "v": reshaped(v, x.shape)}
         new |= {f"GG_{i}": total for i, total in sums.items()}
         return x, new | {f"Q_{i}": basis for i, basis in bases.items()}
 

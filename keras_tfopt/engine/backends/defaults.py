@@ -95,7 +95,7 @@ def lerp(start: Any, end: Any, weight: Any) -> Any:
     return start + weight * (end - start)
 
 
-def add_scaled(start: Any, change: Any, factor: Any) -> Any:
+def add_scaled(start: Any, change: Any, factor: Any, reuse: bool = False) -> Any:
     return start + factor * change
 
 

@@ -229,8 +229,11 @@ class Numbers(Protocol):
     def lerp(self, start: Any, end: Any, weight: Any) -> Any:
         """Return `start + weight * (end - start)`, of tensors and a number."""
 
-    def add_scaled(self, start: Any, change: Any, factor: Any) -> Any:
-        """Return `start + factor * change`, of tensors of one shape and a scalar tensor."""
+    def add_scaled(self, start: Any, change: Any, factor: Any, reuse: bool = False) -> Any:
+        """Return `start + factor * change`, of tensors of one shape and a scalar tensor.
+
+        With `reuse`, the memory of `change` may be written: nobody reads it afterwards.
+        """
 
     def add_product(self, base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
         """Return `beta * base + alpha * left @ right`, of matrices or of `n` of them."""

@@ -150,8 +150,10 @@ def lerp(start: Any, end: Any, weight: Any) -> Any:
     return torch.lerp(start, end, weight)  # one pass, where operations would make three
 
 
-def add_scaled(start: Any, change: Any, factor: Any) -> Any:
-    return torch.addcmul(start, change, factor)
+def add_scaled(start: Any, change: Any, factor: Any, reuse: bool = False) -> Any:
+    # Large pieces of new memory take longer than the numbers.
+    out = change if reuse and change.is_contiguous() else None
+    return torch.addcmul(start, change, factor, out=out)
 
 
 def add_product(base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
