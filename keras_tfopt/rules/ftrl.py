@@ -69,17 +69,16 @@ class Ftrl(Rule):
         }
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        accum = s.accum + ops.square(g)
+        rests = t.lr <= 0
+        accum = ops.where(rests, s.accum, s.accum + ops.square(g))
         power = self._power(accum)
         linear = s.linear + g + 2 * self.l2_shrinkage_regularization_strength * x
         linear = linear - (power - self._power(s.accum)) / t.lr * x
+        linear = ops.where(rests, s.linear, linear)
         q = power / t.lr + 2 * self.l2_regularization_strength
         new = soft_threshold(-linear, self.l1_regularization_strength) / q
         new = ops.where(q <= 0, ops.zeros_like(new), new)
-        rests = t.lr <= 0
-        slots = {"accum": accum, "linear": linear}
-        kept = {name: ops.where(rests, getattr(s, name), slots[name]) for name in slots}
-        return ops.where(rests, x, new), kept
+        return ops.where(rests, x, new), {"accum": accum, "linear": linear}
 
     def _power(self, a: Any) -> Any:
         p = self.learning_rate_power
