@@ -32,18 +32,16 @@ def waiting(
     count = range(len(old))
     known = [_ancestors(node, set(), parents) for node in new]
     late: dict[int, list[int]] = {}
-    while True:
-        # What waits is not there for others to be computed from; they compute it themselves.
+    before: set[int] | None = None
+    while before != late.keys():
+        before = set(late)
+        # What waits is not there for others to be computed from: they compute it for themselves.
         kept = {new[i] for i in count if i not in late}
         seen = [_ancestors(node, kept, parents) for node in new]
-        found = {
-            j: [i for i in count if i != j and old[j] in seen[i] and new[i] not in known[j]]
-            for j in count
-        }
-        found = {j: others for j, others in found.items() if others}
-        if found.keys() <= late.keys():
-            break
-        late.update(found)
+        for j in count:
+            others = [i for i in count if i != j and old[j] in seen[i] and new[i] not in known[j]]
+            if others:
+                late[j] = others
     order: list[tuple[int, list[int]]] = []
     while ready := [j for j in late if not late.keys() & late[j]]:
         order += [(j, late.pop(j)) for j in ready]
