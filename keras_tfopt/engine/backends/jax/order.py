@@ -57,9 +57,9 @@ def update_in_order(
 def zero_after(condition: Any, values: Sequence[Any]) -> Any:
     """Return a zero that is known only when all values are.
 
-    A variable that is written in part, or that others are computed from, is updated where it is
-    only if all that reads it must come first, and the compiler sees no order but that of results
-    used. It would compute a single entry apart, but does not look through a condition.
+    A variable that others are computed from is updated where it is only if these must come first.
+    The compiler sees no order but that of results used. It would compute a single entry apart, but
+    does not look through a condition.
 
     Args:
         condition: Is true, which the compiler does not know.

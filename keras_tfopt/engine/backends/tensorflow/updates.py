@@ -188,7 +188,7 @@ def _run_whole(
 
 def _in_order(old: list[Any], new: list[Any], step: Any) -> list[Any]:
     """Return new values that XLA computes in an order in which it copies no old ones."""
-    if has_accelerator():
+    if tf.executing_eagerly() or has_accelerator():
         return new
     pairs = zip(old, new, strict=True)
     places = [n for n, (x, y) in enumerate(pairs) if y is not None and math.prod(x.shape) > LARGE]
@@ -196,9 +196,9 @@ def _in_order(old: list[Any], new: list[Any], step: Any) -> list[Any]:
     def parents(node: Any) -> list[Any]:
         return [tensor.ref() for tensor in node.deref().op.inputs]
 
-    nodes = ([values[n].ref() for n in places] for values in (old, new))
+    before, after = ([values[n].ref() for n in places] for values in (old, new))
     new = list(new)
-    for j, others in waiting(*nodes, parents):
+    for j, others in waiting(before, after, parents):
         zero = _zero_after(step >= 0, [new[places[i]] for i in others])
         place = places[j]
         new[place] = tf.where(tf.equal(zero, 0), new[place], tf.cast(old[place], new[place].dtype))
