@@ -4,11 +4,15 @@ Contenders of a row take turns in one process. `--only Muon` and so on takes som
 
 - Muon on a transformer of 30 million parameters, beside `torch.optim.Muon` or `optax.contrib.muon`
   with the same products; on TensorFlow beside `keras.optimizers.Muon`.
-- SOAP and DistributedShampoo beside what they cannot do without, in the backend's own functions. A
-  round is an interval of ten steps, of which one has new bases or roots.
+- SOAP and DistributedShampoo beside what they cannot do without, in the backend's own functions,
+  and beside the same rule written by hand. A round is an interval of ten steps, of which one has
+  new bases or roots.
 - Rules of single elements beside Adam, for as many arrays read. Adam reads four: the gradient, the
   variable and two slots. Of a rule with one slot, three quarters of Adam's time are the peer.
 - Schedule-Free and Cautious beside the optimizer inside.
+
+By hand, the latter two are a loop that reads and writes as many arrays, of which nothing is
+calculated but a mean.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import keras
 from keras import ops
 
 import keras_tfopt
-from integration.benchmarks import contenders
+from integration.benchmarks import by_hand, contenders
 from integration.benchmarks.dense import rounds_of
 from integration.benchmarks.results import write_table
 from integration.benchmarks.second_order import compiled
@@ -35,11 +39,13 @@ Work = Callable[[list], list]
 
 
 def products_of_soap(tensors: list) -> list:
-    """Sums of products, two arrays rotated and one rotated back; g stands for all matrices."""
+    """Sums of products, two arrays rotated and one rotated back."""
     results = []
-    for g in tensors:
-        results += [g @ ops.transpose(g), ops.transpose(g) @ g]
-        results += [ops.transpose(g) @ g @ g, ops.transpose(g) @ g @ g, g @ g @ ops.transpose(g)]
+    for n, g in enumerate(tensors):
+        left, right, m = (tensors[n - k] for k in (1, 2, 3))  # or XLA makes some products once
+        turned = ops.transpose(left) @ m @ right
+        results += [g @ ops.transpose(g), ops.transpose(g) @ g, ops.transpose(left) @ g @ right]
+        results.append(left @ turned @ ops.transpose(right))
     return results
 
 
@@ -48,7 +54,7 @@ def bases_of_soap(tensors: list) -> list:
 
 
 def products_of_shampoo(tensors: list) -> list:
-    """Sums of products, and a direction times both roots."""
+    """Sums of products, and a direction times both roots; g stands for all matrices."""
     results = []
     for g in tensors:
         results += [g @ ops.transpose(g), ops.transpose(g) @ g, g @ g @ g]
@@ -58,18 +64,19 @@ def products_of_shampoo(tensors: list) -> list:
 def roots_of_shampoo(tensors: list) -> list:
     results = []
     for g in tensors:
-        for one in (g, ops.transpose(g)):
+        for one in (g, 2 * g):
             values, vectors = ops.eigh(one + ops.transpose(one))
             results.append((vectors * values) @ ops.transpose(vectors))
     return results
 
 
-# {optimizer: (how it is made, work of each step, work of one step of an interval)}
-TABLE: dict[str, tuple[Callable, Work, Work]] = {
+# {optimizer: (how it is made, work of each step, work of one step of an interval, both by hand)}
+TABLE: dict[str, tuple[Callable, Work, Work, list[by_hand.Step]]] = {
     "SOAP": (
         lambda: keras_tfopt.SOAP(1e-3, precondition_frequency=INTERVAL),
         products_of_soap,
         bases_of_soap,
+        [by_hand.step_of_soap, by_hand.bases_of_soap],
     ),
     "DistributedShampoo": (
         lambda: keras_tfopt.DistributedShampoo(
@@ -82,6 +89,7 @@ TABLE: dict[str, tuple[Callable, Work, Work]] = {
         ),
         products_of_shampoo,
         roots_of_shampoo,
+        [by_hand.step_of_shampoo, by_hand.roots_of_shampoo],
     ),
 }
 
@@ -98,18 +106,19 @@ def interval_of(each: Callable[[], None], once: Callable[[], None] | None) -> Ca
     return run
 
 
-Row = tuple[str, dict[str, list[float]], str, str, str]
+Row = tuple  # see `write_table`
 
 
 def second_order(name: str, budget: float) -> Iterator[Row]:
-    make, each, once = TABLE[name]
+    make, each, once, written_by_hand = TABLE[name]
     tensors = [ops.convert_to_tensor(g) for g in contenders.gradients(MATRICES)]
     steps = {
         name: interval_of(contenders.of_keras(make, MATRICES), None),
         "own": interval_of(compiled(each, tensors), compiled(once, tensors)),
+        "by hand": interval_of(*by_hand.with_matrices(written_by_hand, MATRICES)),
     }
-    work = f"{name}, four of 512x512, {INTERVAL} steps"
-    yield work, rounds_of(steps, budget), name, "own", "decompositions and products alone"
+    work, own = f"{name}, four of 512x512, {INTERVAL} steps", "decompositions and products alone"
+    yield work, rounds_of(steps, budget), name, "own", own, "the rule"
 
 
 # ---- Muon ----------------------------------------------------------------------------------------
@@ -194,54 +203,76 @@ def elements(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
                 "ours": contenders.of_keras(lambda make=make: make(1e-3), shapes),
                 "Adam": contenders.of_keras(lambda: keras_tfopt.Adam(1e-3), shapes),
             }
-            times = rounds_of(steps, budget)
             read, by_adam = 2 + slots, 2 + ADAM
+            # MARS divides by a norm of what it makes of the gradient and the last one.
+            moved = read, 1 + slots, 2 if name == "MARS" else 0
+            times, said = beside_least(steps, moved, shapes, budget)
             times["Adam"] = [t * read / by_adam for t in times["Adam"]]
-            yield f"{name}, {work}", times, "ours", "Adam", f"Adam, times {read}/{by_adam}"
+            yield f"{name}, {work}", times, "ours", "Adam", f"Adam, times {read}/{by_adam}", said
 
 
-# {what is around or in the place of an optimizer: (how it is made, the optimizer)}
-AROUND: dict[str, tuple[Callable, Callable]] = {
+Moved = tuple[int, int, int]
+"""Arrays that are read, that are written, and that are read once more before."""
+
+
+def beside_least(
+    steps: dict[str, Callable], moved: Moved, shapes: Shapes, budget: float
+) -> tuple[dict[str, list[float]], str]:
+    """Return the times of steps, and of the least step with its name in the table."""
+    read, written, before = moved
+    steps = {**steps, "by hand": by_hand.least_step(shapes, *moved)}
+    return rounds_of(steps, budget), f"reads {before + read}, writes {written}"
+
+
+# {what is around or in the place of an optimizer: (how it is made, the optimizer, what is moved)}
+AROUND: dict[str, tuple[Callable, Callable, Moved]] = {
     "ScheduleFree(Momentum)": (
         lambda: keras_tfopt.ScheduleFree(keras_tfopt.Momentum(1e-3)),
         lambda: keras_tfopt.Momentum(1e-3),
+        (4, 4, 0),
     ),
     "ScheduleFree(Adam)": (
         lambda: keras_tfopt.ScheduleFree(keras_tfopt.Adam(1e-3, beta_1=0.0)),
         lambda: keras_tfopt.Adam(1e-3, beta_1=0.0),
+        (5, 5, 0),
     ),
     "ScheduleFreeSGD": (
         lambda: keras_tfopt.ScheduleFreeSGD(1e-3),
         lambda: keras_tfopt.Momentum(1e-3),
+        (3, 3, 0),
     ),
     "ScheduleFreeAdamW": (
         lambda: keras_tfopt.ScheduleFreeAdamW(1e-3),
         lambda: keras_tfopt.Adam(1e-3),
+        (4, 4, 0),
     ),
     "MovingAverage(Adam)": (
         lambda: keras_tfopt.MovingAverage(keras_tfopt.Adam(1e-3)),
         lambda: keras_tfopt.Adam(1e-3),
+        (5, 4, 0),
     ),
     "AdamW": (
         lambda: keras_tfopt.AdamW(weight_decay=1e-4, learning_rate=1e-3),
         lambda: keras_tfopt.Adam(1e-3),
+        (4, 3, 0),
     ),
     "Cautious(Adam)": (
         lambda: keras_tfopt.Cautious(keras_tfopt.Adam(1e-3)),
         lambda: keras_tfopt.Adam(1e-3),
+        (4, 3, 4),
     ),
 }
 
 
 def around(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
-    for name, (make, inside) in AROUND.items():
+    for name, (make, inside, moved) in AROUND.items():
         for work, shapes in works.items():
             steps = {
                 "ours": contenders.of_keras(make, shapes),
                 "inside": contenders.of_keras(inside, shapes),
             }
-            peer = type(inside()).__name__
-            yield f"{name}, {work}", rounds_of(steps, budget), "ours", "inside", peer
+            times, said = beside_least(steps, moved, shapes, budget)
+            yield f"{name}, {work}", times, "ours", "inside", type(inside()).__name__, said
 
 
 def main() -> None:

@@ -78,31 +78,36 @@ def write(path: Path, text: str, results: Any, measured: dict[str, float], **mor
     print(f"\nWritten: {path.resolve()}")
 
 
-def write_table(
-    rows: list[tuple[str, dict[str, list[float]], str, str, str]], path: Path, **more: Any
-) -> None:
+def write_table(rows: list[tuple], path: Path, **more: Any) -> None:
     """Print medians and ratios as a table, and write them to a file.
 
     Args:
         rows: What is done, times by contender, the names of ours and of the peer among them, and
-            the peer in words.
+            the peer in words. Where there is a contender "by hand", that in words, too.
         path: The file.
         **more: Further entries of the file.
     """
-    results = [
-        {
+    results, measured = [], {}
+    for work, times, ours, other, peer, *hand in rows:
+        one = {
             "work": work,
             "milliseconds": round(statistics.median(times[ours]), 2),
             "peer": peer,
             "rounds": len(times[ours]),
             "ratio_to_peer": ratio(times, ours, other),
         }
-        for work, times, ours, other, peer in rows
-    ]
+        measured[f"{work} / {peer}"] = one["ratio_to_peer"]["median"]
+        if hand:
+            one |= {"by_hand": hand[0], "ratio_to_hand": ratio(times, ours, "by hand")}
+            measured[f"{work} / by hand"] = one["ratio_to_hand"]["median"]
+        results.append(one)
     head = ["work", "ours, ms", "peer", "ours / peer (min, max)"]
     cells = [
         [r["work"], f"{r['milliseconds']:.2f}", r["peer"], shown(r["ratio_to_peer"])]
         for r in results
     ]
-    measured = {f"{r['work']} / {r['peer']}": r["ratio_to_peer"]["median"] for r in results}
+    if any("by_hand" in r for r in results):
+        head += ["by hand", "ours / by hand"]
+        for r, row in zip(results, cells):
+            row += [r["by_hand"], shown(r["ratio_to_hand"])] if "by_hand" in r else ["", ""]
     write(path, markdown(head, cells), results, measured, **more)
