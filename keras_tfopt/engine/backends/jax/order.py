@@ -49,12 +49,12 @@ def update_in_order(
     old = [program.jaxpr.invars[1 + n] for n in places]
     for j, others in waiting(old, [outputs[n] for n in places], parents):
         place = places[j]
-        zero = zero_after(scalars["step"] >= 0, [new[places[i]] for i in others])
+        zero = _zero_after(scalars["step"], [new[places[i]] for i in others])
         new[place] = jnp.where(zero == 0, new[place], values[place].astype(new[place].dtype))
     return new[0], new[1:]
 
 
-def zero_after(condition: Any, values: Sequence[Any]) -> Any:
+def _zero_after(step: Any, values: Sequence[Any]) -> Any:
     """Return a zero that is known only when all values are.
 
     A variable that others are computed from is updated where it is only if these must come first.
@@ -62,13 +62,18 @@ def zero_after(condition: Any, values: Sequence[Any]) -> Any:
     does not look through a condition.
 
     Args:
-        condition: Is true, which the compiler does not know.
+        step: Number of the step. The compiler does not know that it is never negative.
         values: Arrays.
     """
 
     def number() -> Any:
-        entries = [jnp.ravel(value)[0].astype("float32") for value in values if jnp.size(value)]
-        return sum((jax.lax.bitcast_convert_type(one, "int32") for one in entries), jnp.int32(0))
+        entries = [jnp.ravel(value)[0].astype("float32") for value in values]
+        return sum(jax.lax.bitcast_convert_type(one, "int32") for one in entries)
 
-    found = jax.lax.cond(condition, number, lambda: jnp.int32(0))
-    return (found * (found + 1)) & 1  # of two consecutive integers, one is even
+    return zero_of(jax.lax.cond(step >= 0, number, lambda: jnp.int32(0)))
+
+
+def zero_of(number: Any) -> Any:
+    """Return a zero that the compiler does not know: of two consecutive integers, one is even."""
+    number = jnp.int32(number)
+    return (number * (number + 1)) & 1

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tfopt.engine.backends.jax.lookup import NOTES
-from keras_tfopt.engine.backends.jax.order import is_ordered, update_in_order, zero_after
+from keras_tfopt.engine.backends.jax.order import is_ordered, update_in_order, zero_of
 from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import placed, rows_placed, shards, split_like_slots
@@ -116,12 +116,33 @@ def run_in_place(
     whole = [(n, value) for n, indices, value in writes if indices is None]
     parts = [write for write in writes if write[1] is not None]
     if parts:
-        number = jnp.int32(parts[0][1])
-        zero = zero_after(number >= 0, [value for _, value in whole])
+        values, zero = _first(parts[0][1], [value for _, value in whole])
+        whole = [(n, value) for (n, _), value in zip(whole, values, strict=True)]
         parts = [(n, indices + zero, value) for n, indices, value in parts]
     commit([(variables[n], None, value) for n, value in whole])
     commit([(variables[n], indices, value) for n, indices, value in parts])
     return result
+
+
+def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
+    """Return the values, and a zero that is known only when all of them are.
+
+    A variable that is written in part is updated where it is only if all that reads it must come
+    first, and the compiler sees no order but that of results used. It would compute a single entry
+    apart, but does not look through a loop; this one makes no turn, because of two consecutive
+    integers one is even, which the compiler does not know.
+    """
+    zero = zero_of(number)
+
+    def turn(state: tuple) -> tuple:
+        return state[0] + 1, [-value for value in state[1]]
+
+    _, values = jax.lax.while_loop(lambda state: state[0] < zero, turn, (jnp.int32(0), values))
+    for value in values:
+        if jnp.size(value):
+            entry = jnp.ravel(value)[0].astype("float32")
+            zero = zero + zero_of(jax.lax.bitcast_convert_type(entry, "int32"))
+    return values, zero
 
 
 def _update_rows(
