@@ -35,7 +35,7 @@ import numpy as np
 from data import digits, hashed_tokens, package_runs, split_by_file, stdlib_tokens, vocabulary
 from keras import layers
 from matplotlib.figure import Figure
-from report import STYLES, StepTimer, backend_name, options, save
+from report import STYLES, backend_name, options, save
 
 import keras_tfopt
 
@@ -252,7 +252,7 @@ class Training:
 
     def __init__(self, task, side, rate):
         self.make, self.data, tables = tasks[task]
-        self.rate, self.losses, self.seconds = rate, [], []
+        self.rate, self.losses = rate, []
         self.steps = steps[task]
         warmup = max(1, self.steps // 20)
         schedule = keras_tfopt.schedules.WarmUpCosineDecay(rate, warmup, self.steps)
@@ -269,15 +269,14 @@ class Training:
         for variable, value in zip(self.state, self.start):
             variable.assign(value)
         (x, y), valid = self.data
-        random, timer, losses = np.random.default_rng(seed), StepTimer(), []
+        random, losses = np.random.default_rng(seed), []
         passes = 1 + self.steps * batch // len(x)
         order = np.concatenate([random.permutation(len(x)) for _ in range(passes)])
         for part in np.split(order[: self.steps * batch], parts):
-            self.model.fit(x[part], y[part], batch, shuffle=False, callbacks=[timer], verbose=0)
+            self.model.fit(x[part], y[part], batch, shuffle=False, verbose=0)
             found = self.model.evaluate(*(array[:most] for array in valid), most, verbose=0)
             losses.append(found if math.isfinite(found) else math.inf)
         self.losses.append(losses)
-        self.seconds.append(np.median(timer.seconds[3:]))
         return losses[-1]
 
     def lasts(self):
@@ -316,16 +315,14 @@ def place(task, side):
     return "below" if mean < min(usual) else "above" if mean > max(usual) else "within"
 
 
-columns = "".join(
-    f"{name:>9}" for name in ("rate", "mean", "lowest", "highest", "bytes", "ms/step")
-)
-print(f"\nLosses of {len(seeds)} seeds, bytes of state per parameter, time of a step:")
+columns = "".join(f"{name:>9}" for name in ("rate", "mean", "lowest", "highest", "bytes"))
+print(f"\nLosses of {len(seeds)} seeds, bytes of state per parameter:")
 print(f"{'':24}{columns}  beside float32")
 for (task, side), one in trainings.items():
-    last, milliseconds = one.lasts(), 1000 * np.median(one.seconds)
+    last = one.lasts()
     print(
         f"{f'{task}, {side}':24}{one.rate:>9g}{np.mean(last):>9.4f}{min(last):>9.4f}"
-        f"{max(last):>9.4f}{one.bytes:>9.2f}{milliseconds:>9.1f}  {place(task, side)}"
+        f"{max(last):>9.4f}{one.bytes:>9.2f}  {place(task, side)}"
     )
 for side in list(sides)[1:]:
     places = [place(task, side) for task in tasks]

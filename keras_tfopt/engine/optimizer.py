@@ -69,6 +69,13 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         likes = [describe(variable, type(self).__name__) for variable in variables]
         if self.built:
             return
+        if not self.has_state:  # else saved state was refused in an earlier call
+            self._make_state(variables, likes)
+            self.has_state = True
+        self._restore_waiting()
+        self.built = True
+
+    def _make_state(self, variables: list[Any], likes: list[Like]) -> None:
         # Most models have no table; the default is there for those that have.
         usual: tuple = (None, [], DEFAULTS["row_variables"])
         chosen = any(choice not in usual for choice in self.choices().values())
@@ -81,8 +88,6 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         self._trainable_variables = []
         with backend.build_scope(self, variables):
             self._create(variables, likes)
-        self.built = True
-        self._restore_waiting()
 
     @untracked
     def extend(self, variables: Sequence[Any]) -> None:

@@ -35,6 +35,8 @@ class Persistent:
 
     built: bool
     name: Any
+    has_state = False
+    """Whether there is the state of `build`, which may still refuse what was loaded before it."""
     _variables: list[Any]
     _trainable_variables: list[Any]
     shards: Any = None
@@ -120,9 +122,9 @@ class Persistent:
                     f"Received: dtype {array.dtype}"
                 )
             saved.arrays.append(array)
-        if self.built:
-            self._restore(saved)
+        if self.built or self.has_state:
             self._waiting = None
+            self._restore(saved)
             return
         more = self._recall(saved)
         _check_names(saved, [self._own_names(rank) for rank in RANKS], more, self)
@@ -151,10 +153,10 @@ class Persistent:
 
     def _restore_waiting(self) -> None:
         """Put state in place that was loaded before the optimizer was built."""
-        saved, self._waiting = self._waiting, None
-        if saved is not None:
+        if self._waiting is not None:
             with backend.build_scope(self, self._trainable_variables):
-                self._restore(saved, unless_changed=True)
+                self._restore(self._waiting, unless_changed=True)
+            self._waiting = None
 
     def _restore(self, saved: Saved, unless_changed: bool = False) -> None:
         """Put saved state in place, after checking that all of it fits.

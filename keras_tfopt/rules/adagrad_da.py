@@ -67,7 +67,7 @@ class AdagradDA(Rule):
         return {
             "gradient_accumulator": zeros(like),
             "gradient_squared_accumulator": full(
-                like, self.initial_gradient_squared_accumulator_value
+                like, self.initial_gradient_squared_accumulator_value, signed=False
             ),
         }
 

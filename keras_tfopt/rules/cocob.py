@@ -54,8 +54,13 @@ class COCOB(Rule):
     alpha: float = within(0, default=100.0)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        names = ("gradients_sum", "grad_norm_sum", "reward", "tilde_w")
-        return {"largest": full(like, 1e-8), **{name: zeros(like) for name in names}}
+        return {
+            "largest": full(like, 1e-8, signed=False),
+            "gradients_sum": zeros(like),
+            "grad_norm_sum": zeros(like, signed=False),
+            "reward": zeros(like, signed=False),
+            "tilde_w": zeros(like),
+        }
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         size = ops.abs(g)
