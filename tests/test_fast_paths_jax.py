@@ -1,4 +1,4 @@
-"""A compiled step on JAX updates tables and state in place, and int8 slots in parts.
+"""Compiled steps of JAX update variables and state in place, and int8 slots in parts.
 
 Tests read how much memory XLA reserves for a step. A copy of a table or of a slot would show there.
 """
@@ -48,6 +48,17 @@ def test_accumulation_does_not_copy_the_state():
     # XLA of JAX 0.6 also keeps a copy of the gradient.
     arrays = 2.5 if version_of("jax") >= (0, 7) else 3.5
     assert ours < arrays * ROWS * WIDTH * 4
+
+
+@pytest.mark.parametrize("name", ["Lion", "ADOPT", "Adan", "LaProp", "AdEMAMix"])
+def test_rules_of_elements_need_no_memory_of_their_own(name):
+    import jax
+
+    if jax.default_backend() != "cpu":
+        pytest.skip("accelerators write several arrays in one loop")
+    gradient = np.zeros((1024, 1024), "float32")
+    used = temporary_bytes(getattr(keras_tfopt, name)(0.01), gradient, "kernel")
+    assert used < 0.01 * gradient.nbytes
 
 
 @pytest.mark.parametrize("cls", [keras_tfopt.Adam, keras_tfopt.Momentum])

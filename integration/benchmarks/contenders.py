@@ -90,7 +90,9 @@ def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
 
     given = [jax.numpy.asarray(g) for g in gradients(shapes)]
     step = jax.jit(
-        lambda x, state, g: optimizer.stateless_apply(state, g, x), donate_argnums=(0, 1)
+        lambda x, state, g: optimizer.stateless_apply(state, g, x),
+        donate_argnums=(0, 1),
+        keep_unused=True,  # a model reads all variables, and gets back those that are given
     )
     state = [[v.value for v in variables], [v.value for v in optimizer.variables]]
 

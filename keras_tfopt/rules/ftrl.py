@@ -69,17 +69,16 @@ class Ftrl(Rule):
         }
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        rests = t.lr <= 0
         accum = s.accum + ops.square(g)
-        power = self._power(accum)
         linear = s.linear + g + 2 * self.l2_shrinkage_regularization_strength * x
-        linear = linear - (power - self._power(s.accum)) / t.lr * x
-        q = power / t.lr + 2 * self.l2_regularization_strength
+        linear = linear - (self._power(accum) - self._power(s.accum)) / t.lr * x
+        accum, linear = ops.where(rests, s.accum, accum), ops.where(rests, s.linear, linear)
+        # Computed anew, the power needs no memory of its own where XLA compiles.
+        q = self._power(accum) / t.lr + 2 * self.l2_regularization_strength
         new = soft_threshold(-linear, self.l1_regularization_strength) / q
         new = ops.where(q <= 0, ops.zeros_like(new), new)
-        rests = t.lr <= 0
-        slots = {"accum": accum, "linear": linear}
-        kept = {name: ops.where(rests, getattr(s, name), slots[name]) for name in slots}
-        return ops.where(rests, x, new), kept
+        return ops.where(rests, x, new), {"accum": accum, "linear": linear}
 
     def _power(self, a: Any) -> Any:
         p = self.learning_rate_power

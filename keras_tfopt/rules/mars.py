@@ -7,7 +7,7 @@ from keras import ops
 from keras_tfopt.checks import one_of
 from keras_tfopt.fields import field, flag, within
 from keras_tfopt.rule import register, zeros
-from keras_tfopt.rules.moments import Moments, moments, quotient, sign
+from keras_tfopt.rules.moments import Moments, at_least, moments, quotient, sign
 
 
 @register
@@ -91,8 +91,7 @@ class MARS(Moments):
         if not t.is_corrected:
             return self._adam(g, x, s, t)
         c = g + t.weight * (g - s.last)
-        norm = t.norm(c)
-        c = ops.where(t.step > 1, c / ops.where(norm > 1, norm, ops.ones_like(norm)), g)
+        c = ops.where(t.step > 1, c * (1 / at_least(t.norm(c), 1.0)), g)
         if self.form == "lion":
             m = self.beta_1 * s.m + (1 - self.beta_1) * c
             return x - t.lr * sign(m), {"m": m, "last": g}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from keras import ops
@@ -61,16 +62,14 @@ def over_root(m: Any, root: Any, epsilon: Any) -> Any:
 
 
 def at_least(value: Any, low: Any) -> Any:
-    """Return the larger of a tensor and a number."""
-    # On PyTorch, `ops.maximum` rounds to float32.
-    low = low * ops.ones_like(value)
-    return ops.where(value < low, low, value)
+    """Return the larger of a tensor and a number; NaN stays NaN."""
+    # On PyTorch, `ops.maximum` rounds to float32. XLA computes the operands of `ops.where` apart.
+    return ops.clip(value, low * ops.ones_like(value), math.inf)
 
 
 def at_most(value: Any, high: Any) -> Any:
-    """Return the smaller of a tensor and a number."""
-    high = high * ops.ones_like(value)
-    return ops.where(value > high, high, value)
+    """Return the smaller of a tensor and a number; NaN stays NaN."""
+    return ops.clip(value, -math.inf, high * ops.ones_like(value))
 
 
 def sign(value: Any) -> Any:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tfopt.engine.backends.jax.lookup import NOTES
+from keras_tfopt.engine.backends.jax.order import is_ordered, update_in_order, zero_of
 from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import placed, rows_placed, shards, split_like_slots
@@ -75,6 +76,8 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
                 g, values = split_like_slots(update, values)
             if update.kind.stored and not split and is_in_parts(update, g, values):
                 x, slots = update_in_parts(update, g, values, known)
+            elif not split and is_ordered(g, values):
+                x, slots = update_in_order(update, g, values, known)
             else:
                 x, slots = update.call(g, values[0], values[1:], known, update.mask)
             new = [x, *slots]
@@ -129,7 +132,7 @@ def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
     apart, but does not look through a loop; this one makes no turn, because of two consecutive
     integers one is even, which the compiler does not know.
     """
-    zero = _zero(number)
+    zero = zero_of(number)
 
     def turn(state: tuple) -> tuple:
         return state[0] + 1, [-value for value in state[1]]
@@ -138,13 +141,8 @@ def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
     for value in values:
         if jnp.size(value):
             entry = jnp.ravel(value)[0].astype("float32")
-            zero = zero + _zero(jax.lax.bitcast_convert_type(entry, "int32"))
+            zero = zero + zero_of(jax.lax.bitcast_convert_type(entry, "int32"))
     return values, zero
-
-
-def _zero(number: Any) -> Any:
-    number = jnp.int32(number)
-    return (number * (number + 1)) & 1
 
 
 def _update_rows(

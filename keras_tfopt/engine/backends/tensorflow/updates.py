@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from keras_tfopt.engine.backends.tensorflow.rows import column, nonzero
 from keras_tfopt.engine.backends.tensorflow.values import (
     assign,
     commit,
+    has_accelerator,
     native,
     norm,
     replicas,
@@ -22,6 +24,7 @@ from keras_tfopt.engine.construction import sharing_key
 from keras_tfopt.engine.hyperparameters import Over, mean
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -164,8 +167,8 @@ def _run_whole(
             x, *slots = values[start : start + each]
             known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
             y, changed = call(g, x, slots, {**inputs[1], **own}, mask, _over(known))
-            new = [(start + n, None, v) for n, v in enumerate([y, *changed]) if v is not None]
-            writes += new
+            new = _in_order(values[start : start + each], [y, *changed], inputs[1]["step"])
+            writes += [(start + n, None, v) for n, v in enumerate(new) if v is not None]
         return None, writes
 
     given = []
@@ -181,6 +184,37 @@ def _run_whole(
     if shared is not None:
         engine._fast[key] = _compiled_once(shared, key, run)
     run_in_place(engine, key, run, variables, (given, same))
+
+
+def _in_order(old: list[Any], new: list[Any], step: Any) -> list[Any]:
+    """Return new values that XLA computes in an order in which it copies no old ones."""
+    if tf.executing_eagerly() or has_accelerator():
+        return new
+    pairs = zip(old, new, strict=True)
+    places = [n for n, (x, y) in enumerate(pairs) if y is not None and math.prod(x.shape) > LARGE]
+
+    def parents(node: Any) -> list[Any]:
+        return [tensor.ref() for tensor in node.deref().op.inputs]
+
+    before, after = ([values[n].ref() for n in places] for values in (old, new))
+    new = list(new)
+    for j, others in waiting(before, after, parents):
+        zero = _zero_after(step >= 0, [new[places[i]] for i in others])
+        place = places[j]
+        new[place] = tf.where(tf.equal(zero, 0), new[place], tf.cast(old[place], new[place].dtype))
+    return new
+
+
+def _zero_after(condition: Any, values: list[Any]) -> Any:
+    """Return a zero that XLA knows only when all values are: see the function of JAX."""
+
+    def number() -> Any:
+        return tf.add_n(
+            [tf.bitcast(tf.cast(tf.reshape(v, [-1])[0], "float32"), "int32") for v in values]
+        )
+
+    found = tf.cond(condition, number, lambda: 0)
+    return (found * (found + 1)) & 1
 
 
 def _over(known: dict[int, Any]) -> Over:

@@ -1,0 +1,79 @@
+"""Arrays written where they are: on a CPU, some have to wait for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import keras
+
+from keras_tfopt.engine.backends.jax.values import has_accelerator
+from keras_tfopt.engine.write_order import LARGE, waiting
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.moving import Update
+
+
+def is_ordered(g: Any, values: list[Any]) -> bool:
+    """Return whether the order matters in which a variable and its slots are written."""
+    return (
+        len(values) > 1
+        and values[0].size > LARGE
+        and isinstance(g, jax.core.Tracer)
+        and keras.distribution.distribution() is None
+        and not has_accelerator()
+    )
+
+
+def update_in_order(
+    update: Update, g: Any, values: list[Any], scalars: dict[str, Any]
+) -> tuple[Any, list[Any]]:
+    """Return what `update.call` does."""
+    arguments = g, values[0], values[1:], scalars, update.mask
+    program, form = jax.make_jaxpr(update.call, return_shape=True)(*arguments)
+    results = jax.extend.core.jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
+    x, slots = jax.tree.unflatten(jax.tree.structure(form), results)
+    new = [x, *slots]
+    places = [n for n, value in enumerate(values) if new[n] is not None]
+    outputs = dict(zip(places, program.jaxpr.outvars, strict=True))
+    places = [n for n in places if values[n].size > LARGE]
+    made_by = {out: equation for equation in program.jaxpr.eqns for out in equation.outvars}
+
+    def parents(node: Any) -> list[Any]:
+        inputs = made_by[node].invars if node in made_by else ()
+        return [one for one in inputs if isinstance(one, jax.extend.core.Var)]
+
+    old = [program.jaxpr.invars[1 + n] for n in places]
+    for j, others in waiting(old, [outputs[n] for n in places], parents):
+        place = places[j]
+        zero = _zero_after(scalars["step"], [new[places[i]] for i in others])
+        new[place] = jnp.where(zero == 0, new[place], values[place].astype(new[place].dtype))
+    return new[0], new[1:]
+
+
+def _zero_after(step: Any, values: Sequence[Any]) -> Any:
+    """Return a zero that is known only when all values are.
+
+    A variable that others are computed from is updated where it is only if these must come first.
+    The compiler sees no order but that of results used. It would compute a single entry apart, but
+    does not look through a condition.
+
+    Args:
+        step: Number of the step. The compiler does not know that it is never negative.
+        values: Arrays.
+    """
+
+    def number() -> Any:
+        entries = [jnp.ravel(value)[0].astype("float32") for value in values]
+        return sum(jax.lax.bitcast_convert_type(one, "int32") for one in entries)
+
+    return zero_of(jax.lax.cond(step >= 0, number, lambda: jnp.int32(0)))
+
+
+def zero_of(number: Any) -> Any:
+    """Return a zero that the compiler does not know: of two consecutive integers, one is even."""
+    number = jnp.int32(number)
+    return (number * (number + 1)) & 1

@@ -1,0 +1,86 @@
+"""Large arrays are written in an order in which XLA copies none; the numbers stay the same."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from keras_tfopt.engine import plain
+from keras_tfopt.engine.write_order import LARGE, waiting
+
+SHAPE = (520, 512)
+MAKERS = {
+    "Lion": lambda: keras_tfopt.Lion(0.01),
+    "ADOPT": lambda: keras_tfopt.ADOPT(0.01),
+    "Adan": lambda: keras_tfopt.Adan(0.01),
+    "Ftrl": lambda: keras_tfopt.Ftrl(1.0),
+    "bfloat16": lambda: keras_tfopt.Adam(0.01, slot_dtype="bfloat16"),
+    "decay": lambda: keras_tfopt.Lion(0.01, weight_decay=0.1),
+}
+
+
+def order_of(old, new, operations):
+    """Order nodes by name; `operations` has the operands of each node that is computed."""
+    return waiting(old, new, lambda node: operations.get(node, ""))
+
+
+def test_nothing_waits_where_the_variable_is_computed_from_new_slots():
+    adam = {"M": "mg", "V": "vg", "X": "xMV"}
+    assert order_of("xmv", "XMV", adam) == []
+
+
+def test_a_slot_that_the_variable_reads_waits_for_it():
+    lion = {"X": "xc", "c": "mg", "M": "mg"}
+    assert order_of("xm", "XM", lion) == [(1, [0])]
+
+
+def test_the_old_gradient_waits_for_all_that_read_it():
+    adan = {"M": "mg", "D": "dgl", "N": "ngl", "X": "xMDN"}
+    assert order_of("xmdnl", "XMDNg", adan) == [(4, [2, 3])]
+
+
+def test_what_is_computed_from_a_value_that_waits_reads_the_old_one_as_well():
+    ftrl = {"A": "ag", "L": "lgxa", "X": "LA"}
+    assert order_of("xal", "XAL", ftrl) == [(1, [0, 2])]
+
+
+def test_chains_are_in_the_order_of_writing():
+    assert order_of("xmv", "XMV", {"X": "xm", "M": "mv", "V": "v"}) == [(1, [0]), (2, [1])]
+
+
+def test_values_that_would_wait_for_one_another_do_not():
+    assert order_of("xm", "XM", {"X": "m", "M": "x"}) == []
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.backends("jax", "tensorflow", reason="PyTorch has loops for several arrays")
+def test_steps_of_a_large_variable_are_those_operation_by_operation(name):
+    assert np.prod(SHAPE) > LARGE
+    random = np.random.default_rng(0)
+    start, gradients = random.standard_normal(SHAPE), random.standard_normal((3, *SHAPE))
+    compiled = steps(MAKERS[name](), start, gradients)
+    with plain():
+        expected = steps(MAKERS[name](), start, gradients, is_plain=True)
+    for a, b in zip(compiled, expected, strict=True):
+        tolerance = 1e-2 if name == "bfloat16" else 1e-5
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def steps(optimizer, start, gradients, is_plain=False):
+    """Return the variable and its slots after some steps."""
+    variable = keras.Variable(start, dtype="float32", name="kernel")
+    optimizer.build([variable])
+    gradients = [keras.ops.convert_to_tensor(g, "float32") for g in gradients]
+    if keras.backend.backend() == "jax" and not is_plain:
+        import jax
+
+        step = jax.jit(lambda x, state, g: optimizer.stateless_apply(state, [g], x))
+        x, state = [variable.value], [v.value for v in optimizer.variables]
+        for g in gradients:
+            x, state = step(x, state, g)
+        values = [*x, *state]
+    else:
+        for g in gradients:
+            optimizer.apply([g], [variable])
+        values = [variable, *optimizer.variables]
+    return [keras.ops.convert_to_numpy(keras.ops.cast(v, "float32")) for v in values]
