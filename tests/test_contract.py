@@ -70,6 +70,19 @@ def test_an_assigned_learning_rate_counts_from_the_next_step(case):
     follow(runner, reference, plan, case.tolerance())
 
 
+@pytest.mark.formula
+@pytest.mark.backends("torch", reason="tensors of the others cannot be written")
+@main_variant_in_all_modes(others=("eager",))
+def test_gradients_are_not_written(case, variant, mode):
+    runner = Runner(case.make(variant), initial(), mode)
+    for given in gradients(steps=("normal",) * 2):
+        dense = {p: g for p, g in given.items() if isinstance(g, np.ndarray)}
+        tensors = {p: keras.ops.convert_to_tensor(g, dtype="float32") for p, g in dense.items()}
+        runner.step(tensors)
+        for path, g in dense.items():
+            assert np.array_equal(to_numpy(tensors[path]), np.float32(g)), path
+
+
 # Programs
 
 
