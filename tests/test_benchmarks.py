@@ -152,8 +152,10 @@ def test_rules_of_elements_read_what_the_benchmark_says():
 def test_a_wrapper_is_compared_with_the_optimizer_inside_alone(monkeypatch):
     name, pair = next(iter(modern.AROUND.items()))
     monkeypatch.setattr(modern, "AROUND", {name: pair})
-    ((work, times, *_, inside),) = modern.around({"small": SMALL}, budget=0.05)
-    assert work == f"{name}, small" and inside == "Momentum" and len(times["ours"]) >= 9
+    ((work, times, ours, peer, inside, moved),) = modern.around({"small": SMALL}, budget=0.05)
+    assert work == f"{name}, small" and inside == "Momentum"
+    assert len(times[ours]) == len(times[peer]) == len(times["by hand"]) >= 9
+    assert moved == "reads 4, writes 4"
 
 
 @pytest.mark.spread
