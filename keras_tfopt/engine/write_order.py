@@ -1,8 +1,8 @@
-"""The order in which a step has to write arrays, so that XLA writes each where it is.
+"""Find the order in which a step has to write arrays, so that XLA writes each in place.
 
 On a CPU, XLA makes a loop for each array that a rule returns. It copies an array that one loop
-reads and another one writes, unless the first loop has to come first. A copy of a large array takes
-longer than the rest of the step, as it is in memory that is new each time.
+reads and another one writes, unless the first loop has to come first. The copy of a large array
+takes longer than the rest of the step, because its memory is new in each step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Arrays written where they are: on a CPU, some have to wait for others."""
+"""Have XLA write large arrays in place on a CPU, by an order of writing.
+
+`engine/write_order.py` says why order matters. Here an array is made to wait for others: it depends
+on a number that is computed from them, and that is always zero.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def is_ordered(g: Any, values: list[Any]) -> bool:
-    """Return whether the order matters in which a variable and its slots are written."""
+    """Return whether the order of writing matters: for large arrays, compiled for one CPU."""
     return (
         len(values) > 1
         and values[0].size > LARGE
@@ -31,7 +35,7 @@ def is_ordered(g: Any, values: list[Any]) -> bool:
 def update_in_order(
     update: Update, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> tuple[Any, list[Any]]:
-    """Return what `update.call` does."""
+    """Return what `update.call` returns, with an order of writing in which XLA copies nothing."""
     arguments = g, values[0], values[1:], scalars, update.mask
     program, form = jax.make_jaxpr(update.call, return_shape=True)(*arguments)
     results = jax.extend.core.jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
