@@ -164,10 +164,11 @@ def _run_whole(
         writes = []
         for number, (g, mask, norms, own) in enumerate(inputs[0]):
             start = number * each
-            x, *slots = values[start : start + each]
+            x, *slots = old = values[start : start + each]
             known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
-            y, changed = call(g, x, slots, {**inputs[1], **own}, mask, _over(known))
-            new = _in_order(values[start : start + each], [y, *changed], inputs[1]["step"])
+            all_scalars = {**inputs[1], **own}
+            y, changed = call(g, x, slots, all_scalars, mask, _over(known))
+            new = _in_order(old, [y, *changed], all_scalars["step"])
             writes += [(start + n, None, v) for n, v in enumerate(new) if v is not None]
         return None, writes
 
