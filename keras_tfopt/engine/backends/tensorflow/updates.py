@@ -168,7 +168,7 @@ def _run_whole(
             known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
             all_scalars = {**inputs[1], **own}
             y, changed = call(g, x, slots, all_scalars, mask, _over(known))
-            new = _in_order(old, [y, *changed], all_scalars["step"])
+            new = _in_order(old, [y, *changed], all_scalars)
             writes += [(start + n, None, v) for n, v in enumerate(new) if v is not None]
         return None, writes
 
@@ -187,9 +187,9 @@ def _run_whole(
     run_in_place(engine, key, run, variables, (given, same))
 
 
-def _in_order(old: list[Any], new: list[Any], step: Any) -> list[Any]:
+def _in_order(old: list[Any], new: list[Any], scalars: dict[str, Any]) -> list[Any]:
     """Return new values that XLA computes in an order in which it copies no old ones."""
-    if tf.executing_eagerly() or has_accelerator():
+    if tf.executing_eagerly() or has_accelerator() or not scalars:
         return new
     pairs = zip(old, new, strict=True)
     places = [n for n, (x, y) in enumerate(pairs) if y is not None and math.prod(x.shape) > LARGE]
@@ -200,7 +200,9 @@ def _in_order(old: list[Any], new: list[Any], step: Any) -> list[Any]:
     before, after = ([values[n].ref() for n in places] for values in (old, new))
     new = list(new)
     for j, others in waiting(before, after, parents):
-        zero = _zero_after(step >= 0, [new[places[i]] for i in others])
+        # XLA does not know whether this holds. Whether it does makes no difference.
+        condition = tf.cast(next(iter(scalars.values())), "float32") >= 0
+        zero = _zero_after(condition, [new[places[i]] for i in others])
         place = places[j]
         new[place] = tf.where(tf.equal(zero, 0), new[place], tf.cast(old[place], new[place].dtype))
     return new
