@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.extend.core
 import jax.numpy as jnp
-import keras
 
-from keras_tfopt.engine.backends.jax.values import has_accelerator
+from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu
 from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:
@@ -23,13 +22,7 @@ if TYPE_CHECKING:
 
 def is_ordered(g: Any, values: list[Any]) -> bool:
     """Return whether the order of writing matters: for large arrays, compiled for one CPU."""
-    return (
-        len(values) > 1
-        and values[0].size > LARGE
-        and isinstance(g, jax.core.Tracer)
-        and keras.distribution.distribution() is None
-        and not has_accelerator()
-    )
+    return len(values) > 1 and values[0].size > LARGE and is_compiled_for_one_cpu(g)
 
 
 def update_in_order(

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import keras
 
-from keras_tfopt.engine.backends.jax.values import has_accelerator
+from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu
 from keras_tfopt.engine.state import BLOCK, names_of_scales
 
 if TYPE_CHECKING:
@@ -34,9 +33,7 @@ def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
             for name, slot in zip(update.names, slots, strict=True)
         )
         # Without a compiler, a loop would be traced in each step.
-        and isinstance(g, jax.core.Tracer)
-        and keras.distribution.distribution() is None
-        and not has_accelerator()
+        and is_compiled_for_one_cpu(g)
     )
 
 

@@ -18,6 +18,12 @@ def has_accelerator() -> bool:
     return jax.default_backend() != "cpu"
 
 
+def is_compiled_for_one_cpu(tensor: Any) -> bool:
+    """Return whether a tensor is one of a step that XLA compiles for a CPU and no mesh."""
+    is_traced = isinstance(tensor, jax.core.Tracer)
+    return is_traced and keras.distribution.distribution() is None and not has_accelerator()
+
+
 def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
     shape, distribution = options["shape"], keras.distribution.distribution()
     layout = None
