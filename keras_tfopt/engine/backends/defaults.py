@@ -1,7 +1,6 @@
-"""Functions of the protocol that hold for a backend which has none of its own.
+"""Defaults for functions of the protocol that a backend does not define itself.
 
-They are for backends on which a process has one copy of each variable, and on which a step is fast
-without being compiled as a whole.
+They assume that a process has one copy of each variable, and that whole steps are not compiled.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def reduce_replicas(grads: list[Any]) -> list[Any]:
 
 
 def lesser(a: Any, b: Any) -> Any:
-    # One instruction where XLA compiles, in place of three for a minimum that keeps NaN.
+    # XLA compiles this to one instruction, and a minimum that keeps NaN to three.
     return keras.ops.where(a < b, a, b)
 
 
@@ -79,7 +78,7 @@ def relu(x: Any) -> Any:
 
 
 def combine_rows(weights: Any, rows: Any) -> Any:
-    # One loop, with whatever follows; a product would be a call with a result in memory.
+    # XLA makes one loop of this and what follows; it would store the result of a matrix product.
     return sum(weights[i] * rows[i] for i in range(rows.shape[0]))
 
 
@@ -145,5 +144,5 @@ class Steps:
         return step(*arguments)
 
 
-if not TYPE_CHECKING:
+if not TYPE_CHECKING:  # `import *` takes only functions that are defined here
     __all__ = [n for n, v in dict(vars()).items() if getattr(v, "__module__", None) == __name__]

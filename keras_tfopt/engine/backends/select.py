@@ -1,4 +1,4 @@
-"""The backend in use: the one of Keras, and no other is ever imported."""
+"""Import the package for the backend of Keras, and no other."""
 
 import importlib
 from typing import cast

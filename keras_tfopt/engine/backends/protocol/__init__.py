@@ -1,22 +1,21 @@
-"""The functions that a backend provides: what they take, what they return, what they promise.
+"""Describe the functions that a backend provides.
 
-The packages `jax`, `tensorflow` and `torch` are such backends; each function is a function of the
-package, so there is no `self` there. Only here are they described: in `values.py` those for values
-and variables, in `steps.py` those that run steps. A backend has the functions of `defaults.py`
-where it has none of its own.
+The packages `jax`, `tensorflow` and `torch` are backends. Each method below is a function of these
+packages, without `self`, and is documented only here: `values.py` has those for variables, rows and
+numbers, `steps.py` those that run steps. The packages share the functions of `defaults.py`, and
+replace some.
 
-"Eagerly" means: where values are known. In compiled code, which JAX and `tf.function` trace, only
-shapes and dtypes are known. A step of PyTorch is always taken eagerly; it calls compiled functions.
+In eager code, the values of tensors are known. In code that JAX or `tf.function` traces, only
+shapes and dtypes are. Steps on PyTorch are always eager, and call compiled functions.
 
-Arguments that appear in many functions:
-    engine: The optimizer that takes the step. Functions read what its rule is (`scope`, `flat`,
-        `fused`, `rule_to_share`), its cache of compiled functions (`_fast`), its variables
-        (`variables`, `_trainable_variables`) and its `_distribution_strategy`.
+Arguments of many functions:
+    engine: The optimizer that makes the step. Backends read its variables, attributes of its rule
+        such as `scope` and `fused`, and keep compiled functions in its dictionary `_fast`.
     variable: A `keras.Variable`; on TensorFlow, it may also be a `tf.Variable`.
-    writes: A list of `(variable, indices, value)`. Indices are None, and the value is that of the
-        whole variable; or a tensor of shape `(k,)` of distinct rows, and the value has shape
-        `(k, *shape[1:])`; or a scalar tensor, and the value is that of one row.
-    scalars: What `Rule.scalars` returned for this step, by dtype and number of hyperparameters.
+    writes: A list of `(variable, indices, value)`. With indices None, the value is that of the
+        whole variable. With a tensor of shape `(k,)` of distinct rows, it has shape
+        `(k, *shape[1:])`. With a scalar tensor, it is the value of one row.
+    scalars: The scalars of this step, by dtype and index of the hyperparameters.
 """
 
 from __future__ import annotations
@@ -47,4 +46,4 @@ class Backend(
     Diagnosis,
     Protocol,
 ):
-    """A backend; see the description of this module."""
+    """All functions of a backend; see the docstring of this module."""

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class CompiledSteps(Protocol):
-    """The steps that one optimizer takes by `minimize(..., compiled=True)`.
+    """Run the steps of one optimizer for `minimize(..., compiled=True)`.
 
-    JAX compiles one for each loss function, as long as that lives, for each set of other arguments,
-    and for each set of shapes. What a step reads is an argument of the compiled function if it is
-    among the inputs or in a variable. All else is as it was when the step was compiled. On other
-    backends, steps run as they are.
+    JAX compiles a step for each loss function, each set of other arguments and each set of shapes,
+    and keeps it while the loss function exists. Inputs and values of variables are arguments of the
+    compiled step. All else that it reads stays as it was when it was compiled. Other backends call
+    the step as it is.
     """
 
     def run(
@@ -32,12 +32,11 @@ class CompiledSteps(Protocol):
         """Return `step(*arguments)`.
 
         Args:
-            step: Function that takes a training step; it may read and assign variables.
-            loss: Function whose gradients the step takes, of the arguments `arguments[0]`.
+            step: Function that makes a training step; it may read and assign variables.
+            loss: Function whose gradients the step computes; its arguments are `arguments[0]`.
             arguments: Arrays and numbers, in tuples, lists and dictionaries, or None.
-            static: Other values that the step depends on. Objects count as equal if they are the
-                same.
-            check: Raises an error if the optimizer cannot be compiled.
+            static: Other values that the step depends on. Objects are compared by identity.
+            check: Function that raises an error if the optimizer cannot be compiled.
         """
 
 
@@ -45,7 +44,7 @@ class Updates(Protocol):
     """Steps of a rule."""
 
     joins_hooks: bool
-    """Whether `execute` compiles the hooks of wrappers with the rule, where it gets both in one."""
+    """Whether hooks of wrappers join the rule, so that `execute` compiles both together."""
 
     def execute(
         self, engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
@@ -58,13 +57,13 @@ class Updates(Protocol):
     def run_in_pieces(
         self, engine: Any, step: ModelStep, grads: list[Any], scalars: dict[str, Any]
     ) -> bool:
-        """Run a step of scope "model" piece by piece in the cache; return False if not done.
+        """Run a step of scope "model" in pieces that fit into the cache; return False if it cannot.
 
         Args:
             engine: The optimizer.
             step: The rule, the variables and the slots.
             grads: A dense tensor for each variable, or None.
-            scalars: Those of the one dtype in which the rule computes.
+            scalars: The scalars of the step by name, in the dtype of the arithmetic.
         """
 
     def run_in_place(
@@ -77,53 +76,53 @@ class Updates(Protocol):
     ) -> Any:
         """Call `function(values, inputs)`, commit the writes that it returns, return its result.
 
-        TensorFlow compiles it with XLA, once for each key and shapes, so that variables are
-        updated where they are. On JAX, variables that are written in part stay in place.
+        TensorFlow compiles it with XLA, once for each key and set of shapes, which updates
+        variables in place. JAX updates in place those of which only rows are written.
 
         Args:
-            engine: The optimizer, which keeps what is compiled.
-            key: Hashable; equal for functions that are equal except for values and inputs.
-            function: Pure function that returns a result and a list of writes, with positions in
-                `variables` for variables.
-            variables: Those that it reads and writes.
+            engine: The optimizer, which keeps the compiled function.
+            key: Hashable; equal for functions that differ only in values and inputs.
+            function: Pure function that returns a result and a list of writes, in which positions
+                in `variables` stand for variables.
+            variables: The variables that it reads and writes.
             inputs: Tensors, in lists, tuples and dictionaries.
         """
 
     def run_if(self, engine: Any, condition: Any, step: Callable[[], None]) -> None:
-        """Call a function that assigns variables of the optimizer, where a scalar is true.
+        """Call a function that assigns variables of the optimizer if a scalar is true.
 
-        Compiled code runs it in a condition that copies no variable, and on TensorFlow outside of
-        the replicas.
+        Traced code copies no variable for this. On TensorFlow, the condition is outside the
+        replicas.
         """
 
 
 class Tracing(Protocol):
-    """What compilers see, and what they do not."""
+    """Decide what compilers trace, and call functions in a trace."""
 
     def outside_compiler(self, function: Callable) -> Callable:
-        """Return a function whose code AutoGraph and Dynamo leave as it is."""
+        """Return a function that AutoGraph and Dynamo do not convert."""
 
     def without_gradients(self, function: Callable) -> Callable:
         """Return a function whose operations are not recorded for a backward pass."""
 
     def concretely(self) -> contextlib.AbstractContextManager:
-        """Return a context in which operations on known values give values, also in a trace."""
+        """Return a context in which operations on known values are computed even in a trace."""
 
     def with_averages(self, function: Any, *args: Any) -> Any:
-        """Return what an `AveragedFunction` returns for a batch, with averages for weights."""
+        """Call an `AveragedFunction` for a batch, with averages instead of weights."""
 
     def run_on_shapes(self, function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
         """Call a function with tensors without values; `given` has their shapes and dtypes."""
 
     def asks_for_value(self, error: Exception) -> bool:
-        """Return whether an error says that the value of such a tensor was asked for."""
+        """Return whether an error says that code needs the value of such a tensor."""
 
 
 class LossGradients(Protocol):
-    """Gradients of a loss, and steps that compute them."""
+    """Gradients of losses, and steps that compute them."""
 
     def look_up(self, table: Any, ids: Any) -> Any:
-        """Return `table[ids]`, with a gradient for which `from_native` has rows.
+        """Return `table[ids]`, with a gradient that `from_native` converts to rows.
 
         Args:
             table: Variable of shape `(rows, ...)`.
@@ -138,14 +137,17 @@ class LossGradients(Protocol):
         likely: Sequence[Any],
         by_rows: bool = False,
     ) -> tuple[Any, list[Any], list[Any]]:
-        """Return what a loss returns, its gradients, None where it does not depend, and variables.
+        """Return a loss, its gradients, and their variables.
+
+        The gradient of a variable on which the loss does not depend is None.
 
         Args:
-            loss: Function of no arguments. What it assigns is assigned.
-            variables: Those to differentiate by; None for all trainable ones that the loss reads.
-            seed: From the loss, the gradient to start with; None for ones.
+            loss: Function of no arguments. The variables that it assigns are assigned.
+            variables: Variables to differentiate by; None takes all trainable ones that the loss
+                reads.
+            seed: Function that returns the gradient to start with, from the loss; None takes ones.
             likely: Variables that the loss probably reads, if `variables` is None.
-            by_rows: Whether tables in which the loss only looks rows up get row gradients.
+            by_rows: Whether a table gets a row gradient if the loss only looks rows up in it.
         """
 
     def value_and_gradients(
@@ -156,24 +158,24 @@ class LossGradients(Protocol):
     ) -> tuple[Any, list[Any]]:
         """Return the scalar that a pure function of tensors returns, and its gradients.
 
-        Code that is being compiled may call it. A gradient is zeros where nothing depends.
+        It may be called in compiled code. Gradients are zeros for tensors without influence.
 
         Args:
             function: Function of a list of tensors, which assigns nothing.
             values: The tensors.
-            differentiable: Whether value and gradients will be differentiated again. On PyTorch,
-                the tensors must then require gradients.
+            differentiable: Whether the value and the gradients will be differentiated again. On
+                PyTorch, the tensors must then require gradients.
         """
 
     def compiled(self, function: Callable) -> Callable:
-        """Return a pure function, compiled once for each set of shapes; the same on PyTorch."""
+        """Return a pure function, compiled for each set of shapes; on PyTorch, uncompiled."""
 
     def check_traceable(self, verb: str, assigns: bool = True) -> None:
-        """Raise a RuntimeError if a verb is called where it cannot work.
+        """Raise a RuntimeError if a verb is called in a trace where it cannot work.
 
         Args:
-            verb: Its name, for the message.
-            assigns: Whether it assigns variables.
+            verb: The name of the verb, for the message.
+            assigns: Whether the verb assigns variables.
         """
 
     def Steps(self) -> CompiledSteps:
@@ -181,24 +183,21 @@ class LossGradients(Protocol):
 
 
 class Diagnosis(Protocol):
-    """What `keras_tfopt.diagnose` asks."""
+    """Functions for `keras_tfopt.diagnose`."""
 
     def gradients(
         self, loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
     ) -> list[Any]:
-        """Return gradients as `fit` makes them, of a loss without arguments.
+        """Return the gradients of a loss in the form in which `fit` computes them.
 
         Args:
-            loss: Function of no arguments. On JAX, what it assigns is dropped.
-            variables: Those to differentiate by.
-            eagerly: Whether TensorFlow runs it eagerly.
+            loss: Function of no arguments. On JAX, assignments in it have no effect.
+            variables: Variables to differentiate by.
+            eagerly: Whether TensorFlow runs the loss eagerly.
         """
 
     def place(self) -> Any:
-        """Return a value that is equal in code that is traced together.
-
-        The body of a loop has a value of its own.
-        """
+        """Return a value that is equal within one trace; the body of a loop is a trace apart."""
 
     def compilation(self, engine: Any) -> str:
-        """Return in words how steps of an optimizer are compiled."""
+        """Describe in words how steps of an optimizer are compiled."""

@@ -1,4 +1,4 @@
-"""Functions of a backend for values: variables, rows, numbers, and where they lie."""
+"""Functions of a backend for variables and their devices, for row gradients and for numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Variables(Protocol):
-    """What is done with variables."""
+    """Create, read and write variables."""
 
     def is_variable(self, value: Any) -> bool:
         """Return whether a value is a variable of Keras or of the backend."""
@@ -23,7 +23,10 @@ class Variables(Protocol):
         """Return the value of a variable as a tensor of its shape and dtype."""
 
     def number(self, variable: Any) -> float:
-        """Return the value of a scalar variable as a Python number, also while a step is traced."""
+        """Return the value of a scalar variable as a Python number.
+
+        On TensorFlow, this also works while a step is traced.
+        """
 
     def copy_of(self, variable: Any, dtype: str) -> Any:
         """Return the value of a variable in memory of its own, cast to `dtype`.
@@ -33,16 +36,16 @@ class Variables(Protocol):
         """
 
     def take(self, variable: Any, indices: Any) -> Any:
-        """Return the rows `indices`, of shape `(k,)`, of a variable: `(k, *shape[1:])`.
+        """Return rows of a variable without a copy of all: `(k, *shape[1:])` for `(k,)` indices.
 
-        The whole variable is not copied. On JAX, a row out of range is zero.
+        On JAX, a row out of range is zero.
         """
 
     def commit(self, writes: list[tuple[Any, Any, Any]]) -> None:
         """Assign values to variables or to rows of them, in order, on all replicas.
 
-        Values are cast to the dtype of the variable. Rows out of range are left out in code that
-        XLA compiles; elsewhere there must be none.
+        Values are cast to the dtype of the variable. JAX and XLA ignore rows out of range;
+        elsewhere there must be none.
         """
 
     def accumulate(self, accumulator: Any, gradient: Any) -> None:
@@ -51,42 +54,48 @@ class Variables(Protocol):
     def add_variable(self, engine: Any, variable: Any, **options: Any) -> keras.Variable:
         """Return a new variable of an optimizer, on the devices of `variable`.
 
-        On JAX, its layout is the variable's own if the shape is, and a copy on every device
-        otherwise.
+        On JAX, it has the layout of `variable` if the shapes are equal. Otherwise each device has a
+        copy. Options of the optimizer and of tables may divide it further.
 
         Args:
             engine: The optimizer.
-            variable: The variable that it belongs to; None if it belongs to all.
-            **options: Arguments of `add_variable` of the optimizer; `shape` is among them.
+            variable: The variable of the model that it belongs to; None if it belongs to all.
+            **options: Arguments of `add_variable` of the optimizer, with `shape` and `initializer`.
         """
 
 
 class Sharding(Protocol):
-    """State in shards over devices, where an optimizer has `shard_state`."""
+    """State that is divided over devices, and layouts of variables."""
 
     def sharding_problem(self) -> str | None:
-        """Return why there can be no shards here, and what to do; None if there can."""
+        """Return why state cannot be divided here, and what to do; None if it can."""
 
     def keep_layouts(self, owner: Any, variables: Sequence[Any]) -> None:
-        """Bring variables and the state of their optimizer into their layouts, after a step."""
+        """Put variables and the state of their optimizer back into their layouts after a step.
+
+        Only optimizers with `shard_state` need this.
+        """
 
     def part_of(self, variable: Any) -> tuple[str, float]:
-        """Return along which axes a variable is split, and which part a device has of it."""
+        """Return in words how a variable is divided, and the fraction of it on one device."""
 
 
 class Tables(Protocol):
     """Tables of embeddings that are divided by rows over devices or workers."""
 
     def row_shards(self, rows: int, exchange: Any) -> Any:
-        """Return how a table of so many rows is divided here; None if one worker has all of it.
+        """Return how a table is divided by rows; None if one worker has all of it.
 
-        The result has `rows`; `here`, the rows of variables in this process; `layout(shape)`, of a
-        table or of state with something for each row; `read(variable)`, the whole as an array;
-        `own(array)`, what a variable of this process has of it; and `initializer(whole)`,
-        which makes that.
+        The result has these attributes and methods:
+            rows: The number of rows of the whole table.
+            here: The number of rows of its variable in this process.
+            layout(shape): The layout of the table, or of state with an entry for each row.
+            read(variable): The whole table or state as an array.
+            own(array): The part of a whole array that belongs into a variable of this process.
+            initializer(initializer): The initializer of this part, from that of the whole table.
 
         Args:
-            rows: The rows of the whole table.
+            rows: The number of rows of the whole table.
             exchange: The connection of the workers.
 
         Raises:
@@ -95,26 +104,26 @@ class Tables(Protocol):
 
 
 class Replicas(Protocol):
-    """Replicas of `tf.distribute`; elsewhere there is one."""
+    """Replicas of `tf.distribute`; on other backends there is one."""
 
     has_replicas: bool
     """Whether there may be several."""
 
     def replicas(self) -> int:
-        """Return how many replicas run this code side by side."""
+        """Return how many replicas run this code at the same time."""
 
     def reduce_replicas(self, grads: list[Any]) -> list[Any]:
-        """Return gradients summed over the replicas. Rows are no longer distinct then."""
+        """Return gradients summed over the replicas; row gradients may then repeat rows."""
 
     def once(self, function: Callable[[], None]) -> None:
-        """Call a function that creates variables, for all replicas together."""
+        """Call a function that creates variables once for all replicas."""
 
     def build_scope(
         self, engine: Any, variables: Sequence[Any]
     ) -> contextlib.AbstractContextManager:
         """Return a context in which state for these variables is created.
 
-        On TensorFlow it is outside of a `tf.function` that is being traced.
+        On TensorFlow, that is outside the `tf.function` that is traced now, if any.
 
         Raises:
             ValueError: if the optimizer was created under another `tf.distribute.Strategy`.
@@ -122,24 +131,24 @@ class Replicas(Protocol):
 
 
 class Rows(Protocol):
-    """Gradients of rows."""
+    """Row gradients, and the forms that backends have for them."""
 
     def from_native(self, gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
-        """Return the rows of a gradient that the backend has in a form of its own, or None.
+        """Return the rows of a gradient in a form of the backend; None for other gradients.
 
-        These are `tf.IndexedSlices`, sparse COO tensors of torch, and gradients of `look_up`.
-        Rows may repeat, and they are not `named`.
+        Such forms are `tf.IndexedSlices`, sparse COO tensors of torch, and gradients of `look_up`.
+        The rows may repeat, and are not `named`.
 
         Args:
-            gradient: Anything; None is returned for a dense tensor.
-            shape: Shape of the variable, for gradients that do not know it.
+            gradient: Any gradient.
+            shape: Shape of the variable, for gradients that do not have it.
         """
 
     def scale_native(self, gradient: Any, scale: Any) -> Any:
-        """Return a gradient that `from_native` takes times a scalar tensor, still as rows."""
+        """Return a gradient that `from_native` converts, times a scalar tensor, as rows."""
 
     def in_form_for(self, optimizer: Any, gradient: Any, variable: Any) -> Any:
-        """Return a gradient in a form that an optimizer of Keras or of others takes.
+        """Return a gradient in a form that an optimizer which is not ours accepts.
 
         A `RowGradient` becomes `tf.IndexedSlices` if the optimizer can be traced with them, and a
         dense tensor otherwise.
@@ -151,40 +160,40 @@ class Rows(Protocol):
     def is_ready(self, gradient: Any, variable: Any, like: Like) -> bool:
         """Return whether a gradient is known to need no check and no conversion.
 
-        It has then the shape and dtype of `like`, and is on the device of the variable.
+        It then has the shape and dtype of `like`, and is on the device of the variable.
         """
 
     def sum_repeated(
         self, indices: Any, values: Any, shape: tuple[int, ...], refused: Any
     ) -> tuple[Any, Any]:
-        """Return distinct rows and for each the sum of its values.
+        """Return distinct rows, and the sum of the values of each.
 
-        On JAX and in XLA, where shapes are static, the result is as long as `indices`: it is padded
-        with distinct indices from `shape[0]` on, and zeros.
+        JAX and XLA have static shapes, so there the result is as long as `indices`. It is padded
+        with distinct indices from `shape[0]` on, and zeros as values.
 
         Args:
-            indices: Integers of shape `(k,)`. Compiled code leaves out those out of range.
+            indices: Integers of shape `(k,)`. Traced code ignores those out of range.
             values: Tensor of shape `(k, *shape[1:])`.
             shape: Shape of the variable.
-            refused: Integer variable to which compiled code adds the number of indices out of
-                range; None if there can be none.
+            refused: Integer variable to which traced code adds the number of indices out of range;
+                None if there can be none.
         """
 
     def row_mask(self, gradient: Any) -> Any:
         """Return which rows a gradient touches, as booleans of shape `(rows, 1, ...)`.
 
-        Of a `RowGradient`, these are the rows in it, without those of zeros if it is not `named`.
-        Of a dense tensor, these are the rows that hold anything but zeros.
+        A `RowGradient` touches its rows, except for rows of zeros if it is not `named`. A dense
+        tensor touches the rows that are not all zeros.
         """
 
     def rows_at(self, values: Any, mask: Any) -> tuple[Any, Any]:
-        """Return the rows of `values` at which a mask of `row_mask` is true, and their indices.
+        """Return the rows of `values` where a mask of `row_mask` is true, and their indices.
 
-        On JAX and in XLA, all rows are returned; the others are zero, with indices out of range.
+        JAX and XLA return all rows. The others are zeros, with indices out of range.
         """
 
     def to_dense(self, rows: RowGradient) -> Any:
-        """Return a row gradient as a tensor of the variable's shape; repeated rows are summed."""
+        """Return a row gradient as a tensor of the variable's shape, and sum repeated rows."""
 
 
 class Numbers(Protocol):
@@ -200,52 +209,52 @@ class Numbers(Protocol):
         """Return the float32 numbers with these bits."""
 
     def lesser(self, a: Any, b: Any) -> Any:
-        """Return the lesser of two float32 tensors each; one of both where there is NaN."""
+        """Return the elementwise minimum of float32 tensors; where one has NaN, either of both."""
 
     def relu(self, x: Any) -> Any:
-        """Return float32 numbers, 0 for those below 0; any of both for NaN."""
+        """Return `max(x, 0)` of float32 numbers; for NaN, either of both."""
 
     def limits(self, tensor: Any) -> tuple[int, int] | None:
-        """Return the least and the largest of some integers; None if empty or not known yet."""
+        """Return the least and largest of some integers; None for none of them, or in a trace."""
 
     def is_finite(self, tensor: Any) -> bool | None:
-        """Return whether all numbers are finite; None if that is not known yet."""
+        """Return whether all numbers are finite; None in a trace."""
 
     def conditional(self, condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
         """Return the result of one of two functions of no arguments; the other does not run."""
 
     def combine_rows(self, weights: Any, rows: Any) -> Any:
-        """Return the sum of the k rows of a matrix `(k, n)`, each times its weight, of `(k,)`."""
+        """Return `weights @ rows`, for `(k,)` weights and a matrix `(k, n)`."""
 
     def row_products(self, rows: Any, vector: Any) -> Any:
-        """Return the scalar product of each row of a matrix `(k, n)` with a vector: `(k,)`."""
+        """Return `rows @ vector`, for a matrix `(k, n)` and a vector `(n,)`."""
 
     def random_state(self) -> Any:
         """Return the state of the generator that layers draw from; None if it is in variables."""
 
     def set_random_state(self, state: Any) -> None:
-        """Draw again what was drawn after `random_state` returned this."""
+        """Set this generator to a state that `random_state` returned."""
 
     def lerp(self, start: Any, end: Any, weight: Any) -> Any:
-        """Return `start + weight * (end - start)`, of tensors and a number."""
+        """Return `start + weight * (end - start)`, for tensors and a number."""
 
     def add_scaled(self, start: Any, change: Any, factor: Any, reuse: bool = False) -> Any:
-        """Return `start + factor * change`, of tensors of one shape and a scalar tensor.
+        """Return `start + factor * change`, for tensors of one shape and a scalar tensor.
 
-        With `reuse`, the memory of `change` may be written: nobody reads it afterwards.
+        With `reuse`, the memory of `change` may be overwritten.
         """
 
     def add_product(self, base: Any, beta: float, left: Any, right: Any, alpha: float) -> Any:
-        """Return `beta * base + alpha * left @ right`, of matrices or of `n` of them."""
+        """Return `beta * base + alpha * left @ right`, for matrices or batches of matrices."""
 
     def has_accelerator(self) -> bool:
-        """Return whether there is a GPU or TPU, on which variables are."""
+        """Return whether there is a GPU or TPU, which then holds the variables."""
 
     def eigh(self, matrix: Any) -> tuple[Any, Any]:
         """Return ascending eigenvalues and eigenvectors of symmetric matrices `(..., n, n)`."""
 
     def singular_values(self, matrix: Any) -> Any:
-        """Return descending singular values `(..., k)` of matrices `(..., m, n)`; k the lesser."""
+        """Return descending singular values `(..., min(m, n))` of matrices `(..., m, n)`."""
 
     def eigh_is_slow(self) -> bool:
-        """Return whether to decompose a matrix takes much longer than some dozens of products."""
+        """Return whether `eigh` takes much longer than dozens of products of its matrix."""
