@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol/` on JAX: its own, in place of defaults."""
+"""The functions of `engine/backends/protocol/` on JAX: the defaults, and what replaces them."""
 
 from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.jax.decompositions import eigh, singular_values

@@ -1,4 +1,4 @@
-"""Decompositions of matrices on JAX.
+"""Decompose matrices on JAX, on a CPU one at a time.
 
 On a CPU, jaxlib (seen with 0.10) hands the matrices of a batch to other threads of the pool in
 which the call itself runs, and waits. Two such calls at once wait forever on two cores. A call for
@@ -24,7 +24,7 @@ def singular_values(matrix: Any) -> Any:
 
 
 def _in_turn(decompose: Callable[[Any], Any], matrix: Any) -> Any:
-    """Decompose the matrices of a batch one after the other on a CPU, and at once elsewhere."""
+    """Decompose the matrices of a batch one after the other on a CPU, and all at once elsewhere."""
     batch, size = matrix.shape[:-2], matrix.shape[-2:]
     if not batch:
         return decompose(matrix)

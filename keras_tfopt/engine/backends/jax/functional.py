@@ -1,4 +1,4 @@
-"""Gradients and compilation of pure functions on JAX."""
+"""Differentiate and compile pure functions on JAX."""
 
 from __future__ import annotations
 

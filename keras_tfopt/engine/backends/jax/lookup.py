@@ -1,8 +1,8 @@
-"""Looking rows up on JAX, so that an optimizer can find out which rows a gradient consists of.
+"""Look rows up on JAX, with gradients that our optimizers can read as rows.
 
-JAX has no sparse gradients. The backward pass of a lookup gives the true dense gradient and notes
-which ids and values it is the sum of. An optimizer that knows of the note takes these; nobody reads
-the dense gradient then, and the compiler leaves it out. For others it is an ordinary gradient.
+JAX has no sparse gradients. The backward pass of a lookup returns the dense gradient, and notes the
+ids and values that it is the sum of. Our optimizers read the note. Then nothing reads the dense
+gradient, and the compiler omits it. For other optimizers it is an ordinary gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keras_tfopt.engine.backends.jax.private import get_opaque_trace_state
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.rows import RowGradient, shards_of
 
-# {identity of a dense gradient: (weak reference to it, the (ids, values) it is the sum of)}
+# By identity of a dense gradient: a weak reference to it, and the pairs of ids and values.
 NOTES: dict[int, tuple[weakref.ref, tuple[tuple[Any, Any], ...]]] = {}
 
 
@@ -27,15 +27,15 @@ def look_up(table: Any, ids: Any) -> Any:
     value, scope, shards = table.value, get_stateless_scope(), shards_of(table)
     if scope is None:
         return _look_up(shards, value, ids)[0]
-    # Several lookups in one table are a chain, in which each hands the table on to the next. Their
-    # gradients are then summed here and not by JAX, whose sums have no notes. What happens in a
-    # trace of its own, such as the body of a loop, is left to JAX.
-    chain = scope.__dict__.setdefault("keras_tfopt_lookups", {})
+    # Several lookups in one table are a chain: each returns the table for the next one. So
+    # `_backward` sums their gradients, and not JAX, whose sums have no notes. A lookup in another
+    # trace, such as the body of a loop, begins a new chain; JAX sums the gradients of chains.
+    chains = scope.__dict__.setdefault("keras_tfopt_lookups", {})
     trace = get_opaque_trace_state()
-    before = chain.get(id(table))
-    goes_on = before is not None and before[0] == trace and before[1] is value
-    rows, handed_on = _look_up(shards, before[2] if goes_on else value, ids)
-    chain[id(table)] = trace, value, handed_on
+    last = chains.get(id(table))
+    continues = last is not None and last[0] == trace and last[1] is value
+    rows, table_for_next = _look_up(shards, last[2] if continues else value, ids)
+    chains[id(table)] = trace, value, table_for_next
     return rows
 
 
@@ -59,16 +59,17 @@ def _forward(shards: Any, table: Any, ids: Any) -> Any:
 
 
 def _taken(shards: Any, table: Any, ids: Any) -> tuple[Any, Any]:
-    """Return rows of a table, NaN for ids out of range, and the ids counted from the first row."""
+    """Return rows of a table, NaN for ids out of range; and the ids, from the first row on."""
     counted = jnp.where(ids < 0, ids + table.shape[0], ids)
     if shards is None:
-        return jnp.take(table, ids, axis=0), counted  # it would count negative ids once more
+        # Not with `counted`: `take` itself counts negative ids from the end.
+        return jnp.take(table, ids, axis=0), counted
     counted = shards.everywhere(counted)
     return shards.take(table, counted), counted
 
 
 def _backward(shards: Any, ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, None]:
-    values, later = gradients  # of the rows, and of the table as it was handed on
+    values, later = gradients  # of the rows, and of the table for the next lookup
     if isinstance(values, SymbolicZero):  # nothing depends on this lookup
         return later, None
     pieces: tuple[tuple[Any, Any], ...] | None = ()
@@ -78,7 +79,7 @@ def _backward(shards: Any, ids: Any, gradients: tuple[Any, Any]) -> tuple[Any, N
             later = shards.divided(later)
     else:
         pieces = _pieces_of(later)
-    if shards is not None:  # the devices that have the rows need them
+    if shards is not None:  # each device adds the values of its own rows
         values = shards.everywhere(values)
     dense = later.at[ids].add(values, mode="drop")
     if pieces is not None:

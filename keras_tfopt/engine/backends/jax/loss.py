@@ -1,4 +1,4 @@
-"""Gradients of a loss on JAX, by variables whose values become arguments."""
+"""Compute gradients of a loss on JAX: values of variables become arguments of a function."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def loss_and_gradients(
     given = (likely or _read(loss)) if variables is None else variables
     done = _differentiate(loss, given, seed, by_rows)
     if variables is None:
-        # There are gradients only of what was an argument, and what the loss reads is known only
-        # when it has run: if that is more than it was likely to read, it runs again.
+        # JAX differentiates by arguments only, and the loss must run to show which variables it
+        # reads. If it reads others than those given, it runs again.
         while any(id(variable) not in done.gradients for variable in done.read):
             done = _differentiate(loss, done.read, seed, by_rows)
         variables = done.read
@@ -62,10 +62,8 @@ def _trainable(scope: Given) -> list[Any]:
 
 class _Differentiated(NamedTuple):
     loss: Any
-    gradients: dict[
-        int, Any
-    ]  # by identity of variables; None where the loss does not depend on one
-    read: list[Any]  # variables that can be trained
+    gradients: dict[int, Any]  # by identity of variables; None if the loss does not depend on it
+    read: list[Any]  # trainable variables
     assigned: list[tuple[Any, Any]]  # variables and their new values
 
 
@@ -85,8 +83,8 @@ def _differentiate(
 
     given = [variable.value for variable in variables]
     result, pull_back, new = jax.vjp(of_values, given, has_aux=True)
-    # Where the loss does not depend on an argument, JAX writes zeros, and only the trace of the
-    # way back tells them from zeros that were computed.
+    # JAX returns zeros for an argument on which the loss does not depend. Only the trace of the
+    # backward pass tells these from computed zeros.
     weight = jnp.ones_like(result) if seed is None else seed(result)
     trace = jax.make_jaxpr(pull_back)(weight)
     values = jax.extend.core.jaxpr_as_fun(trace)(weight)
@@ -109,7 +107,7 @@ Makers = dict[int, tuple[Any, int]]
 
 
 def _makers(jaxpr: Any) -> Makers:
-    """Return the equation that makes each variable of a trace, and its place among the outputs."""
+    """Return the equation that computes each variable of a trace, and its place in the outputs."""
     return {id(out): (one, place) for one in jaxpr.eqns for place, out in enumerate(one.outvars)}
 
 
@@ -123,9 +121,9 @@ def _is_zero(variable: Any, makers: Makers) -> bool:
 
 
 def _looked_up(variable: Any, makers: Makers) -> list[Any] | None:
-    """Return the indices of the lookups that a gradient comes from, None if it comes from more.
+    """Return the indices of the lookups that a gradient comes from; None if not only from lookups.
 
-    The way back from a lookup adds rows to zeros; what several ways bring is added up.
+    The backward pass of a lookup adds rows to zeros. Gradients of several lookups are summed.
     """
     if id(variable) not in makers:
         return None
@@ -161,7 +159,7 @@ def _adds_rows(equation: Any) -> bool:
 
 
 def _of_rows(gradient: Any, indices: list[Any]) -> RowGradient:
-    """Return the same gradient by rows. The sum of a row is where its index comes first."""
+    """Return a dense gradient as rows. A repeated index has its value once, and then zeros."""
     rows = jnp.concatenate([jnp.reshape(one, (-1,)) for one in indices])
     order = jnp.arange(rows.size)
     first = jnp.full(gradient.shape[0], rows.size).at[rows].min(order, mode="drop")

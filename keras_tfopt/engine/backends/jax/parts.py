@@ -1,4 +1,4 @@
-"""Steps with slots in codes on a CPU: in parts that stay in the cache, each computed once."""
+"""Update variables with int8 slots on a CPU in parts that stay in the cache."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from keras_tfopt.engine.state import BLOCK, names_of_scales
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
-PART = 1 << 18  # numbers of a variable
+PART = 1 << 18  # numbers of a variable in one part
 
 
 def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
-    """Return whether the step of a variable can be made in parts, and is faster so."""
+    """Return whether a variable can be updated in parts, and is faster so."""
     x, *slots = values
     scales = names_of_scales(update.kind.stored)
     return (
@@ -32,7 +32,7 @@ def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
             slot.ndim == 1 if name in scales else slot.shape == x.shape
             for name, slot in zip(update.names, slots, strict=True)
         )
-        # Without a compiler, a loop would be traced in each step.
+        # In eager steps, JAX would trace the loop each time.
         and is_compiled_for_one_cpu(g)
     )
 
@@ -40,16 +40,16 @@ def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
 def update_in_parts(
     update: Update, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> tuple[Any, list[Any]]:
-    """Return what `update.call` does.
+    """Return what `update.call` returns.
 
-    XLA would compute what is decoded anew for each scale, each code and each number of the
-    variable, and would write codes into a variable with a single thread.
+    Over a whole variable, XLA would decode slots once each for the variable, the codes and the
+    scales, and would write codes with a single thread.
     """
     scales, shapes = names_of_scales(update.kind.stored), [value.shape for value in values]
     per_block = [False, *(name in scales for name in update.names)]
     run_apart = functools.partial(apart, scalars["step"])
 
-    def turn(start: Any, size: int, values: list[Any]) -> list[Any]:
+    def update_part(start: Any, size: int, values: list[Any]) -> list[Any]:
         places = [
             (start // BLOCK, -(-size // BLOCK)) if is_scale else (start, size)
             for is_scale in per_block
@@ -73,20 +73,20 @@ def update_in_parts(
 
     flat_g, flat = jnp.ravel(g), [jnp.ravel(value) for value in values]
     whole, rest = divmod(flat_g.size, PART)
-    flat = jax.lax.fori_loop(0, whole, lambda n, now: turn(n * PART, PART, now), flat)
+    flat = jax.lax.fori_loop(0, whole, lambda n, now: update_part(n * PART, PART, now), flat)
     if rest:
-        flat = turn(whole * PART, rest, flat)
+        flat = update_part(whole * PART, rest, flat)
     x, *slots = (value.reshape(shape) for value, shape in zip(flat, shapes, strict=True))
     return x, slots
 
 
 def apart(step: Any, function: Callable[[], Any]) -> Any:
-    """Return `function()`, in memory: XLA does not compute it again for each use.
+    """Return `function()` such that XLA stores it, and does not compute it again for each use.
 
     Args:
-        step: Number of the step. The compiler does not know that it is never negative, and does
-            not look through a condition.
-        function: What to compute, a nest of arrays.
+        step: Number of the step. It is never negative, but the compiler does not know that, and
+            does not combine operations inside a condition with others.
+        function: Function that returns a nest of arrays.
     """
     shapes = jax.eval_shape(function)
 

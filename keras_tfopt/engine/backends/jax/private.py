@@ -5,6 +5,6 @@ try:
 except ImportError:  # where it was in JAX 0.6
     from jax.core import get_opaque_trace_state
 
-# Equal within one trace. A lookup must know whether the table was looked up in the same trace
-# before: gradients of several traces cannot be summed up in the notes.
+# It returns a value that is equal within one trace. Lookups must know whether the last lookup in a
+# table was in the same trace, because notes cannot sum gradients of several traces.
 __all__ = ["get_opaque_trace_state"]

@@ -1,4 +1,4 @@
-"""State in shards over the devices of a JAX mesh, along the axis of the data (ZeRO-1)."""
+"""Divide state over the devices of a JAX mesh, along the axis of the data (ZeRO-1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keras_tfopt.engine.rows import is_looked_up
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
-# State of fewer values stays whole: an exchange for each bias would take longer than it saves.
+# State of fewer values is not divided: exchanging each bias would cost more time than it saves.
 SMALLEST = 4096
 
 
@@ -45,7 +45,7 @@ def shards(engine: Any) -> bool:
 
 
 def layout_of_shards(variable: Any, layout: Any, shape: Sequence[int]) -> Any:
-    """Return the layout of a piece of state: one axis more is split, if one can be.
+    """Return the layout of some state, with one more axis divided if possible.
 
     Args:
         variable: The variable that the state belongs to, or None.
@@ -59,7 +59,7 @@ def layout_of_shards(variable: Any, layout: Any, shape: Sequence[int]) -> Any:
     if devices > 1 and data not in axes and math.prod(shape) >= SMALLEST:
         order = list(range(len(shape)))
         if variable is None or _is_table(variable):
-            # Rows that are touched are then updated on all devices, each its part of the columns.
+            # Columns first, so that all devices take part in the update of touched rows.
             order = order[1:] + order[:1]
         for axis in order:
             if axes[axis] is None and shape[axis] and shape[axis] % devices == 0:
@@ -75,7 +75,7 @@ def keep_layouts(owner: Any, variables: Sequence[Any]) -> None:
 
 
 def placed(variable: Any, value: Any) -> Any:
-    """Return a value in the layout of a variable, which has one under a distribution."""
+    """Return a value in the layout of a variable; unchanged if there is no distribution."""
     layout = variable._layout
     return value if layout is None else keras.distribution.distribute_tensor(value, layout)
 
@@ -90,9 +90,9 @@ def rows_placed(variable: Any, value: Any) -> Any:
 
 
 def split_like_slots(update: Update, values: list[Any]) -> tuple[Any, list[Any]]:
-    """Return a dense gradient, and variable and slots, with the former two split as slots are.
+    """Return a dense gradient and the values of an update, divided like the slots.
 
-    Otherwise XLA might gather the slots rather than scatter the gradients.
+    Otherwise XLA might gather the slots instead of scattering the gradient.
     """
     shape = tuple(update.variable.shape)
     for slot in update.slots:

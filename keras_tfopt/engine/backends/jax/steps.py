@@ -1,4 +1,4 @@
-"""Training steps that JAX compiles: what changes between calls is an argument or a variable."""
+"""Compile training steps on JAX, for `minimize(..., compiled=True)`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.jax.loss import is_tracing
 from keras_tfopt.engine.scopes import Given
 
-MANY = 8  # compiled steps of one optimizer at which a warning says what each of them is for
+MANY = 8  # a warning comes with this number of compiled steps of one optimizer
 
 
 class Steps(defaults.Steps):
@@ -37,7 +37,7 @@ class Steps(defaults.Steps):
             return step(*arguments)
         leaves, form = jax.tree.flatten(arguments)
         others, form_of_others = jax.tree.flatten(static, is_leaf=lambda value: value is None)
-        owner, function = _parts(loss)
+        owner, function = _owner_and_function(loss)
         key = (
             (id(owner), id(function)),
             (form, *map(_kind, leaves)),
@@ -69,29 +69,29 @@ class Steps(defaults.Steps):
 
 
 class _Step(NamedTuple):
-    run: Callable[..., Any]  # from leaves of the arguments and values of `read`
+    run: Callable[..., Any]  # takes leaves of the arguments, then values of `read`
     form: Any  # of the result and the values of `written`
     read: list[Any]  # variables
     written: list[Any]  # variables
     trainable: list[bool]  # of the variables read, when the step was compiled
-    owner: weakref.ref  # of the loss, see `_parts`
-    kept: list[Any]  # whose identity is in the key: no other object may get it
+    owner: weakref.ref  # of the loss, see `_owner_and_function`
+    kept: list[Any]  # objects whose ids are in the key: no other object may get such an id
 
     def is_for(self, owner: Any) -> bool:
         return self.owner() is owner and self.trainable == _trainable(self.read)
 
 
-def _parts(loss: Any) -> tuple[Any, Any]:
-    """Return the object of a method and its function; twice the same for other functions.
+def _owner_and_function(loss: Any) -> tuple[Any, Any]:
+    """Return the object and the function of a method; of another function, twice itself.
 
-    A method is another object each time that it is read.
+    A method itself cannot be a key: each access to it makes a new object.
     """
     function = getattr(loss, "__func__", None)
     return (loss, loss) if function is None else (loss.__self__, function)
 
 
 def _kind(leaf: Any) -> Any:
-    """Return what has to be equal in arguments that one compiled step takes."""
+    """Return a key that is equal for arguments that one compiled step can take."""
     if not hasattr(leaf, "dtype"):
         return type(leaf)
     return tuple(leaf.shape), leaf.dtype, getattr(leaf, "weak_type", False)
@@ -110,7 +110,7 @@ def _compile(step: Any, loss: Any, arguments: tuple, static: list[Any]) -> _Step
     while len(traced.read) > len(traced.given):
         traced = _trace(step, arguments, traced.read)
     _check_loss(loss, arguments[0], traced.read)
-    owner, function = _parts(loss)
+    owner, function = _owner_and_function(loss)
     return _Step(
         jax.jit(jax.extend.core.jaxpr_as_fun(traced.program)),
         traced.form,
@@ -149,7 +149,7 @@ def _trace(function: Callable[..., Any], arguments: tuple, given: list[Any]) -> 
 
 
 def _check_loss(loss: Any, inputs: tuple, variables: list[Any]) -> None:
-    """Raise an error if a loss reads arrays that are no inputs, or numbers that change."""
+    """Raise an error if a loss reads arrays that are not inputs, or numbers that change."""
 
     def value(*inputs: Any) -> Any:
         return ops.convert_to_tensor(loss(*inputs))
@@ -184,7 +184,7 @@ def _arrays_in(program: Any) -> Iterator[Any]:
     }
     for one in programs:
         for constant in map(np.asarray, one.consts):
-            # A shape as a tensor, as in the mean of a loss, and the increment of a SeedGenerator.
+            # Keras makes tensors of shapes, as in means, and of the increment of a SeedGenerator.
             is_short = constant.ndim == 1 and constant.size <= 8 and constant.dtype.kind in "iu"
             numbers = tuple(constant.tolist()) if is_short else None
             is_increment = numbers == (0, 1) and constant.dtype == "uint32"
@@ -193,7 +193,7 @@ def _arrays_in(program: Any) -> Iterator[Any]:
 
 
 def _programs_in(program: Any) -> Iterator[Any]:
-    """Yield a trace, and those of the functions that it calls."""
+    """Yield a trace, and the traces of the functions that it calls."""
     yield program
     for equation in program.jaxpr.eqns:
         for parameter in equation.params.values():

@@ -1,8 +1,8 @@
-"""Tables in parts over the devices of a JAX mesh: each device has some of the rows.
+"""Divide tables by rows over the devices of a JAX mesh.
 
-In a lookup, each device gets the ids of all devices, finds the rows that it has, and zeros for the
-others; a sum over the devices, of which each gets its part, completes them. An all-to-all of static
-shape that never drops an id moves as much: all ids of a device may be of one other.
+In a lookup, each device gets the ids of all devices. It takes the rows that it has, and zeros for
+the others. The sum over the devices has all rows, and each device gets its part of it. An
+all-to-all of static shape would move as much, as all ids of a device may be on one other device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tfopt.engine.backends.jax.sharding import sharding_problem
 
-# Padding has numbers beyond the rows, which must be int32, too.
+# The largest number of rows. Indices of padding are beyond it, and must be int32 as well.
 MOST = 2 * 10**9
 
 
@@ -26,7 +26,7 @@ class MeshRows:
     """How a table is divided over the axis of the data of a mesh.
 
     Args:
-        rows: The rows of the whole table.
+        rows: The number of rows of the whole table.
     """
 
     between_workers = False
@@ -38,15 +38,16 @@ class MeshRows:
         self.mesh = self.device_mesh.backend_mesh
         self.parts = self.device_mesh.shape[names.index(axis)]
         self.rows = self.here = rows
+        self._by_rows, self._on_all = PartitionSpec(axis), PartitionSpec()
 
     def layout(self, shape: Sequence[int]) -> Any:
-        """Return the layout of the table, or of state that has something for each row."""
+        """Return the layout of the table, or of state with an entry for each row."""
         return keras.distribution.TensorLayout(
             [self.axis, *[None] * (len(shape) - 1)], self.device_mesh
         )
 
     def initializer(self, initializer: Callable[..., Any]) -> Any:
-        """Return what makes the values of a table, from what makes those of a whole one."""
+        """Return the initializer of the variable, which has the whole table."""
         return initializer
 
     def read(self, variable: Any) -> np.ndarray:
@@ -54,36 +55,35 @@ class MeshRows:
         return np.asarray(variable.value)
 
     def own(self, array: Any) -> Any:
-        """Return what a variable of this process has of a whole table: all of it."""
+        """Return the part of a whole table that belongs into the variable: all of it."""
         return array
 
     def take(self, table: Any, ids: Any) -> Any:
         """Return rows of a table, by ids that all devices have; a row out of range is NaN."""
         flat = ids.reshape(-1)
-        divided = flat.shape[0] % self.parts == 0
-        own, whole = PartitionSpec(self.axis), PartitionSpec()
+        is_divisible = flat.shape[0] % self.parts == 0
 
         def local(part: Any, ids: Any) -> Any:
             place = ids - jax.lax.axis_index(self.axis).astype(ids.dtype) * part.shape[0]
             here = ((place >= 0) & (place < part.shape[0]))[:, None]
             rows = jnp.where(here, part.at[place].get(mode="clip"), 0)
-            if divided:
+            if is_divisible:
                 return jax.lax.psum_scatter(rows, self.axis, tiled=True)
             return jax.lax.psum(rows, self.axis)
 
-        found = self._on_each(local, (own, whole), own if divided else whole)(table, flat)
+        result = self._by_rows if is_divisible else self._on_all
+        found = self._on_each(local, (self._by_rows, self._on_all), result)(table, flat)
         outside = (flat < 0) | (flat >= self.rows)
         found = jnp.where(outside[:, None], jnp.nan, found)
         return found.reshape(*ids.shape, *table.shape[1:])
 
     def everywhere(self, values: Any) -> Any:
-        """Give all devices all of some values."""
-        return jax.lax.with_sharding_constraint(values, NamedSharding(self.mesh, PartitionSpec()))
+        """Return values with the layout that each device has all of them."""
+        return jax.lax.with_sharding_constraint(values, NamedSharding(self.mesh, self._on_all))
 
     def divided(self, values: Any) -> Any:
-        """Divide a gradient as the table is."""
-        layout = NamedSharding(self.mesh, PartitionSpec(self.axis))
-        return jax.lax.with_sharding_constraint(values, layout)
+        """Return a gradient with the layout of the table."""
+        return jax.lax.with_sharding_constraint(values, NamedSharding(self.mesh, self._by_rows))
 
     def update_rows(
         self, step: Callable[..., Any], indices: Any, g: Any, values: list[Any], scalars: Any
@@ -94,7 +94,7 @@ class MeshRows:
             step: Pure function that returns new values of the table and of its slots.
             indices: Distinct rows in ascending order; all devices have all of them.
             g: Their gradients.
-            values: The table and its slots, all of which have something for each row.
+            values: The table and its slots, each with an entry for each row.
             scalars: Arrays, in a dictionary.
         """
         count = indices.shape[0]
@@ -102,7 +102,7 @@ class MeshRows:
         def local(indices: Any, g: Any, values: list[Any], scalars: Any) -> list[Any]:
             part = values[0].shape[0]
             start = jax.lax.axis_index(self.axis).astype(indices.dtype) * part
-            # First those from the first own row on. Others come after, out of range, still in
+            # The indices of own rows come first, then all others, moved out of range. All are in
             # ascending order.
             shift = -jnp.searchsorted(indices, start)
             indices, g = jnp.roll(indices, shift), jnp.roll(g, shift, axis=0)
@@ -110,17 +110,15 @@ class MeshRows:
             place = jnp.where(place >= 0, place, place + self.rows + count)
             return step(place, g, values, scalars)
 
-        own, whole = PartitionSpec(self.axis), PartitionSpec()
-        run = self._on_each(local, (whole, whole, own, whole), own)
-        return run(indices, g, values, scalars)
+        given = self._on_all, self._on_all, self._by_rows, self._on_all
+        return self._on_each(local, given, self._by_rows)(indices, g, values, scalars)
 
     def update_touched(
         self, step: Callable[..., Any], g: Any, mask: Any, values: list[Any], scalars: Any
     ) -> list[Any]:
         """Run `step(g, mask, values, scalars)` on each device, for a dense gradient of its rows."""
-        own, whole = PartitionSpec(self.axis), PartitionSpec()
-        run = self._on_each(step, (own, own, own, whole), own)
-        return run(g, mask, values, scalars)
+        given = self._by_rows, self._by_rows, self._by_rows, self._on_all
+        return self._on_each(step, given, self._by_rows)(g, mask, values, scalars)
 
     def _on_each(self, function: Callable[..., Any], given: Any, result: Any) -> Callable[..., Any]:
         return jax.shard_map(
@@ -130,7 +128,7 @@ class MeshRows:
     def __deepcopy__(self, memo: dict) -> MeshRows:
         return self  # a mesh has devices, which cannot be copied
 
-    # Two layers of one mesh share compiled code.
+    # Layers with equal tables share compiled code, which has this object as a static argument.
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MeshRows) and self._key() == other._key()

@@ -1,4 +1,4 @@
-"""What JAX traces, and when: trials on shapes, gradients for a diagnosis, values amid a trace."""
+"""Trace functions on JAX: on shapes alone, for a diagnosis, or amid known values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def concretely() -> contextlib.AbstractContextManager:
 
 
 def with_averages(function: Any, *args: Any) -> Any:
-    # Keras hands the weights over with the state, and takes them back.
+    # Keras passes the weights as a part of the state, and takes them from the result.
     (weights, *rest), *given = args
     result, new = function.function((function.values(weights), *rest), *given)
     return result, (weights, *new[1:])
@@ -38,7 +38,6 @@ def with_averages(function: Any, *args: Any) -> Any:
 def gradients(
     loss: Callable[[], Any], variables: Sequence[Any], eagerly: bool = False
 ) -> list[Any]:
-
     def of_values(values: list[Any]) -> Any:
         mapping = list(zip(variables, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping):

@@ -1,4 +1,4 @@
-"""Steps on JAX: rules as they are, for the caller's `jit`; rows in pieces of one size."""
+"""Run the steps of rules on JAX, for the caller's `jit` to compile; rows in pieces of one size."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
     from keras_tfopt.engine.state import Like
 
-# Rows of a dense gradient are found and updated in pieces of this many: a static shape that keeps
-# the cost in proportion to the rows touched.
+# Touched rows of a dense gradient are updated in pieces of this many rows. So shapes are static,
+# and the time is in proportion to the number of these rows.
 PIECE = 1024
-# Many rows that are known are updated in pieces of this many numbers of a variable, which stay in
-# the cache with what the rule makes of them.
+# Rows of a row gradient are updated in pieces of this many numbers, which stay in the cache with
+# what the rule computes from them.
 NUMBERS = 1 << 18
 
 
@@ -46,29 +46,30 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
     split = engine.shard_state and shards(engine)
     for update in updates:
-        in_rows, parts = update.kind.mode in ("rows", "touched"), None
+        in_rows, table = update.kind.mode in ("rows", "touched"), None
         if in_rows and 0 in update.variable.shape:
             continue
         values = [v.value for v in (update.variable, *update.slots)]
         known = update.scalars_in(scalars)
-        # Where a rule may see all rows, XLA finds out who needs what.
+        # Devices update their own rows of a divided table, if the rule needs no others. Otherwise
+        # XLA decides what they exchange.
         if in_rows and all(update.cut) and (update.kind.scope == "element" or engine.rows_alone):
-            parts = shards_of(update.variable)
+            table = shards_of(update.variable)
         if update.kind.mode == "rows":
             if update.gradient.indices.shape[0] == 0 and all(update.cut):
-                continue  # else there is a slot that belongs to all rows
+                continue  # otherwise, a slot that belongs to all rows may change
             rows = update.gradient
             step = _update_rows
             if update.kind.scope == "element" and isinstance(rows.values, jax.core.Tracer):
                 step = _update_rows_in_pieces
             run = functools.partial(step, split, update)
-            if parts is not None:
-                run = functools.partial(parts.update_rows, run)
+            if table is not None:
+                run = functools.partial(table.update_rows, run)
             new = run(rows.indices, rows.values, values, known)
         elif update.kind.mode == "touched":
             run = functools.partial(_update_touched, split, update)
-            if parts is not None:
-                run = functools.partial(parts.update_touched, run)
+            if table is not None:
+                run = functools.partial(table.update_touched, run)
             new = run(update.gradient, update.mask, values, known)
         else:
             g = update.gradient
@@ -97,14 +98,15 @@ def run_if(engine: Any, condition: Any, step: Callable[[], None]) -> None:
         return
     variables = [*engine._trainable_variables, *engine.variables]
 
-    def turn(carried: tuple) -> tuple:
+    def body(carried: tuple) -> tuple:
         mapping = list(zip(variables, carried[1], strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
             step()
         return jnp.array(False), [scope.get_current_value(variable) for variable in variables]
 
+    # A loop that runs at most once updates variables in place, where `cond` would copy them.
     start = (condition, [variable.value for variable in variables])
-    _, values = jax.lax.while_loop(lambda carried: carried[0], turn, start)
+    _, values = jax.lax.while_loop(lambda carried: carried[0], body, start)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
@@ -127,17 +129,16 @@ def run_in_place(
 def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
     """Return the values, and a zero that is known only when all of them are.
 
-    A variable that is written in part is updated where it is only if all that reads it must come
-    first, and the compiler sees no order but that of results used. It would compute a single entry
-    apart, but does not look through a loop; this one makes no turn, because of two consecutive
-    integers one is even, which the compiler does not know.
+    XLA writes rows of a variable in place only if all that reads the variable must come first.
+    Using this zero in the indices of the rows makes it so. XLA could compute single entries of the
+    values before the rest, but not across a loop. The loop never runs, which XLA does not know.
     """
     zero = zero_of(number)
 
-    def turn(state: tuple) -> tuple:
+    def body(state: tuple) -> tuple:
         return state[0] + 1, [-value for value in state[1]]
 
-    _, values = jax.lax.while_loop(lambda state: state[0] < zero, turn, (jnp.int32(0), values))
+    _, values = jax.lax.while_loop(lambda state: state[0] < zero, body, (jnp.int32(0), values))
     for value in values:
         if jnp.size(value):
             entry = jnp.ravel(value)[0].astype("float32")
@@ -148,12 +149,12 @@ def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
 def _update_rows(
     split: bool, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
-    """Return new values of variable and slots; `indices` are distinct and sorted."""
+    """Return new values of the variable and its slots; `indices` are distinct and sorted."""
     rows, cut = values[0].shape[0], update.cut
     sorted_rows = {"indices_are_sorted": True, "unique_indices": True}
 
     def take(value: Any) -> Any:
-        # What padding gets is not written back; to fill it with zeros would be a pass of its own.
+        # Values of padding are not written back. To make them zeros would take another pass.
         return value.at[indices].get(mode="clip", **sorted_rows)
 
     old = [take(value) if by_row else value for value, by_row in zip(values, cut, strict=True)]
@@ -163,7 +164,7 @@ def _update_rows(
         sorted_rows = {"unique_indices": True}
     new = []
     if split and shards_of(update.variable) is None:
-        # Else the whole of it might be gathered, after an update in parts.
+        # Otherwise XLA might gather the whole variable after an update in parts.
         x = rows_placed(update.variable, x) if cut[0] else x
     for value, part, by_row in zip(values, [x, *slots], cut, strict=True):
         if part is None:
@@ -177,7 +178,7 @@ def _update_rows(
 def _update_rows_in_pieces(
     split: bool, update: Update, indices: Any, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
-    """Do the same as `_update_rows`, for a rule that looks at each row alone."""
+    """Do the same as `_update_rows`, for rules of scope "element" that are compiled."""
     rows, count = values[0].shape[0], indices.shape[0]
     piece = max(1, NUMBERS // max(1, math.prod(g.shape[1:])))
     pieces = -(-count // piece)
@@ -188,13 +189,13 @@ def _update_rows_in_pieces(
     indices = pad(indices, rows)
     g = jnp.pad(g, [(0, padding), *[(0, 0)] * (g.ndim - 1)])
 
-    def turn(number: Any, values: list[Any]) -> list[Any]:
+    def body(number: Any, values: list[Any]) -> list[Any]:
         part, part_g = (
             jax.lax.dynamic_slice_in_dim(x, number * piece, piece) for x in (indices, g)
         )
         return _update_rows(split, update, part, part_g, values, scalars)
 
-    return jax.lax.fori_loop(0, pieces, turn, values)
+    return jax.lax.fori_loop(0, pieces, body, values)
 
 
 def _update_touched(
@@ -208,15 +209,15 @@ def _update_touched(
         count = int(touched.sum())
         if not count and all(update.cut):
             return values
-        size = 1 << (count - 1).bit_length()  # few distinct shapes, each of which is compiled
+        size = 1 << (count - 1).bit_length()  # for few distinct shapes, as each is compiled
         indices = pad(jnp.nonzero(touched, size=size, fill_value=rows)[0], rows)
         part = g.at[indices].get(mode="fill", fill_value=0)
         return _update_rows(split, update, indices, part, values, scalars)
-    # With a slot of the whole variable, one call, also where no row is touched.
+    # A slot of the whole variable needs one call with all rows, even if none is touched.
     piece = min(PIECE, rows) if all(update.cut) else rows
     upto = jnp.cumsum(touched.astype("int32"))
 
-    def turn(carried: tuple) -> tuple:
+    def body(carried: tuple) -> tuple:
         done, values = carried
         wanted = done + jnp.arange(1, piece + 1, dtype="int32")
         indices = pad(jnp.searchsorted(upto, wanted, side="left").astype("int32"), rows)
@@ -225,5 +226,5 @@ def _update_touched(
 
     start = jnp.int32(0), values
     if not all(update.cut):
-        return turn(start)[1]
-    return jax.lax.while_loop(lambda carried: carried[0] < upto[-1], turn, start)[1]
+        return body(start)[1]
+    return jax.lax.while_loop(lambda carried: carried[0] < upto[-1], body, start)[1]

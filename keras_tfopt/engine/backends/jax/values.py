@@ -1,4 +1,4 @@
-"""Variables and numbers on JAX: an assignment makes a new value, which may be written in place."""
+"""Variables and numbers on JAX, where an assignment replaces the value of a variable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has_accelerator() -> bool:
 
 
 def is_compiled_for_one_cpu(tensor: Any) -> bool:
-    """Return whether a tensor is one of a step that XLA compiles for a CPU and no mesh."""
+    """Return whether a tensor belongs to a step that is traced for a CPU without a mesh."""
     is_traced = isinstance(tensor, jax.core.Tracer)
     return is_traced and keras.distribution.distribution() is None and not has_accelerator()
 
@@ -42,7 +42,7 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
 
 
 class Initial(keras.initializers.Initializer):
-    """A function as an initializer: Keras compiles that of large variables, if it is an object."""
+    """A function as an object: Keras compiles the `__call__` of initializers of large variables."""
 
     def __init__(self, function: Callable[..., Any]):
         self.function = function
@@ -65,7 +65,7 @@ def commit(writes: list[tuple[Any, Any, Any]]) -> None:
         if indices is not None:
             value = value.astype(variable.dtype)
             if jnp.ndim(indices) == 0:
-                # In place, where a scatter after other uses of the variable would copy it.
+                # XLA does this in place. A scatter copies a variable that has other uses.
                 value = jax.lax.dynamic_update_index_in_dim(variable.value, value, indices, 0)
             else:
                 value = variable.value.at[indices].set(value, mode="drop")
@@ -95,7 +95,7 @@ def from_bits(bits: Any) -> Any:
 def limits(tensor: Any) -> tuple[int, int] | None:
     if isinstance(tensor, jax.core.Tracer) or tensor.size == 0:
         return None
-    array = np.asarray(tensor)  # inside a traced condition, JAX would trace even this
+    array = np.asarray(tensor)  # within a traced condition, JAX would trace even known values
     return int(array.min()), int(array.max())
 
 
