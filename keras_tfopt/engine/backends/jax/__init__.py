@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol/` on JAX: the defaults, and what replaces them."""
+"""The functions of the protocol on JAX: the defaults, and those that replace them."""
 
 from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.jax.decompositions import eigh, singular_values

@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol/` on TensorFlow: its own, in place of defaults."""
+"""The functions of the protocol on TensorFlow: the defaults, and those that replace them."""
 
 from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.tensorflow.functional import compiled, value_and_gradients

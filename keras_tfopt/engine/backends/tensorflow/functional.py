@@ -1,4 +1,4 @@
-"""Gradients and compilation of pure functions on TensorFlow."""
+"""Differentiate and compile pure functions on TensorFlow."""
 
 from __future__ import annotations
 

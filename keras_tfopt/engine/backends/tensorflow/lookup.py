@@ -1,9 +1,9 @@
-"""Looking rows up on TensorFlow, with a gradient of rows for us and a dense one for all others.
+"""Look rows up on TensorFlow, with gradients that our optimizers can read as rows.
 
 Keras's optimizers square and clip `tf.IndexedSlices` without summing repeated ids, so they must not
-get any. The gradient of a lookup is the dense tensor, with a note of the ids and values that it is
-the sum of. Our optimizers take the note. `tf.function` then leaves out the dense tensor, which
-nobody reads; in eager code it is computed.
+get any. The gradient of a lookup is a dense tensor with a note: the ids and values that it is the
+sum of. Our optimizers read the note. Then nothing reads the dense tensor, and `tf.function` omits
+it; eager code computes it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import tensorflow as tf
 from keras_tfopt.engine.backends.tensorflow.private import in_control_flow
 from keras_tfopt.engine.settings import switched
 
-# The graph in which gradients are `tf.IndexedSlices`.
+# The graph in which gradients of lookups are `tf.IndexedSlices`, if any.
 _slices_in: ContextVar[Any] = ContextVar("slices_in", default=None)
 
-# The attribute of a dense gradient that holds the ids and values which it is made of.
+# The attribute of a dense gradient with the note.
 NOTE = "keras_tfopt_rows"
 
 
 def gradients_as_slices() -> contextlib.AbstractContextManager[None]:
-    """Let gradients of lookups be `tf.IndexedSlices` where a tape computes them in this context."""
+    """Make gradients `tf.IndexedSlices` if a tape computes them in this context."""
     return switched(_slices_in, tf.compat.v1.get_default_graph())
 
 
 def look_up(table: Any, ids: Any) -> Any:
     variable, shape = table.value, tuple(table.shape)
     ids = tf.where(ids < 0, ids + shape[0], ids)
-    if tf.distribute.in_cross_replica_context():  # where nothing is trained
+    if tf.distribute.in_cross_replica_context():  # nothing is trained there
         return tf.gather(variable, ids)
 
     @tf.custom_gradient
     def noted(value: Any) -> tuple[Any, Any]:
         def gradient(slices: Any) -> Any:
-            if not isinstance(slices, tf.IndexedSlices):  # in a loop
+            if not isinstance(slices, tf.IndexedSlices):  # a dense gradient, as of a loop
                 return slices
             return _gradient(slices.indices, slices.values, shape)
 
@@ -51,17 +51,17 @@ def look_up(table: Any, ids: Any) -> Any:
 
         return tf.identity(rows), gradient
 
-    # TensorFlow differentiates no loop or condition in which a handle passes an operation.
+    # TensorFlow cannot differentiate a loop or condition with a handle as input of an operation.
     if in_control_flow() or not isinstance(variable, tf.Variable):
         return tf.gather(noted(tf.convert_to_tensor(variable)), ids)
-    # Where the value is taken, the table is copied if its rows are to be written. So rows are
-    # gathered from the variable, without a gradient, and connected with its handle.
+    # If the step read the value of the table, writing rows would copy the table. So rows are
+    # gathered from the variable without a gradient, and `connected` gives its handle the gradient.
     return connected(variable.handle, tf.stop_gradient(tf.gather(variable, ids)))
 
 
 def _gradient(ids: Any, values: Any, shape: tuple[int, ...]) -> Any:
     ids, values = tf.reshape(ids, [-1]), tf.reshape(values, [-1, *shape[1:]])
-    # The body of a loop is a graph of its own, out of which slices do not get.
+    # Slices cannot leave the body of a loop, which is another graph.
     if _slices_in.get() is tf.compat.v1.get_default_graph():
         return tf.IndexedSlices(values, ids, tf.constant(shape, "int64"))
     dense = tf.math.unsorted_segment_sum(values, ids, shape[0])
@@ -70,13 +70,13 @@ def _gradient(ids: Any, values: Any, shape: tuple[int, ...]) -> Any:
 
 
 def pieces_of(gradient: Any) -> list[tuple[Any, Any]] | None:
-    """Return the (ids, values) that a gradient is the sum of; None unless all of it is lookups."""
+    """Return the (ids, values) that a gradient is the sum of; None if not only of lookups."""
     if not isinstance(gradient, tf.Tensor):
         return None
     note = getattr(gradient, NOTE, None)
     if note is not None:
         return [note]
-    # A tensor with a value, which a graph may use, comes from no operation.
+    # Graphs may use eager tensors, which have no operation.
     if hasattr(gradient, "numpy") or gradient.op.type != "AddN":
         return None
     # A tape adds up the gradients of several lookups in one table.

@@ -1,4 +1,4 @@
-"""Gradients of a loss on TensorFlow, by a tape."""
+"""Compute gradients of a loss on TensorFlow, with a tape."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def loss_and_gradients(
         with tf.GradientTape() as tape, Reads() as scope:
             result = loss()
         variables = [v for v in scope.read.values() if is_trainable(v)]
-        # TensorFlow's own variables, which no scope of Keras sees. It also watches those of Keras
-        # that are no longer to be trained.
+        # Scopes of Keras do not see variables of TensorFlow itself. The tape does; it also watches
+        # those of Keras that were frozen since they were created.
         known = {id(native(variable)) for variable in scope.read.values()}
         variables += [v for v in tape.watched_variables() if id(v) not in known]
         values = [native(variable) for variable in variables]

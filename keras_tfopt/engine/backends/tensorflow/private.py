@@ -13,17 +13,17 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
 
 
 def in_xla() -> bool:
-    """Return whether operations that are made now will be compiled by XLA.
+    """Return whether XLA will compile operations that are created now.
 
-    Nothing public says so, and XLA takes neither results of unknown shape nor all operations.
+    Nothing public says so. XLA allows no results of unknown shape, and not all operations.
     """
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def in_control_flow() -> bool:
-    """Return whether operations that are made now are in a `tf.cond` or the body of a loop.
+    """Return whether operations that are created now are in a `tf.cond` or the body of a loop.
 
-    Nothing public says so, and TensorFlow differentiates none in which a handle is used.
+    Nothing public says so. TensorFlow cannot differentiate these if they use a handle.
     """
     graph = tf.compat.v1.get_default_graph()
     while graph is not None and not isinstance(graph, (CondBranchFuncGraph, WhileBodyFuncGraph)):
@@ -34,15 +34,15 @@ def in_control_flow() -> bool:
 def is_being_created(value: Any) -> bool:
     """Return whether a variable of a `tf.function` gets its first value after the trace.
 
-    `is_initialized` cannot be asked there. The name is that of a private class.
+    `is_initialized` does not tell in a trace. The name is that of a private class.
     """
     return type(value).__name__ == "UnliftedInitializerVariable"
 
 
 def forget_watched_variables() -> None:
-    """Let the `tf.function` that is traced now be called when its first variables are gone.
+    """Allow calls of the `tf.function` that is traced now after its first variables are deleted.
 
-    TensorFlow notes the variables for which a function is traced, and refuses to call it when these
-    are gone. Where they are arguments, it is called for others, too.
+    TensorFlow remembers the variables for which a function is traced, and refuses to call it when
+    one of them is deleted. But our functions get variables as arguments, also other ones later.
     """
     tf.compat.v1.get_default_graph()._watched_variables.clear()

@@ -1,4 +1,4 @@
-"""Row gradients on TensorFlow: `tf.IndexedSlices`, summed in another way inside of XLA."""
+"""Row gradients on TensorFlow; in XLA, where their number of rows is static, with padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_tfopt.engine.backends.tensorflow.private import in_xla
 from keras_tfopt.engine.backends.tensorflow.values import replicas
 from keras_tfopt.engine.rows import RowGradient
 
-# Whether optimizers that are not ours take IndexedSlices, as far as has been tried.
+# For optimizers that are not ours, whether they take IndexedSlices, if it was tried.
 _take_slices: Any = weakref.WeakKeyDictionary()
 
 
@@ -55,16 +55,16 @@ def sum_repeated(
     if in_xla() and indices.shape[0]:
         return _sum_repeated_in_xla(indices, values, shape[0], outside)
     if refused is not None and compiled and not in_xla():
-        # XLA leaves such rows out when they are written; here they are an error amid a step.
+        # XLA ignores such rows when it writes. Without XLA they raise an error amid a step.
         indices, values = indices[~outside], values[~outside]
     distinct, where = tf.unique(indices)
     return distinct, tf.math.unsorted_segment_sum(values, where, tf.shape(distinct)[0])
 
 
 def _sum_repeated_in_xla(indices: Any, values: Any, rows: int, outside: Any) -> tuple[Any, Any]:
-    """Distinct rows, ascending, padded to the length of `indices` with rows out of range.
+    """Return distinct rows in ascending order, padded with rows out of range, and their sums.
 
-    `unique`, whose result has no length that XLA knows, takes several times as long there.
+    In XLA, `tf.unique` takes several times as long, because the length of its result is unknown.
     """
     count = indices.shape[0]
     indices = tf.where(outside, tf.constant(rows, indices.dtype), indices)
@@ -86,7 +86,7 @@ def row_mask(gradient: Any) -> Any:
     if not gradient.named:
         touched = tf.cast(nonzero(gradient.values), "int32")
     mask = tf.math.unsorted_segment_sum(touched, gradient.indices, gradient.shape[0]) > 0
-    return tf.reshape(mask, [-1, *[1] * (len(gradient.shape) - 1)])
+    return column(mask, gradient)
 
 
 def rows_at(values: Any, mask: Any) -> tuple[Any, Any]:
@@ -105,7 +105,7 @@ def to_dense(rows: Any) -> Any:
 
 def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
     if not isinstance(gradient, RowGradient):
-        return tf.identity(gradient)  # inside `tf.cond`, Keras takes none from outside of it
+        return tf.identity(gradient)  # within `tf.cond`, Keras takes no tensor from outside
     rows = gradient
     if optimizer not in _take_slices:
         _take_slices[optimizer] = _takes_slices(optimizer, rows, variable)
@@ -117,8 +117,8 @@ def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
 def _takes_slices(optimizer: Any, rows: Any, variable: Any) -> bool:
     """Return whether a step with IndexedSlices can be traced; no variable changes here."""
     if type(optimizer).update_step.__module__.startswith("keras."):
-        # Keras's own rules mean the same by both forms. But not all of them take slices with its
-        # loss scale, or without any row.
+        # Optimizers of Keras treat both forms alike. But some fail for slices with a loss scale, or
+        # for slices without rows.
         return False
     spec = tf.IndexedSlicesSpec(rows.shape, rows.values.dtype, rows.indices.dtype)
     with tf.init_scope():

@@ -1,4 +1,4 @@
-"""What TensorFlow traces, and when: trials on shapes, gradients for a diagnosis."""
+"""Trace functions on TensorFlow: on shapes alone, or for a diagnosis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gradients(
         with contextlib.nullcontext() if eagerly else gradients_as_slices():
             return tape.gradient(result, values)
 
-    # A loop that is run eagerly hands over rows, one that is traced does not.
+    # Lookups in a loop have gradients of rows if it runs eagerly, and dense ones if it is traced.
     return run() if eagerly else tf.function(run, autograph=False)()
 
 
@@ -50,9 +50,7 @@ def place() -> Any:
 
 
 def compilation(engine: Any) -> str:
-    compiled = [
-        f for f in getattr(engine, "_fast", {}).values() if hasattr(f, "get_concrete_function")
-    ]
-    if not compiled:
+    functions = getattr(engine, "_fast", {}).values()
+    if not any(hasattr(function, "get_concrete_function") for function in functions):
         return "run by tf.function of the training step"
     return "whole variables compiled by XLA, rows by tf.function of the training step"

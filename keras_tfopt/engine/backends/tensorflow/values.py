@@ -1,4 +1,4 @@
-"""Variables and numbers on TensorFlow, and the replicas of `tf.distribute` with copies of each."""
+"""Variables and numbers on TensorFlow, and replicas of `tf.distribute`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def number(variable: Any) -> float:
 
 
 def copy_of(variable: Any, dtype: str) -> Any:
-    # XLA cannot create a variable and a copy of it at once, and its own error does not say so.
+    # XLA cannot create a variable and its copy in one step, and its own error does not say so.
     value = native(variable)
     if in_xla() and is_being_created(value):
         raise RuntimeError(
@@ -43,7 +43,7 @@ def copy_of(variable: Any, dtype: str) -> Any:
 
 
 def take(variable: Any, indices: Any) -> Any:
-    # Gathering from the variable itself reads the rows; from its value it would copy the table.
+    # Gathering from the variable reads only the rows. From its value, it would copy the table.
     return tf.gather(native(variable), indices)
 
 
@@ -104,9 +104,9 @@ def build_scope(engine: Any, variables: Sequence[Any]) -> contextlib.AbstractCon
         )
     scopes = contextlib.ExitStack()
     if not tf.executing_eagerly() and _initialized(variables):
-        # Inside a traced training step, what initializes the state would run again at every step.
-        # A model that is built by that very step has no values to start from yet: its state is
-        # then lifted out of the step by tf.function, behind the model's variables.
+        # Within a traced step, state would be initialized again in each step. But if this step also
+        # builds the model, there are no values to start from yet. Then `tf.function` itself moves
+        # the initialization out of the step, after that of the model.
         scopes.enter_context(tf.init_scope())
     scopes.enter_context(strategy.scope())
     return scopes

@@ -1,4 +1,4 @@
-"""The functions of `engine/backends/protocol/` on PyTorch: its own, in place of defaults."""
+"""The functions of the protocol on PyTorch: the defaults, and those that replace them."""
 
 from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
