@@ -1,8 +1,8 @@
-"""Elementwise rules on PyTorch over flat memory, compiled once per rule.
+"""Run rules on PyTorch over buckets, which are flat tensors with many small variables.
 
-Small variables of one kind are laid end to end, as recurrent layers of PyTorch do with theirs, and
-so are their slots and, for the time of a step, their gradients; large ones are used where they are.
-One function of `flat_step.py`, compiled for flat tensors of any length, then runs the rule.
+Small variables of one kind lie end to end, like the weights of PyTorch's recurrent layers. So do
+their slots and, during a step, their gradients. A large variable is a bucket by itself, and stays
+where it is. A function of `flat_step.py`, compiled for any length, runs the rule over a bucket.
 """
 
 from __future__ import annotations
@@ -22,57 +22,86 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
     from keras_tfopt.engine.moving import Update
 
-SMALL = 1 << 16  # elements; to copy a gradient of as many takes no longer than a call
-BUCKET = 1 << 19  # elements of a bucket: bounds the memory for copies of gradients
-# `BLOCK` is elements of one variable that are summed together where a rule takes norms, in one
-# pass and exactly, that have one learning rate where groups give several, and one scale as codes.
-OWN_USERS = 2  # of a variable's memory, as PyTorch counts them: the tensor, and who counts
+SMALL = 1 << 16  # elements; to copy a gradient of this size takes no longer than a call
+BUCKET = 1 << 19  # elements of a bucket at most, which bounds the memory for copies of gradients
+OWN_USERS = 2  # of memory that only one variable uses: PyTorch counts the variable and the counter
 
-# Memory for the time of a step, by use, dtype and device. Of one optimizer: others may run in
+# Memory during a step, by use, dtype and device. Each optimizer has its own, as others may run in
 # other threads.
 Scratches = dict[tuple, torch.Tensor]
 
 
 @dataclasses.dataclass
-class Laid:
-    """Tensors end to end: as a whole, and each as a view."""
+class Packed:
+    """Tensors that lie end to end in one."""
 
     whole: torch.Tensor
-    parts: list[torch.Tensor]
-    gaps: list[torch.Tensor]  # between them
+    parts: list[torch.Tensor]  # a view for each tensor
+    gaps: list[torch.Tensor]  # views of the padding after each tensor, if any
+
+
+class Layout:
+    """Where the variables of a bucket, or tensors of their shapes, lie in a flat tensor.
+
+    Args:
+        values: The values of the variables.
+        in_blocks: Whether each begins with a new block, in a matrix of blocks.
+    """
+
+    def __init__(self, values: list[torch.Tensor], in_blocks: bool):
+        self.in_blocks, self.shapes = in_blocks, [value.shape for value in values]
+        self.sizes = [value.numel() for value in values]
+        self.rooms = [size + (-size % BLOCK if in_blocks else 0) for size in self.sizes]
+        self.size = sum(self.rooms)
+
+    def pack(self, whole: torch.Tensor) -> Packed:
+        """Return a flat tensor with its views."""
+        pieces = list(zip(whole.split(self.rooms), self.sizes, self.shapes, strict=True))
+        return Packed(
+            whole.view(-1, BLOCK) if self.in_blocks else whole,
+            [piece[:size].view(shape) for piece, size, shape in pieces],
+            [piece[size:] for piece, size, _ in pieces if size < piece.numel()],
+        )
+
+    def pack_scales(self, slots: list) -> Packed:
+        """Return a column for slots with the scales of blocks, and its views."""
+        counts = [room // BLOCK for room in self.rooms]
+        whole = slots[0]._value.new_zeros(sum(counts))
+        parts = zip(whole.split(counts), slots, strict=True)
+        return Packed(whole.view(-1, 1), [part.view(slot.shape) for part, slot in parts], [])
 
 
 @dataclasses.dataclass
 class Bucket:
-    """Variables whose slots lie end to end in `flat`, one tensor a slot."""
+    """Variables that one call of compiled code updates."""
 
     positions: list[int]  # in the list of updates
     step: Callable[..., None]  # the rule over flat tensors, in place
-    flat: list[torch.Tensor]
-    moved: list[Any]  # variables of Keras, of slots and others, whose values are views now
-    addresses: list[int]  # at which they must be found
-    # For rules with norms, means or numbers of a variable, and for several learning rates, memory
-    # is a matrix of whole blocks, each of one variable: whose they are.
+    flat: list[torch.Tensor]  # for each slot, the tensor with those of all variables
+    moved: list[Any]  # variables of Keras whose values are now views of flat tensors
+    addresses: list[int]  # of their values
+    # The owners of blocks, if a rule uses norms, means or numbers of a variable, or if there are
+    # several learning rates. Memory is then a matrix of blocks, each of one variable.
     blocks: Blocks | None
-    # Whether memory is a matrix of blocks; so it is for slots in codes, which have a scale a block.
+    # Whether memory is such a matrix. With int8 slots it always is, for a scale of each block.
     in_blocks: bool
-    # Views of what blocks are filled up with, and of what that is a copy of, where slots are codes:
-    # the last value of each variable, which is as any other and so changes no scale.
+    # With int8 slots: the gaps, and values to fill them with. These repeat the last value of each
+    # variable, which does not change the scale of its block.
     filling: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None
-    # Gradients and variables laid out as the slots are; None where there is one, used as it is.
-    g: Laid | None = None
-    x: Laid | None = None
-    x_is_copy: bool = False  # for the time of a step
+    # The gradients and the variables; None if there is one variable, which stays where it is.
+    g: Packed | None = None
+    x: Packed | None = None
+    x_is_copy: bool = False  # whether variables are copied to `x` and back in each step
 
     def gather(self, g: list[torch.Tensor], x: list[torch.Tensor]) -> tuple:
-        """Flat gradient, variable and slots, and the blocks: what the compiled step takes."""
+        """Return the arguments of the step: flat gradient, variable and slots, and the blocks."""
         if self.x is None or self.g is None:
-            # An expanded gradient, as that of a sum, has strides that compiled code does not take.
+            # Compiled code does not accept the strides of an expanded gradient, as that of a sum.
             shape = (-1, BLOCK) if self.in_blocks else (-1,)
             flat = g[0].contiguous().view(shape), x[0].detach().view(shape)
             return *flat, self.flat, self.blocks
         if self.g.gaps and self.filling is None:
-            zero_all([*self.g.gaps, *self.x.gaps])  # which must not count in norms
+            zero_all([*self.g.gaps, *self.x.gaps])  # gaps must not count in norms
         copy_all(self.g.parts, g)
         if self.x_is_copy:
             copy_all(self.x.parts, x)
@@ -81,22 +110,22 @@ class Bucket:
         return self.g.whole, self.x.whole, self.flat, self.blocks
 
     def scatter(self, x: list[torch.Tensor]) -> None:
-        """Write the variables back."""
+        """Write new values back to the variables."""
         if self.x is not None and self.x_is_copy:
             copy_all(x, self.x.parts)
         elif self.x is not None:
-            # Or a backward pass would not notice that values which it needs have changed.
+            # A backward pass that needs the old values must notice that they have changed.
             torch.autograd.graph.increment_version(x)
 
     def is_intact(self) -> bool:
-        """Return whether all that was moved is still there: assigning tensors detaches it."""
+        """Return whether all values are where they were moved: assigning a tensor replaces one."""
         return [variable._value.data_ptr() for variable in self.moved] == self.addresses
 
 
 def run_fused(
     engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> list[Update]:
-    """Run what can be run over flat memory; return the other updates."""
+    """Run the updates that can run in buckets; return the others."""
     fused = list(filter(_is_plain_update, updates))
     if not fused:
         return updates
@@ -120,27 +149,26 @@ def run_fused(
 
 
 def _is_plain_update(update: Update) -> bool:
-    """Return whether a rule can run over flat memory, and has a plain tensor for a variable."""
-    # Compiled code does not look again: subclasses may do anything.
+    """Return whether an update can run in a bucket."""
     return (
         update.kind.flat
         and update.kind.mode == "dense"
-        and type(update.gradient) is torch.Tensor
+        and type(update.gradient) is torch.Tensor  # compiled code does not check for subclasses
         and 0 not in update.like.shape
         and (not update.kind.stored or _can_be_blocks(update))
-        # What a variable in half precision is compared with has to be rounded like it.
+        # A half-precision variable is compared with its master copy, which must be rounded alike.
         and (MASTER not in update.names or keeps_casts())
     )
 
 
 def _can_be_blocks(update: Update) -> bool:
-    """Return whether memory of whole blocks has the blocks of the slots that are codes."""
+    """Return whether blocks of flat memory are the blocks of int8 slots, too."""
     size, shape = math.prod(update.like.shape), update.like.shape
     for name, dtype, _ in update.kind.stored:
         by_row = dtype == "int8" and update.slots[update.names.index(name + SCALES)].ndim == 2
         if by_row and size // shape[0] % BLOCK:
             return False
-    # What fills blocks up would count in norms.
+    # The filling of gaps would count in norms.
     return update.kind.scope == "element" or size % BLOCK == 0 or not has_codes(update.kind.stored)
 
 
@@ -152,8 +180,8 @@ def _rates_of(update: Update, scalars: dict[tuple[str, int], Rates]) -> dict[str
 def _plan(
     engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> list[Bucket]:
-    """All variables in buckets, one for a call of compiled code."""
-    # All small variables of a kind lie in blocks, or none do: what is compiled is for one of both.
+    """Return the buckets for these updates."""
+    # Either all small variables of a kind lie in blocks or none, so that they share compiled code.
     with_rates = {u.kind for u in updates if u.rate}
     alike: dict[tuple, list[list[int]]] = {}
     filled: dict[tuple, int] = {}
@@ -178,7 +206,7 @@ def _plan(
     for (in_blocks, *_), lists in alike.items():
         for positions in filter(None, lists):
             members = [updates[position] for position in positions]
-            # One variable is a whole by itself; PyTorch 2.8 gets sums over a single block wrong.
+            # One variable needs no blocks, and PyTorch 2.8 computes sums of a single block wrong.
             several = in_blocks and (len(positions) > 1 or has_codes(members[0].kind.stored))
             rates = _rates_of(members[0], scalars)
             buckets.append(_bucket(engine, members, positions, several, rates))
@@ -192,86 +220,72 @@ def _bucket(
     in_blocks: bool,
     scalars: dict[str, Any],
 ) -> Bucket:
+    """Return the bucket of some updates, and move slots and, if possible, variables into it."""
     scratches: Scratches = engine._fast.setdefault(("scratches",), {})
     values = [u.variable._value for u in members]
-    sizes = [value.numel() for value in values]
-    rooms = [size + (-size % BLOCK if in_blocks else 0) for size in sizes]
-    blocks, stored = None, members[0].kind.stored
-    has_rates = len({u.rate for u in members}) > 1
-    if in_blocks and (members[0].kind.scope != "element" or has_rates):
-        counts = torch.tensor([room // BLOCK for room in rooms])
-        owner = torch.repeat_interleave(torch.arange(len(sizes)), counts).to(values[0].device)
-        rates = torch.tensor([u.rate for u in members]).to(owner.device)
-        zeros = members[0].gradient.new_zeros(len(sizes))
-        rows = rates[owner] if has_rates else None
-        firsts = (counts.cumsum(0) - counts).to(owner.device)
-        blocks = Blocks(owner, rows, firsts, zeros.new_tensor(sizes), zeros)
-    # Compiled code that reads a number for each block does not look which scalars are vectors.
-    dimensions = None
-    if blocks is not None and blocks.rates is not None:
+    layout, kind = Layout(values, in_blocks), members[0].kind
+    has_rates = in_blocks and len({u.rate for u in members}) > 1
+    blocks = dimensions = None
+    if has_rates or in_blocks and kind.scope != "element":
+        blocks = _blocks(members, layout, has_rates)
+    if has_rates:  # compiled code does not check which scalars are vectors
         dimensions = tuple((name, value.ndim) for name, value in scalars.items())
     compiled, uncompiled = flat_step(engine, members[0], in_blocks, dimensions)
     # Sizes 0 and 1 would be compiled apart, which is not worth it.
-    step = compiled if sum(rooms) > 1 else uncompiled
+    step = compiled if layout.size > 1 else uncompiled
     bucket = Bucket(positions, step, [], [], [], blocks, in_blocks)
-    fillings: list[Laid] = []
-
-    def laid(whole: torch.Tensor) -> Laid:
-        pieces = list(zip(whole.split(rooms), sizes, values, strict=True))
-        return Laid(
-            whole.view(-1, BLOCK) if in_blocks else whole,
-            [piece[:size].view(value.shape) for piece, size, value in pieces],
-            [piece[size:] for piece, size, _ in pieces if size < piece.numel()],
-        )
-
-    def laid_scales(slots: list) -> Laid:
-        counts = [room // BLOCK for room in rooms]
-        whole = slots[0]._value.new_zeros(sum(counts))
-        parts = zip(whole.split(counts), slots, strict=True)
-        return Laid(whole.view(-1, 1), [part.view(slot.shape) for part, slot in parts], [])
-
-    scales, described = names_of_scales(stored), (members[0].names, numbers_of(members[0]))
+    scales, with_gaps = names_of_scales(kind.stored), []
+    described = members[0].names, numbers_of(members[0])
     for name, is_number, *slots in zip(*described, *(u.slots for u in members), strict=True):
-        is_scales = name in scales
-        if is_number and blocks is None:  # of a variable alone in its bucket
+        bucket.moved += slots
+        if is_number and blocks is None:  # the variable is alone in its bucket
             bucket.flat.append(slots[0]._value.detach())
-            bucket.moved += slots
             continue
         if is_number:
             whole = slots[0]._value.new_zeros(len(slots))
-            flat = Laid(whole, list(whole.unbind()), [])
-        elif is_scales:
-            flat = laid_scales(slots)
+            flat = Packed(whole, list(whole.unbind()), [])
+        elif name in scales:
+            flat = layout.pack_scales(slots)
         else:
-            flat = laid(slots[0]._value.new_zeros(sum(rooms)))
-            fillings.append(flat)
+            flat = layout.pack(slots[0]._value.new_zeros(layout.size))
+            with_gaps.append(flat)
         for slot, view in zip(slots, flat.parts, strict=True):
             view.copy_(slot._value.detach())
             slot._value = torch.nn.Parameter(view, requires_grad=False)
         bucket.flat.append(flat.whole)
-        bucket.moved += slots
-    is_padded = rooms != sizes
+    is_padded = layout.rooms != layout.sizes
     if len(members) > 1 or is_padded or not values[0].is_contiguous():
-        room = sum(rooms)
-        bucket.g = laid(_scratch(scratches, "g", members[0].gradient, room))
-        whole = _laid_end_to_end(values, rooms)
-        bucket.x_is_copy = whole is None
-        if whole is None:
-            whole = _scratch(scratches, "x", values[0], room)
+        bucket.g = layout.pack(_scratch(scratches, "g", members[0].gradient, layout.size))
+        memory = _laid_end_to_end(values, layout.rooms)
+        bucket.x_is_copy = memory is None
+        if memory is None:
+            memory = _scratch(scratches, "x", values[0], layout.size)
         else:
             bucket.moved += [u.variable for u in members]
-        bucket.x = laid(whole)
-        fillings += [bucket.g, bucket.x]
+        bucket.x = layout.pack(memory)
+        with_gaps += [bucket.g, bucket.x]
     if scales and is_padded:
-        bucket.filling = _filling(fillings)
+        bucket.filling = _filling(with_gaps)
     bucket.addresses += [variable._value.data_ptr() for variable in bucket.moved]
     return bucket
 
 
-def _filling(laid: list[Laid]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the gaps between tensors, and as many copies of the last number before each."""
+def _blocks(members: list[Update], layout: Layout, has_rates: bool) -> Blocks:
+    """Return the owners of blocks."""
+    zeros = members[0].gradient.new_zeros(len(members))
+    counts = torch.tensor([room // BLOCK for room in layout.rooms])
+    owner = torch.repeat_interleave(torch.arange(len(members)), counts).to(zeros.device)
+    rates = torch.tensor([u.rate for u in members]).to(zeros.device)
+    firsts = (counts.cumsum(0) - counts).to(zeros.device)
+    return Blocks(
+        owner, rates[owner] if has_rates else None, firsts, zeros.new_tensor(layout.sizes), zeros
+    )
+
+
+def _filling(packed: list[Packed]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the gaps, and for each the number before it, expanded to its shape."""
     gaps, lasts = [], []
-    for one in laid:
+    for one in packed:
         flat = one.whole.view(-1)
         for gap in one.gaps:
             gaps.append(gap)
@@ -281,10 +295,10 @@ def _filling(laid: list[Laid]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def _laid_end_to_end(values: list[torch.Tensor], rooms: list[int]) -> torch.Tensor | None:
-    """Memory that holds variables one after the other, where it is possible to have them so."""
+    """Move variables end to end, and return all their memory; None if they cannot move."""
     if not all(v.is_contiguous() and type(v.data) is torch.Tensor for v in values):
         return None
-    # Optimizers that come later find the variables like this, if without anything in between.
+    # An earlier optimizer may have moved them.
     if rooms == [v.numel() for v in values] and _are_adjacent(values):
         return values[0].detach().as_strided((sum(rooms),), (1,))
     if not all(_is_movable(value) for value in values):
@@ -307,15 +321,15 @@ def _are_adjacent(values: list[torch.Tensor]) -> bool:
 
 
 def _is_movable(value: torch.Tensor) -> bool:
-    """Return whether a variable's values may be moved to other memory unnoticed."""
+    """Return whether a variable may move, as nothing else uses its memory."""
     storage = value.untyped_storage()
-    # Other tensors and NumPy arrays may use the same memory, and other processes.
+    # Other tensors, NumPy arrays or processes may use it.
     shared = value.device.type == "cpu" and value.is_shared()
     return users_of(storage) == OWN_USERS and not shared and storage.nbytes() == value.nbytes
 
 
 def _scratch(scratches: Scratches, use: str, like: torch.Tensor, size: int) -> torch.Tensor:
-    """Memory for the time of a call of compiled code, the same for all calls."""
+    """Return memory for a call of compiled code, the same in all calls."""
     key = (use, like.dtype, like.device)
     if key not in scratches or scratches[key].numel() < size:
         scratches[key] = torch.empty(size, dtype=like.dtype, device=like.device)

@@ -1,7 +1,7 @@
-"""Compiling functions of tensors once, for any size, where PyTorch's compiler works.
+"""Compile functions of tensors in the background, once for all sizes, if PyTorch's compiler works.
 
-Compiling takes seconds. Meanwhile steps run operation by operation, so that training starts at
-once; compiled code takes over when it is there. Both compute the same, up to the last place.
+Compiling takes seconds. Until compiled code is there, steps run operation by operation, so that
+training starts at once. Both compute the same, up to rounding in the last place.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from keras_tfopt.engine.keras_private import set_torch_device_attribute
 
 _compiler_works = True
 
-# PyTorch 2.13 counts in one number for all threads how often compiled code was used, and raises an
-# error where another thread has set it back. What is patched for compiling is global as well.
+# PyTorch 2.13 counts calls of compiled code in one number for all threads, and raises an error if
+# another thread resets it. Patches for compiling are global as well.
 _one_at_a_time = threading.RLock()
 _is_compiling = threading.Event()
 
@@ -49,17 +49,17 @@ def _worker() -> concurrent.futures.ThreadPoolExecutor:
 
 
 class Compiled:
-    """A function that is compiled in the background, from its first call on.
+    """A function that is compiled in the background when it is called for the first time.
 
     Args:
         function: A function of tensors and of lists and dictionaries of them.
-        name: For profiles.
-        otherwise: What is called until the compiled function is there, or if nothing can be
-            compiled here.
-        examples: From the arguments of the first call to arguments to compile with, which may be
-            overwritten.
-        checks: Whether each call looks if what is compiled fits its arguments, and compiles again
-            if not. False uses what is compiled for all arguments.
+        name: Its name in profiles.
+        otherwise: The function to call until compiled code is there, or if the compiler does not
+            work.
+        examples: Function that returns arguments to compile with, which may be overwritten, from
+            those of the first call.
+        checks: Whether each call checks that compiled code fits the arguments, and otherwise
+            compiles again. False uses the same code for all arguments.
         recomputes, has_bits, contracts: See `compiler_options`.
     """
 
@@ -79,7 +79,7 @@ class Compiled:
         self._options = recomputes, has_bits, contracts
         self._compiling: concurrent.futures.Future | None = None
         self._is_from_background = False
-        self._own: Callable | None = None  # what Dynamo has compiled
+        self._own: Callable | None = None  # the function that Dynamo has compiled code for
 
     def __call__(self, *args: Any) -> Any:
         if not _compiler_works:
@@ -89,25 +89,23 @@ class Compiled:
         if not self._compiling.done() or _is_compiling.is_set():
             return self._otherwise(*args)
         if self._is_lost():
-            # Now the program waits.
             self._compiling = self._begin(args, in_background=False)
         try:
             compiled = self._compiling.result()
             with _one_at_a_time:
                 return compiled(*args)
-        except Exception as error:  # whatever a missing or broken tool chain may raise
-            if "Observed exception" in str(error):
-                # The rule itself raises an error, of which Dynamo says nothing but where.
-                return self._otherwise(*args)
-            _give_up_compiling(error)
+        except Exception as error:  # a missing or broken tool chain may raise any
+            # If the rule itself raises an error, the uncompiled step shows it better than Dynamo.
+            if "Observed exception" not in str(error):
+                _give_up_compiling(error)
             return self._otherwise(*args)
 
     def _is_lost(self) -> bool:
-        """Return whether compiling failed in the background, or what it made was cleared since.
+        """Return whether compiling failed in the background, or compiled code was cleared since.
 
-        What the program did may be the reason, as `keras.utils.clear_session` is. Dynamo would
-        compile anew by itself, for the arguments of a call in place of the examples; and code for
-        sizes of 1 takes no others.
+        The program may be the cause, as `keras.utils.clear_session` clears code. Dynamo would then
+        compile again for the arguments of the next call instead of the examples. Such code may fit
+        no other sizes.
         """
         assert self._compiling is not None
         if self._compiling.exception() is not None:
@@ -115,9 +113,9 @@ class Compiled:
         return self._own is not None and not is_compiled(self._own)
 
     def _begin(self, args: tuple, in_background: bool) -> concurrent.futures.Future:
-        """Start compiling for these arguments, or do it now."""
+        """Start compiling in the background, or compile now."""
         examples = self._examples(*args)
-        set_torch_device_attribute()  # of this thread, as compiled code may look for it here
+        set_torch_device_attribute()  # for this thread, in which compiled code may read it
         self._is_from_background = in_background
         if in_background:
             return _worker().submit(self._compile, examples)
@@ -129,9 +127,10 @@ class Compiled:
         return done
 
     def _compile(self, examples: tuple) -> Callable:
-        # Recompilations are counted per code object, and past a limit code silently runs as it is.
-        # Without checks, what is compiled for a code object is used for all functions that have it.
-        # `isolate_recompiles` of `torch.compile` does this, but PyTorch 2.8 does not have it.
+        # Dynamo keeps compiled code by code object. Beyond a limit of recompilations it silently
+        # runs a code object uncompiled; without checks, it takes any code that it has for one. So
+        # each function gets a code object of its own. The option `isolate_recompiles` of
+        # `torch.compile` would do the same, but PyTorch 2.8 does not have it.
         own = types.FunctionType(
             self._function.__code__.replace(co_name=self._name),
             self._function.__globals__,
@@ -156,10 +155,10 @@ class Compiled:
 
 
 def _may_run_uncompiled() -> bool:
-    """Return whether steps may differ in the last place from compiled ones, until these are there.
+    """Return whether the first steps may run uncompiled, and so differ in the last place.
 
-    Processes that train one model must not: they would take over compiled code at different steps,
-    and their weights, which nobody exchanges, would drift apart.
+    Not so in several processes that train one model: they would switch to compiled code at
+    different steps, and their weights, which they do not exchange, would drift apart.
     """
     if torch.are_deterministic_algorithms_enabled():
         return False
@@ -192,7 +191,7 @@ def _is_tool_chain_error(error: BaseException | None) -> bool:
 
 
 def report(engine: Any) -> str:
-    """Return in words whether an optimizer's last step ran compiled."""
+    """Say in words whether an optimizer's last step ran compiled."""
     if not any(key[0] in ("step", "pieces") for key in getattr(engine, "_fast", ())):
         return "not compiled: operation by operation"
     if not _compiler_works:

@@ -1,4 +1,4 @@
-"""One compiled step of an elementwise rule, in place, over flat tensors of any length."""
+"""Compile the step of a rule over flat tensors of any length, in place."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from keras_tfopt.engine.state import BLOCK, has_codes
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Kind, Update
 
-CHUNK = 1 << 17  # elements that stay in cache while an uncompiled rule makes its passes
-PART = 1 << 19  # the same where compiled code makes two passes
+CHUNK = 1 << 17  # elements that stay in the cache for all passes of an uncompiled rule
+PART = 1 << 19  # elements that stay in the cache for two passes of compiled code
 
 _compiled: dict[tuple, tuple[Callable, Callable]] = {}
 
 
 class Blocks(NamedTuple):
-    """Which variables the rows of a matrix belong to; each has whole rows.
+    """The variables in a matrix of blocks. A block is a row, and belongs to one variable.
 
     Attributes:
-        owner: Of each row, the number of its variable.
-        rates: Of each row, the number of its learning rate; None where there is one.
-        firsts: Of each variable, its first row.
-        sizes: Of each variable, how many elements it has.
-        zeros: A zero for each variable.
+        owner: For each block, the index of its variable.
+        rates: For each block, the index of its learning rate; None if there is only one.
+        firsts: For each variable, the index of its first block.
+        sizes: For each variable, the number of its elements.
+        zeros: For each variable, a zero.
     """
 
     owner: torch.Tensor
@@ -39,34 +39,34 @@ class Blocks(NamedTuple):
     zeros: torch.Tensor
 
     def column(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the number of each row's variable, to broadcast against rows."""
+        """Return a column with a number for each block, from a number for each variable."""
         return numbers[self.owner].unsqueeze(1)
 
     def numbers(self, column: torch.Tensor) -> torch.Tensor:
-        """Return the numbers of the variables again, from such a column."""
+        """Return a number for each variable, from such a column."""
         return column.expand(self.owner.shape[0], 1)[self.firsts, 0]
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum over each variable."""
+        """Return the sum of each variable's elements."""
         return self.zeros.index_add(0, self.owner, torch.sum(values, 1))
 
 
 def numbers_of(update: Update) -> tuple[bool, ...]:
-    """Return of each slot whether it is one number for a variable of several."""
+    """Return for each slot whether it is one number, for a variable that is no scalar."""
     return tuple(bool(update.like.shape) and not slot.shape for slot in update.slots)
 
 
 def flat_step(
     engine: Any, update: Update, in_blocks: bool, dimensions: tuple[tuple[str, int], ...] | None
 ) -> tuple[Callable, Callable]:
-    """Return the in-place step over flat tensors, compiled where possible, and in pieces.
+    """Return two functions for a step over flat tensors in place: compiled, and uncompiled.
 
     Args:
         engine: The optimizer.
-        update: One of those that are run.
+        update: One of the updates.
         in_blocks: Whether memory is a matrix of blocks.
-        dimensions: Scalars, and of each whether it is a vector with a number for each learning
-            rate; None where there is one learning rate.
+        dimensions: The rank of each scalar, which is 1 if it has a number for each learning rate.
+            None if there is one learning rate.
     """
     value, kind, names = update.variable._value, update.kind, update.names
     numbers = numbers_of(update)
@@ -106,7 +106,7 @@ def _compile(
             size = values.numel() if blocks is None else blocks.column(blocks.sizes)
             return total(values) / size
 
-        if has_rates:  # a column for each scalar that is a vector
+        if has_rates:  # scalars that are vectors become columns
             rates = blocks.rates
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
         seen = slots
@@ -126,33 +126,12 @@ def _compile(
         if scope != "element" or blocks is not None:
             step(g, x, slots, blocks, scalars)
             return
-        length = CHUNK // BLOCK if g.ndim == 2 else CHUNK
-        parts = [tensor.split(length) for tensor in (g, x, *slots)]
-        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
-            step(g_part, x_part, slot_parts, None, scalars)
+        _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, slots, scalars)
 
-    def like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
-        like = [
-            tensor.new_ones(5000, *tensor.shape[1:]) if tensor.ndim else tensor.clone()
-            for tensor in (g, x, *slots)
-        ]
-        return like[0], like[1], like[2:], None, scalars
-
-    def like_many_blocks(
-        g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]
-    ) -> tuple:
-        like = [tensor.new_ones(20, *tensor.shape[1:]) for tensor in (g, x, *slots)]
-        rates = None if blocks.rates is None else blocks.rates.new_zeros(20)
-        blocks = Blocks(blocks.owner.new_zeros(20), rates, *blocks[2:])
-        return like[0], like[1], like[2:], blocks, scalars
-
-    def alike(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
-        return g.clone(), x.clone(), [slot.clone() for slot in slots], blocks, scalars
-
-    sums_blocks = in_blocks and scope != "element"  # which depends on their number
-    with_owners = in_blocks and has_rates
-    examples = alike if sums_blocks else like_many_blocks if with_owners else like_many
-    # Codes take more arithmetic than memory, and lie in the cache between passes.
+    # Code that sums over variables depends on their number, so it is checked in each call.
+    sums_blocks = in_blocks and scope != "element"
+    examples = _alike if sums_blocks else _like_many_blocks if has_rates else _like_many
+    # Codes take more arithmetic than memory, and are in the cache between passes.
     with_codes = has_codes(kind.stored)
     recomputes = scope != "element" and not with_codes
     has_bits = bool(kind.stored) and not with_codes
@@ -163,17 +142,44 @@ def _compile(
         return compiled, uncompiled
 
     def in_parts(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
-        # A scale is known after a pass over its block. What the second pass needs of the first one
-        # lies in memory, which stays in the cache if there is little of it.
-        parts = [tensor.split(PART // BLOCK) for tensor in (g, x, *slots)]
-        for g_part, x_part, *slot_parts in zip(*parts, strict=True):
-            compiled(g_part, x_part, slot_parts, None, scalars)
+        # Encoding takes two passes, as a scale is known after a pass over its block. Results of the
+        # first pass stay in the cache if there are few.
+        _run_in_parts(compiled, PART // BLOCK, g, x, slots, scalars)
 
     return in_parts, uncompiled
 
 
+def _run_in_parts(
+    step: Callable[..., None], length: int, g: Any, x: Any, slots: list, scalars: dict[str, Any]
+) -> None:
+    parts = [tensor.split(length) for tensor in (g, x, *slots)]
+    for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+        step(g_part, x_part, slot_parts, None, scalars)
+
+
+# Examples: arguments to compile a step with, from those of its first call.
+
+
+def _like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+    like = [
+        tensor.new_ones(5000, *tensor.shape[1:]) if tensor.ndim else tensor.clone()
+        for tensor in (g, x, *slots)
+    ]
+    return like[0], like[1], like[2:], None, scalars
+
+
+def _like_many_blocks(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+    like = [tensor.new_ones(20, *tensor.shape[1:]) for tensor in (g, x, *slots)]
+    owner, rates = blocks.owner.new_zeros(20), blocks.rates.new_zeros(20)
+    return like[0], like[1], like[2:], Blocks(owner, rates, *blocks[2:]), scalars
+
+
+def _alike(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+    return g.clone(), x.clone(), [slot.clone() for slot in slots], blocks, scalars
+
+
 def _sum(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a vector, in blocks first, which is fast in compiled code and exact."""
+    """Return the sum of a vector, by blocks, which is fast in compiled code and more exact."""
     whole = values.shape[0] // BLOCK * BLOCK
     sums = torch.sum(values[:whole].view(-1, BLOCK), 1)
     return torch.sum(sums) + torch.sum(values[whole:])

@@ -1,4 +1,4 @@
-"""Gradients of pure functions on PyTorch."""
+"""Differentiate pure functions on PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking rows up on PyTorch, with a gradient that is rows for us and dense for everyone else."""
+"""Look rows up on PyTorch, with gradients that our optimizers can read as rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def look_up(table: Any, ids: Any) -> Any:
         if shards.rows > torch.iinfo(ids.dtype).max:
             ids = ids.long()
         ids = torch.where(ids < 0, ids + shards.rows, ids)
-        if ids.device.type == "meta":  # where Keras tries shapes
+        if ids.device.type == "meta":  # Keras infers shapes
             return value.new_empty((*ids.shape, *value.shape[1:]), device="meta")
         return _look_up_elsewhere(value, ids, shards)
     ids = torch.where(ids < 0, ids + value.shape[0], ids)
@@ -45,7 +45,7 @@ class _Lookup(torch.autograd.Function):
         return torch.nn.functional.embedding(ids, table)
 
     @staticmethod
-    @torch.compiler.disable  # Dynamo would trace it while it runs, and read what it may read once
+    @torch.compiler.disable  # Dynamo would trace it when it runs, and read saved tensors twice
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, values: Any) -> tuple:
         (ids,) = ctx.saved_tensors
@@ -88,14 +88,14 @@ class _DividedLookup(torch.autograd.Function):
 
 
 class LookupGradient(torch.Tensor):
-    """The gradient of lookups in a table: a dense tensor that is made when somebody reads it.
+    """The gradient of lookups in a table: a dense tensor that is computed if something reads it.
 
-    Sums of such gradients, and products with numbers, are such gradients. Whatever else is done
-    with one, PyTorch's and Keras's own optimizers included, is done with the dense tensor.
+    Sums of such gradients and products with numbers are such gradients. All other operations, as in
+    optimizers of PyTorch and Keras, use the dense tensor.
     """
 
-    pieces: list[tuple[Any, Any]] | None
-    dense: Any
+    pieces: list[tuple[Any, Any]] | None  # ids and values; None once the dense tensor was written
+    dense: Any  # None until it is read
 
     @staticmethod
     def __new__(cls, pieces: list[tuple[Any, Any]], shape: tuple[int, ...]) -> Any:
@@ -108,14 +108,14 @@ class LookupGradient(torch.Tensor):
         """Return the looked-up ids and the gradient of each; None if it was written to."""
         if self.pieces is None:
             return None
-        if len(self.pieces) == 1:  # of which `cat` would make a copy
+        if len(self.pieces) == 1:  # `cat` would copy them
             ((ids, values),) = self.pieces
         else:
             ids, values = map(torch.cat, zip(*self.pieces, strict=True))
         return RowGradient.unchecked(values, ids, self.shape, named=False)
 
     def to_plain(self) -> Any:
-        """Return the dense tensor. Once written to, it stands for this gradient."""
+        """Return the dense tensor."""
         if self.dense is None:
             assert self.pieces is not None
             values = self.pieces[0][1]
@@ -138,7 +138,7 @@ class LookupGradient(torch.Tensor):
         args, kwargs = replace_all(LookupGradient, lambda one: one.to_plain(), (args, kwargs))
         return function(*args, **kwargs)
 
-    # What reads memory past the dispatcher.
+    # Methods that read memory without the dispatcher.
 
     def numpy(self, **kwargs: Any) -> Any:
         return self.to_plain().numpy(**kwargs)
@@ -160,7 +160,7 @@ class LookupGradient(torch.Tensor):
 
 
 class DividedGradient(LookupGradient):
-    """The same for a table of which each worker has some rows: it is never dense."""
+    """The gradient of lookups in a table of which each worker has some rows; it is never dense."""
 
     def to_plain(self) -> Any:
         raise ValueError(
@@ -174,7 +174,7 @@ class DividedGradient(LookupGradient):
 
 
 def _lazily(function: Any, args: tuple, kwargs: dict) -> LookupGradient | None:
-    """Return the result where it is such a gradient again."""
+    """Return the result of an operation if it is such a gradient again, else None."""
     first, pieces = args[0], None
     if not isinstance(first, LookupGradient) or first.pieces is None:
         return None

@@ -1,4 +1,4 @@
-"""Gradients of a loss on PyTorch, by autograd."""
+"""Compute gradients of a loss on PyTorch, with autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_tfopt.engine.scopes import Reads, is_trainable
 
 
 def check_traceable(verb: str, assigns: bool = True) -> None:
-    pass  # compiled steps run the verbs outside of the compiler
+    pass  # compiled steps call the verbs uncompiled
 
 
 def loss_and_gradients(
@@ -54,7 +54,7 @@ def loss_and_gradients(
 
 
 def _looked_up(result: Any, values: Sequence[Any]) -> dict[int, list[Any]]:
-    """By identity of variables that are only looked up in, the indices of the lookups."""
+    """Return the indices of lookups, by identity of variables that are used for nothing else."""
     uses: dict[int, list[Any]] = {id(value): [] for value in values}
     waiting, seen = [result.grad_fn], set()
     while waiting:
@@ -74,7 +74,7 @@ def _looked_up(result: Any, values: Sequence[Any]) -> dict[int, list[Any]]:
 
 
 def _of_rows(gradient: Any, indices: list[Any]) -> Any:
-    """Return the same gradient, of the rows that are named."""
+    """Return a dense gradient as the rows that `indices` name."""
     if not isinstance(gradient, torch.Tensor) or gradient.layout is not torch.strided:
         return gradient
     count = gradient.shape[0]
@@ -85,7 +85,7 @@ def _of_rows(gradient: Any, indices: list[Any]) -> Any:
 
 def _values(variables: Sequence[Any]) -> list[Any]:
     """Return the tensors of variables."""
-    # Reading one takes as long as an operation on it, most of which is to look for a scope.
+    # `variable.value` takes as long as an operation on it, mostly to look for a scope.
     if in_stateless_scope() or torch_device() == "meta":
         return [variable.value for variable in variables]
     return [variable._value for variable in variables]
@@ -93,7 +93,7 @@ def _values(variables: Sequence[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _differentiable(values: Sequence[Any]) -> Iterator[None]:
-    """Let variables that are not trained have gradients in this context, as they are asked for."""
+    """Have also variables that are not trainable require gradients in this context."""
     frozen = [value for value in values if not value.requires_grad]
     for value in frozen:
         value.requires_grad_(True)

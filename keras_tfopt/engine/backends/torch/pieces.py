@@ -1,7 +1,7 @@
-"""Rules over all variables at once on PyTorch, in pieces that stay in the processor's cache.
+"""Run rules over all variables at once on PyTorch, in pieces that stay in the processor's cache.
 
-Each operation on a large vector would be given new memory, which takes longer than to fill it. The
-rule's parts for a piece are compiled once per rule.
+Each operation on a large vector would get new memory, which takes longer than to fill it. The
+functions of a rule for a piece are compiled once per rule.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from keras_tfopt.engine.state import FACTOR, Rows
 if TYPE_CHECKING:
     from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
 
-PIECE = 1 << 20  # entries
+PIECE = 1 << 20  # entries of a piece
 
 _compiled: dict[tuple, tuple[Callable, Callable]] = {}
 
 
 @dataclasses.dataclass
 class Part:
-    """Consecutive entries of one variable, and where those of them are that some slots keep."""
+    """Consecutive entries of one variable, and their places in slots with `every`."""
 
-    number: int
-    start: int
+    number: int  # of the variable
+    start: int  # in the variable
     end: int
-    kept_start: int  # in the slot of all variables
+    kept_start: int  # in a slot that keeps each `every`-th entry of all variables
     kept_end: int
 
 
@@ -74,7 +74,7 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
 
 
 def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
-    """Return the parts of a rule that run for each piece."""
+    """Return the functions `sums` and `update` of a rule, compiled for pieces."""
     changing = (*engine._changing, *engine._follows)
     key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing)
     if key not in engine._fast:
@@ -92,7 +92,7 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
         return rule.sums(g, x, slots, scalars, some)
 
     def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict, some: tuple) -> Any:
-        """In place, except for rows of slots, which are returned."""
+        """Update in place, except for rows of slots, which are returned."""
         y, changed = rule.update(g, x, slots, scalars, known, some)
         x.copy_(y)
         rows = {}
@@ -103,13 +103,13 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
                 slots[slot].copy_(value)
         return rows
 
-    # Lengths that may differ must differ here, or compiled code takes them for one.
+    # Lengths that may differ must differ in the examples: compiled code takes equal ones for one.
     def entries(name: str) -> int:
         return 5000 if rule.along[name] == 1 else 3000
 
     def like_many(slots: dict) -> dict:
         return {
-            # With columns of something larger, as pieces of matrices are.
+            # Columns of a larger matrix, as in real pieces.
             n: v.new_ones(*v.shape[:-1], 6000)[..., 500 : 500 + entries(n)]
             if n in rule.along
             else v.clone()
@@ -128,7 +128,7 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
 
 
 def _pieces(variables: Sequence[ModelVariable], every: int) -> list[list[Part]]:
-    """All entries in their order, in pieces of parts of one or several variables."""
+    """Return pieces with all entries in order; each is a list of parts of variables."""
     pieces: list[list[Part]] = []
     room = kept = 0
     for number, one in enumerate(variables):
@@ -159,7 +159,7 @@ def _gradient(step: ModelStep, piece: list[Part], grads: list[Any]) -> Any:
 
 
 def _values(step: ModelStep, piece: list[Part]) -> list[Any]:
-    """Return the values of the parts of a piece to compute with."""
+    """Return the values of the parts of a piece, in the dtype of the arithmetic."""
     values = []
     for part in piece:
         one = step.variables[part.number]
@@ -171,12 +171,12 @@ def _values(step: ModelStep, piece: list[Part]) -> list[Any]:
 def _in_place_or_copied(
     step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any]
 ) -> tuple[Any, bool]:
-    """Return the values of a piece to update in place, and whether they are a copy."""
+    """Return the values of a piece for an update in place, and whether they are a copy."""
     values = _values(step, piece)
     if len(piece) == 1:
         (part,), (value,) = piece, values
         one = step.variables[part.number]
-        # A part of the step, or decay, is taken from the old values.
+        # Learning rate factors and weight decay need the old values after the update.
         is_own = not one.decays and FACTOR not in scalars and grads[part.number] is not None
         if is_own and value.data_ptr() == _flat(one.variable, part).data_ptr():
             return value, False
@@ -186,7 +186,7 @@ def _in_place_or_copied(
 def _settled(
     step: ModelStep, piece: list[Part], new: Any, scalars: dict[str, Any], known: dict[str, Any]
 ) -> Any:
-    """Return a piece of the new variables, with learning rate factors and weight decay."""
+    """Apply learning rate factors and weight decay to new values of a piece; return the result."""
     parts = new.split([part.end - part.start for part in piece])
     each = zip(piece, _values(step, piece), parts, strict=True)
     return _joined(
@@ -204,7 +204,7 @@ def _write(step: ModelStep, piece: list[Part], grads: list[Any], x: Any) -> None
 
 
 def _cut(step: ModelStep, slots: dict[str, Any], piece: list[Part]) -> dict[str, Any]:
-    """Return the slots; of those with entries, the entries of the piece."""
+    """Return the slots; from those with entries of all variables, only the entries of a piece."""
     start = step.variables[piece[0].number].start + piece[0].start
     end = step.variables[piece[-1].number].start + piece[-1].end
     kept = slice(piece[0].kept_start, piece[-1].kept_end)
@@ -217,7 +217,7 @@ def _cut(step: ModelStep, slots: dict[str, Any], piece: list[Part]) -> dict[str,
 
 
 def _sliced(step: ModelStep, piece: list[Part], *vectors: Any) -> tuple:
-    """Return the entries of a piece that slots with `every` have."""
+    """Return those entries of vectors for a piece that slots with `every` keep."""
     every, ranges, start = step.rule.every, [], 0
     if every == 1:
         return ()

@@ -1,7 +1,7 @@
-"""Names that PyTorch keeps private, and what is patched of it, each with the reason for it.
+"""Private names of PyTorch that are used or patched, each with the reason for it.
 
-Seen with PyTorch 2.13 and, where that is said, with 2.8. The compiler is imported in functions, as
-that takes seconds.
+Seen with PyTorch 2.13 and, where noted, with 2.8. Functions import the compiler, as that takes
+seconds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from keras_tfopt.engine.keras_private import is_before, symbolic_tensor_test
 
 # ---- The compiler
 
-# Both are options of Inductor, which 2.8 does not have.
+# Options of Inductor that PyTorch 2.8 does not have.
 GRAPH_PASSES, JOINT_PASSES = "use_pre_grad_passes", "use_joint_graph_passes"
-# From how many operations or readings on values are kept in memory where two passes need them.
+# Options: the numbers of operations or reads from which on values for two passes are stored.
 KEEPING = ("realize_opcount_threshold", "realize_reads_threshold")
 
 
@@ -30,28 +30,29 @@ def compiler_options(recomputes: bool, has_bits: bool, contracts: bool) -> dict[
     """Return options of Inductor for rules.
 
     Args:
-        recomputes: Whether each pass over memory computes anew what an earlier one has computed.
-            New memory of the size of a variable takes longer than arithmetic.
-        has_bits: Whether a rule reads floats as bits. Inductor casts them by way of memory, which
-            GCC copies in parts of 256 bits, and processors of Intel wait where they read several
-            parts as one vector. So vectors have 256 bits there: on a Xeon, Adam with bfloat16 slots
-            takes 0.6 of the time. On an EPYC of AMD, which does not wait, it would take 1.45 times
-            as long.
-        contracts: Whether a product and a sum may become one instruction, which rounds once. Adam
-            with int8 slots takes 0.7 of the time.
+        recomputes: Whether each pass over memory repeats computations of earlier passes. Storing
+            results would need new memory, which takes longer than the arithmetic.
+        has_bits: Whether a rule reads floats as bits. Inductor casts them through memory, which GCC
+            copies in parts of 256 bits. Processors of Intel wait if they then read several parts as
+            one vector, so vectors have 256 bits there: on a Xeon, Adam with bfloat16 slots takes
+            0.6 of the time. Processors of AMD do not wait: on an EPYC, it would take 1.45 times as
+            long.
+        contracts: Whether a product and a sum may become one instruction, which rounds once. With
+            it, Adam with int8 slots takes 0.7 of the time.
     """
     from torch._inductor import config
 
-    # A half-precision variable is compared with its copy: casts must round as they do eagerly.
+    # A half-precision variable is compared with its master copy, so casts must round as in eager
+    # steps.
     options: dict[str, Any] = {"emulate_precision_casts": True}
-    # Rules have none of the patterns that these look for, such as attention. PyTorch refuses
-    # options that it does not know.
+    # These passes look for patterns that rules do not have, such as attention. PyTorch raises an
+    # error for options that it does not know.
     options |= {name: False for name in (GRAPH_PASSES, JOINT_PASSES) if hasattr(config, name)}
     if has_bits and torch.cpu._is_avx512_supported() and not _is_of_amd():
         options["cpp.simdlen"] = 256
     if contracts:
         name = "enable_floating_point_contract_flag"
-        options[f"cpp.{name}"] = type(getattr(config.cpp, name))("fast")  # true before it was text
+        options[f"cpp.{name}"] = type(getattr(config.cpp, name))("fast")  # earlier, it was a bool
     if recomputes:
         options |= {name: 1000 for name in KEEPING if hasattr(config, name)}
     return options
@@ -59,7 +60,7 @@ def compiler_options(recomputes: bool, has_bits: bool, contracts: bool) -> dict[
 
 @functools.cache
 def _is_of_amd() -> bool:
-    """Return whether Linux says that the processor is one of AMD."""
+    """Return whether the processor is one of AMD, according to Linux."""
     try:
         return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -70,7 +71,7 @@ def _is_of_amd() -> bool:
 def keeps_casts() -> bool:
     """Return whether compiled code rounds where it casts to half precision and back.
 
-    PyTorch leaves out such pairs of casts, unless it can be told not to, as 2.8 cannot.
+    PyTorch removes such pairs of casts unless an option forbids it, which 2.8 does not have.
     """
     from torch._inductor import config
 
@@ -78,9 +79,9 @@ def keeps_casts() -> bool:
 
 
 def constant_hyperparameters() -> contextlib.AbstractContextManager:
-    """Have Dynamo compile numbers as constants.
+    """Return a context in which Dynamo compiles numbers as constants.
 
-    They would become inputs, which the compiled loop loads again for each element.
+    Otherwise they become inputs, which a compiled loop loads again for each element.
     """
     import torch._dynamo.config
 
@@ -89,10 +90,9 @@ def constant_hyperparameters() -> contextlib.AbstractContextManager:
 
 @functools.cache
 def look_for_no_symbolic_tensors() -> None:
-    """Spare Dynamo a question of Keras that has one answer in compiled code.
+    """Let Dynamo assume that no argument of an operation of Keras is a symbolic tensor.
 
-    Before Keras 3.15, each operation asks it by flattening its arguments in a way that Dynamo
-    cannot follow.
+    Before Keras 3.15, each operation looks for such arguments in a way that Dynamo cannot trace.
     """
     if not is_before(3, 15):
         return
@@ -104,10 +104,10 @@ def look_for_no_symbolic_tensors() -> None:
 
 @contextlib.contextmanager
 def known_processor() -> Iterator[None]:
-    """Have Inductor believe what PyTorch says of an x86 processor.
+    """Tell Inductor in this context which vectors an x86 processor has, as PyTorch knows it.
 
-    It would first build four programs to find out, in a second, where nothing is cached. Patches
-    `torch._inductor.cpu_vec_isa.valid_vec_isa_list`.
+    Otherwise Inductor builds four programs to find out, which takes a second unless they are
+    cached. Patches `torch._inductor.cpu_vec_isa.valid_vec_isa_list`.
     """
     from torch._inductor import cpu_vec_isa
 
@@ -131,10 +131,10 @@ def known_processor() -> Iterator[None]:
 
 @functools.cache
 def trace_no_empty_module() -> None:
-    """Give Inductor its empty module, which it would make once by tracing a function.
+    """Give Inductor an empty module, which it would otherwise make by tracing a function.
 
-    While `torch.fx` traces, it takes the calls of all modules, in all threads: a model that another
-    thread calls meanwhile ends with "NameError: module is not installed as a submodule". Sets
+    While `torch.fx` traces, it intercepts calls of modules in all threads. A model that another
+    thread calls then fails with "NameError: module is not installed as a submodule". Patches
     `torch._inductor.loop_body.InterpreterShim._dummy_gm`.
     """
     from torch._inductor.loop_body import InterpreterShim
@@ -147,10 +147,10 @@ def trace_no_empty_module() -> None:
 
 
 def compiling_alone() -> contextlib.AbstractContextManager:
-    """Keep other threads from compiling, and from clearing what is compiled, in this context.
+    """Return a lock that keeps other threads from compiling, and from clearing compiled code.
 
-    `keras.utils.clear_session` clears it. Dynamo locks it while it compiles, and not afterwards,
-    when the code runs for the first time: what is cleared then ends the process.
+    `keras.utils.clear_session` clears it. Dynamo holds the lock while it compiles, but not when the
+    code then runs for the first time. If code is cleared at that time, the process crashes.
     """
     from torch._dynamo.convert_frame import compile_lock
 
@@ -173,7 +173,7 @@ def compilations() -> int:
 
 # ---- Memory
 
-# Documented for `torch.optim` only. Calls for each tensor take longer than small variables do.
+# PyTorch uses these for `torch.optim`. For small variables, a call for each takes most of the time.
 copy_all = torch._foreach_copy_
 zero_all = torch._foreach_zero_
 
@@ -190,7 +190,7 @@ def users_of(storage: Any) -> int | None:
 
 
 def sparse_parts(gradient: Any) -> tuple[Any, Any]:
-    """Return values and indices of a sparse tensor; public methods first sum repeated rows."""
+    """Return values and rows of a sparse tensor; public methods would first sum repeated rows."""
     return gradient._values(), gradient._indices()[0]
 
 
@@ -212,7 +212,7 @@ def replace_all(cls: type, function: Any, tree: Any) -> Any:
 
 
 def indices_of(node: Any) -> Any:
-    """Return the rows that a node of the graph has looked up, None if it does something else."""
+    """Return the indices of a lookup from its node in the autograd graph; None for other nodes."""
     name = node.name()
     if name == "EmbeddingBackward0":
         return node._saved_indices
@@ -225,7 +225,7 @@ def indices_of(node: Any) -> Any:
 
 
 def in_data_parallel() -> bool:
-    """Return whether this runs inside of a model's `DistributedDataParallel`."""
+    """Return whether this runs within a model's `DistributedDataParallel`."""
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel._active_ddp_module is not None

@@ -10,7 +10,7 @@ from keras_tfopt.engine.backends.torch.lookup import LookupGradient
 from keras_tfopt.engine.backends.torch.private import sparse_parts
 from keras_tfopt.engine.rows import RowGradient
 
-# By the bytes of a number.
+# Integer dtypes by the number of bytes.
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -45,11 +45,12 @@ def sum_repeated(
 
 
 def row_mask(gradient: Any) -> Any:
-    if not isinstance(gradient, RowGradient):
-        return nonzero(gradient).reshape(-1, *[1] * (gradient.ndim - 1))
-    indices = gradient.indices if gradient.named else gradient.indices[nonzero(gradient.values)]
-    mask = torch.zeros(gradient.shape[0], dtype=torch.bool, device=indices.device)
-    mask[indices] = True
+    if isinstance(gradient, RowGradient):
+        indices = gradient.indices if gradient.named else gradient.indices[nonzero(gradient.values)]
+        mask = torch.zeros(gradient.shape[0], dtype=torch.bool, device=indices.device)
+        mask[indices] = True
+    else:
+        mask = nonzero(gradient)
     return mask.reshape(-1, *[1] * (len(gradient.shape) - 1))
 
 
@@ -72,7 +73,7 @@ def nonzero(values: Any) -> Any:
     rows = values.flatten(1)
     if rows.device.type != "cpu" or rows.numel() == 0:
         return rows.any(1)
-    # `any` looks at one number after the other and takes ten times as long. A positive number shows
-    # in the largest of the bit patterns taken as integers; where there is none, sums cannot cancel.
+    # `any` reads one number at a time, and takes ten times as long. Positive numbers have positive
+    # bits as integers, so the maximum shows if there is one. Without them, sums cannot cancel.
     bits = rows.view(INTEGERS[rows.element_size()])
     return (bits.amax(1) > 0) | (rows.sum(1) != 0)

@@ -1,4 +1,4 @@
-"""What PyTorch traces, and when: trials on shapes, gradients for a diagnosis."""
+"""Run functions on PyTorch outside the compiler, on shapes alone, or for a diagnosis."""
 
 from __future__ import annotations
 

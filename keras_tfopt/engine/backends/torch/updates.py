@@ -1,4 +1,4 @@
-"""Steps on PyTorch: rules over whole variables compiled over buckets, rows by index, in place."""
+"""Run the steps of rules on PyTorch: compiled over buckets of variables, or on rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-# Numbers of a variable in rows that are updated at once: they and what the rule makes of them stay
-# in the cache.
+# Rows are updated in pieces of this many numbers, which stay in the cache with what the rule
+# computes from them.
 PIECE = 1 << 17
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
-    # The checks that this spares cost more than the update of a small variable.
+    # The checks that this spares take longer than the update of a small variable.
     return (
         type(gradient) is torch.Tensor
         and gradient.dtype is DTYPES[like.dtype]
@@ -40,11 +40,10 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 
 
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
-    # Values of a scope belong to the caller, and are not for flat memory.
-    apart = get_stateless_scope() is not None and in_scope()
-    # Compiled code may write a variable before it reads the old one as the value of a slot.
-    is_plain = apart or in_plain.get() or engine.returns_given
-    if not is_plain:
+    # Values of a scope belong to the caller, and must not move to flat memory.
+    in_a_scope = get_stateless_scope() is not None and in_scope()
+    # If a rule returns the old variable as a slot, compiled code may overwrite it too early.
+    if not (in_a_scope or in_plain.get() or engine.returns_given):
         updates = buckets.run_fused(engine, updates, scalars)
     for update in updates:
         known = update.scalars_in(scalars)
@@ -82,7 +81,7 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> None:
         indices = touched.nonzero().squeeze(1)
         g = update.gradient.index_select(0, indices)
     if indices.numel() == 0 and all(update.cut):
-        return  # else there is a slot that belongs to all rows
+        return  # otherwise, a slot that belongs to all rows may change
     values = [update.variable.value, *(slot.value for slot in update.slots)]
     rule, most = update.call, max(1, indices.numel())
     if update.kind.scope == "element" and g.device.type == "cpu":

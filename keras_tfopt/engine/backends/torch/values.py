@@ -1,4 +1,4 @@
-"""Variables and numbers on PyTorch: variables are written where they are."""
+"""Variables and numbers on PyTorch, where variables are written in place."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def commit(writes: list[tuple[Any, Any, Any]]) -> None:
         values = _unaliased([variable.value for variable, _, _ in writes], [w[2] for w in writes])
         writes = [(v, indices, new) for (v, indices, _), new in zip(writes, values, strict=True)]
     for variable, indices, value in writes:
-        if apart:  # its value is of the caller of `stateless_apply`
+        if apart:  # the old value belongs to the caller of `stateless_apply`
             new = _write(variable.value.clone(), indices, value)
             variable.assign(new)
         else:
@@ -75,7 +75,7 @@ def commit(writes: list[tuple[Any, Any, Any]]) -> None:
 
 
 def _unaliased(written: list[Any], values: list[Any]) -> list[Any]:
-    """Return values to write one after the other, none of which an earlier write changes.
+    """Return values such that writing one does not change a later one.
 
     A rule may return what it was given: the old variable as a slot, or one slot as another.
     """
@@ -89,7 +89,7 @@ def _unaliased(written: list[Any], values: list[Any]) -> list[Any]:
 
 
 def _write(tensor: Any, indices: Any, value: Any) -> Any:
-    """Write into a tensor, all of it or rows, and return it."""
+    """Write to all of a tensor or to rows of it, and return it."""
     if indices is None:
         tensor.copy_(value)
     elif indices.ndim == 0:
@@ -138,7 +138,7 @@ def limits(tensor: Any) -> tuple[int, int] | None:
 
 
 def is_finite(tensor: Any) -> bool | None:
-    # The sum takes one pass. It may overflow, and then all are looked at.
+    # The sum takes one pass. If it is not finite, it may have overflowed, so each number is tested.
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
@@ -147,11 +147,11 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
 
 
 def lerp(start: Any, end: Any, weight: Any) -> Any:
-    return torch.lerp(start, end, weight)  # one pass, where operations would make three
+    return torch.lerp(start, end, weight)  # one pass instead of three
 
 
 def add_scaled(start: Any, change: Any, factor: Any, reuse: bool = False) -> Any:
-    # Large pieces of new memory take longer than the numbers.
+    # Large new memory takes longer than the arithmetic.
     out = change if reuse and change.is_contiguous() else None
     return torch.addcmul(start, change, factor, out=out)
 
@@ -171,7 +171,7 @@ def eigh(matrix: Any) -> tuple[Any, Any]:
     try:
         return torch.linalg.eigh(matrix)
     except torch.linalg.LinAlgError:
-        # LAPACK of MKL fails in float32 where many rows are zero and others of very unlike sizes.
+        # MKL may fail in float32 if many rows are zero and the sizes of others differ much.
         values, vectors = torch.linalg.eigh(matrix.double())
         return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
@@ -183,7 +183,7 @@ def combine_rows(weights: Any, rows: Any) -> Any:
 
 def row_products(rows: Any, vector: Any) -> Any:
     if torch.compiler.is_dynamo_compiling():
-        # One loop that reads the vector once, and makes it on the way.
+        # Compiled, this is one loop, which reads the vector once or computes it on the way.
         return torch.stack([(rows[i] * vector).sum() for i in range(rows.shape[0])])
     return rows @ vector
 
