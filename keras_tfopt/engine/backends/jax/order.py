@@ -39,8 +39,9 @@ def update_in_order(
         sums = apart(
             step, lambda: sums_of(call, OVER, g, values[0], values[1:], scalars, update.mask)
         )
-        g = jnp.where(_zero_of_all(sums) == 0, g, 0)
-        call = functools.partial(call, over=known_over(sums))
+        if sums:
+            g = jnp.where(_zero_of_all(sums) == 0, g, 0)
+            call = functools.partial(call, over=known_over(sums))
     arguments = g, values[0], values[1:], scalars, update.mask
     program, form = jax.make_jaxpr(call, return_shape=True)(*arguments)
     results = jax.extend.core.jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
