@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -209,6 +209,31 @@ class Over(NamedTuple):
 def mean(values: Any) -> Any:
     # On JAX, `ops.mean` rounds to float32.
     return ops.sum(values) / max(math.prod(values.shape), 1)
+
+
+def sums_of(call: Callable[..., Any], over: Over, *arguments: Any) -> list[Any]:
+    """Return the norms, sums and means that a call asks for, in the order in which it asks."""
+    found: list[Any] = []
+
+    def noted(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(values: Any) -> Any:
+            found.append(function(values))
+            return found[-1]
+
+        return run
+
+    call(*arguments, over=Over(*map(noted, over)))
+    return found
+
+
+def known_over(sums: Iterable[Any]) -> Over:
+    """Return functions for one call that asks for the sums of `sums_of` again."""
+    left = iter(sums)
+
+    def take(values: Any) -> Any:
+        return next(left)
+
+    return Over(take, take, take)
 
 
 def _refuse(name: str) -> Callable[[Any], Any]:

@@ -3,6 +3,9 @@
 On a CPU, XLA makes a loop for each array that a rule returns. It copies an array that one loop
 reads and another one writes, unless the first loop has to come first. The copy of a large array
 takes longer than the rest of the step, because its memory is new in each step.
+
+A rule that needs sums over a variable is called twice: for its sums alone, and with the sums known.
+In one go, XLA would keep in new memory what both the sums and the new values are computed from.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from keras_tfopt import rules
 from keras_tfopt.engine import Slot
 from keras_tfopt.fields import flag, within
 from keras_tfopt.rule import Rule, full, zeros
-from keras_tfopt.rules.moments import Moments, moments, quotient
+from keras_tfopt.rules.moments import Moments, moments, over_root, quotient
 from keras_tfopt.rules.shrinkage import soft_threshold
 from keras_tfopt.wrappers.sgd_w import AccumulatedSteps
 
@@ -288,7 +288,7 @@ class Nadam(Moments):
         m, v = moments(self, g, s)
         product = s.product * t.now
         ahead = t.next * m / (1 - product * t.next) + (1 - t.now) * g / (1 - product)
-        step = quotient(ahead, ops.sqrt(v / t.seen) + self.epsilon)
+        step = over_root(ahead, ops.sqrt(v / t.seen), self.epsilon)
         return x - t.lr * step, {"m": m, "v": v, "product": product}
 
 

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_tfopt.fields import flag
 from keras_tfopt.rule import register, zeros
-from keras_tfopt.rules.moments import Moments, largest, moments, quotient
+from keras_tfopt.rules.moments import Moments, largest, moments, over_root
 
 
 @register
@@ -62,5 +62,5 @@ class Adam(Moments):
             return super().update(g, x, s, t)
         m, v = moments(self, g, s)
         vhat = largest(s.vhat, v)
-        step = t.rate * quotient(m, ops.sqrt(vhat) + self.epsilon)
+        step = t.rate * over_root(m, ops.sqrt(vhat), self.epsilon)
         return x - step, {"m": m, "v": v, "vhat": vhat}

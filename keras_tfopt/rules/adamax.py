@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.rule import register
-from keras_tfopt.rules.moments import Moments, quotient
+from keras_tfopt.rules.moments import Moments, over_root
 
 
 @register
@@ -53,4 +53,4 @@ class AdaMax(Moments):
         m = self.beta_1 * s.m + (1 - self.beta_1) * g
         decayed, size = self.beta_2 * s.v, ops.abs(g)
         v = ops.where(decayed > size, decayed, size)
-        return x - t.rate * quotient(m, v + self.epsilon), {"m": m, "v": v}
+        return x - t.rate * over_root(m, v, self.epsilon), {"m": m, "v": v}

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_tfopt.fields import flag, within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.moments import at_least, quotient
+from keras_tfopt.rules.moments import at_least, over_root
 
 
 @register
@@ -96,12 +96,13 @@ class Adan(Rule):
         d = self.beta_2 * s.d + (1 - self.beta_2) * change
         n = self.beta_3 * s.n + (1 - self.beta_3) * ops.square(g + self.beta_2 * change)
         kept = self._kept(m, g, t) if self.cautious else m
-        u = quotient(t.first * kept + t.difference * d, ops.sqrt(n) / t.square + self.epsilon)
+        root = ops.sqrt(n) / t.square
+        u = over_root(t.first * kept + t.difference * d, root, self.epsilon)
         decay = 0.0 if t.is_excluded else self.weight_decay
         x = (x - t.lr * u) / (1 + t.lr * decay)
         return x, {"m": m, "d": d, "n": n, "last": g}
 
     def _kept(self, m: Any, g: Any, t: Any) -> Any:
         """Return the part of the average that has the sign of the gradient, enlarged."""
-        agrees = ops.cast(m * g > 0, m.dtype)
+        agrees = ops.relu(ops.sign(m * g))  # as in Cautious
         return m * agrees / at_least(t.mean(agrees), 0.001)

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_tfopt.fields import integer, within
 from keras_tfopt.rule import register, zeros
-from keras_tfopt.rules.moments import Moments, at_most, moments, quotient
+from keras_tfopt.rules.moments import Moments, at_most, moments, over_root
 
 
 @register
@@ -84,6 +84,6 @@ class AdEMAMix(Moments):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m, v = moments(self, g, s)
         m_slow = t.beta_3 * s.m_slow + t.fresh * g
-        size = ops.sqrt(v / t.second + self.epsilon_root) + self.epsilon
-        step = quotient(m / t.first + t.alpha * m_slow, size)
+        root = ops.sqrt(v / t.second + self.epsilon_root)
+        step = over_root(m / t.first + t.alpha * m_slow, root, self.epsilon)
         return x - t.lr * step, {"m": m, "v": v, "m_slow": m_slow}

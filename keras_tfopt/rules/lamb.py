@@ -8,7 +8,7 @@ from keras import ops
 from keras_tfopt.engine import check_choice, is_chosen, settled
 from keras_tfopt.fields import field, within
 from keras_tfopt.rule import register
-from keras_tfopt.rules.moments import Moments, moments, quotient
+from keras_tfopt.rules.moments import Moments, moments, over_root
 from keras_tfopt.rules.trust_ratio import trust_ratio
 
 
@@ -122,7 +122,7 @@ class LAMB(Moments):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m, v = moments(self, g, s)
-        u = quotient(m / t.first, ops.sqrt(v / t.second) + self.epsilon)
+        u = over_root(m / t.first, ops.sqrt(v / t.second), self.epsilon)
         u = u + (0.0 if t.is_excluded else self.weight_decay) * x
         if t.has_ratio:
             x_norm, u_norm = _norm(x, t), _norm(u, t)

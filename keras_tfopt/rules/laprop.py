@@ -7,7 +7,7 @@ from keras import ops
 from keras_tfopt.engine import Slot
 from keras_tfopt.fields import within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.moments import quotient
+from keras_tfopt.rules.moments import over_root, quotient
 
 
 @register
@@ -69,7 +69,7 @@ class LaProp(Rule):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(g)
-        u = quotient(g, ops.sqrt(v) / t.correction + self.epsilon)
+        u = over_root(g, ops.sqrt(v) / t.correction, self.epsilon)
         m = self.beta_1 * s.m + (1 - self.beta_1) * t.lr * u
         rate = self.beta_1 * s.rate + (1 - self.beta_1) * t.lr
         return x - quotient(t.lr * m, rate), {"m": m, "v": v, "rate": rate}

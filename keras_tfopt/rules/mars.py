@@ -7,7 +7,7 @@ from keras import ops
 from keras_tfopt.checks import one_of
 from keras_tfopt.fields import field, flag, within
 from keras_tfopt.rule import register, zeros
-from keras_tfopt.rules.moments import Moments, at_least, moments, quotient, sign
+from keras_tfopt.rules.moments import Moments, at_least, moments, over_root, sign
 
 
 @register
@@ -101,5 +101,5 @@ class MARS(Moments):
     def _adam(self, c: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         """Return what Adam makes of a gradient."""
         m, v = moments(self, c, s)
-        size = ops.sqrt(v) / t.correction + self.epsilon
-        return x - t.rate * quotient(m, size), {"m": m, "v": v}
+        step = t.rate * over_root(m, ops.sqrt(v) / t.correction, self.epsilon)
+        return x - step, {"m": m, "v": v}

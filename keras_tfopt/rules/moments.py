@@ -29,7 +29,7 @@ class Moments(Rule):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m, v = moments(self, g, s)
-        return x - t.rate * quotient(m, ops.sqrt(v) + self.epsilon), {"m": m, "v": v}
+        return x - t.rate * over_root(m, ops.sqrt(v), self.epsilon), {"m": m, "v": v}
 
 
 def moments(rule: Any, g: Any, s: Any) -> tuple[Any, Any]:

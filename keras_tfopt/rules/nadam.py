@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.rule import register
-from keras_tfopt.rules.moments import Moments, moments, quotient
+from keras_tfopt.rules.moments import Moments, moments, over_root
 
 
 @register
@@ -50,4 +50,4 @@ class Nadam(Moments):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m, v = moments(self, g, s)
         ahead = self.beta_1 * m + (1 - self.beta_1) * g
-        return x - t.rate * quotient(ahead, ops.sqrt(v) + self.epsilon), {"m": m, "v": v}
+        return x - t.rate * over_root(ahead, ops.sqrt(v), self.epsilon), {"m": m, "v": v}

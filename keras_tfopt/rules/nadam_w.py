@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_tfopt.fields import within
 from keras_tfopt.rule import register
-from keras_tfopt.rules.moments import Moments, moments, quotient
+from keras_tfopt.rules.moments import Moments, moments, over_root
 
 
 @register
@@ -62,5 +62,6 @@ class NadamW(Moments):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m, v = moments(self, g, s)
-        size = ops.sqrt(v / t.correction + self.epsilon_root) + self.epsilon
-        return x - quotient(t.ahead * m + t.present * g, size), {"m": m, "v": v}
+        root = ops.sqrt(v / t.correction + self.epsilon_root)
+        step = over_root(t.ahead * m + t.present * g, root, self.epsilon)
+        return x - step, {"m": m, "v": v}

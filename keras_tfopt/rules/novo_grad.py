@@ -7,7 +7,7 @@ from keras import ops
 from keras_tfopt.engine import Slot
 from keras_tfopt.fields import flag, within
 from keras_tfopt.rule import register, zeros
-from keras_tfopt.rules.moments import Moments, largest, quotient
+from keras_tfopt.rules.moments import Moments, largest, over_root
 
 
 @register
@@ -83,7 +83,7 @@ class NovoGrad(Moments):
         if self.amsgrad:
             v = largest(s.vhat, v)
             new = {**new, "vhat": v}
-        h = quotient(g, ops.sqrt(v) + self.epsilon)
+        h = over_root(g, ops.sqrt(v), self.epsilon)
         h = h + (0.0 if t.is_excluded else self.weight_decay) * x
         if self.grad_averaging:
             h = ops.where(is_first, h, (1 - self.beta_1) * h)

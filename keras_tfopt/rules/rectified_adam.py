@@ -7,7 +7,7 @@ from keras import ops
 from keras_tfopt.fields import integer, within
 from keras_tfopt.rule import register
 from keras_tfopt.rules.adam import Adam
-from keras_tfopt.rules.moments import largest, moments, quotient
+from keras_tfopt.rules.moments import largest, moments, over_root
 from keras_tfopt.rules.rectification import rectification, warmed
 
 
@@ -94,7 +94,7 @@ class RectifiedAdam(Adam):
             v = largest(s.vhat, v)
             new = {**new, "vhat": v}
         mean = m / t.first
-        divided = quotient(mean, ops.sqrt(v / t.second) + self.epsilon)
+        divided = over_root(mean, ops.sqrt(v / t.second), self.epsilon)
         step = ops.where(t.is_rectified > 0, t.rectification * divided, mean)
         decay = 0.0 if t.is_excluded else self.weight_decay
         return x - t.rate * (step + decay * x), new

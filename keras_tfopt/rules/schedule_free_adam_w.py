@@ -7,7 +7,7 @@ from keras import ops
 from keras_tfopt.engine import Slot
 from keras_tfopt.fields import within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.moments import quotient
+from keras_tfopt.rules.moments import over_root
 from keras_tfopt.rules.schedule_free_sgd import averages, moved
 
 
@@ -92,6 +92,6 @@ class ScheduleFreeAdamW(Rule):
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(g)
-        direction = quotient(g, ops.sqrt(v / t.correction) + self.epsilon)
+        direction = over_root(g, ops.sqrt(v / t.correction), self.epsilon)
         y, new = moved(self, direction, self.beta_1, x, s, t)
         return y, {"v": v, **new}

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_tfopt.fields import within
 from keras_tfopt.rule import register
-from keras_tfopt.rules.moments import Moments, quotient
+from keras_tfopt.rules.moments import Moments, over_root
 
 
 @register
@@ -62,5 +62,5 @@ class SimplifiedAdEMAMix(Moments):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         m = self.beta_1 * s.m + g
         v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(g)
-        size = ops.sqrt(v / t.second + self.epsilon_root) + self.epsilon
-        return x - t.lr * quotient(m + self.alpha * g, size), {"m": m, "v": v}
+        root = ops.sqrt(v / t.second + self.epsilon_root)
+        return x - t.lr * over_root(m + self.alpha * g, root, self.epsilon), {"m": m, "v": v}

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_tfopt.fields import within
 from keras_tfopt.rule import register
-from keras_tfopt.rules.moments import Moments, at_least, moments, quotient
+from keras_tfopt.rules.moments import Moments, at_least, moments, over_root
 
 
 @register
@@ -64,7 +64,8 @@ class StableAdamW(Moments):
         if 0 in x.shape:
             return x, {}
         m, v = moments(self, g, s)
-        size = ops.sqrt(v) / t.correction + self.epsilon
-        rms = ops.sqrt(t.mean(ops.square(quotient(g, size))))
+        root = ops.sqrt(v) / t.correction
+        rms = ops.sqrt(t.mean(ops.square(over_root(g, root, self.epsilon))))
         excess = at_least(rms / self.clip_threshold, 1.0)
-        return x - t.rate / excess * quotient(m, size), {"m": m, "v": v}
+        step = t.rate / excess * over_root(m, root, self.epsilon)
+        return x - step, {"m": m, "v": v}

@@ -69,7 +69,8 @@ class Cautious(Wrapper):
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         step = x - t.old
-        kept = ops.cast(step * g > 0 if t.maximize else step * g < 0, x.dtype)
+        # Of a sign, not of a comparison, XLA takes the mean in the loop that computes it.
+        kept = ops.relu(ops.sign(step * g if t.maximize else -step * g))
         in_rows = t.rows or t.touched is not None
         mean = mean_of_rows(kept, g) if in_rows else t.mean(kept)
         part = kept / at_least(mean, self.min_mean)

@@ -45,4 +45,4 @@ from keras_tfopt.engine.backends.jax.values import (
 )
 
 has_replicas = False
-joins_hooks = False
+joins_hooks = True

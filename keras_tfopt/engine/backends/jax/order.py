@@ -1,4 +1,4 @@
-"""Have XLA write large arrays in place on a CPU, by an order of writing.
+"""Have XLA write large arrays in place on a CPU, by an order of computing.
 
 `engine/write_order.py` says why order matters. Here an array is made to wait for others: it depends
 on a number that is computed from them, and that is always zero.
@@ -6,6 +6,7 @@ on a number that is computed from them, and that is always zero.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,15 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 
-from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu
+from keras_tfopt.engine.backends.jax.parts import apart
+from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu, norm
+from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
+
+OVER = Over(norm, jnp.sum, mean)
 
 
 def is_ordered(g: Any, values: list[Any]) -> bool:
@@ -28,9 +33,17 @@ def is_ordered(g: Any, values: list[Any]) -> bool:
 def update_in_order(
     update: Update, g: Any, values: list[Any], scalars: dict[str, Any]
 ) -> tuple[Any, list[Any]]:
-    """Return what `update.call` returns, with an order of writing in which XLA copies nothing."""
+    """Return what `update.call` returns, in an order in which XLA copies and keeps nothing."""
+    step, call = scalars["step"], update.call
+    if update.kind.flat and update.kind.scope != "element":
+        sums = apart(
+            step, lambda: sums_of(call, OVER, g, values[0], values[1:], scalars, update.mask)
+        )
+        if sums:
+            g = jnp.where(_zero_of_all(sums) == 0, g, 0)
+            call = functools.partial(call, over=known_over(sums))
     arguments = g, values[0], values[1:], scalars, update.mask
-    program, form = jax.make_jaxpr(update.call, return_shape=True)(*arguments)
+    program, form = jax.make_jaxpr(call, return_shape=True)(*arguments)
     results = jax.extend.core.jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
     x, slots = jax.tree.unflatten(jax.tree.structure(form), results)
     new = [x, *slots]
@@ -46,7 +59,7 @@ def update_in_order(
     old = [program.jaxpr.invars[1 + n] for n in places]
     for j, others in waiting(old, [outputs[n] for n in places], parents):
         place = places[j]
-        zero = _zero_after(scalars["step"], [new[places[i]] for i in others])
+        zero = _zero_after(step, [new[places[i]] for i in others])
         new[place] = jnp.where(zero == 0, new[place], values[place].astype(new[place].dtype))
     return new[0], new[1:]
 
@@ -63,11 +76,16 @@ def _zero_after(step: Any, values: Sequence[Any]) -> Any:
         values: Arrays.
     """
 
-    def number() -> Any:
-        entries = [jnp.ravel(value)[0].astype("float32") for value in values]
-        return sum(jax.lax.bitcast_convert_type(one, "int32") for one in entries)
+    def entries() -> list[Any]:
+        return [jnp.ravel(value)[0] for value in values]
 
-    return zero_of(jax.lax.cond(step >= 0, number, lambda: jnp.int32(0)))
+    return _zero_of_all(apart(step, entries))
+
+
+def _zero_of_all(numbers: Sequence[Any]) -> Any:
+    """Return a zero that is known only when all numbers are."""
+    numbers = [jnp.asarray(number, "float32") for number in numbers]
+    return zero_of(sum(jax.lax.bitcast_convert_type(number, "int32") for number in numbers))
 
 
 def zero_of(number: Any) -> Any:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.lookup import NOTE
+from keras_tfopt.engine.backends.tensorflow.order import (
+    compiled_over,
+    is_ordered,
+    update_in_order,
+)
 from keras_tfopt.engine.backends.tensorflow.private import forget_watched_variables
 from keras_tfopt.engine.backends.tensorflow.rows import column, nonzero
 from keras_tfopt.engine.backends.tensorflow.values import (
     assign,
     commit,
-    has_accelerator,
     native,
-    norm,
     replicas,
     take,
 )
 from keras_tfopt.engine.construction import sharing_key
-from keras_tfopt.engine.hyperparameters import Over, mean
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
-from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -162,13 +162,16 @@ def _run_whole(
 
     def run(values: list[Any], inputs: tuple[list[tuple], dict]) -> tuple[None, list[tuple]]:
         writes = []
-        for number, (g, mask, norms, own) in enumerate(inputs[0]):
+        for number, (g, mask, own) in enumerate(inputs[0]):
             start = number * each
             x, *slots = old = values[start : start + each]
-            known = {id(v): n for v, n in zip((g, x), norms, strict=False)}
             all_scalars = {**inputs[1], **own}
-            y, changed = call(g, x, slots, all_scalars, mask, _over(known))
-            new = _in_order(old, [y, *changed], all_scalars)
+            over = compiled_over(all_scalars)
+            if is_ordered(old, all_scalars):
+                new = update_in_order(group[0], old, (g, all_scalars, mask), over)
+            else:
+                y, changed = call(g, x, slots, all_scalars, mask, over)
+                new = [y, *changed]
             writes += [(start + n, None, v) for n, v in enumerate(new) if v is not None]
         return None, writes
 
@@ -177,51 +180,11 @@ def _run_whole(
     by_rate = [name for name, value in rates.together.items() if len(value.shape)]
     same = {name: value for name, value in rates.together.items() if name not in by_rate}
     for update in group:
-        # Outside of XLA, which sums in order and on one core.
-        both = (update.gradient, update.variable) if engine.flat else ()
-        norms = [norm(tf.convert_to_tensor(v)) for v in both]
         own = {name: update.scalars_in(scalars)[name] for name in by_rate}
-        given.append((update.gradient, update.mask, norms, own))
+        given.append((update.gradient, update.mask, own))
     if shared is not None:
         engine._fast[key] = _compiled_once(shared, key, run)
     run_in_place(engine, key, run, variables, (given, same))
-
-
-def _in_order(old: list[Any], new: list[Any], scalars: dict[str, Any]) -> list[Any]:
-    """Return new values that XLA computes in an order in which it copies no old ones."""
-    if tf.executing_eagerly() or has_accelerator() or not scalars:
-        return new
-    pairs = zip(old, new, strict=True)
-    places = [n for n, (x, y) in enumerate(pairs) if y is not None and math.prod(x.shape) > LARGE]
-
-    def parents(node: Any) -> list[Any]:
-        return [tensor.ref() for tensor in node.deref().op.inputs]
-
-    before, after = ([values[n].ref() for n in places] for values in (old, new))
-    new = list(new)
-    for j, others in waiting(before, after, parents):
-        # XLA does not know whether this holds. Whether it does makes no difference.
-        condition = tf.cast(next(iter(scalars.values())), "float32") >= 0
-        zero = _zero_after(condition, [new[places[i]] for i in others])
-        place = places[j]
-        new[place] = tf.where(tf.equal(zero, 0), new[place], tf.cast(old[place], new[place].dtype))
-    return new
-
-
-def _zero_after(condition: Any, values: list[Any]) -> Any:
-    """Return a zero that XLA knows only when all values are: see the function of JAX."""
-
-    def number() -> Any:
-        return tf.add_n(
-            [tf.bitcast(tf.cast(tf.reshape(v, [-1])[0], "float32"), "int32") for v in values]
-        )
-
-    found = tf.cond(condition, number, lambda: 0)
-    return (found * (found + 1)) & 1
-
-
-def _over(known: dict[int, Any]) -> Over:
-    return Over(lambda x: known[id(x)] if id(x) in known else norm(x), tf.reduce_sum, mean)
 
 
 def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tuple]:

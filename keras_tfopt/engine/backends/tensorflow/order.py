@@ -1,0 +1,95 @@
+"""Have XLA write large arrays in place on a CPU, by an order of computing: see that of JAX."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from keras_tfopt.engine.backends.tensorflow.values import has_accelerator, norm
+from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
+from keras_tfopt.engine.write_order import LARGE, waiting
+
+ROW = 32
+"""So many numbers XLA adds up in the loop that computes them. It would store more of them first."""
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.moving import Update
+
+
+def compiled_over(scalars: dict[str, Any]) -> Over:
+    """Return functions of a variable that XLA makes with all cores of a CPU."""
+    if tf.executing_eagerly() or has_accelerator() or not scalars:
+        return Over(norm, tf.reduce_sum, mean)
+    # If XLA knew that this is 1, it would make one sum of two.
+    one = 1 - _zero_of_all([next(iter(scalars.values()))])
+
+    def total(values: Any) -> Any:
+        flat = tf.reshape(values, [-1])
+        whole = flat.shape[0] // ROW * ROW
+        of_rows = tf.reduce_sum(tf.reshape(flat[:whole], [-1, ROW]), axis=1)
+        return tf.reduce_sum(of_rows * tf.cast(one, flat.dtype)) + tf.reduce_sum(flat[whole:])
+
+    def root(values: Any) -> Any:
+        return tf.sqrt(total(tf.square(values)))
+
+    def average(values: Any) -> Any:
+        return total(values) / max(math.prod(values.shape), 1)
+
+    return Over(root, total, average)
+
+
+def is_ordered(old: list[Any], scalars: dict[str, Any]) -> bool:
+    """Return whether the order matters: for large arrays, compiled for a CPU."""
+    is_large = math.prod(old[0].shape) > LARGE
+    return is_large and bool(scalars) and not (tf.executing_eagerly() or has_accelerator())
+
+
+def update_in_order(update: Update, old: list[Any], inputs: tuple, over: Over) -> list[Any]:
+    """Return what `update.call` does, in an order in which XLA copies and keeps nothing.
+
+    Args:
+        update: The variable, or one like it.
+        old: Values of variable and slots.
+        inputs: Gradient, scalars and mask.
+        over: Functions of the variable.
+    """
+    (x, *slots), (g, scalars, mask), call = old, inputs, update.call
+    # XLA does not know whether this holds. Whether it does makes no difference.
+    condition = tf.cast(next(iter(scalars.values())), "float32") >= 0
+    if update.kind.flat and update.kind.scope != "element":
+        sums = _apart(condition, lambda: sums_of(call, over, g, x, slots, scalars, mask))
+        if sums:
+            g, over = tf.where(_zero_of_all(sums) == 0, g, tf.zeros_like(g)), known_over(sums)
+    y, changed = call(g, x, slots, scalars, mask, over)
+    new = [y, *changed]
+    places = [n for n, v in enumerate(old) if new[n] is not None and math.prod(v.shape) > LARGE]
+
+    def parents(node: Any) -> list[Any]:
+        return [tensor.ref() for tensor in node.deref().op.inputs]
+
+    before, after = ([values[n].ref() for n in places] for values in (old, new))
+    for j, others in waiting(before, after, parents):
+        entries = _apart(condition, functools.partial(_entries, [new[places[i]] for i in others]))
+        place = places[j]
+        kept = tf.cast(old[place], new[place].dtype)
+        new[place] = tf.where(_zero_of_all(entries) == 0, new[place], kept)
+    return new
+
+
+def _entries(values: list[Any]) -> list[Any]:
+    return [tf.reshape(value, [-1])[0] for value in values]
+
+
+def _apart(condition: Any, function: Callable[[], list[Any]]) -> list[Any]:
+    """Return numbers that XLA computes apart from all else."""
+    return tf.cond(condition, function, lambda: [tf.zeros_like(number) for number in function()])
+
+
+def _zero_of_all(numbers: list[Any]) -> Any:
+    """Return a zero that XLA knows only when all numbers are: of two integers, one is even."""
+    number = tf.add_n([tf.bitcast(tf.cast(one, "float32"), "int32") for one in numbers])
+    return (number * (number + 1)) & 1
