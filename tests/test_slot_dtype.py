@@ -91,6 +91,25 @@ def test_large_variables_in_parts(name, mode):
     follow(CASE[name], "int8", mode, steps=2, shapes=shapes)
 
 
+@every_mode
+def test_large_variables_in_parts_with_the_hooks_of_a_wrapper(mode):
+    rng = np.random.default_rng(4)
+    start = {"kernel": rng.normal(size=(1100, 601)).astype("float32")}
+    average = start["kernel"].astype("float64")
+    adam = Runner(keras_tfopt.Adam(0.01, slot_dtype="int8"), start, mode)
+    wrapped = keras_tfopt.MovingAverage(keras_tfopt.Adam(0.01, slot_dtype="int8"), 0.9)
+    wrapped = Runner(wrapped, start, mode)
+    for _ in range(2):
+        grads = {"kernel": rng.normal(size=(1100, 601)).astype("float32")}
+        adam.step(grads)
+        wrapped.step(grads)
+        far = ~np.isclose(wrapped.values["kernel"], adam.values["kernel"], rtol=1e-5, atol=1e-6)
+        assert far.mean() < 1e-4  # a number midway between two codes may get either
+        average = 0.9 * average + 0.1 * wrapped.values["kernel"]
+        kept = to_numpy(wrapped.optimizer.slot(wrapped.variables[0], "average"))
+        np.testing.assert_allclose(kept, average, rtol=1e-5, atol=1e-6)
+
+
 # Which slots
 
 

@@ -196,7 +196,13 @@ def _joined(
     types = [collections.namedtuple("Slots", part.names) for part in parts]  # type: ignore[misc]
 
     def joined(
-        g: Any, x: Any, slots: Sequence[Any], scalars: dict, mask: Any = None, over: Over = over
+        g: Any,
+        x: Any,
+        slots: Sequence[Any],
+        scalars: dict,
+        mask: Any = None,
+        over: Over = over,
+        apart: Any = None,
     ) -> tuple[Any, list[Any]]:
         of_rule = {n: v for n, v in scalars.items() if not n.startswith(AROUND)}
         seen, start = [], count
@@ -216,7 +222,7 @@ def _joined(
                 new_g, x = part.hooks.before(seen_g, x, s, t)
                 _check_gradient(part.hooks, new_g is seen_g)
         old = x
-        x, changed = call(g, x, slots[:count], of_rule, mask, over)
+        x, changed = call(g, x, slots[:count], of_rule, mask, over, apart)
         new: list[list[Any]] = []
         for part, (s, t) in zip(reversed(parts), reversed(seen), strict=True):
             found: dict[str, Any] = {}
