@@ -11,8 +11,6 @@ import keras_tfopt
 from keras_tfopt import engine
 from tests.fast_paths import SHAPES, variables
 
-pytestmark = pytest.mark.backends("torch", "tensorflow", reason="JAX compiles whole steps anyway")
-
 
 def adam(**options):
     return keras_tfopt.Adam(0.01, **options)
@@ -75,8 +73,9 @@ def test_hooks_in_one_call_equal_separate_hooks(name):
         # A number midway between two codes of 8 bits may get either.
         assert far.sum() <= (1e-4 * far.size if name == "8_bits" else 0)
     assert optimizer._pipeline.joining() is not None
-    compiled = [part for key in engine.innermost(optimizer)._fast for part in key]
-    assert any(getattr(part, "around", None) for part in compiled)
+    if keras.backend.backend() != "jax":  # which compiles whole steps
+        compiled = [part for key in engine.innermost(optimizer)._fast for part in key]
+        assert any(getattr(part, "around", None) for part in compiled)
 
 
 @pytest.mark.parametrize("name", APART)

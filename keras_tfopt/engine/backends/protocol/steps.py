@@ -43,9 +43,6 @@ class CompiledSteps(Protocol):
 class Updates(Protocol):
     """Steps of a rule."""
 
-    joins_hooks: bool
-    """Whether hooks of wrappers join the rule, so that `execute` compiles both together."""
-
     def execute(
         self, engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
     ) -> None:
