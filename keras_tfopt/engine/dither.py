@@ -1,4 +1,4 @@
-"""What decides whether a value is rounded up or down where slots are kept as bfloat16."""
+"""Numbers that decide, without a generator, how bfloat16 slots are rounded: see `rounded`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from keras_tfopt.engine.state import DITHER
 
 
 def _mixed(x: Any) -> Any:
-    """Return other integers from 0 to 2**31 - 1, mixed; no product is larger than that."""
+    """Return the hash of integers from 0 to 2**31 - 1, in that range, without overflow."""
     for factor in (28657, 31981, 25717):
         x = ((x & 0xFFFF) * factor) ^ ops.right_shift(x, 16)
     return x
 
 
 def seed_of(slot: str) -> int:
-    """Return a number of 15 bits for a slot, so that equal values of two slots round apart."""
+    """Return a number of 15 bits for a slot, so that slots with equal values round differently."""
     return zlib.crc32(slot.encode()) & 0x7FFF
 
 
 def dither_of(step: Any) -> dict[str, Any]:
-    """Return the two numbers of 16 bits by which a step rounds, as scalars of integers.
+    """Return two integers of at most 16 bits for the rounding of a step, by names of scalars.
 
-    They are computed once for a step: compiled code would do it again for each vector.
+    They are computed once for a step. Compiled code would compute them again for each vector.
     """
     start = _mixed(_mixed(ops.cast(step, "int32") & 0x7FFFFFFF) ^ 0x2545F491)
     factor = ops.right_shift(_mixed(start ^ 0x1B873593), 8)

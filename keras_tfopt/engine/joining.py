@@ -1,7 +1,7 @@
-"""Hooks of wrappers that run in one call with the rule: what is compiled reads all only once.
+"""Join hooks of wrappers with the rule inside, so that compiled code reads each number only once.
 
-A rule with hooks of elements around it is a rule of elements, with the slots and the scalars of
-all of them. This is for backends that compile rules alone, not the whole step.
+The hooks become part of the formula: a rule of scope "element" with elementwise hooks around it is
+a rule of scope "element", with the slots and scalars of all of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import MASTER
 
-AROUND = "around."  # begins the names of scalars that belong to wrappers
+AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers
 APART = ("before_step", "accept", "after_step", "meet")
-"""What a wrapper does between its hooks and the rule, or with all variables at once."""
+"""Methods that run between hooks and the rule, or for all variables at once."""
 
 Combination = tuple[int, tuple[tuple[int, Any], ...]]
-"""The number of a learning rate, and for wrappers by number the key of their scalars."""
+"""The index of a learning rate of the rule, and pairs of a wrapper's index and its scalars' key."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Part:
     """The hooks of one wrapper for some variables.
 
     Attributes:
-        prefix: Begins the names of the wrapper's scalars and slots.
+        prefix: Prefix of the names of the wrapper's scalars and slots.
         hooks: The `self` of the hooks, which holds the wrapper's arguments.
-        names: Those of the slots.
-        facts: What is in `t` of the variable.
-        calls: Which of "before" and "after" there are.
+        names: Names of the slots.
+        facts: Facts about the variable, for `t`.
+        calls: The hooks that there are, of "before" and "after".
     """
 
     prefix: str
@@ -49,13 +49,13 @@ class Part:
     calls: tuple[str, ...]
 
     def key(self) -> tuple:
-        """Equal for parts that can share compiled code."""
+        """Return a key that is equal for parts that can share compiled code."""
         arguments = identity(dict(vars(self.hooks)))
         return type(self.hooks), arguments, self.prefix, self.names, self.facts, self.calls
 
 
 class Joined(NamedTuple):
-    """Variables that move by the rule and all hooks in one call, in a step."""
+    """The variables of a step whose hooks run in one call with the rule."""
 
     joining: Joining
     incoming: Incoming
@@ -64,70 +64,66 @@ class Joined(NamedTuple):
 
 
 class Joining:
-    """The hooks of wrappers around a rule, as a part of the rule.
+    """The hooks of wrappers as a part of the rule inside.
 
     Args:
         wrappers: The wrappers, the outermost first.
-        mover: What moves variables by the rule.
+        mover: The `Mover` of the rule.
     """
 
     def __init__(self, wrappers: Sequence[Any], mover: Any):
         self.wrappers, self.mover = wrappers, mover
-        # For places of variables, what makes their updates; None where hooks have to run apart.
-        self._makers: dict[int, Callable[..., Update] | None] = {}
-        # What an update knows of a step, by the key of the rule's scalars.
+        # By the dtype and the index of the rule's hyperparameters: the combinations of scalars of
+        # the rule and the wrappers that variables have.
         self._combinations: dict[tuple[str, int], list[Combination]] = {}
-        for place in range(len(mover.optimizer._state.entries)):
-            self._maker(place)
+        # For the place of each variable: a function that returns its update, or None if its hooks
+        # have to run separately.
+        places = range(len(mover.optimizer._state.entries))
+        self._makers = [self._bind(place) for place in places]
 
     def split(self, incoming: Incoming, known: list[Known]) -> tuple[Incoming, Joined]:
-        """Return what moves with hooks apart, and what in one call."""
+        """Return the variables whose hooks run separately, and the others."""
         apart: list[tuple] = []
-        here: list[tuple] = []
+        together: list[tuple] = []
         for one in zip(*incoming, strict=True):
             gradient, _, place, named = one
             is_plain = named is None and not isinstance(gradient, RowGradient)
-            (here if is_plain and self._maker(place) is not None else apart).append(one)
+            (together if is_plain and self._makers[place] else apart).append(one)
         each = [
             Incoming(*map(list, zip(*some, strict=True))) if some else NOTHING
-            for some in (apart, here)
+            for some in (apart, together)
         ]
         return each[0], Joined(self, each[1], known)
 
     def updates(self, incoming: Incoming) -> list[Update]:
-        """Return the updates of variables that move in one call."""
+        """Return the updates of variables whose hooks run in one call with the rule."""
         each = zip(incoming.grads, incoming.variables, incoming.places, strict=True)
         return [self._makers[place](variable, g) for g, variable, place in each]  # type: ignore[misc]
 
     def scalars(
         self, of_rule: dict[tuple[str, int], Rates], known: list[Known]
     ) -> dict[tuple[str, int], Rates]:
-        """Return the scalars of a step, those of wrappers under names with a prefix."""
+        """Return the scalars of the rule and the wrappers in a step, for `updates`."""
         found = {}
         for key in of_rule.keys() & self._combinations.keys():
             each = []
             for rate, keys in self._combinations[key]:
                 own = dict(of_rule[key].each[rate])
                 for number, of_wrapper in keys:
-                    # Of variables that are not in this step, nobody asks.
+                    # Scalars of variables that are not in this step are not read.
                     values = known[number].get(of_wrapper) or next(iter(known[number].values()))
                     own.update({f"{AROUND}{number}.{n}": v for n, v in values.items()})
                 each.append(own)
             together = each[0]
-            if len(each) > 1:  # a scalar that only some have is never read by others
+            if len(each) > 1:  # others do not read scalars that only some have
                 known_somewhere = {n: value for one in each for n, value in one.items()}
                 each = [{**known_somewhere, **one} for one in each]
                 together = {n: ops.stack([one[n] for one in each]) for n in known_somewhere}
             found[key] = Rates(together, len(each))
         return found
 
-    def _maker(self, place: int) -> Callable[..., Update] | None:
-        """Return what makes updates of a variable; bound once."""
-        if place not in self._makers:
-            self._makers[place] = self._bind(place)
-        return self._makers[place]
-
     def _bind(self, place: int) -> Callable[..., Update] | None:
+        """Return a function that makes updates of a variable; None if hooks run separately."""
         entry = self.mover.optimizer._state.entries[place]
         kept = keras.backend.standardize_dtype(entry.variable.dtype)
         is_plain = not (entry.has_rows or MASTER in entry.slots or entry.variable.constraint)
@@ -166,12 +162,12 @@ class Joining:
 
 
 def can_join(wrappers: Sequence[Any]) -> bool:
-    """Return whether hooks of these wrappers, of which there are some, can be part of a rule."""
+    """Return whether there are hooks of single variables, and all can be part of the rule."""
     return all(map(_is_part, wrappers)) and any(map(has_hooks, wrappers))
 
 
 def has_hooks(wrapper: Any) -> bool:
-    """Return whether a wrapper does anything with single variables around a step."""
+    """Return whether a wrapper has hooks of single variables."""
     return not wrapper.defines.isdisjoint(("before", "after"))
 
 
@@ -192,7 +188,7 @@ def _check_gradient(hooks: Any, is_same: bool) -> None:
 def _joined(
     parts: Sequence[Part], call: Callable[..., tuple[Any, list[Any]]], count: int, over: Over
 ) -> Callable[..., tuple[Any, list[Any]]]:
-    """Return the rule with hooks around it; `count` slots are the rule's."""
+    """Return the bound rule `call` with hooks around it; `count` slots are those of the rule."""
     types = [collections.namedtuple("Slots", part.names) for part in parts]  # type: ignore[misc]
 
     def joined(

@@ -1,4 +1,4 @@
-"""How a rule moves variables, one at a time: from a formula to a step, in whole or in rows."""
+"""Move variables by a rule, one at a time: whole variables, or some of their rows."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Everything static about one call of a rule. Equal kinds can share compiled code."""
+    """All static facts about one call of a rule. Calls of equal kinds can share compiled code."""
 
     mode: str  # "dense", "rows", "touched" (rows of a dense gradient that are not zero) or "move"
     dtype: str  # of the arithmetic
     scope: str  # of the rule for this variable
     decays: bool  # whether the base's decoupled weight decay applies
-    rule: int = 0  # the number of the hyperparameters, of those that groups make
-    named: bool = False  # whether rows were named, and are touched also where the gradient is zero
-    facts: tuple[tuple[str, Any], ...] = ()  # what the rule knows of the variable
+    rule: int = 0  # the index of the hyperparameters, among those that groups make
+    named: bool = False  # whether rows count as touched even if their gradient is zero
+    facts: tuple[tuple[str, Any], ...] = ()  # of the variable, for `t`
     stored: tuple[Stored, ...] = ()  # how slots are kept in fewer bytes
-    flat: bool = False  # whether it can run over many variables laid end to end
-    around: tuple = ()  # what is static about the hooks of wrappers that run in the same call
+    flat: bool = False  # whether it can run over many variables that lie end to end
+    around: tuple = ()  # the keys of hooks that run in the same call
 
 
 @dataclasses.dataclass(slots=True)
 class Update:
-    """One variable, its slots, its gradient."""
+    """One variable with its slots, its gradient, and the rule to call with them."""
 
     kind: Kind
-    index: int
+    index: int  # the place of the variable
     like: Like
     names: tuple[str, ...]  # of the slots
     slots: list[Any]
-    cut: tuple[bool, ...]  # of variable and slots, whether a row update sees touched rows only
-    call: Callable[..., tuple[Any, list[Any]]]  # what `bind_rule` has made of the rule
+    cut: tuple[bool, ...]  # for variable and slots: whether row updates see only touched rows
+    call: Callable[..., tuple[Any, list[Any]]]  # the rule, from `bind_rule`
     variable: Any
     gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
-    # In mode "move", which rows the variable moves in; in mode "touched", which rows count even if
-    # their gradient is zero. Otherwise None.
+    # In mode "move", the rows that may move; in mode "touched", the rows that count as touched even
+    # if their gradient is zero. Otherwise None.
     mask: Any = None
-    rate: int = 0  # the number of the learning rate, of those that groups make
+    rate: int = 0  # the index of the learning rate, among those that groups make
 
     def scalars_in(self, scalars: Mapping[tuple[str, int], Rates]) -> dict[str, Any]:
         """Return the scalars of this variable, from those of a step."""
         return scalars[self.kind.dtype, self.kind.rule].each[self.rate]
 
     def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
-        """Return what to assign, from new values of variable and slots (None: unchanged)."""
+        """Return the writes for new values of variable and slots, of which None are unchanged."""
         variables = [self.variable, *self.slots]
         rows = rows or [None] * len(new)
         return [
@@ -74,15 +74,13 @@ class Update:
 
 
 def rounds(updates: Sequence[Update]) -> list[list[Update]]:
-    """Return the updates in order: a list of each variable's first ones, one of second ones."""
-    found: list[dict[int, Update]] = [{}]
+    """Return lists of the updates, in order, with one update at most of each variable in a list."""
+    found: list[dict[int, Update]] = []
     for update in updates:
         key = id(update.variable)
-        place = next((one for one in found if key not in one), None)
-        if place is None:
-            place = {}
-            found.append(place)
-        place[key] = update
+        if all(key in one for one in found):
+            found.append({})
+        next(one for one in found if key not in one)[key] = update
     return [list(one.values()) for one in found]
 
 
@@ -100,13 +98,15 @@ def bind_rule(
     over: Over,
     changing: tuple[str, ...] = (),
 ) -> Callable[..., tuple[Any, list[Any]]]:
-    """Put around a rule what belongs to every rule: casts, decay, master weights, the row mask.
+    """Return a function that updates one variable by a rule.
 
-    Slots that are kept in fewer bytes are decoded before it and encoded after it.
+    Around the rule, it does what all rules need: casts, weight decay, master weights, masks of
+    rows, and decoding and encoding of slots that are kept in fewer bytes.
 
-    The function is pure and everything static is bound to it, so that it can be compiled. It
-    returns the new variable and the new slots in the order of `names`, None for slots that stay.
-    Hyperparameters that are `changing` are among the scalars. Backends may call the rule `apart`.
+    It is pure, and all static arguments are bound, so that it can be compiled. It returns the new
+    variable, and the new slots in the order of `names`, None for those that stay. Hyperparameters
+    that are `changing` are among the scalars. A backend may pass a function `apart`, by which to
+    call the rule.
     """
     kept_names = [name for name in names if name != MASTER]
     seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
@@ -115,7 +115,7 @@ def bind_rule(
     rows = kind.mode in ("rows", "touched")
     of_elements = kind.scope == "element"
     name_of_rule = type(rule).__name__
-    # The last one. Its position would be a symbol to Dynamo, which cannot take it out of a list.
+    # It is the last one: by a position, Dynamo could not take it out of a list.
     has_master = MASTER in names
 
     def call(
@@ -136,7 +136,7 @@ def bind_rule(
         if kind.decays:
             x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
-        now = rule_at(rule, changing, scalars) if changing else rule
+        now = rule_at(rule, changing, scalars)
         s = slots_of(*kept)
         result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
@@ -153,7 +153,7 @@ def bind_rule(
 
 
 def current_value(variable: Any, master: Any, dtype: str) -> Any:
-    """Return the value to compute with: the master copy, except where the variable was assigned."""
+    """Return the value to compute with: the master copy, except for numbers assigned since."""
     x = ops.cast(variable, dtype)
     if master is None:
         return x
@@ -161,15 +161,15 @@ def current_value(variable: Any, master: Any, dtype: str) -> Any:
 
 
 def over_one() -> Over:
-    """Return what formulas know of a variable that they see as a whole."""
+    """Return the functions of a variable for formulas that see it as a whole."""
     return Over(backend.norm, ops.sum, mean)
 
 
 class Mover:
-    """Steps of one rule over its variables. `ForeignMover` is the same of an optimizer of others.
+    """Move variables by a rule. `ForeignMover` moves them by an optimizer that is not ours.
 
     Args:
-        engine: The rule as an optimizer, which has options and state.
+        engine: The optimizer of the rule, which has options and state.
     """
 
     takes_all = False
@@ -203,7 +203,7 @@ class Mover:
         gradients.refuse_unless_finite(self.optimizer, values, variables)
 
     def overwrite(self, grads: list[Any], variables: list[Any]) -> None:
-        """Put gradients into variables that Keras wants to be overwritten with them."""
+        """Overwrite variables with their gradients, as Keras asks for some variables."""
         self.optimizer._overwrite_variables_directly_with_gradients(grads, variables)
 
     def accumulate(self, grads: list[Any], places: list[int]) -> None:
@@ -216,9 +216,9 @@ class Mover:
                 backend.commit([(entry.touched_rows, g.indices, marks)])
 
     def means(self, grads: list[Any], places: list[int]) -> tuple[list[Any], list[Any]]:
-        """Return the gradients of a step from the sums, and which rows were named, or None.
+        """Return the mean gradients of a step, and for each the mask of named rows, or None.
 
-        Each place comes once: it may be that of a variable which is listed twice.
+        A variable that is listed twice has one mean.
         """
         named = {p for g, p in zip(grads, places, strict=True) if gradients.is_named(g)}
         steps, means, masks = self.optimizer.gradient_accumulation_steps, [], []
@@ -230,9 +230,9 @@ class Mover:
         return means, masks
 
     def only_moves(self, as_they_come: bool) -> bool:
-        """Return whether a step is the rule alone, at most with clipped or turned gradients.
+        """Return whether a step applies the rule and does no more than clip or negate gradients.
 
-        With `as_they_come`, it has to take gradients as they are.
+        With `as_they_come`, return whether gradients stay as they are, too.
         """
         own = self.optimizer
         more = own.use_ema or own.bounds_norms or own.clips_units or own.stacked
@@ -247,7 +247,7 @@ class Mover:
 
         Args:
             incoming: The gradients and their variables.
-            joined: Those that move in one call with the hooks of wrappers.
+            joined: The variables whose hooks run in one call with the rule.
         """
         own, count = self.optimizer, len(incoming.grads)
         if own.clips_units:
@@ -269,19 +269,19 @@ class Mover:
                 backend.commit([(variable, None, variable.constraint(variable))])
 
     def forget(self) -> None:
-        """Begin sums anew."""
+        """Reset the sums of gradients to zero."""
         entries = self.optimizer.entries_here()
         sums = [s for e in entries for s in (e.accumulator, e.touched_rows) if s is not None]
         backend.commit([(s, None, ops.zeros(s.shape, s.dtype)) for s in sums])
 
     def count(self, last: Any) -> None:
-        """Count a micro-step as done, which was the last of its step if `last` says so."""
+        """Count a micro-step; `last` is whether it was the last one of its step, or None."""
         self.optimizer._iterations.assign_add(1)
 
     # ---- What wrappers ask ----------------------------------------------------------------------
 
     def is_of_rows(self, place: int) -> bool:
-        """Return whether this is a variable of rows, of which those without gradient stay."""
+        """Return whether `row_variables` chooses the variable at this place."""
         return self.optimizer._state.entries[place].has_rows
 
     def state_of(self, place: int) -> list[Any]:
@@ -289,7 +289,7 @@ class Mover:
         return list(self.optimizer._state.entries[place].slots.values())
 
     def master_of(self, place: int) -> Any:
-        """Return the slot with a variable in full precision, or None."""
+        """Return the slot with the variable in full precision, or None."""
         return self.optimizer._state.entries[place].slots.get(MASTER)
 
     # ---- The rule -------------------------------------------------------------------------------
@@ -313,13 +313,13 @@ class Mover:
             own.powers.advance(own)
 
     def _update(self, gradient: Any, variable: Any, place: int, named: Any) -> Update:
-        """Decide how the rule meets a gradient: as a whole or in rows.
+        """Return the update of a variable for a gradient: of the whole variable, or of rows.
 
-        `named` is None, or which rows of a summed gradient were named.
+        `named` is the mask of named rows of an accumulated gradient, or None.
         """
         entry = self.optimizer._state.entries[place]
         in_rows = isinstance(gradient, RowGradient)
-        if not (in_rows or entry.has_rows or named is not None):  # most: this runs in each step
+        if not (in_rows or entry.has_rows or named is not None):  # the usual case, to be fast
             made = self.optimizer._statics.get(place) or self.bind(place, "dense", False)
             return made(variable, gradient)
         mode, mask = "dense", None
@@ -339,7 +339,7 @@ class Mover:
         return made(variable, gradient, mask)
 
     def bind(self, place: int, mode: str, by_name: bool) -> Callable[..., Update]:
-        """Return what makes updates, with all that is the same in every step."""
+        """Return a function that makes updates of a variable from what differs between steps."""
         own = self.optimizer
         entry = own._state.entries[place]
         facts = tuple(entry.facts.items())
@@ -367,7 +367,7 @@ class Mover:
         return made
 
     def _bound_norms(self, incoming: Incoming) -> None:
-        """Scale variables down that have become larger than `max_norm` of their groups."""
+        """Scale down variables whose norms exceed `max_norm` of their groups."""
         for _, variable, place, _ in zip(*incoming, strict=True):
             entry = self.optimizer._state.entries[place]
             if entry.settings.max_norm is not None:
@@ -377,7 +377,7 @@ class Mover:
                 backend.commit([(variable, None, ops.cast(x, variable.dtype))])
 
     def _average(self) -> None:
-        """Move the averages of `use_ema` to the new values."""
+        """Update the averages of `use_ema`."""
         own = self.optimizer
         done = backend.read(own._iterations)
         count = done // (own.gradient_accumulation_steps or 1) + 1

@@ -1,4 +1,4 @@
-"""The option `slot_dtype`: which slots are kept in fewer bytes, and as what variables."""
+"""The option `slot_dtype`: choose slots to keep in fewer bytes, and describe their variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_tfopt.engine.stored import DTYPES, LEAST, LEAST_ROW, scales_shape
 from keras_tfopt.engine.suggestions import did_you_mean
 
 OPTION = "slot_dtype"
-_SMALLEST = 0.99296875  # the magnitude of the negative end of the signed table
+_SMALLEST = 0.99296875  # the magnitude of the least number in the signed table
 
 
 def check_slot_dtype(value: Any) -> Any:
@@ -42,7 +42,7 @@ def _dtypes(value: Any) -> list[str]:
 
 
 def check_scope(optimizer: Any, value: Any) -> None:
-    """Raise an error for a rule that sees all variables at once."""
+    """Raise an error if a rule over all variables at once has slots in fewer bytes."""
     if optimizer.scope == "model" and is_used(value):
         raise ValueError(
             f"{type(optimizer).__name__} keeps state of all variables together, which is float32: "
@@ -78,7 +78,8 @@ def check_slots(optimizer: Any, likes: Sequence[Like]) -> None:
 def _storable(
     optimizer: Any, rule: Any, like: Like, slots: Mapping[str, Slot], choice: Any
 ) -> dict[str, str]:
-    """Return the dtypes of the slots that can be kept in fewer bytes, or raise an error."""
+    """Return the dtypes of slots to keep in fewer bytes; raise an error if that is impossible."""
+    # A slot has the variable's shape if it follows each dimension of it.
     probe = like._replace(shape=tuple(n + place for place, n in enumerate(like.shape)))
     of_probe = rule.slots(probe) if len(like.shape) > 1 else slots
     found = {}
@@ -126,7 +127,7 @@ def storage(
     settings: Settings,
     has_rows: bool,
 ) -> tuple[Stored, ...]:
-    """Return how the slots of one variable are kept; nothing for those in float32."""
+    """Return how slots of one variable are kept, except for those in float32."""
     choice = settings.given.get(OPTION, optimizer.slot_dtype)
     if not slots or not is_used(choice) or like.dtype != "float32":
         return ()
@@ -142,7 +143,7 @@ def storage(
 def as_kept(
     slots: Mapping[str, Slot], stored: Sequence[Stored], like: Like, has_rows: bool
 ) -> dict[str, Slot]:
-    """Return the slots as they are kept, those with scales for codes among them."""
+    """Return the slots as they are kept; with int8, this adds slots for the scales."""
     ways = {one.slot: one for one in stored}
     kept = {}
     for name, slot in slots.items():

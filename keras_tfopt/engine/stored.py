@@ -1,18 +1,19 @@
-"""Slots in fewer bytes: what a rule computes in float32, kept as bfloat16 or as codes of 8 bits.
+"""Encode slots as bfloat16 or codes of 8 bits, and decode them as float32.
 
-`bind_rule` decodes what is stored before the rule runs and encodes what the rule returns, so rules
-know nothing of it. All functions are pure and compile on every backend.
+`bind_rule` decodes slots before it calls a rule, and encodes what the rule returns. So rules need
+no code for this. All functions are pure and compile on every backend.
 
-int8: the values of a block are divided by the largest magnitude among them, its scale. Each becomes
-the number of the nearest value in a table of 256 values. The table is that of Dettmers et al.,
-"8-bit Optimizers via Block-wise Quantization" (2022). In each decade from 1e-6 to 1, the signed
-table has 2**i values of either sign, i = 0 to 6, evenly spaced; the unsigned one has twice as many.
-Beside them are 0 and 1. So a value in the decade below the scale comes back within 0.7 % of the
-scale (unsigned: 0.35 %), and in each decade below within twice that part of its own decade.
+With int8, the values of a block are divided by its scale, the largest magnitude among them. The
+code of a value is the index of the nearest number in a table of 256. The table is that of Dettmers
+et al., "8-bit Optimizers via Block-wise Quantization" (2022). It has 0, 1, and numbers from seven
+decades, of which the last ends at 1. In decade i = 0 to 6, the signed table has 2**i evenly spaced
+numbers of each sign; the unsigned table has twice as many. So the error of a value in the decade
+below the scale is at most 0.7 % of the scale (unsigned: 0.35 %). In each lower decade, the error
+relative to its end doubles.
 
-The table is never looked up. The number of a code is a continuous function of the value, which is
-a straight line in each decade: the line of the last decade, less a multiple of what the value lacks
-at the end of each other one. Decoding is the same the other way round.
+The table is not stored. The index of a number is a continuous function that is linear in each
+decade. It is computed as the line of the last decade, minus a multiple of the distance to the end
+of each earlier decade, for values below that end. Decoding computes the inverse in the same way.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ from keras_tfopt.engine.state import BLOCK, DITHER, SCALES, Stored, names_of_sca
 LEAST = 4096
 """A variable of fewer values keeps its slots in float32."""
 LEAST_ROW = 16
-"""So does a table whose rows have fewer values: each row has a scale of its own."""
+"""A table with fewer values in a row does not use int8, as each row has a scale of its own."""
 DTYPES = ("float32", "bfloat16", "int8")
 
 _DECADES = range(7)
-# Of each decade, the line from values to numbers of codes, counted from zero as in the signed
-# table: in the decade they run from 2**i to 2**(i + 1).
+# For each decade, the line from values to indices, which run from 2**i to 2**(i + 1) there. Indices
+# count from that of 0, as in the signed table.
 _SLOPES = [10.0 ** (6 - i) * 2**i / 0.9 for i in _DECADES]
 _STARTS = [2**i * (1 - 0.1 / 0.9) for i in _DECADES]
-# Where a line goes over into the next one, and how much less or more that rises.
+# Where each line ends, and the change of slope there.
 _TURNS = [(10.0 ** (i - 6), _SLOPES[i] - _SLOPES[i + 1]) for i in _DECADES[:-1]]
 _TURNS_BACK = [(2.0**i, 1 / _SLOPES[i] - 1 / _SLOPES[i - 1]) for i in _DECADES[1:]]
 _ZERO = 127  # the code of 0 in the signed table
-_LEAST_SCALE = 2.0**-126  # of which the inverse is finite
+_LEAST_SCALE = 2.0**-126  # the least normal number of float32; its inverse is finite
 
 
 # ---- Shapes ------------------------------------------------------------------------------------
 
 
 def scales_shape(shape: Sequence[int], by_row: bool) -> tuple[int, ...]:
-    """Return the shape of the scales: of blocks of all values, or of blocks in each row."""
+    """Return the shape of the scales: for blocks of all values, or for blocks within rows."""
     if by_row:
         return shape[0], -(-math.prod(shape[1:]) // BLOCK)
     return (-(-math.prod(shape) // BLOCK),)
 
 
 def _in_blocks(x: Any, scales: tuple) -> Any:
-    """Return the values with the blocks in the last place, filled up with zeros."""
+    """Return values with a last axis for blocks, padded with zeros."""
     if len(scales) == 1:
         x = ops.reshape(x, (-1,))
         padding = -x.shape[0] % BLOCK
@@ -70,7 +71,7 @@ def _in_blocks(x: Any, scales: tuple) -> Any:
 
 
 def _from_blocks(blocks: Any, like: Any, scales: tuple) -> Any:
-    """Return the values in the shape of `like`, without what blocks were filled up with."""
+    """Return the values of blocks in the shape of `like`, without padding."""
     if len(blocks.shape) == len(like.shape) == 2 and scales[-1] == 1:
         return blocks
     shape = tuple(like.shape)
@@ -90,22 +91,22 @@ def _from_blocks(blocks: Any, like: Any, scales: tuple) -> Any:
 def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     """Return codes in the shape of `x`, as uint8, and scales.
 
-    Each value becomes the nearest one of the table, within a rounding of float32, with two
-    exceptions. In the unsigned table, no value above 0 becomes 0: a second moment of 0 beside a
-    first moment that is not would make giant steps. In the signed one, values below 2.8e-7 of the
-    scale become 0, where the middle between 0 and the next value is 2.75e-7.
+    The code is that of the nearest number in the table, up to rounding in float32, with two
+    exceptions. In the unsigned table, no value above 0 becomes 0: a second moment of 0 would make
+    giant steps if the first moment is not 0. In the signed table, magnitudes below 2.8e-7 of the
+    scale become 0; half the smallest number of the table would be 2.75e-7.
 
-    Of a block with NaN or infinity, the scale is NaN. Of one whose largest magnitude is no normal
-    number of float32, it is 0.
+    The scale of a block with NaN or infinity is NaN. It is 0 if no magnitude in the block is a
+    normal number of float32.
 
     Args:
         x: Values in float32.
-        scales: Shape of the scales, of which the first number may be any.
-        signed: Whether the table has negative values; where not, negative values become 0.
+        scales: Shape of the scales; its first number is not used.
+        signed: Whether the table has negative numbers. If not, negative values become 0.
     """
     blocks = _in_blocks(x, scales)
     size = ops.abs(blocks)
-    # Where XLA computes maxima fast, they do not see NaN.
+    # Fast maxima of XLA ignore NaN.
     seen = ops.where(size < math.inf, size, ops.full_like(size, math.inf))
     scale = ops.amax(seen, axis=-1, keepdims=True)
     none = ops.zeros_like(scale)
@@ -118,8 +119,8 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     top = 128 if signed else 256
     number = number if signed else 2 * number
     code = ops.cast(number, "int32")
-    # Midway between two decades, where spacing changes, is at a fifth of the first space. Its code
-    # is a power of 2, which has no bit in common with the code before it; others have.
+    # Spacing changes between the last number of a decade and the first one of the next, so that
+    # their midpoint is 0.2 beyond a power of 2. Only there, `code` and `before` have no common bit.
     before = ops.cast(number - 0.2, "int32")
     code = ops.where(ops.equal(code & before, 0), before, code)
     code = ops.where(number < top - 0.25, code, ops.full_like(code, top))
@@ -134,7 +135,7 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
 
 
 def decode(codes: Any, scales: Any, signed: bool) -> Any:
-    """Return the values of codes, in float32."""
+    """Return the values of codes in float32."""
     blocks = ops.cast(_in_blocks(codes, tuple(scales.shape)), "float32")
     number = ops.abs(blocks - _ZERO) if signed else blocks * 0.5
     middle = number + (0.5 if signed else 0.75)
@@ -151,21 +152,21 @@ def decode(codes: Any, scales: Any, signed: bool) -> Any:
 
 
 def rounded(x: Any, dither: Mapping[str, Any], seed: int) -> Any:
-    """Return float32 values as bfloat16, rounded up or down at random, right in the mean.
+    """Return float32 values as bfloat16, rounded up or down at random (stochastic rounding).
 
-    A change below half of the last place, as that of a second moment with beta_2=0.999, would be
-    lost in each step if values were rounded to the nearest. The chance decides by the 16 bits that
-    are kept, the step and the slot: by no generator, no layout and no backend. The bits that are
-    rounded off have no part in it, or the last of them, in which compilers differ, would decide.
+    With rounding to the nearest, changes below half of the last place would be lost in each step,
+    such as those of a second moment with beta_2=0.999. The random bits are a hash of the 16 bits
+    that are kept, the step and the slot. So they are equal on all backends and for all layouts of
+    the values. The bits that are rounded off are not hashed: compilers differ in the last of them.
 
     Args:
         x: Values in float32.
-        dither: What `dither_of` returns for the step, in any data type.
-        seed: A number for the slot, by `seed_of`.
+        dither: The result of `dither_of` for the step, in any data type.
+        seed: The result of `seed_of` for the slot.
     """
     bits = backend.bits_of(x)
     start, factor = (ops.cast(dither[DITHER + name], "int32") for name in ("start", "factor"))
-    # In each step another product modulo 2**16, so that near values have far remainders.
+    # The factor differs between steps, and is odd: the product hashes the kept bits modulo 2**16.
     product = ops.right_shift(bits, 16) * ((factor ^ seed) | 1)
     up_or_down = backend.from_bits((bits + ((product ^ (start ^ seed)) & 0xFFFF)) & -0x10000)
     return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")
@@ -175,20 +176,20 @@ def rounded(x: Any, dither: Mapping[str, Any], seed: int) -> Any:
 
 
 def names_without_scales(names: Sequence[str], stored: Sequence[Stored]) -> list[str]:
-    """Return the names of the slots that a rule knows."""
+    """Return the names of a rule's own slots."""
     scales = names_of_scales(stored)
     return [name for name in names if name not in scales]
 
 
 def in_row_blocks(stored: Sequence[Stored], slots: Mapping[str, Any]) -> bool:
-    """Return whether no slot has blocks of values from several rows."""
+    """Return whether all blocks of codes are within rows."""
     return all(len(slots[name].shape) == 2 for name in names_of_scales(stored))
 
 
 def read_slots(
     names: Sequence[str], slots: Sequence[Any], stored: Sequence[Stored], dtype: str
 ) -> list[Any]:
-    """Return the slots that a rule knows, in the dtype of its arithmetic."""
+    """Return a rule's own slots, decoded, in the dtype of its arithmetic."""
     ways = {one.slot: one for one in stored}
     found, read = dict(zip(names, slots, strict=True)), []
     for name in names_without_scales(names, stored):
@@ -208,14 +209,14 @@ def written_slots(
     seeds: Mapping[str, int],
     dither: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return slots as they are stored, with their scales, from those that a rule has returned.
+    """Encode the slots that a rule has returned; return these with their scales.
 
     Args:
         new: New values by name. Slots that are missing stay as they are.
-        old: What is stored now, by name.
-        stored: How.
-        seeds: Of each slot, its number by `seed_of`.
-        dither: Scalars of the step, among them those of `dither_of` if a slot is bfloat16.
+        old: The slots and scales so far, by name.
+        stored: How slots are stored.
+        seeds: The result of `seed_of` for each slot.
+        dither: Scalars of the step, with those of `dither_of` if a slot is bfloat16.
     """
     written = dict(new)
     for name, dtype, signed in stored:
