@@ -10,7 +10,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from keras_tfopt.engine.products import keep_powers
+from keras_tfopt.engine.powers import keep_powers
 from tests.paths import SIGNATURES
 from tests.stepping import make_variable, to_numpy
 from tests.verbs import variable

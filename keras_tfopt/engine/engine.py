@@ -29,7 +29,7 @@ from keras_tfopt.engine.options import (
     check_switches,
     current,
 )
-from keras_tfopt.engine.products import Products, recall
+from keras_tfopt.engine.powers import Powers, recall
 from keras_tfopt.engine.rows import sees_rows
 from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
@@ -149,7 +149,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._statics = Cache()
         self._changing: dict[str, Any] = {}
         self._hyperparameters = ()
-        self.powers: Products | None = None  # for `beta**step`, as `legacy` wants it
+        self.powers: Powers | None = None  # for `beta**step`, as `legacy` wants it
         mover = AllVariablesMover if self.scope == "model" else self.mover_class
         self._pipeline = Pipeline((), mover(self))
         self._engine_attributes = frozenset([*vars(self), "_engine_attributes", "_follows"])

@@ -146,13 +146,13 @@ class Hyperparameters:
             number = ops.convert_to_tensor(outside) + 1
         lr, step = scalar(own._get_current_learning_rate(), dtype), scalar(number, dtype)
         lr = lr if factors is None else lr * factors
-        rule, power = self.at({}) if self.own else own, step
+        rule, exponent = self.at({}) if self.own else own, step
         if self.changing:
             values = {n: scalar(current(v, iterations), dtype) for n, v in self.changing.items()}
             if own.powers is not None:
-                power = own.powers.number_of(step, values)
+                exponent = own.powers.exponent(step, values)
             rule = self.at(values)
-        scalars = rule.scalars(lr, power) if own._own_scalars else {"lr": lr}
+        scalars = rule.scalars(lr, exponent) if own._own_scalars else {"lr": lr}
         scalars = {**scalars, "step": step}
         if own._state.has_rounded:
             scalars |= dither_of(number)

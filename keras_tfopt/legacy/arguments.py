@@ -14,7 +14,7 @@ from keras import ops
 from keras_tfopt import distributed, rules, wrappers
 from keras_tfopt.checks import check_bool
 from keras_tfopt.engine import is_function_of_step, is_variable, pattern_of, tolerating
-from keras_tfopt.engine.products import keep_powers
+from keras_tfopt.engine.powers import keep_powers
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
 
 # Attributes in which the originals keep their arguments, as given or as tensors.

@@ -163,7 +163,7 @@ class ConvertingRule(Converting, Executor):
             state_at(made, None, name).assign(array)
         derive(made)
         set_steps(made, self._steps_done())
-        for hyperparameter, power in _products(made).items():
+        for hyperparameter, power in _powers_of(made).items():
             power.assign(ops.cast(self._powers()[hyperparameter].read_value(), power.dtype))
         self._tell_keras(self._global_step)
 
@@ -183,8 +183,8 @@ class ConvertingRule(Converting, Executor):
         steps = steps_of(made)
         self._eager_steps += steps - self._steps_of_verbs()
         for hyperparameter, power in self._powers().items():
-            if steps and hyperparameter in _products(made):
-                kept = ops.convert_to_tensor(_products(made)[hyperparameter])
+            if steps and hyperparameter in _powers_of(made):
+                kept = ops.convert_to_tensor(_powers_of(made)[hyperparameter])
                 power.assign(ops.cast(kept, power.dtype.name))
                 continue
             beta = self._initial(hyperparameter)
@@ -220,8 +220,8 @@ class ConvertingRule(Converting, Executor):
         return max(_MANY, self._steps_of_verbs()) if found else self._steps_of_verbs()
 
 
-def _products(made: Any) -> dict[str, Any]:
-    """Return the variables with products of hyperparameters that a Keras optimizer keeps."""
+def _powers_of(made: Any) -> dict[str, Any]:
+    """Return the variables with powers of hyperparameters that a Keras optimizer keeps."""
     return {} if made.powers is None else made.powers.variables
 
 

@@ -13,7 +13,7 @@ from keras_tfopt.engine.backends.tensorflow import execute
 from keras_tfopt.engine.gradients import refuse_unless_finite
 from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.moving import Kind, Update, bind_rule, over_one, rounds
-from keras_tfopt.engine.products import Powers
+from keras_tfopt.engine.powers import Exponent
 from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
 from keras_tfopt.legacy.graph.all_variables import Together
@@ -221,10 +221,10 @@ class Executor(Verbs):
         return self._made[key]
 
     def _number(self, now: Mapping[str, Any], dtype: str) -> Any:
-        """Return the number of this step; if powers are kept, an object with these."""
+        """Return the number of this step, or an `Exponent` if powers are kept."""
         if self._facts.powers:
             kept = self._powers().items()
-            return Powers({id(now[name]): tf.cast(power, dtype) for name, power in kept})
+            return Exponent({id(now[name]): tf.cast(power, dtype) for name, power in kept})
         if self._facts.global_step is not None:
             wide = "float64" if dtype == "float64" else "float32"
             step = tf.cast(tf.identity(native(self._facts.global_step)), wide) + 1
@@ -233,7 +233,7 @@ class Executor(Verbs):
                 for name in self._facts.raised
             }
             step = tf.cast(step, dtype)
-            return Powers(powers, step) if powers else step
+            return Exponent(powers, step) if powers else step
         if self._facts.counter is not None:
             return tf.cast(self._count(), dtype) + 1
         return None

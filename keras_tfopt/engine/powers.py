@@ -1,4 +1,8 @@
-"""Products of hyperparameters over all steps, which TensorFlow 1 uses for `beta**step`."""
+"""Powers of hyperparameters as in TensorFlow 1, where `beta**step` is a product over all steps.
+
+Only `legacy` asks for them, by `keep_powers`. They are here because they are part of the state that
+optimizers save, load and update.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,14 @@ from keras_tfopt.engine.hyperparameters import scalar
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.state import HYPERPARAMETER
 
-POWER = "_power"  # after the name of a hyperparameter: the role of its product in saved state
+POWER = "_power"  # suffix of a hyperparameter's name, for the role of its power in saved state
 
 
-class Powers:
-    """Stand for the number of the step in `beta**step`, which then is the product of that beta.
+class Exponent:
+    """The step in `beta**step`, where the result is looked up for some values of beta.
 
     Args:
-        known: The products, by the identity of the tensor that is raised to the power.
+        known: The powers, by the identity of the tensor that is raised.
         step: The number of the step, for all other bases.
     """
 
@@ -34,14 +38,14 @@ class Powers:
         return self._known[id(base)] if id(base) in self._known else base**self._step
 
 
-class Products:
-    """Keep the products over all steps of hyperparameters that change.
+class Powers:
+    """The powers that an optimizer keeps of hyperparameters that change.
 
     Args:
-        names: The hyperparameters. Those that are numbers need no product.
+        names: The hyperparameters. Those that are numbers need no such power.
 
     Attributes:
-        variables: The products that the next step uses, by hyperparameter; NaN before the first.
+        variables: The powers for the next step, by hyperparameter; NaN before the first.
     """
 
     def __init__(self, names: Iterable[str]):
@@ -49,7 +53,7 @@ class Products:
         self.variables: dict[str, Any] = {}
 
     def roles(self, optimizer: Any) -> tuple[str, ...]:
-        """Return the names of the products in saved state, before they are created."""
+        """Return the roles of the powers in saved state, before they are created."""
         return tuple(f"{n}{POWER}" for n in self._names if changes(getattr(optimizer, n)))
 
     def create(self, optimizer: Any, dtype: str) -> None:
@@ -60,40 +64,40 @@ class Products:
                 made = optimizer.add_variable((), constant(math.nan), dtype, name=role)
                 self.variables[name] = optimizer._state.other[role] = made
 
-    def number_of(self, step: Any, values: dict[str, Any]) -> Any:
-        """Return the number of a step for rules, given the hyperparameters that change."""
+    def exponent(self, step: Any, values: dict[str, Any]) -> Any:
+        """Return the step for a rule, given its hyperparameters that change."""
         names = [name for name in self.variables if name in values]
         for name in names:
-            # A power is found by its base, a tensor: TensorFlow would read a variable again.
+            # Powers are found by the tensor. TensorFlow would read a variable as another tensor.
             values[name] = values[name] + 0
-        known = {id(values[n]): _product(self.variables[n], values[n]) for n in names}
-        return Powers(known, step) if known else step
+        known = {id(values[n]): _power(self.variables[n], values[n]) for n in names}
+        return Exponent(known, step) if known else step
 
     def advance(self, optimizer: Any) -> None:
-        """Multiply the products by the values of the step that is being made."""
+        """Multiply the powers by the values in the current step."""
         for name, variable in self.variables.items():
             now = scalar(current(optimizer._changing[name], optimizer._iterations), variable.dtype)
-            backend.commit([(variable, None, _product(variable, now) * now)])
+            backend.commit([(variable, None, _power(variable, now) * now)])
 
 
-def _product(kept: Any, now: Any) -> Any:
-    """Return the product of a hyperparameter over all steps, this one included."""
+def _power(kept: Any, now: Any) -> Any:
+    """Return the power for this step, given the value of the hyperparameter in this step."""
     power = ops.cast(backend.read(kept), now.dtype)
-    return ops.where(ops.isnan(power), now, power)  # not a number before the first step
+    return ops.where(ops.isnan(power), now, power)  # NaN before the first step
 
 
 def keep_powers(optimizer: Any, names: Iterable[str]) -> None:
     """Make an optimizer compute `beta**step` as TensorFlow 1 does for hyperparameters that change.
 
-    Call it before the optimizer is built. Otherwise only the value of that step is raised.
+    Call it before the optimizer is built. Without it, rules raise the value of the current step.
     """
-    optimizer.powers = Products(names)
+    optimizer.powers = Powers(names)
 
 
 def recall(optimizer: Any, saved: Saved) -> None:
     """Prepare an optimizer made from a configuration for the state that was saved with it.
 
-    The configuration has numbers for hyperparameters that are variables, and no products.
+    The configuration has numbers for hyperparameters that are variables, and no powers.
     """
     arrays = dict(zip(saved.roles, saved.arrays, strict=True))
     hyperparameters = optimizer.hyperparameters()
