@@ -23,7 +23,7 @@ MOST = 2 * 10**9
 
 
 class MeshRows:
-    """How a table is divided over the axis of the data of a mesh.
+    """The division of a table by rows over the axis of the data of a mesh.
 
     Args:
         rows: The number of rows of the whole table.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 16  # elements; to copy a gradient of this size takes no longer than a call
 BUCKET = 1 << 19  # elements of a bucket at most, which bounds the memory for copies of gradients
-OWN_USERS = 2  # of memory that only one variable uses: PyTorch counts the variable and the counter
+OWN_USERS = 2  # users of memory of one variable, as PyTorch counts: the variable and the counter
 
 # Memory during a step, by use, dtype and device. Each optimizer has its own, as others may run in
 # other threads.

@@ -127,7 +127,7 @@ def lesser(a: Any, b: Any) -> Any:
 
 
 def relu(x: Any) -> Any:
-    return torch.relu(x)  # one instruction, where a maximum that keeps NaN takes four
+    return torch.relu(x)  # one instruction; a maximum that keeps NaN takes four
 
 
 def limits(tensor: Any) -> tuple[int, int] | None:
