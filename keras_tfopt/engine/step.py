@@ -228,7 +228,7 @@ class Pipeline:
 
     def joining(self) -> Joining | None:
         """Return the hooks as a part of the rule; None if they run separately."""
-        if not backend.joins_hooks or in_plain.get():
+        if in_plain.get():
             return None
         wrappers, mover = self.wrappers, self.mover
         if not mover.only_moves(any(has_hooks(w) and w.needs_gradient for w in wrappers)):

@@ -45,4 +45,3 @@ from keras_tfopt.engine.backends.jax.values import (
 )
 
 has_replicas = False
-joins_hooks = True

@@ -44,9 +44,6 @@ class CompiledSteps(Protocol):
 class Updates(Protocol):
     """Steps of a rule."""
 
-    joins_hooks: bool
-    """Whether `execute` compiles the hooks of wrappers with the rule, where it gets both in one."""
-
     def execute(
         self, engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]
     ) -> None:

@@ -53,4 +53,3 @@ from keras_tfopt.engine.backends.tensorflow.values import (
 )
 
 has_replicas = True
-joins_hooks = True

@@ -53,4 +53,3 @@ from keras_tfopt.engine.backends.torch.values import (
 )
 
 has_replicas = False
-joins_hooks = True
