@@ -16,7 +16,16 @@ MAKERS = {
     "Ftrl": lambda: keras_tfopt.Ftrl(1.0),
     "bfloat16": lambda: keras_tfopt.Adam(0.01, slot_dtype="bfloat16"),
     "decay": lambda: keras_tfopt.Lion(0.01, weight_decay=0.1),
+    "LAMB": lambda: keras_tfopt.LAMB(0.01, weight_decay=0.1),
+    "LARS": lambda: keras_tfopt.LARS(0.01),
+    "MARS": lambda: keras_tfopt.MARS(0.01),
+    "NovoGrad": lambda: keras_tfopt.NovoGrad(0.01),
+    "StableAdamW": lambda: keras_tfopt.StableAdamW(0.01),
+    "Cautious": lambda: keras_tfopt.Cautious(keras_tfopt.Adam(0.01)),
+    "ScheduleFree": lambda: keras_tfopt.ScheduleFree(keras_tfopt.Adam(0.01)),
 }
+STORING = {"Ftrl", "bfloat16"}
+"""Those of which two arrays need the same value, which XLA keeps."""
 
 
 def order_of(old, new, operations):
@@ -64,6 +73,25 @@ def test_steps_of_a_large_variable_are_those_operation_by_operation(name):
     for a, b in zip(compiled, expected, strict=True):
         tolerance = 1e-2 if name == "bfloat16" else 1e-5
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS.keys() - STORING))
+@pytest.mark.backends("jax", reason="JAX says how much memory compiled code takes")
+def test_a_compiled_step_of_a_large_variable_stores_no_array_of_its_size(name):
+    import jax
+
+    variable = keras.Variable(keras.ops.ones(SHAPE), name="kernel")
+    optimizer = MAKERS[name]()
+    optimizer.build([variable])
+    state = [v.value for v in optimizer.variables]
+    gradients = [keras.ops.ones(SHAPE)]
+    step = jax.jit(
+        lambda x, state, g: optimizer.stateless_apply(state, g, x),
+        donate_argnums=(0, 1),
+        keep_unused=True,
+    )
+    compiled = step.lower([variable.value], state, gradients).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < variable.value.nbytes / 10
 
 
 def steps(optimizer, start, gradients, is_plain=False):

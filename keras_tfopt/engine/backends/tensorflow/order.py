@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -60,16 +60,18 @@ def update_in_order(update: Update, old: list[Any], inputs: tuple, over: Over) -
     (x, *slots), (g, scalars, mask), call = old, inputs, update.call
     # XLA does not know whether this holds. Whether it does makes no difference.
     condition = tf.cast(next(iter(scalars.values())), "float32") >= 0
+    first = set()
     if update.kind.flat and update.kind.scope != "element":
         sums = _apart(condition, lambda: sums_of(call, over, g, x, slots, scalars, mask))
         if sums:
             g, over = tf.where(_zero_of_all(sums) == 0, g, tf.zeros_like(g)), known_over(sums)
+            first = {tensor.ref() for tensor in (g, *sums)}
     y, changed = call(g, x, slots, scalars, mask, over)
     new = [y, *changed]
     places = [n for n, v in enumerate(old) if new[n] is not None and math.prod(v.shape) > LARGE]
 
-    def parents(node: Any) -> list[Any]:
-        return [tensor.ref() for tensor in node.deref().op.inputs]
+    def parents(node: Any) -> Iterable[Any]:
+        return () if node in first else [tensor.ref() for tensor in node.deref().op.inputs]
 
     before, after = ([values[n].ref() for n in places] for values in (old, new))
     for j, others in waiting(before, after, parents):
