@@ -46,42 +46,10 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
     split = engine.shard_state and shards(engine)
     for update in updates:
-        in_rows, table = update.kind.mode in ("rows", "touched"), None
-        if in_rows and 0 in update.variable.shape:
-            continue
         values = [v.value for v in (update.variable, *update.slots)]
-        known = update.scalars_in(scalars)
-        # Devices update their own rows of a divided table, if the rule needs no others. Otherwise
-        # XLA decides what they exchange.
-        if in_rows and all(update.cut) and (update.kind.scope == "element" or engine.rows_alone):
-            table = shards_of(update.variable)
-        if update.kind.mode == "rows":
-            if update.gradient.indices.shape[0] == 0 and all(update.cut):
-                continue  # otherwise, a slot that belongs to all rows may change
-            rows = update.gradient
-            step = _update_rows
-            if update.kind.scope == "element" and isinstance(rows.values, jax.core.Tracer):
-                step = _update_rows_in_pieces
-            run = functools.partial(step, split, update)
-            if table is not None:
-                run = functools.partial(table.update_rows, run)
-            new = run(rows.indices, rows.values, values, known)
-        elif update.kind.mode == "touched":
-            run = functools.partial(_update_touched, split, update)
-            if table is not None:
-                run = functools.partial(table.update_touched, run)
-            new = run(update.gradient, update.mask, values, known)
-        else:
-            g = update.gradient
-            if split and update.kind.scope == "element":
-                g, values = split_like_slots(update, values)
-            if update.kind.stored and not split and is_in_parts(update, g, values):
-                x, slots = update_in_parts(update, g, values, known)
-            elif not split and is_ordered(g, values):
-                x, slots = update_in_order(update, g, values, known)
-            else:
-                x, slots = update.call(g, values[0], values[1:], known, update.mask)
-            new = [x, *slots]
+        in_rows = update.kind.mode in ("rows", "touched")
+        step = functools.partial(_run_rows, engine) if in_rows else _run_whole
+        new = step(split, update, values, update.scalars_in(scalars))
         if split:
             owners = [update.variable, *update.slots]
             new = [
@@ -89,6 +57,44 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
                 for owner, value in zip(owners, new, strict=True)
             ]
         commit(update.writes(new))
+
+
+def _run_whole(
+    split: bool, update: Update, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """Return new values of a variable and its slots, of which None are unchanged."""
+    g = update.gradient
+    if split and update.kind.scope == "element":
+        g, values = split_like_slots(update, values)
+    if update.kind.stored and not split and is_in_parts(update, g, values):
+        x, slots = update_in_parts(update, g, values, scalars)
+    elif not split and is_ordered(g, values):
+        x, slots = update_in_order(update, g, values, scalars)
+    else:
+        x, slots = update.call(g, values[0], values[1:], scalars, update.mask)
+    return [x, *slots]
+
+
+def _run_rows(
+    engine: Any, split: bool, update: Update, values: list[Any], scalars: dict[str, Any]
+) -> list[Any]:
+    """Do the same for an update of rows."""
+    g, kind, alone = update.gradient, update.kind, all(update.cut)
+    is_empty = kind.mode == "rows" and g.indices.shape[0] == 0
+    if 0 in update.variable.shape or is_empty and alone:
+        return [None] * len(values)
+    # Devices update their own rows of a divided table, if the rule needs no others. Otherwise XLA
+    # decides what they exchange.
+    is_local = alone and (kind.scope == "element" or engine.rows_alone)
+    table = shards_of(update.variable) if is_local else None
+    if kind.mode == "touched":
+        run = functools.partial(_update_touched, split, update)
+        run = run if table is None else functools.partial(table.update_touched, run)
+        return run(g, update.mask, values, scalars)
+    in_pieces = kind.scope == "element" and isinstance(g.values, jax.core.Tracer)
+    run = functools.partial(_update_rows_in_pieces if in_pieces else _update_rows, split, update)
+    run = run if table is None else functools.partial(table.update_rows, run)
+    return run(g.indices, g.values, values, scalars)
 
 
 def run_if(engine: Any, condition: Any, step: Callable[[], None]) -> None:
