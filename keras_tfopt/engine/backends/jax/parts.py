@@ -54,13 +54,13 @@ def update_in_parts(
             (start // BLOCK, -(-size // BLOCK)) if is_scale else (start, size)
             for is_scale in per_block
         ]
-        old = [
-            jax.lax.dynamic_slice_in_dim(value, *place)
-            for value, place in zip(values, places, strict=True)
-        ]
-        part = jax.lax.dynamic_slice_in_dim(flat_g, start, size)
 
         def step() -> list[Any]:
+            old = [
+                jax.lax.dynamic_slice_in_dim(value, *place)
+                for value, place in zip(values, places, strict=True)
+            ]
+            part = jax.lax.dynamic_slice_in_dim(flat_g, start, size)
             x, slots = update.call(part, old[0], old[1:], scalars, apart=run_apart)
             return [x, *slots]
 
