@@ -5,6 +5,9 @@ its own: by how much that grows at most, without weights and gradients. This is 
 a step needs while it runs, such as slots that are decoded. On JAX the programs that XLA has
 compiled are left out; TensorFlow does not tell them apart.
 
+"Alone" is a rule that only decodes two slots and encodes them again, with hardly any arithmetic
+and no gradient: no step of Adam with such slots takes less.
+
 On PyTorch, with torchao installed (`pip install --no-deps torchao==0.18.0`), its AdamW8bit is a
 contender: the same blocks of 256 values and the same table of codes.
 """
@@ -42,6 +45,22 @@ CONTENDERS: dict[str, Callable[[], Any]] = {
     for dtype in ("float32", "bfloat16", "int8")
 }
 CONTENDERS[STOCK] = lambda: keras.optimizers.Adam(contenders.LEARNING_RATE)
+
+
+class Recode(keras_tfopt.Rule):
+    """Halve two slots, and leave the variable as it is."""
+
+    def slots(self, like: Any) -> dict[str, Any]:
+        return {"m": keras_tfopt.zeros(like), "v": keras_tfopt.zeros(like, signed=False)}
+
+    def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
+        return x, {"m": 0.5 * s.m, "v": 0.5 * s.v}
+
+
+ALONE: dict[str, Callable[[], Any]] = {
+    f"{dtype} alone": lambda dtype=dtype: Recode(contenders.LEARNING_RATE, slot_dtype=dtype)
+    for dtype in ("bfloat16", "int8")
+}
 TORCHAO = "torchao.optim.AdamW8bit"
 SHAPES = ("one of 20M", "transformer")  # of WORK
 
@@ -119,7 +138,8 @@ def memory_elsewhere(name: str, work: str) -> dict[str, float]:
 
 def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
     """Return a row for each contender."""
-    steps = {name: contenders.of_keras(make, shapes) for name, make in CONTENDERS.items()}
+    makers = CONTENDERS | ALONE
+    steps = {name: contenders.of_keras(make, shapes) for name, make in makers.items()}
     if contenders.BACKEND == "torch" and importlib.util.find_spec("torchao") is not None:
         steps[TORCHAO] = of_torchao(shapes)
     times = rounds_of(steps, budget)
