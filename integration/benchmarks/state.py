@@ -5,8 +5,9 @@ its own: by how much that grows at most, without weights and gradients. This is 
 a step needs while it runs, such as slots that are decoded. On JAX the programs that XLA has
 compiled are left out; TensorFlow does not tell them apart.
 
-"Alone" is a rule that only decodes two slots and encodes them again, with hardly any arithmetic
-and no gradient: no step of Adam with such slots takes less.
+Two rows say what no step of Adam can go below. "int8 alone" is a rule that only decodes two slots
+and encodes them again. On PyTorch, "bfloat16 by hand" is a compiled Adam that casts its slots to
+bfloat16, rounded to the nearest, which needs no arithmetic.
 
 On PyTorch, with torchao installed (`pip install --no-deps torchao==0.18.0`), its AdamW8bit is a
 contender: the same blocks of 256 values and the same table of codes.
@@ -57,10 +58,7 @@ class Recode(keras_tfopt.Rule):
         return x, {"m": 0.5 * s.m, "v": 0.5 * s.v}
 
 
-ALONE: dict[str, Callable[[], Any]] = {
-    f"{dtype} alone": lambda dtype=dtype: Recode(contenders.LEARNING_RATE, slot_dtype=dtype)
-    for dtype in ("bfloat16", "int8")
-}
+ALONE, BY_HAND = "int8 alone", "bfloat16 by hand"
 TORCHAO = "torchao.optim.AdamW8bit"
 SHAPES = ("one of 20M", "transformer")  # of WORK
 
@@ -76,6 +74,23 @@ def of_torchao(shapes: Shapes) -> Callable[[], None]:
         parameters[-1].grad = torch.from_numpy(g)
     optimizer = AdamW8bit(parameters, lr=contenders.LEARNING_RATE, weight_decay=0.0)
     return lambda: optimizer.step() and None
+
+
+def by_hand(shapes: Shapes) -> Callable[[], None]:
+    """A step of Adam over one variable with slots that are cast to bfloat16."""
+    import torch
+
+    def adam(g: Any, x: Any, m: Any, v: Any, rate: Any) -> None:
+        new_m, new_v = 0.9 * m.float() + 0.1 * g, 0.999 * v.float() + 0.001 * g * g
+        x.sub_(rate * new_m / (new_v.sqrt() + 1e-7))
+        m.copy_(new_m)
+        v.copy_(new_v)
+
+    (g,), (x,) = contenders.gradients(shapes), contenders.start(shapes)
+    g, x = torch.from_numpy(g).flatten(), torch.from_numpy(x).flatten()
+    slots = [torch.zeros_like(x, dtype=torch.bfloat16) for _ in "mv"]
+    step, rate = torch.compile(adam), torch.tensor(contenders.LEARNING_RATE)
+    return lambda: step(g, x, *slots, rate)
 
 
 def parameters_of(shapes: Shapes) -> int:
@@ -138,8 +153,12 @@ def memory_elsewhere(name: str, work: str) -> dict[str, float]:
 
 def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
     """Return a row for each contender."""
-    makers = CONTENDERS | ALONE
-    steps = {name: contenders.of_keras(make, shapes) for name, make in makers.items()}
+    steps = {name: contenders.of_keras(make, shapes) for name, make in CONTENDERS.items()}
+    steps[ALONE] = contenders.of_keras(
+        lambda: Recode(contenders.LEARNING_RATE, slot_dtype="int8"), shapes
+    )
+    if contenders.BACKEND == "torch" and len(shapes) == 1:
+        steps[BY_HAND] = by_hand(shapes)
     if contenders.BACKEND == "torch" and importlib.util.find_spec("torchao") is not None:
         steps[TORCHAO] = of_torchao(shapes)
     times = rounds_of(steps, budget)
