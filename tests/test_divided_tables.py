@@ -139,7 +139,7 @@ class TestOnWorkers:
         for rank in range(4):
             assert difference(arrays_of(workers, 4, rank, "Adagrad"), one) <= TOLERANCE
 
-    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4)])
+    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4)])
     def test_a_saved_model_continues_on_other_workers(self, size, saved_by, workers):
         expected = arrays_of(workers, 1, 0, "from_1")
         before = arrays_of(workers, 1, 0, "MovingAverage")

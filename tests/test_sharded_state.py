@@ -54,7 +54,7 @@ class TestTrained:
             ours = {n: arrays_of(results, size, rank, "Momentum")[n] for n in theirs}
             assert difference(ours, theirs) <= 1e-6
 
-    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4)])
+    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4)])
     def test_saved_state_goes_on_with_other_workers(self, size, saved_by, results):
         expected = arrays_of(results, 1, 0, "from_1")
         before = arrays_of(results, 1, 0, "MovingAverage")
