@@ -79,6 +79,8 @@ class TestTrained:
             ("keras", "needs an optimizer of keras_tfopt inside"),
             ("workers", "Received: SyncReplicas, which exchanges between workers itself"),
             ("inside", "write ShardedState(MovingAverage(...)) instead of MovingAverage(Shar"),
+            ("twice", "ShardedState goes around an optimizer once"),
+            ("shard_state", "wrap the optimizer, without this option, in keras_tfopt.distributed"),
         ],
     )
     def test_refused(self, what, error, results):

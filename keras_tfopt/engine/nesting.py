@@ -163,6 +163,8 @@ def check_not_outermost(inner: Any, owner: str) -> None:
     """Raise an error for an optimizer inside a wrapper if it has to be the outermost one."""
     if getattr(inner, "must_be_outermost", False):
         name = type(inner).__name__
+        if name == owner:
+            raise ValueError(f"{name} goes around an optimizer once. Received: {inner!r}")
         raise ValueError(
             f"{name} must be around all wrappers: write {name}({owner}(...)) instead of "
             f"{owner}({name}(...))"
