@@ -5,9 +5,11 @@
 It prints numbers of bytes as JSON: "state" is the optimizer's state. "kept" is how much the
 process has grown after two steps, beyond weights, gradients and state. "passing" is how much it
 grows during more steps. With `{"layer": ..., "table": [rows, width]}`, the steps are of a model
-with a table.
+with a table. That of the layer "divided" is divided over all devices of JAX, or, on PyTorch, over
+the workers of which this process is one; numbers are then of this process.
 """
 
+import functools
 import gc
 import json
 import math
@@ -20,6 +22,12 @@ import numpy as np
 import keras_tfopt
 from tests.stepping import BACKEND
 
+LAYERS = {
+    "ours": keras_tfopt.layers.Embedding,
+    "divided": functools.partial(keras_tfopt.layers.Embedding, shard="rows"),
+    "stock": keras.layers.Embedding,
+}
+
 
 def status(name):
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
@@ -31,7 +39,11 @@ def status(name):
 def main(cls, shapes=None, layer=None, **arguments):
     keras_tfopt.engine.compile_in_background(False)  # or the compiler's memory would count
     if layer is not None:
-        look_up(cls, layer, [5, 2], arguments["policy"])
+        if layer == "divided" and BACKEND == "jax":
+            keras.distribution.set_distribution(keras.distribution.DataParallel())
+        elif layer == "divided":
+            keras_tfopt.distributed.connect()
+        look_up(cls, layer, [8, 2], arguments["policy"])
         print(json.dumps(look_up(cls, layer, **arguments)))
         return
     train(cls, [(3, 2)] * min(2, len(shapes)), arguments)  # compilers keep memory of their own
@@ -45,22 +57,26 @@ def look_up(cls, layer, table, policy):
     model = keras.Sequential(
         [
             keras.Input((8,), dtype="int32"),
-            {"ours": keras_tfopt.layers.Embedding, "stock": keras.layers.Embedding}[layer](*table),
+            LAYERS[layer](*table),
             keras.layers.GlobalAveragePooling1D(),
             keras.layers.Dense(1),
         ]
     )
-    model.compile(getattr(keras_tfopt, cls)(), "mse")
+    optimizer = getattr(keras_tfopt, cls)()
+    if layer == "divided" and BACKEND == "torch":
+        optimizer = keras_tfopt.distributed.ShardedState(optimizer)
+    model.compile(optimizer, "mse")
 
     def step():
         model.train_on_batch(ids, np.ones((128, 1)))
 
     for _ in range(3):
         step()
-    state = 4 * sum(math.prod(v.shape) for v in model.optimizer.variables)
+    values = [v.value for v in [*model.optimizer.variables, model.layers[0].embeddings]]
+    *state, weights = [4 * math.prod(v.shape) for v in values if str(v.device) != "meta"]
     gc.collect()
-    kept = status("VmRSS") - before - state - 4 * math.prod(table)
-    return {"state": state, "kept": kept, "passing": growth_of(step)}
+    kept = status("VmRSS") - before - sum(state) - weights
+    return {"state": sum(state), "kept": kept, "passing": growth_of(step)}
 
 
 def growth_of(step):

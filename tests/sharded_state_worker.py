@@ -144,6 +144,8 @@ def refused(size):
         "built": lambda: built,
         "keras": lambda: keras.optimizers.Adam(0.1),
         "workers": lambda: opt.SyncReplicas(opt.Adam(0.1), None),
+        "twice": lambda: ShardedState(opt.Adam(0.1)),
+        "shard_state": lambda: opt.Adam(0.1, shard_state=True),
     }
     found = {
         name: error_of(lambda make=make: ShardedState(make()).build(variables))

@@ -41,7 +41,16 @@ RUNS = {
     "DecoupledWeightDecay": lambda **o: opt.DecoupledWeightDecay(
         opt.Lookahead(opt.Momentum(0.05, **o), 2), 0.02
     ),
+    "several": lambda **o: opt.MovingAverage(several(opt.Adam(0.01, **o), opt.Momentum(0.05, **o))),
 }
+
+
+def several(first, second):
+    """Return an optimizer with another one for the layers "first" and "second"."""
+    optimizer_map = keras.optimizers.OptimizerMap(first, {".*(first|second)/.*": second})
+    return keras.optimizers.MultiOptimizer(optimizer_map)
+
+
 DENSE_OR_ROWS = {
     "Adam": lambda **o: opt.Adam(0.01, **o),
     "LazyAdam": lambda **o: opt.LazyAdam(0.01, **o),

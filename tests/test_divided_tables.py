@@ -139,7 +139,7 @@ class TestOnWorkers:
         for rank in range(4):
             assert difference(arrays_of(workers, 4, rank, "Adagrad"), one) <= TOLERANCE
 
-    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4)])
+    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4)])
     def test_a_saved_model_continues_on_other_workers(self, size, saved_by, workers):
         expected = arrays_of(workers, 1, 0, "from_1")
         before = arrays_of(workers, 1, 0, "MovingAverage")
@@ -296,6 +296,8 @@ class TestArithmetic:
         by_all = bytes_of_a_step(ids, columns, parts, True) / 1e6
         to_owners = bytes_of_a_step(ids, columns, parts, False) / 1e6
         assert round(by_all, 1) == 33.3 and round(to_owners, 2) == 0.52
+        longer = bytes_of_a_step(ids, 0, parts, False) / 1e6  # ids of 8 bytes, not 4
+        assert round(longer, 3) == 0.004 and round(to_owners + longer, 2) == 0.52
 
     @pytest.mark.backends("torch", reason="workers on PyTorch send to the owners")
     @pytest.mark.slow

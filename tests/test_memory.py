@@ -5,8 +5,10 @@ import pathlib
 
 import pytest
 
+from tests import worker_processes
 from tests.cells import spread
 from tests.programs import output_of
+from tests.stepping import BACKEND
 
 # Arguments, and the bytes that may be used besides weights, gradients and state.
 WORK = {
@@ -33,10 +35,12 @@ pytestmark = [
 ]
 
 
+# Blocks that are freed go back to the system, and do not count as used.
+FREED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+
+
 def measured(arguments):
-    # Blocks that are freed go back to the system, and do not count as used.
-    freed = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-    printed = output_of("-m", "tests.memory_worker", json.dumps(arguments), **freed)
+    printed = output_of("-m", "tests.memory_worker", json.dumps(arguments), **FREED)
     return json.loads(printed.splitlines()[-1])
 
 
@@ -66,3 +70,21 @@ def test_a_step_of_rows_needs_no_table(layer, cls, policy):
         assert used["kept"] < TABLE / 3 and used["passing"] < TABLE / 16, used
     else:  # the dense gradient is as large as the table, and is measured
         assert used["kept"] + used["passing"] > TABLE / 2, used
+
+
+@pytest.mark.backends("jax", "torch", reason="tables are divided on these")
+@pytest.mark.parametrize(("cls", "slots"), [("LazyAdam", 2), ("Adagrad", 1), ("Ftrl", 2)])
+def test_a_step_of_a_divided_table_is_in_place(cls, slots):
+    """On four devices of one process, or on two workers."""
+    arguments = {"layer": "divided", "cls": cls, "table": [ROWS, WIDTH], "policy": "float32"}
+    program = "tests.memory_worker", json.dumps(arguments)
+    if BACKEND == "jax":
+        flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+        ended, part = [worker_processes.run_alone(*program, **FREED, **flags)], TABLE / 4
+    else:
+        ended, part = worker_processes.run(*program, workers=2, **FREED), TABLE / 2
+    for process in ended:
+        assert process.status == 0, process.text[-4000:]
+        used = json.loads(process.text.splitlines()[-1])
+        assert used["state"] == pytest.approx(slots * TABLE / len(ended), rel=1e-4)
+        assert used["kept"] < part and used["passing"] < part / 4, used

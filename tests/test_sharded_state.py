@@ -54,7 +54,7 @@ class TestTrained:
             ours = {n: arrays_of(results, size, rank, "Momentum")[n] for n in theirs}
             assert difference(ours, theirs) <= 1e-6
 
-    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4)])
+    @pytest.mark.parametrize(("size", "saved_by"), [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4)])
     def test_saved_state_goes_on_with_other_workers(self, size, saved_by, results):
         expected = arrays_of(results, 1, 0, "from_1")
         before = arrays_of(results, 1, 0, "MovingAverage")
@@ -79,6 +79,8 @@ class TestTrained:
             ("keras", "needs an optimizer of keras_tfopt inside"),
             ("workers", "Received: SyncReplicas, which exchanges between workers itself"),
             ("inside", "write ShardedState(MovingAverage(...)) instead of MovingAverage(Shar"),
+            ("twice", "ShardedState goes around an optimizer once"),
+            ("shard_state", "wrap the optimizer, without this option, in keras_tfopt.distributed"),
         ],
     )
     def test_refused(self, what, error, results):

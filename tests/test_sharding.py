@@ -9,7 +9,7 @@ import pytest
 
 import keras_tfopt
 from tests import worker_processes
-from tests.stepping import BACKEND
+from tests.stepping import BACKEND, several_only
 from tests.worker_processes import found
 
 on_jax = [
@@ -18,7 +18,15 @@ on_jax = [
     pytest.mark.xdist_group("sharding"),
 ]
 RUNS = {
-    "fit": ["Adam", "options", "accumulation", "groups", "model", "DecoupledWeightDecay"],
+    "fit": [
+        "Adam",
+        "options",
+        "accumulation",
+        "groups",
+        "model",
+        "DecoupledWeightDecay",
+        "several",
+    ],
     "loop": ["MovingAverage"],
     "mesh": ["Adam", "stacked"],
 }
@@ -30,7 +38,14 @@ def results(tmp_path_factory):
     return worker_processes.results_of("tests.sharding_worker", tmp_path_factory.mktemp("sharding"))
 
 
-@pytest.mark.parametrize(("way", "run"), [(way, run) for way in RUNS for run in RUNS[way]])
+@pytest.mark.parametrize(
+    ("way", "run"),
+    [
+        pytest.param(way, run, marks=several_only if run == "several" else ())
+        for way in RUNS
+        for run in RUNS[way]
+    ],
+)
 class TestTrained:
     pytestmark = on_jax
 
@@ -105,6 +120,17 @@ def test_other_backends_load_what_jax_has_saved():
 def test_not_a_bool():
     with pytest.raises(TypeError, match="`shard_state` must be a bool. Received: 4"):
         keras_tfopt.Adam(shard_state=4)
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("between", [lambda inner: inner, keras_tfopt.Lookahead])
+def test_optimizers_of_keras_have_none(between):
+    """Options of ours are asked for where they belong, also through wrappers."""
+    for inner in (keras.optimizers.Adam, keras_tfopt.Adam):
+        with pytest.raises(TypeError, match=r"write MovingAverage\(.*Adam\(shard_state=\.\.\.\)\)"):
+            keras_tfopt.MovingAverage(between(inner()), shard_state=True)
+    with pytest.raises(TypeError, match="Received: shard_state=True, around Adam of keras"):
+        keras_tfopt.MovingAverage(between(keras.optimizers.Adam()), shard_state=True)
 
 
 @pytest.mark.backends("jax", reason="meshes are JAX's")

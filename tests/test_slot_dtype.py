@@ -1,6 +1,8 @@
 """`slot_dtype`: optimizers whose slots are int8 or bfloat16."""
 
+import ast
 import math
+import re
 
 import keras
 import numpy as np
@@ -156,10 +158,16 @@ def test_slots_by_name_and_state_in_bytes():
 
 def test_rules_with_slots_of_other_shapes():
     shapes = {"x": (64, 64)}
-    with pytest.raises(ValueError, match=r"keeps slots of other shapes .* slot_dtype=\{"):
+    with pytest.raises(ValueError, match="keeps slots of other shapes .* Leave it out"):
         built(keras_tfopt.Shampoo(slot_dtype="int8"), **shapes)
-    optimizer, _ = built(keras_tfopt.SOAP(slot_dtype={"m": "int8"}), **shapes)
-    assert dtypes_of(optimizer)["m"] == "uint8"
+    with pytest.raises(ValueError, match="slot 'Q_0' of SOAP has the shape"):
+        built(keras_tfopt.SOAP(slot_dtype={"Q_0": "int8"}), **shapes)
+    for rule in (keras_tfopt.SOAP, keras_tfopt.DistributedShampoo):
+        with pytest.raises(ValueError, match="keeps slots of other shapes") as caught:
+            built(rule(slot_dtype="int8"), **shapes)
+        named = ast.literal_eval(re.search(r"slot_dtype=(\{.*\})", str(caught.value)).group(1))
+        optimizer, _ = built(rule(slot_dtype=named), **shapes)
+        assert named and all(dtypes_of(optimizer)[name] == "uint8" for name in named)
     with pytest.raises(ValueError, match="slot_dtype.*must be"):
         keras_tfopt.Prodigy(slot_dtype="bfloat16")
     with pytest.raises(ValueError, match="holds a copy of the variable"):

@@ -98,24 +98,24 @@ def run_alone(module, *arguments, limit=240, **more):
 
 
 def arrays_of_workers(module, folder, fewer):
-    """Run a module with 2, 4 and 1 workers; with 4, only the runs named in `fewer`.
+    """Run a module with 2, 4, 1 and again 2 workers, which load what those before have saved.
 
-    Each worker writes `{size}_{rank}.npz` into the folder, with arrays `run/number`, and "facts", a
-    text in JSON.
+    With 4, and the second time, only the runs named in `fewer` are made. Each worker writes
+    `{size}_{rank}.npz` into the folder, with arrays `run/number`, and "facts", a text in JSON.
 
     Returns:
         {(size, rank): {run: {number: array}}}; the run "facts" has what the text says.
     """
     found = {}
-    for size in (2, 4, 1):
-        arguments = module, folder, *(fewer if size == 4 else [])
+    for size, names in ((2, []), (4, fewer), (1, []), (2, fewer)):
+        arguments = module, folder, *names
         if size > 1:
             ended = run(*arguments, workers=size, limit=600)
         else:
             ended = [run_alone(*arguments, limit=600)]
         for rank, process in enumerate(ended):
             assert process.status == 0, process.text[-4000:]
-            arrays = found[size, rank] = {}
+            arrays: dict = {}
             with np.load(folder / f"{size}_{rank}.npz") as file:
                 for key, array in file.items():
                     if key == "facts":
@@ -123,6 +123,7 @@ def arrays_of_workers(module, folder, fewer):
                         continue
                     name, number = key.split("/")
                     arrays.setdefault(name, {})[int(number)] = array
+            found[size, rank] = {**arrays, **found.get((size, rank), {})}
     return found
 
 

@@ -11,7 +11,7 @@ from keras_tfopt.engine import averages
 from keras_tfopt.engine.configuration import optimizer_from
 from keras_tfopt.engine.keras_private import is_multi_optimizer
 from keras_tfopt.engine.optimizer import Optimizer
-from keras_tfopt.engine.options import all_arguments, own_parameters
+from keras_tfopt.engine.options import DEFAULTS, all_arguments, own_parameters
 from keras_tfopt.engine.representation import Around
 from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
 from keras_tfopt.engine.suggestions import check_arguments
@@ -63,15 +63,18 @@ class PassingOn(Around):
     @property
     def maximize(self) -> bool:
         """Whether the inner optimizer steps up the gradient."""
-        inner = innermost(self)
-        parts = inner.optimizers if is_multi_optimizer(inner) else [inner]
-        found = {getattr(part, "maximize", False) for part in parts}
+        found = {getattr(part, "maximize", False) for part in _moving(self)}
         if len(found) > 1:
             raise ValueError(
                 f"{type(self).__name__} needs inner optimizers that all have the same `maximize`. "
                 "Received: True and False"
             )
         return found.pop()
+
+    @property
+    def shard_state(self) -> bool:
+        """Whether the inner optimizer, or one of several, keeps its state in shards."""
+        return any(getattr(part, "shard_state", False) for part in _moving(self))
 
     def settings_of(self, like: Like) -> Settings:
         """Return the settings of a variable in the groups of the optimizer inside."""
@@ -94,6 +97,12 @@ def innermost(optimizer: Any) -> Any:
     while isinstance(optimizer, Optimizer) and hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
+
+
+def _moving(wrapper: Any) -> Sequence[Any]:
+    """Return the optimizers inside all wrappers, several if they are in a MultiOptimizer."""
+    inner = innermost(wrapper)
+    return inner.optimizers if is_multi_optimizer(inner) else [inner]
 
 
 def check_one(inner: Any, owner: str) -> None:
@@ -154,6 +163,8 @@ def check_not_outermost(inner: Any, owner: str) -> None:
     """Raise an error for an optimizer inside a wrapper if it has to be the outermost one."""
     if getattr(inner, "must_be_outermost", False):
         name = type(inner).__name__
+        if name == owner:
+            raise ValueError(f"{name} goes around an optimizer once. Received: {inner!r}")
         raise ValueError(
             f"{name} must be around all wrappers: write {name}({owner}(...)) instead of "
             f"{owner}({name}(...))"
@@ -168,6 +179,13 @@ def check_around(cls: type, given: dict[str, Any], inner: Any) -> None:
             f"{cls.__name__} has no argument {name!r}, which belongs to the optimizer inside: "
             f"write {cls.__name__}({type(inner).__name__}({name}=...)). Received: "
             f"{name}={given[name]!r}"
+        )
+    for name in set(given) & set(DEFAULTS) - set(own_parameters(cls)):
+        core = type(innermost(inner))
+        raise TypeError(
+            f"{cls.__name__} has no argument {name!r}, which belongs to an optimizer of "
+            f"keras_tfopt inside: write {cls.__name__}(keras_tfopt.Adam({name}=...)). Received: "
+            f"{name}={given[name]!r}, around {core.__name__} of {core.__module__.split('.')[0]}"
         )
     check_arguments(cls.__name__, given, own_parameters(cls))
 

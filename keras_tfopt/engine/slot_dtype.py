@@ -82,31 +82,38 @@ def _storable(
     # A slot has the variable's shape if it follows each dimension of it.
     probe = like._replace(shape=tuple(n + place for place, n in enumerate(like.shape)))
     of_probe = rule.slots(probe) if len(like.shape) > 1 else slots
+
+    def has_shape(name: str) -> bool:
+        slot, other = slots[name], of_probe.get(name)
+        return tuple(slot.shape) == like.shape and (
+            other is slot or other is not None and tuple(other.shape) == probe.shape
+        )
+
+    fitting = {
+        name
+        for name, slot in slots.items()
+        if has_shape(name) and isinstance(slot.initial, (int, float)) and slot.dtype is None
+    }
     found = {}
     for name, slot in slots.items():
         dtype = choice.get(name, "float32") if isinstance(choice, Mapping) else choice
         if dtype == "float32" or name == MASTER:
             continue
-        other = of_probe.get(name)
-        has_shape = tuple(slot.shape) == like.shape and (
-            other is slot or other is not None and tuple(other.shape) == probe.shape
-        )
-        is_number = isinstance(slot.initial, (int, float)) and slot.dtype is None
-        if has_shape and is_number:
+        if name in fitting:
             found[name] = dtype
         elif isinstance(choice, Mapping):
             raise ValueError(
                 f"Argument `{OPTION}`: slot {name!r} of {type(optimizer).__name__} "
-                f"{_why(slot, has_shape)}, and stays as it is. Received: {choice!r} for "
+                f"{_why(slot, has_shape(name))}, and stays as it is. Received: {choice!r} for "
                 f"{like.path!r}"
             )
-        elif not has_shape and slot.shape and slot.dtype is None:
-            names = [n for n in slots if n not in found and n != name]
+        elif not has_shape(name) and slot.shape and slot.dtype is None:
+            others = {n: dtype for n in slots if n in fitting and n != MASTER}
+            hint = f"Name the others, as in {OPTION}={others!r}" if others else "Leave it out"
             raise ValueError(
                 f"Argument `{OPTION}`: {type(optimizer).__name__} keeps slots of other shapes than "
-                f"its variables, such as {name!r} of {like.path!r}, which stay float32. Name the "
-                f"slots to keep in fewer bytes, as in {OPTION}={{{(names or ['m'])[0]!r}: "
-                f"{dtype!r}}}. Received: {choice!r}"
+                f"its variables, such as {name!r} of {like.path!r}, which stay float32. {hint}. "
+                f"Received: {choice!r}"
             )
     return found
 

@@ -30,9 +30,9 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
 
 def sharding_problem() -> str | None:
     return (
-        f"{keras.backend.backend()} has no mesh of JAX. On PyTorch, wrap the optimizer in "
-        "keras_tfopt.distributed.ShardedState; on TensorFlow, state is not sharded: set "
-        "KERAS_BACKEND to jax or torch"
+        f"{keras.backend.backend()} has no mesh of JAX. On PyTorch, wrap the optimizer, without "
+        "this option, in keras_tfopt.distributed.ShardedState; on TensorFlow, state is not "
+        "sharded: set KERAS_BACKEND to jax or torch"
     )
 
 
