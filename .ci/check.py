@@ -79,7 +79,9 @@ def environment(backend):
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
-    return {**defaults, **os.environ, "KERAS_BACKEND": backend}
+    # Hundreds of processes import Keras, the package and the tests: Python compiles these once.
+    own = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**defaults, **own, "KERAS_BACKEND": backend}
 
 
 def line_of(command):

@@ -35,9 +35,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    from keras_tfopt import engine
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        from keras_tfopt import engine
 
-    engine.compile_in_background(False)  # so that tests of compiled steps never run plain ones
+        engine.compile_in_background(False)  # so that tests of compiled steps never run plain ones
     if config.getoption("exhaustive") or config.getoption("optimizer"):
         os.environ["TESTS_EXHAUSTIVE"] = "1"  # for processes that tests start
     config.addinivalue_line(

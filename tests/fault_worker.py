@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 import keras_tfopt.distributed as distributed
+from keras_tfopt import engine
 from tests.exchange_worker import Run
 from tests.methods import METHODS, momentum
 
@@ -67,7 +68,8 @@ def main(fault, folder):
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], pathlib.Path(sys.argv[2]))
+        with engine.plain():  # to compile takes longer than all else
+            main(sys.argv[1], pathlib.Path(sys.argv[2]))
     except Exception:
         print(f"failed at {time.time()}", flush=True)
         raise

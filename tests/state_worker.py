@@ -87,6 +87,7 @@ MAKERS = {
 # These continue on another backend. In exhaustive runs, every optimizer does.
 TRAVELLERS = {**MAKERS, **{case.name: case.make for case in CASES if EXHAUSTIVE}}
 BEFORE, AFTER = 3, 3
+JIT = BACKEND == "jax"  # the others compile for seconds what makes the same steps
 
 
 def make_model(optimizer):
@@ -101,7 +102,7 @@ def make_model(optimizer):
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     if optimizer is not None:
-        model.compile(optimizer, "mse")
+        model.compile(optimizer, "mse", jit_compile=JIT)
     return model
 
 
@@ -112,8 +113,10 @@ def batches():
 
 
 def train(model, steps):
-    for x, y in steps:
-        model.train_on_batch(x, y)
+    model.jit_compile = JIT  # also if it comes from another backend
+    with keras_tfopt.engine.plain():
+        for x, y in steps:
+            model.train_on_batch(x, y)
 
 
 def everything(model):

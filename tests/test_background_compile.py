@@ -18,12 +18,14 @@ CALLS_MODULES = """
 import threading
 import time
 
+import keras
+import numpy as np
 import torch
 from torch.fx import Tracer
 
 import keras_tfopt
 from keras_tfopt.engine.backends.torch import compile as torch_compile
-from tests.test_fast_paths import train, variables
+from tests.fast_paths import train
 
 create_arg, traced = Tracer.create_arg, set()
 
@@ -35,13 +37,13 @@ def slowly(self, argument):
 
 
 Tracer.create_arg = slowly
-values, optimizer = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
-train(optimizer, values, steps=1)
+values, optimizer = [keras.Variable(np.ones(4))], keras_tfopt.Momentum(0.1)
+train(optimizer, values, 1, [(4,)])
 compiling = torch_compile._worker().submit(print)  # done after the rule
 module = torch.nn.Linear(2, 2)
 while not compiling.done():
     module(torch.ones(2))
-train(optimizer, values, steps=1)
+train(optimizer, values, 1, [(4,)])
 print(torch_compile.report(optimizer), "traced in", len(traced), "thread")
 assert threading.current_thread() not in traced
 """

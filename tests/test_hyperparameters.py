@@ -8,7 +8,7 @@ import pytest
 import keras_tfopt
 from tests.cases import RULES
 from tests.options import CASE, Expected, dense_gradients, follow, gradients, initial
-from tests.stepping import BACKEND, Runner, every_mode, through_json, to_numpy
+from tests.stepping import BACKEND, MODES, Runner, every_mode, through_json, to_numpy
 
 FACTORS = (1.0, 0.9, 0.7, 0.8)  # times these, every hyperparameter is valid
 
@@ -20,50 +20,57 @@ def changing(case):
     return [n for n, v in arguments.items() if isinstance(v, float) and n not in others]
 
 
+# One after the other in steps that cost little, and all together in those that are compiled.
 every_number = pytest.mark.parametrize(
-    ("case", "name"),
+    ("case", "names", "mode"),
     [
-        pytest.param(case, name, id=f"{case.name}-{name}")
+        pytest.param(case, names, mode, id=f"{case.name}-{'-'.join(names)}-{mode}")
         for case in RULES
-        for name in changing(case)
+        for mode in MODES
+        for names in ([[n] for n in changing(case)] if mode == "eager" else [changing(case)])
+        if names
     ],
 )
 
 
 class Changing(Expected):
-    """A reference with another value of one hyperparameter in each step."""
+    """A reference with other values of some hyperparameters, `{name: values}`, in each step."""
 
-    def __init__(self, case, name, values):
+    def __init__(self, case, values):
         super().__init__(case, initial())
-        self.name, self.values = name, values
+        self.values = values
 
     def step(self, grads):
-        setattr(self.reference, self.name, self.values[self.steps])
+        for name, values in self.values.items():
+            setattr(self.reference, name, values[self.steps])
         super().step(grads)
 
 
-def values_of(case, name):
-    return [factor * case.variants[case.main][name] for factor in FACTORS]
+def values_of(case, names):
+    """Return {name: values in each step}. No two hyperparameters change alike."""
+    known = case.variants[case.main]
+    factors = [FACTORS[i % 4 :] + FACTORS[: i % 4] for i in range(len(names))]
+    return {n: [f * known[n] for f in each] for n, each in zip(names, factors)}
 
 
-@every_mode
 @every_number
-def test_a_schedule_is_read_at_every_step(case, name, mode):
-    values = values_of(case, name)
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1, 2], values)
-    runner = Runner(case.make(**{name: schedule}), initial(), mode)
-    follow(runner, Changing(case, name, values), gradients(len(values)), 8 * case.tolerance())
+def test_a_schedule_is_read_at_every_step(case, names, mode):
+    values = values_of(case, names)
+    decay = keras.optimizers.schedules.PiecewiseConstantDecay
+    schedules = {name: decay([0, 1, 2], each) for name, each in values.items()}
+    runner = Runner(case.make(**schedules), initial(), mode)
+    follow(runner, Changing(case, values), gradients(len(FACTORS)), 8 * case.tolerance())
 
 
-@every_mode
 @every_number
-def test_a_variable_is_read_at_every_step(case, name, mode):
-    values = values_of(case, name)
-    variable = keras.Variable(values[0], trainable=False, name="changing")
-    runner = Runner(case.make(**{name: variable}), initial(), mode)
-    expected = Changing(case, name, values)
-    for value, grads in zip(values, gradients(len(values)), strict=True):
-        variable.assign(value)
+def test_a_variable_is_read_at_every_step(case, names, mode):
+    values = values_of(case, names)
+    variables = {n: keras.Variable(each[0], trainable=False) for n, each in values.items()}
+    runner = Runner(case.make(**variables), initial(), mode)
+    expected = Changing(case, values)
+    for step, grads in enumerate(gradients(len(FACTORS))):
+        for name, variable in variables.items():
+            variable.assign(values[name][step])
         follow(runner, expected, [grads], 8 * case.tolerance())
 
 
@@ -74,7 +81,7 @@ def test_a_callable_is_read_at_each_eager_step_and_once_when_compiled(name, mode
     calls = itertools.chain(values, itertools.repeat(99.0))
     runner = Runner(case.make(**{name: lambda: next(calls)}), initial(), mode)
     once = mode in ("compiled", "xla") and BACKEND != "torch"
-    expected = Changing(case, name, [values[0]] * 4 if once else values)
+    expected = Changing(case, {name: [values[0]] * 4 if once else values})
     follow(runner, expected, gradients(4), 4e-6)
 
 
@@ -90,7 +97,7 @@ def test_several_hyperparameters_change_at_once():
         epsilon=lambda: numbers["epsilon"],
     )
     runner = Runner(optimizer, initial(), "compiled")
-    expected = Changing(case, "beta_1", [0.8, 0.7, 0.6])
+    expected = Changing(case, {"beta_1": [0.8, 0.7, 0.6]})
     expected.reference.learning_rate = lambda count: [0.1, 0.05, 0.02][count]
     follow(runner, expected, gradients(3), 4e-6)
 

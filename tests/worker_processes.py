@@ -34,8 +34,9 @@ def error_of(action):
 
 
 def settings(**more):
-    """Return environment variables: one thread, the CPU alone, and JAX without x64."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    """Return environment variables: one thread, the CPU, JAX without x64, one backend alone."""
+    hidden = None if BACKEND == "tensorflow" else str(ROOT / "tests" / "without_tensorflow")
+    path = os.pathsep.join(filter(None, [hidden, str(ROOT), os.environ.get("PYTHONPATH")]))
     known = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
     return {
         **known,
