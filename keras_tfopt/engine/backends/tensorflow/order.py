@@ -1,4 +1,7 @@
-"""Have XLA write large arrays in place on a CPU, by an order of computing: see that of JAX."""
+"""Have XLA write large arrays in place on a CPU, by an order of computing.
+
+`engine/backends/jax/order.py` does the same, and says how.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from keras_tfopt.engine.backends.tensorflow.values import has_accelerator, norm
 from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
-ROW = 32
-"""So many numbers XLA adds up in the loop that computes them. It would store more of them first."""
-
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
+
+ROW = 32
+"""Up to so many numbers, XLA adds them up in the loop that computes them. It stores more first."""
 
 
 def compiled_over(scalars: dict[str, Any]) -> Over:
