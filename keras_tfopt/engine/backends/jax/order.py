@@ -1,8 +1,8 @@
 """Have XLA write large arrays in place on a CPU, by an order of computing.
 
 `engine/write_order.py` says why order matters. Here an array is made to wait for others: it depends
-on a number that is computed from them, and that is always zero. A rule that needs sums over the variable waits
-for these in the same way: it is called for the sums first, apart from all else.
+on a number that is computed from them, and that is always zero. A rule that needs sums over the
+variable waits for these in the same way: it is called for the sums first, apart from all else.
 """
 
 from __future__ import annotations
