@@ -78,11 +78,12 @@ class Joining:
         self._combinations: dict[tuple[str, int], list[Combination]] = {}
         # For the place of each variable: a function that returns its update, or None if its hooks
         # have to run separately.
-        places = range(len(mover.optimizer._state.entries))
-        self._makers = [self._bind(place) for place in places]
+        self._makers: list[Callable[..., Update] | None] = []
+        self._bind_new()
 
     def split(self, incoming: Incoming, known: list[Known]) -> tuple[Incoming, Joined]:
         """Return the variables whose hooks run separately, and the others."""
+        self._bind_new()
         apart: list[tuple] = []
         together: list[tuple] = []
         for one in zip(*incoming, strict=True):
@@ -121,6 +122,11 @@ class Joining:
                 together = {n: ops.stack([one[n] for one in each]) for n in known_somewhere}
             found[key] = Rates(together, len(each))
         return found
+
+    def _bind_new(self) -> None:
+        """Bind the variables that `extend` has added."""
+        for place in range(len(self._makers), len(self.mover.optimizer._state.entries)):
+            self._makers.append(self._bind(place))
 
     def _bind(self, place: int) -> Callable[..., Update] | None:
         """Return a function that makes updates of a variable; None if hooks run separately."""
