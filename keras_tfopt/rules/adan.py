@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_tfopt.fields import flag, within
 from keras_tfopt.rule import Rule, register, zeros
-from keras_tfopt.rules.moments import at_least, over_root
+from keras_tfopt.rules.moments import agreement, at_least, over_root
 
 
 @register
@@ -104,5 +104,5 @@ class Adan(Rule):
 
     def _kept(self, m: Any, g: Any, t: Any) -> Any:
         """Return the part of the average that has the sign of the gradient, enlarged."""
-        agrees = ops.relu(ops.sign(m * g))  # as in Cautious
+        agrees = agreement(m, g)
         return m * agrees / at_least(t.mean(agrees), 0.001)

@@ -72,6 +72,12 @@ def at_most(value: Any, high: Any) -> Any:
     return ops.clip(value, -math.inf, high * ops.ones_like(value))
 
 
+def agreement(a: Any, b: Any) -> Any:
+    """Return 1 where two values have the same sign, 0 where they have not or one is zero."""
+    # XLA computes the mean of a sign in one loop with it, and stores the results of comparisons.
+    return ops.relu(ops.sign(a * b))
+
+
 def sign(value: Any) -> Any:
     """Return the sign of a tensor, NaN where it is NaN."""
     # On PyTorch `ops.sign` of NaN is 0, and takes longer.

@@ -8,7 +8,7 @@ from keras import ops
 from keras_tfopt.engine import innermost
 from keras_tfopt.fields import within
 from keras_tfopt.rule import register
-from keras_tfopt.rules.moments import at_least
+from keras_tfopt.rules.moments import agreement, at_least
 from keras_tfopt.wrapper import Wrapper
 
 
@@ -69,8 +69,7 @@ class Cautious(Wrapper):
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         step = x - t.old
-        # Of a sign, not of a comparison, XLA takes the mean in the loop that computes it.
-        kept = ops.relu(ops.sign(step * g if t.maximize else -step * g))
+        kept = agreement(step, g if t.maximize else -g)
         in_rows = t.rows or t.touched is not None
         mean = mean_of_rows(kept, g) if in_rows else t.mean(kept)
         part = kept / at_least(mean, self.min_mean)

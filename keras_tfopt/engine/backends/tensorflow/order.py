@@ -27,14 +27,14 @@ def compiled_over(scalars: dict[str, Any]) -> Over:
     """Return functions of a variable that XLA makes with all cores of a CPU."""
     if tf.executing_eagerly() or has_accelerator() or not scalars:
         return Over(norm, tf.reduce_sum, mean)
-    # If XLA knew that this is 1, it would make one sum of two.
-    one = 1 - _zero_of_all([next(iter(scalars.values()))])
 
     def total(values: Any) -> Any:
         flat = tf.reshape(values, [-1])
         whole = flat.shape[0] // ROW * ROW
         of_rows = tf.reduce_sum(tf.reshape(flat[:whole], [-1, ROW]), axis=1)
-        return tf.reduce_sum(of_rows * tf.cast(one, flat.dtype)) + tf.reduce_sum(flat[whole:])
+        # If XLA knew that this is 1, it would make one sum of two.
+        one = tf.cast(1 - _zero_of_all([next(iter(scalars.values()))]), flat.dtype)
+        return tf.reduce_sum(of_rows * one) + tf.reduce_sum(flat[whole:])
 
     def root(values: Any) -> Any:
         return tf.sqrt(total(tf.square(values)))
