@@ -101,7 +101,8 @@ class ModelRule:
         return dict(zip((SLICED_G, SLICED_X), some or (g, x), strict=True))
 
     def _rule(self, scalars: dict[str, Any]) -> Any:
-        return rule_at(self.rule, self._changing, scalars)
+        changing = self._changing
+        return rule_at(self.rule, changing, scalars) if changing else self.rule
 
     def _t(self, scalars: dict[str, Any], known: dict[str, Any]) -> Scalars:
         return Scalars({**scalars, **known}, {}, False, self._over)

@@ -129,7 +129,7 @@ def tuples_of(grads_and_vars: Iterable[Any]) -> list[tuple]:
                 "Argument `grads_and_vars` must hold pairs of a gradient and a variable, as in "
                 f"`zip(gradients, variables)`. Received: {pair!r}{of_tensorflow(pair)}"
             )
-    pairs = [tuple(pair) for pair in pairs]
+    pairs = list(map(tuple, pairs))
     if not pairs:
         raise ValueError(
             "Argument `grads_and_vars` must hold at least one pair. Received: no variables"

@@ -62,7 +62,8 @@ class Update:
 
     def scalars_in(self, scalars: Mapping[tuple[str, int], Rates]) -> dict[str, Any]:
         """Return the scalars of this variable, from those of a step."""
-        return scalars[self.kind.dtype, self.kind.rule].each[self.rate]
+        rates = scalars[self.kind.dtype, self.kind.rule]
+        return rates.each[self.rate] if rates.count > 1 else rates.together
 
     def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
         """Return the writes for new values of variable and slots, of which None are unchanged."""
@@ -86,8 +87,6 @@ def rounds(updates: Sequence[Update]) -> list[list[Update]]:
 
 def rule_at(rule: Any, changing: tuple[str, ...], scalars: dict[str, Any]) -> Any:
     """Return the rule with the attributes of a step, from its scalars."""
-    if not changing:
-        return rule
     return rule.with_attributes({name: scalars[HYPERPARAMETER + name] for name in changing})
 
 
@@ -136,7 +135,7 @@ def bind_rule(
         if kind.decays:
             x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
-        now = rule_at(rule, changing, scalars)
+        now = rule_at(rule, changing, scalars) if changing else rule
         s = slots_of(*kept)
         result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
         # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.

@@ -111,6 +111,8 @@ def _tensor(value: Any, empty_dtype: str | None = None) -> Any:
 def fits(shape: Any, expected: tuple[Any, ...]) -> bool:
     """Return whether a shape, which may have unknown dimensions, can be the expected one."""
     shape = tuple(shape)
+    if shape == expected:
+        return True
     return len(shape) == len(expected) and all(
         have is None or want is None or have == want
         for have, want in zip(shape, expected, strict=True)

@@ -50,11 +50,10 @@ class Pipeline:
         With `summed`, gradients are summed over the replicas already.
         """
         wrappers, mover, core = self.wrappers, self.mover, self.mover.optimizer
-        grads, variables = paired(owner, grads, variables)
-        if not grads:
+        incoming, overwritten = self._checked(owner, grads, variables), NOTHING
+        if not incoming.grads:
             return
         with keras.name_scope(owner.name):
-            incoming, overwritten = self._checked(owner, grads, variables), NOTHING
             if owner._state.has_resting:
                 incoming, overwritten = without_resting(owner, incoming)
 
@@ -107,15 +106,26 @@ class Pipeline:
 
     # ---- Stages, in the order of a step ---------------------------------------------------------
 
-    def _checked(self, owner: Any, grads: list[Any], variables: list[Any]) -> Incoming:
-        """Return gradients to compute with, of the variables that have one; or raise an error."""
+    def _checked(self, owner: Any, grads: Any, variables: Any) -> Incoming:
+        """Return gradients to compute with, of the variables that have one; or raise an error.
+
+        Build the optimizer if it is not.
+        """
+        usual = takes_all_variables(owner, grads, variables)
+        if usual:  # to be fast
+            variables = owner._trainable_variables
+        else:
+            grads, variables = pair(owner, grads, variables)
+        if not grads:
+            return NOTHING
         for wrapper in self.wrappers:
             if "raise_late_errors" in wrapper.defines:
                 wrapper.raise_late_errors()
+        count = len(variables)
         grads, variables = owner._filter_empty_gradients(grads, variables)
         # Keras's way to look up places takes as long as the update of small variables.
         places = list(range(len(variables)))
-        if not are_all(owner, variables):
+        if not usual or len(variables) < count:
             places = [owner._get_variable_index(variable) for variable in variables]
             if self.wrappers or self.mover.takes_all:
                 check_distinct(owner, variables)
@@ -274,23 +284,18 @@ class Stepping:
         return current(value, backend.read(self._pipeline.mover.optimizer._iterations))
 
 
-def are_all(optimizer: Any, variables: Any) -> bool:
-    """Return whether this is the list of variables that an optimizer was built for."""
+def takes_all_variables(optimizer: Any, grads: Any, variables: Any) -> bool:
+    """Return whether there is an item in `grads` for each variable an optimizer was built for."""
+    if not (optimizer.built and isinstance(grads, (list, tuple))):
+        return False
     known = optimizer._trainable_variables
+    if variables is None:
+        return len(grads) == len(known)
     return (
         isinstance(variables, (list, tuple))
-        and len(variables) == len(known)
+        and len(grads) == len(variables) == len(known)
         and all(map(operator.is_, variables, known))
     )
-
-
-def paired(owner: Any, grads: Any, variables: Any) -> tuple[list[Any], list[Any]]:
-    """Return lists of gradients and of their variables, and build the optimizer if needed."""
-    if owner.built and isinstance(grads, (list, tuple)):
-        variables = owner._trainable_variables if variables is None else variables
-        if are_all(owner, variables) and len(grads) == len(variables):
-            return list(grads), list(variables)
-    return pair(owner, grads, variables)
 
 
 def without_resting(owner: Any, incoming: Incoming) -> tuple[Incoming, Incoming]:

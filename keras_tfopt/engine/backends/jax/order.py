@@ -16,7 +16,7 @@ import jax.extend.core
 import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.parts import apart
-from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu, norm
+from keras_tfopt.engine.backends.jax.values import norm
 from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
 OVER = Over(norm, jnp.sum, mean)
-
-
-def is_ordered(g: Any, values: list[Any]) -> bool:
-    """Return whether the order of writing matters: for large arrays, compiled for one CPU."""
-    return len(values) > 1 and values[0].size > LARGE and is_compiled_for_one_cpu(g)
 
 
 def update_in_order(

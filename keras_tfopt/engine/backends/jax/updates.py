@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import keras
 
 from keras_tfopt.engine.backends.jax.lookup import NOTES
-from keras_tfopt.engine.backends.jax.order import is_ordered, update_in_order, zero_of
+from keras_tfopt.engine.backends.jax.order import update_in_order, zero_of
 from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import placed, rows_placed, shards, split_like_slots
-from keras_tfopt.engine.backends.jax.values import commit
+from keras_tfopt.engine.backends.jax.values import commit, is_compiled_for_one_cpu
 from keras_tfopt.engine.rows import shards_of
 from keras_tfopt.engine.state import Rows
+from keras_tfopt.engine.write_order import LARGE
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -63,12 +64,12 @@ def _run_whole(
     split: bool, update: Update, values: list[Any], scalars: dict[str, Any]
 ) -> list[Any]:
     """Return new values of a variable and its slots, of which None are unchanged."""
-    g = update.gradient
+    g, is_large = update.gradient, len(values) > 1 and values[0].size > LARGE
     if split and update.kind.scope == "element":
         g, values = split_like_slots(update, values)
     if update.kind.stored and not split and is_in_parts(update, g, values):
         x, slots = update_in_parts(update, g, values, scalars)
-    elif not split and is_ordered(g, values):
+    elif is_large and not split and is_compiled_for_one_cpu(g):
         x, slots = update_in_order(update, g, values, scalars)
     else:
         x, slots = update.call(g, values[0], values[1:], scalars, update.mask)
