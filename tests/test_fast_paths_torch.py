@@ -1,4 +1,4 @@
-"""Rules compiled by torch.compile: when they are compiled, and where variables lie in memory."""
+"""Rules compiled on PyTorch: when they are compiled, and where variables lie in memory."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from keras_tfopt import engine
 from tests.fast_paths import OF_ALL_SCOPES, OPTIMIZERS, SHAPES, train, variables
 from tests.programs import output_of
 
-pytestmark = pytest.mark.backends("torch", reason="torch.compile is the fast path of torch only")
+pytestmark = pytest.mark.backends("torch", reason="only PyTorch compiles like this")
 
 
 def test_a_rule_is_compiled_once_for_all_sizes():
@@ -106,7 +106,7 @@ def test_a_rule_over_all_variables_runs_in_compiled_pieces(monkeypatch, dtype):
         return state, torch_compile.report(optimizer)
 
     fast, report = trained()
-    assert report.startswith("compiled by torch.compile")
+    assert report.startswith("compiled by PyTorch")
     with engine.plain():
         plain, report = trained()
     assert report.startswith("not compiled")
@@ -245,7 +245,7 @@ def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
             warnings.simplefilter("always")
             fast = train(keras_tfopt.Adam(0.01), variables())
             train(keras_tfopt.Momentum(0.01), variables())
-        said = [w for w in caught if "torch.compile does not work here" in str(w.message)]
+        said = [w for w in caught if "PyTorch's compiler does not work" in str(w.message)]
         assert len(said) == 1, [str(w.message) for w in caught]
         with keras_tfopt.engine.plain():
             plain = train(keras_tfopt.Adam(0.01), variables())

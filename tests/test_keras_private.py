@@ -106,12 +106,5 @@ def test_configurations_of_torch_name_a_class_of_torch():
     assert configuration.portable(config)["module"] == "keras.optimizers"
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="about torch.compile")
-def test_operations_still_ask_for_symbolic_tensors():
-    assert keras_private.torch_device() in ("cpu", "cuda")
-    ask = keras_private.symbolic_tensor_test()
-    assert not ask((keras.ops.ones(2),)) and ask((keras.KerasTensor((2,)),))
-
-
 def test_optimizers_save_what_can_be_saved():
     assert issubclass(keras.optimizers.Optimizer, keras_private.KerasSaveable)

@@ -58,11 +58,6 @@ ATTRIBUTES = {
 }
 
 
-def is_before(major: int, minor: int) -> bool:
-    """Return whether the installed Keras is older than this version."""
-    return tuple(int(part) for part in keras.__version__.split(".")[:2]) < (major, minor)
-
-
 def is_multi_optimizer(optimizer: Any) -> bool:
     """Return whether this is a `keras.optimizers.MultiOptimizer`, which Keras has since 3.15."""
     cls = getattr(keras.optimizers, "MultiOptimizer", None)
@@ -166,20 +161,3 @@ def torch_device() -> str:
     from keras.src.backend.torch.core import get_device
 
     return get_device()
-
-
-def set_torch_device_attribute() -> None:
-    """Set the device that Keras looks up to None if it was never set, which means the same.
-
-    Each thread has its own. Dynamo of PyTorch 2.8 fails if it has to guard that an attribute is
-    missing.
-    """
-    if not hasattr(global_state.GLOBAL_STATE_TRACKER, "torch_device"):
-        global_state.set_global_attribute("torch_device", None)
-
-
-def symbolic_tensor_test() -> Any:
-    """Return the function by which operations of Keras check for symbolic tensors."""
-    from keras.src.backend.common.keras_tensor import any_symbolic_tensors
-
-    return any_symbolic_tensors

@@ -206,7 +206,7 @@ def _plan(
     for (in_blocks, *_), lists in alike.items():
         for positions in filter(None, lists):
             members = [updates[position] for position in positions]
-            # One variable needs no blocks, and PyTorch 2.8 computes sums of a single block wrong.
+            # One variable needs no blocks.
             several = in_blocks and (len(positions) > 1 or has_codes(members[0].kind.stored))
             rates = _rates_of(members[0], scalars)
             buckets.append(_bucket(engine, members, positions, several, rates))
@@ -226,7 +226,7 @@ def _bucket(
     layout, kind = Layout(values, in_blocks), members[0].kind
     has_rates = in_blocks and len({u.rate for u in members}) > 1
     blocks = dimensions = None
-    if has_rates or in_blocks and kind.scope != "element":
+    if has_rates or len(members) > 1 and in_blocks and kind.scope != "element":
         blocks = _blocks(members, layout, has_rates)
     if has_rates:  # compiled code does not check which scalars are vectors
         dimensions = tuple((name, value.ndim) for name, value in scalars.items())

@@ -10,30 +10,29 @@ import concurrent.futures
 import functools
 import logging
 import threading
-import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 
 from keras_tfopt.engine import settings
 from keras_tfopt.engine.backends.torch.private import (
-    compilations,
+    compiled_for_all_sizes,
     compiler_options,
     compiling_alone,
-    constant_hyperparameters,
-    is_compiled,
     known_processor,
-    look_for_no_symbolic_tensors,
     trace_no_empty_module,
 )
-from keras_tfopt.engine.keras_private import set_torch_device_attribute
+
+in_compiler: ContextVar[bool] = ContextVar("keras_tfopt_in_compiler", default=False)
+"""Whether the caller is run by the compiler, to note its operations; tensors have no values."""
 
 _compiler_works = True
+_count = 0  # functions that were compiled in this process
 
-# PyTorch 2.13 counts calls of compiled code in one number for all threads, and raises an error if
-# another thread resets it. Patches for compiling are global as well.
+# Options for compiling are the same for all threads.
 _one_at_a_time = threading.RLock()
 _is_compiling = threading.Event()
 
@@ -42,8 +41,8 @@ _is_compiling = threading.Event()
 def _worker() -> concurrent.futures.ThreadPoolExecutor:
     """Return the thread that compiles. A program waits for it before it ends."""
     logging.getLogger("keras_tfopt").info(
-        "torch.compile compiles the rules of optimizers in the background, which takes seconds; "
-        "until then steps run operation by operation."
+        "PyTorch compiles the rules of optimizers in the background, which takes seconds; until "
+        "then steps run operation by operation."
     )
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="keras_tfopt-compile")
 
@@ -51,73 +50,64 @@ def _worker() -> concurrent.futures.ThreadPoolExecutor:
 class Compiled:
     """A function that is compiled in the background when it is called for the first time.
 
+    Arguments are tensors, numbers, None, and lists, tuples and dictionaries of these. Compiled code
+    takes new tensors in each call; all else stays as in the first call. Dictionaries may lose and
+    gain names that the function does not read.
+
     Args:
-        function: A function of tensors and of lists and dictionaries of them.
-        name: Its name in profiles.
+        function: The function. It may write to its arguments.
+        examples: Function that returns arguments to compile with, from those of the first call; see
+            `compiled_for_all_sizes`.
         otherwise: The function to call until compiled code is there, or if the compiler does not
             work.
-        examples: Function that returns arguments to compile with, which may be overwritten, from
-            those of the first call.
-        checks: Whether each call checks that compiled code fits the arguments, and otherwise
-            compiles again. False uses the same code for all arguments.
         recomputes, has_bits, contracts: See `compiler_options`.
     """
 
     def __init__(
         self,
         function: Callable,
-        name: str,
-        otherwise: Callable,
         examples: Callable[..., tuple],
-        checks: bool = False,
+        otherwise: Callable | None = None,
         recomputes: bool = False,
         has_bits: bool = False,
         contracts: bool = False,
     ):
-        self._function, self._name = function, name
-        self._otherwise, self._examples, self._checks = otherwise, examples, checks
+        self._function, self._examples = function, examples
+        self._otherwise = function if otherwise is None else otherwise
         self._options = recomputes, has_bits, contracts
         self._compiling: concurrent.futures.Future | None = None
-        self._is_from_background = False
-        self._own: Callable | None = None  # the function that Dynamo has compiled code for
+        self._compiled: Callable[..., list[torch.Tensor]] | None = None
+        self._read: Any = None  # which arguments compiled code reads
+        self._result: Any = None  # of the function, when it was compiled
 
     def __call__(self, *args: Any) -> Any:
+        compiled = self._compiled or self._when_ready(args)
+        if compiled is None:
+            return self._otherwise(*args)
+        given: list[torch.Tensor] = []
+        _add_read(args, self._read, given)
+        found = compiled(*given)
+        return None if self._result is None else _with_tensors(self._result, iter(found))
+
+    def _when_ready(self, args: tuple) -> Callable[..., list[torch.Tensor]] | None:
+        """Return the compiled function; None if there is none yet, or will be none."""
         if not _compiler_works:
-            return self._otherwise(*args)
+            return None
         if self._compiling is None:
-            self._compiling = self._begin(args, in_background=_may_run_uncompiled())
-        if not self._compiling.done() or _is_compiling.is_set():
-            return self._otherwise(*args)
-        if self._is_lost():
-            self._compiling = self._begin(args, in_background=False)
-        try:
-            compiled = self._compiling.result()
-            with _one_at_a_time:
-                return compiled(*args)
-        except Exception as error:  # a missing or broken tool chain may raise any
-            # If the rule itself raises an error, the uncompiled step shows it better than Dynamo.
-            if "Observed exception" not in str(error):
-                _give_up_compiling(error)
-            return self._otherwise(*args)
+            self._compiling = self._begin(args)
+        if not self._compiling.done():
+            return None
+        error = self._compiling.exception()
+        if error is None:
+            self._compiled = self._compiling.result()
+        else:
+            _give_up_compiling(error)
+        return self._compiled
 
-    def _is_lost(self) -> bool:
-        """Return whether compiling failed in the background, or compiled code was cleared since.
-
-        The program may be the cause, as `keras.utils.clear_session` clears code. Dynamo would then
-        compile again for the arguments of the next call instead of the examples. Such code may fit
-        no other sizes.
-        """
-        assert self._compiling is not None
-        if self._compiling.exception() is not None:
-            return self._is_from_background
-        return self._own is not None and not is_compiled(self._own)
-
-    def _begin(self, args: tuple, in_background: bool) -> concurrent.futures.Future:
+    def _begin(self, args: tuple) -> concurrent.futures.Future:
         """Start compiling in the background, or compile now."""
         examples = self._examples(*args)
-        set_torch_device_attribute()  # for this thread, in which compiled code may read it
-        self._is_from_background = in_background
-        if in_background:
+        if _may_run_uncompiled():
             return _worker().submit(self._compile, examples)
         done: concurrent.futures.Future = concurrent.futures.Future()
         try:
@@ -126,32 +116,67 @@ class Compiled:
             done.set_exception(error)
         return done
 
-    def _compile(self, examples: tuple) -> Callable:
-        # Dynamo keeps compiled code by code object. Beyond a limit of recompilations it silently
-        # runs a code object uncompiled; without checks, it takes any code that it has for one. So
-        # each function gets a code object of its own. The option `isolate_recompiles` of
-        # `torch.compile` would do the same, but PyTorch 2.8 does not have it.
-        own = types.FunctionType(
-            self._function.__code__.replace(co_name=self._name),
-            self._function.__globals__,
-            closure=self._function.__closure__,
-        )
+    def _compile(self, examples: tuple) -> Callable[..., list[torch.Tensor]]:
+        global _count
+
+        def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            with settings.switched(in_compiler, True):
+                self._result = self._function(*_with_tensors(examples, iter(tensors)))
+            return _tensors_of(self._result)
+
         options = compiler_options(*self._options)
-        if not self._checks:
-            options["guard_filter_fn"] = lambda guards: [False] * len(guards)
-        with _one_at_a_time, compiling_alone():
+        with _one_at_a_time, compiling_alone(), torch.no_grad(), known_processor():
             _is_compiling.set()
             try:
-                look_for_no_symbolic_tensors()
                 trace_no_empty_module()
-                compiled = torch.compile(own, dynamic=True, fullgraph=True, options=options)
-                with torch.no_grad(), constant_hyperparameters(), known_processor():
-                    set_torch_device_attribute()
-                    compiled(*examples)
-                self._own = own if is_compiled(own) else None
+                compiled, read = compiled_for_all_sizes(function, _tensors_of(examples), options)
             finally:
                 _is_compiling.clear()
+        self._read = _only_read(_with_tensors(examples, iter(read)))
+        _count += 1
         return compiled
+
+
+def _tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and dictionaries."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    members = tree.values() if isinstance(tree, dict) else tree
+    nested = isinstance(tree, (dict, list, tuple))
+    return [tensor for one in members for tensor in _tensors_of(one)] if nested else []
+
+
+def _with_tensors(tree: Any, tensors: Iterator[Any]) -> Any:
+    """Return a nested structure with other tensors, given in the order of `_tensors_of`."""
+    if isinstance(tree, torch.Tensor):
+        return next(tensors)
+    if isinstance(tree, dict):
+        return {name: _with_tensors(one, tensors) for name, one in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        members = [_with_tensors(one, tensors) for one in tree]
+        if isinstance(tree, list):
+            return members
+        return type(tree)(*members) if hasattr(tree, "_fields") else tuple(members)
+    return tree
+
+
+def _only_read(tree: Any) -> Any:
+    """Return a structure of bools with lists for tuples, and without names that are False."""
+    if isinstance(tree, dict):
+        each = {name: _only_read(one) for name, one in tree.items()}
+        return {name: one for name, one in each.items() if one is not False}
+    return list(map(_only_read, tree)) if isinstance(tree, (list, tuple)) else tree is True
+
+
+def _add_read(tree: Any, read: Any, found: list[torch.Tensor]) -> None:
+    """Add the tensors of arguments that compiled code reads to a list."""
+    for one, is_read in zip(tree, read, strict=True):
+        if is_read is True:
+            found.append(one)
+        elif isinstance(is_read, dict):
+            _add_read([one[name] for name in is_read], is_read.values(), found)
+        elif is_read:
+            _add_read(one, is_read, found)
 
 
 def _may_run_uncompiled() -> bool:
@@ -168,15 +193,17 @@ def _may_run_uncompiled() -> bool:
     return settings.compiles_in_background()
 
 
-def _give_up_compiling(error: Exception) -> None:
+def _give_up_compiling(error: BaseException) -> None:
+    """Compile nothing from now on, and say so; raise the error if it is not of the compiler."""
     global _compiler_works
     if not _is_tool_chain_error(error):
         raise error
     _compiler_works = False
     reason = str(error).strip().splitlines()[0]
     warnings.warn(
-        "keras_tfopt: torch.compile does not work here, so optimizers run uncompiled and slower. "
-        f"It usually wants a C++ compiler. The error was: {type(error).__name__}: {reason}",
+        "keras_tfopt: PyTorch's compiler does not work here, so optimizers run uncompiled and "
+        "slower. It usually wants a C++ compiler. The error was: "
+        f"{type(error).__name__}: {reason}",
         stacklevel=2,
     )
 
@@ -190,12 +217,17 @@ def _is_tool_chain_error(error: BaseException | None) -> bool:
     return False
 
 
+def compilations() -> int:
+    """Return how many functions were compiled in this process."""
+    return _count
+
+
 def report(engine: Any) -> str:
     """Say in words whether an optimizer's last step ran compiled."""
     if not any(key[0] in ("step", "pieces") for key in getattr(engine, "_fast", ())):
         return "not compiled: operation by operation"
     if not _compiler_works:
-        return "not compiled: torch.compile found no working compiler"
+        return "not compiled: PyTorch found no working compiler"
     if _is_compiling.is_set():
-        return "not compiled yet: torch.compile works in the background"
-    return f"compiled by torch.compile ({compilations()} graphs in this process)"
+        return "not compiled yet: PyTorch compiles it in the background"
+    return f"compiled by PyTorch ({_count} functions in this process)"

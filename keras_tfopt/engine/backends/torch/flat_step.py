@@ -75,16 +75,14 @@ def flat_step(
         rule, changing = engine.rule_to_share(kind.rule)
         shared = (*sharing_key(engine, rule, changing), *key)
         if shared not in _compiled:
-            name = f"{type(rule).__name__}_step"
             has_rates = dimensions is not None
-            _compiled[shared] = _compile(update.call, name, in_blocks, has_rates, kind, numbers)
+            _compiled[shared] = _compile(update.call, in_blocks, has_rates, kind, numbers)
         engine._fast[key] = _compiled[shared]
     return engine._fast[key]
 
 
 def _compile(
     call: Callable[..., tuple[Any, list[Any]]],
-    name: str,
     in_blocks: bool,
     has_rates: bool,
     kind: Kind,
@@ -128,15 +126,15 @@ def _compile(
             return
         _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, slots, scalars)
 
-    # Code that sums over variables depends on their number, so it is checked in each call.
-    sums_blocks = in_blocks and scope != "element"
-    examples = _alike if sums_blocks else _like_many_blocks if has_rates else _like_many
     # Codes take more arithmetic than memory, and are in the cache between passes.
     with_codes = has_codes(kind.stored)
-    recomputes = scope != "element" and not with_codes
-    has_bits = bool(kind.stored) and not with_codes
     compiled = torch_compile.Compiled(
-        step, name, uncompiled, examples, sums_blocks, recomputes, has_bits, with_codes
+        step,
+        _examples,
+        uncompiled,
+        recomputes=scope != "element" and not with_codes,
+        has_bits=bool(kind.stored) and not with_codes,
+        contracts=with_codes,
     )
     if not in_blocks or scope != "element" or has_rates:
         return compiled, uncompiled
@@ -157,29 +155,29 @@ def _run_in_parts(
         step(g_part, x_part, slot_parts, None, scalars)
 
 
-# Examples: arguments to compile a step with, from those of its first call.
+def _examples(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
+    """Return arguments to compile with: sizes that may differ between calls differ here."""
+    elements, variables, rates = 5000, 30, 11
 
+    def like(tensor: torch.Tensor) -> torch.Tensor:
+        of_variables = blocks is not None and tensor.ndim == 1
+        size = variables if of_variables else elements
+        return tensor.new_empty(size, *tensor.shape[1:]) if tensor.ndim else tensor
 
-def _like_many(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
-    like = [
-        tensor.new_ones(5000, *tensor.shape[1:]) if tensor.ndim else tensor.clone()
-        for tensor in (g, x, *slots)
-    ]
-    return like[0], like[1], like[2:], None, scalars
-
-
-def _like_many_blocks(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
-    like = [tensor.new_ones(20, *tensor.shape[1:]) for tensor in (g, x, *slots)]
-    owner, rates = blocks.owner.new_zeros(20), blocks.rates.new_zeros(20)
-    return like[0], like[1], like[2:], Blocks(owner, rates, *blocks[2:]), scalars
-
-
-def _alike(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
-    return g.clone(), x.clone(), [slot.clone() for slot in slots], blocks, scalars
+    if blocks is not None:
+        blocks = Blocks(
+            owner=blocks.owner.new_empty(elements),
+            rates=None if blocks.rates is None else blocks.rates.new_empty(elements),
+            **{n: getattr(blocks, n).new_empty(variables) for n in ("firsts", "sizes", "zeros")},
+        )
+    scalars = {n: v.new_empty(rates) if v.ndim else v for n, v in scalars.items()}
+    return like(g), like(x), list(map(like, slots)), blocks, scalars
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a vector, by blocks, which is fast in compiled code and more exact."""
+    """Return the sum of all numbers, by blocks, which is fast in compiled code and more exact."""
+    if values.ndim == 2:
+        return torch.sum(torch.sum(values, 1))
     whole = values.shape[0] // BLOCK * BLOCK
     sums = torch.sum(values[:whole].view(-1, BLOCK), 1)
     return torch.sum(sums) + torch.sum(values[whole:])

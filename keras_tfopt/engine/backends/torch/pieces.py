@@ -86,8 +86,6 @@ def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
 
 
 def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
-    name = type(rule.rule).__name__
-
     def sums(g: Any, x: Any, slots: dict, scalars: dict, some: tuple) -> Any:
         return rule.sums(g, x, slots, scalars, some)
 
@@ -122,8 +120,8 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
         return g.new_ones(5000), x.new_ones(5000), like_many(slots), *scalars, part
 
     return (
-        torch_compile.Compiled(sums, f"{name}_sums", sums, examples),
-        torch_compile.Compiled(update, f"{name}_update", update, examples),
+        torch_compile.Compiled(sums, examples),
+        torch_compile.Compiled(update, examples),
     )
 
 

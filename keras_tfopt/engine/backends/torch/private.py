@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
-
-from keras_tfopt.engine.keras_private import is_before, symbolic_tensor_test
 
 # ---- The compiler
 
@@ -78,30 +76,6 @@ def keeps_casts() -> bool:
     return hasattr(config, JOINT_PASSES)
 
 
-def constant_hyperparameters() -> contextlib.AbstractContextManager:
-    """Return a context in which Dynamo compiles numbers as constants.
-
-    Otherwise they become inputs, which a compiled loop loads again for each element.
-    """
-    import torch._dynamo.config
-
-    return torch._dynamo.config.patch(specialize_float=True)
-
-
-@functools.cache
-def look_for_no_symbolic_tensors() -> None:
-    """Let Dynamo assume that no argument of an operation of Keras is a symbolic tensor.
-
-    Before Keras 3.15, each operation looks for such arguments in a way that Dynamo cannot trace.
-    """
-    if not is_before(3, 15):
-        return
-
-    @torch.compiler.substitute_in_graph(symbolic_tensor_test())
-    def none_is_symbolic(args: Any = None, kwargs: Any = None) -> bool:
-        return False
-
-
 @contextlib.contextmanager
 def known_processor() -> Iterator[None]:
     """Tell Inductor in this context which vectors an x86 processor has, as PyTorch knows it.
@@ -147,28 +121,55 @@ def trace_no_empty_module() -> None:
 
 
 def compiling_alone() -> contextlib.AbstractContextManager:
-    """Return a lock that keeps other threads from compiling, and from clearing compiled code.
+    """Return a lock that keeps other threads, also of Dynamo, from compiling.
 
-    `keras.utils.clear_session` clears it. Dynamo holds the lock while it compiles, but not when the
-    code then runs for the first time. If code is cleared at that time, the process crashes.
+    Options of Inductor and what is patched here are the same for all threads.
     """
     from torch._dynamo.convert_frame import compile_lock
 
     return compile_lock
 
 
-def is_compiled(function: Any) -> bool:
-    """Return whether Dynamo has code for a function; `keras.utils.clear_session` clears it."""
-    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+def compiled_for_all_sizes(
+    function: Callable[..., list[torch.Tensor]],
+    examples: list[torch.Tensor],
+    options: dict[str, Any],
+) -> tuple[Callable[..., list[torch.Tensor]], list[bool]]:
+    """Compile a function of tensors by Inductor.
 
-    return bool(_debug_get_cache_entry_list(function.__code__))
+    Dynamo, which `torch.compile` would put in front, reads the source of functions and so knows
+    only a part of Python, checks in each call whether the code still fits, and takes several times
+    as long for a call as Inductor's code does. `make_fx` runs the function once and notes its
+    operations.
 
+    Args:
+        function: Function of tensors that returns tensors, and may write to its arguments.
+        examples: Tensors like those of all calls. Sizes may differ later, but not whether one is 0
+            or 1, or, of two sizes that meet in an operation, whether they are equal.
+        options: Options of Inductor.
 
-def compilations() -> int:
-    """Return how many graphs Dynamo has compiled in this process."""
-    from torch._dynamo.utils import counters
+    Returns:
+        The compiled function, of only those arguments that are read, and for each argument, whether
+        it is.
+    """
+    from torch._inductor import compile as compile_operations
+    from torch.fx.experimental.proxy_tensor import make_fx
 
-    return counters["stats"]["unique_graphs"]
+    # Of a number in float64, PyTorch would note the value, for code that asks for it; not of NaN.
+    examples = [
+        torch.full_like(one, torch.nan) if one.ndim == 0 and one.is_floating_point() else one
+        for one in examples
+    ]
+    trace = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)
+    operations = trace(*examples)
+    inputs = operations.graph.find_nodes(op="placeholder")
+    for node in inputs:
+        if not node.users:
+            operations.graph.erase_node(node)
+    operations.recompile()
+    symbolic = [node.meta["val"] for node in inputs if node.users]
+    compiled = compile_operations(operations, symbolic, options=options)
+    return compiled, [bool(node.users) for node in inputs]
 
 
 # ---- Memory

@@ -10,6 +10,7 @@ import torch
 from torch import distributed
 
 from keras_tfopt.engine.backends import defaults
+from keras_tfopt.engine.backends.torch.compile import in_compiler
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
@@ -166,7 +167,7 @@ def has_accelerator() -> bool:
 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
-    if torch.compiler.is_dynamo_compiling() or matrix.dtype == torch.float64:
+    if in_compiler.get() or matrix.dtype == torch.float64:
         return torch.linalg.eigh(matrix)
     try:
         return torch.linalg.eigh(matrix)
@@ -177,12 +178,11 @@ def eigh(matrix: Any) -> tuple[Any, Any]:
 
 
 def combine_rows(weights: Any, rows: Any) -> Any:
-    compiling = torch.compiler.is_dynamo_compiling()
-    return defaults.combine_rows(weights, rows) if compiling else rows.T @ weights
+    return defaults.combine_rows(weights, rows) if in_compiler.get() else rows.T @ weights
 
 
 def row_products(rows: Any, vector: Any) -> Any:
-    if torch.compiler.is_dynamo_compiling():
+    if in_compiler.get():
         # Compiled, this is one loop, which reads the vector once or computes it on the way.
         return torch.stack([(rows[i] * vector).sum() for i in range(rows.shape[0])])
     return rows @ vector
