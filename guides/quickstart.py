@@ -34,7 +34,7 @@ started = time.perf_counter()
 # Threads of torch that spin while they wait take a busy machine's time from those they wait for.
 # Read once, when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# What torch.compile has made stays in the project, for the next run.
+# What PyTorch has compiled stays in the project, for the next run.
 cache = Path(__file__).resolve().parents[1] / "build" / "torch_compile"
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 # TensorFlow warns when one model after the other is trained, as if one were compiled repeatedly.
@@ -195,7 +195,7 @@ def first_steps(make_optimizer, first_layer, shape):
 
 keras_tfopt.engine.compile_in_background(False)
 if keras.backend.backend() == "torch":
-    print("torch.compile compiles the rules of LazyAdam and LARS ...", flush=True)
+    print("PyTorch compiles the rules of LazyAdam and LARS ...", flush=True)
     began = time.perf_counter()
     ours = text.sides[text.ours][1]
     first_steps(ours, keras_tfopt.layers.Embedding(99, 4), (64, 3))

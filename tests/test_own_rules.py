@@ -1,6 +1,11 @@
 """Rules that users write: they may use properties, `super()`, inheritance and constructors."""
 
+import collections
+import contextlib
+import functools
 import inspect
+import logging
+import operator
 
 import keras
 import numpy as np
@@ -94,7 +99,30 @@ class Inherited(Property):
         return x
 
 
-RULES = (Super, SuperScalars, Property, Derived, PostInit, Inherited)
+@register
+class OrdinaryPython(Property):
+    """A formula with code that a compiler could not follow by reading it."""
+
+    def update(self, g, x, s, t):
+        log = logging.getLogger("own_rules")
+        log.debug(
+            "update of shape %s, %d arguments", g.shape, len(inspect.signature(Plain).parameters)
+        )
+        try:
+            factor = vars(t)[f"{type(self).__name__.lower()}_factor"]
+        except KeyError:
+            factor = functools.reduce(operator.mul, (1.0, self.gamma))
+        steps = collections.deque(maxlen=1)
+        steps.extend(self.each_step(t.lr, factor))
+        return x - steps.pop() * g, s._asdict()
+
+    def each_step(self, lr, factor):
+        with contextlib.ExitStack() as stack:
+            stack.callback(list)
+            yield from (lr * one for one in (0.0, factor))
+
+
+RULES = (Super, SuperScalars, Property, Derived, PostInit, Inherited, OrdinaryPython)
 CHANGING = {
     "number": (lambda: BETA, lambda step: BETA),
     "schedule": (lambda: SCHEDULE, lambda step: BETA * 0.5**step),

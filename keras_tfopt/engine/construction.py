@@ -156,10 +156,7 @@ def has_constructor(cls: type) -> bool:
 def instance(cls: type, attributes: Mapping[str, Any], state: str = _FROZEN) -> Any:
     """Return an instance of a class of optimizers that holds these attributes and no state."""
     rule: Any = object.__new__(cls)
-    # Not by `vars(rule)`, which Dynamo does not support in compiled code.
-    for name, value in attributes.items():
-        object.__setattr__(rule, name, value)
-    object.__setattr__(rule, _STATE, state)
+    vars(rule).update(attributes, **{_STATE: state})
     return rule
 
 

@@ -256,7 +256,7 @@ class Scalars:
     def __getattr__(self, name: str) -> Any:  # called only if there is no such attribute
         raise AttributeError(
             f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
-            f"{sorted(self._names)}"
+            f"{sorted(n for n in vars(self) if not n.startswith('_'))}"
         )
 
     def __init__(
@@ -267,13 +267,9 @@ class Scalars:
         over: Over,
         touched: Any = None,
     ):
-        names = ["rows", "touched", *Over._fields]
         for name, value in {**scalars, **facts}.items():
             if not name.startswith((HYPERPARAMETER, DITHER)):
                 setattr(self, name, value)
-                names.append(name)
-        # No `vars(self)` in the message above, which Dynamo of PyTorch 2.8 does not know.
-        self._names = names
         self.rows = rows
         self.touched = touched
         self._over = over
@@ -281,6 +277,6 @@ class Scalars:
 
     def below(self, prefix: str) -> Scalars:
         """Return the scalars of a rule inside, whose names have `prefix` here."""
-        names = [name for name in self._names if name.startswith(prefix)]
-        own = {name.removeprefix(prefix): getattr(self, name) for name in names}
+        known = vars(self).items()
+        own = {n.removeprefix(prefix): value for n, value in known if n.startswith(prefix)}
         return Scalars({"step": self.step, **own}, {}, self.rows, self._over, self.touched)

@@ -114,7 +114,6 @@ def bind_rule(
     rows = kind.mode in ("rows", "touched")
     of_elements = kind.scope == "element"
     name_of_rule = type(rule).__name__
-    # It is the last one: by a position, Dynamo could not take it out of a list.
     has_master = MASTER in names
 
     def call(
@@ -138,8 +137,7 @@ def bind_rule(
         now = rule_at(rule, changing, scalars) if changing else rule
         s = slots_of(*kept)
         result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
-        # No `_asdict` of the named tuple, which Dynamo of PyTorch 2.8 does not know.
-        x, new = check_result(name_of_rule, result, start, dict(zip(own_names, kept, strict=True)))
+        x, new = check_result(name_of_rule, result, start, s._asdict())
         if mask is not None:
             x = ops.where(mask, x, start)
         if kind.stored:

@@ -137,10 +137,9 @@ def compiled_for_all_sizes(
 ) -> tuple[Callable[..., list[torch.Tensor]], list[bool]]:
     """Compile a function of tensors by Inductor.
 
-    Dynamo, which `torch.compile` would put in front, reads the source of functions and so knows
-    only a part of Python, checks in each call whether the code still fits, and takes several times
-    as long for a call as Inductor's code does. `make_fx` runs the function once and notes its
-    operations.
+    `make_fx` runs the function once and notes its operations. `torch.compile` would read them from
+    Python's code by Dynamo, which knows only a part of Python. Dynamo also checks in each call
+    whether compiled code fits, which takes longer than the code for small variables.
 
     Args:
         function: Function of tensors that returns tensors, and may write to its arguments.
