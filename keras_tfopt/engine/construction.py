@@ -262,6 +262,23 @@ def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
     return type(engine), identity(values), changing, keras.config.floatx()
 
 
+class Shared(dict[tuple, Any]):
+    """What optimizers have in common, as compiled functions, by `sharing_key` and more.
+
+    Of more than `LIMIT`, those stay that optimizers asked for last.
+    """
+
+    LIMIT = 256
+
+    def find(self, key: tuple, make: Callable[[], Any]) -> Any:
+        """Return what belongs to a key, which is made if it is not there."""
+        found = self.pop(key, None) or make()
+        self[key] = found  # as the last one
+        if len(self) > self.LIMIT:
+            del self[next(iter(self))]
+        return found
+
+
 def identity(value: Any) -> Any:
     """Return a key that is equal for equal numbers, strings and collections of these.
 

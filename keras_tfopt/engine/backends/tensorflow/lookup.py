@@ -63,10 +63,14 @@ def _gradient(ids: Any, values: Any, shape: tuple[int, ...]) -> Any:
     ids, values = tf.reshape(ids, [-1]), tf.reshape(values, [-1, *shape[1:]])
     # Slices cannot leave the body of a loop, which is another graph.
     if _slices_in.get() is tf.compat.v1.get_default_graph():
-        return tf.IndexedSlices(values, ids, tf.constant(shape, "int64"))
+        return slices_of(values, ids, shape)
     dense = tf.math.unsorted_segment_sum(values, ids, shape[0])
     setattr(dense, NOTE, (ids, values))
     return dense
+
+
+def slices_of(values: Any, indices: Any, shape: tuple[int, ...]) -> tf.IndexedSlices:
+    return tf.IndexedSlices(values, indices, tf.constant(shape, "int64"))
 
 
 def pieces_of(gradient: Any) -> list[tuple[Any, Any]] | None:

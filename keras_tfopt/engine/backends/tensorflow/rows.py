@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tfopt.engine.backends.tensorflow.lookup import pieces_of
+from keras_tfopt.engine.backends.tensorflow.lookup import pieces_of, slices_of
 from keras_tfopt.engine.backends.tensorflow.private import in_xla
 from keras_tfopt.engine.backends.tensorflow.values import replicas
 from keras_tfopt.engine.rows import RowGradient
@@ -37,7 +37,7 @@ def scale_native(gradient: Any, scale: Any) -> Any:
     rows = from_native(gradient, tuple(gradient.shape))
     assert rows is not None
     values = rows.values * tf.cast(scale, rows.values.dtype)
-    return tf.IndexedSlices(values, rows.indices, tf.constant(rows.shape, "int64"))
+    return slices_of(values, rows.indices, rows.shape)
 
 
 def is_dense(value: Any) -> bool:
@@ -111,7 +111,7 @@ def in_form_for(optimizer: Any, gradient: Any, variable: Any) -> Any:
         _take_slices[optimizer] = _takes_slices(optimizer, rows, variable)
     if not _take_slices[optimizer]:
         return to_dense(rows)
-    return tf.IndexedSlices(rows.values, rows.indices, tf.constant(rows.shape, "int64"))
+    return slices_of(rows.values, rows.indices, rows.shape)
 
 
 def _takes_slices(optimizer: Any, rows: Any, variable: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from keras_tfopt.engine.backends.tensorflow.lookup import NOTE
+from keras_tfopt.engine.backends.tensorflow.lookup import NOTE, slices_of
 from keras_tfopt.engine.backends.tensorflow.order import (
     compiled_over,
     is_ordered,
@@ -22,7 +22,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     replicas,
     take,
 )
-from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
 
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 # Variables of one shape that are updated by one call of compiled code.
 GROUP = 8
-# Functions that optimizers of equal hyperparameters have in common, and how many are kept.
-SHARED = 256
-_shared: dict[tuple, Callable] = {}
+_shared = Shared()
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
@@ -53,10 +51,7 @@ def reduce_replicas(grads: list[Any]) -> list[Any]:
     if context is None or context.num_replicas_in_sync == 1:
         return grads
     slices = [
-        tf.IndexedSlices(g.values, g.indices, tf.constant(g.shape, "int64"))
-        if isinstance(g, RowGradient)
-        else g
-        for g in grads
+        slices_of(g.values, g.indices, g.shape) if isinstance(g, RowGradient) else g for g in grads
     ]
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, slices)
     return [
@@ -134,15 +129,6 @@ def _in_place(function: Callable) -> Callable:
     return tf.function(run, jit_compile=True, autograph=False)
 
 
-def _compiled_once(shared: tuple, key: tuple, function: Callable) -> Callable:
-    """Return the function compiled, which optimizers of equal keys `shared` have in common."""
-    compiled = _shared.pop((shared, key), None) or _in_place(function)
-    _shared[shared, key] = compiled  # as the last one
-    if len(_shared) > SHARED:
-        del _shared[next(iter(_shared))]
-    return compiled
-
-
 def _run_whole(
     engine: Any, key: tuple, group: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> None:
@@ -183,7 +169,7 @@ def _run_whole(
         own = {name: update.scalars_in(scalars)[name] for name in by_rate}
         given.append((update.gradient, update.mask, own))
     if shared is not None:
-        engine._fast[key] = _compiled_once(shared, key, run)
+        engine._fast[key] = _shared.find((shared, key), lambda: _in_place(run))
     run_in_place(engine, key, run, variables, (given, same))
 
 

@@ -230,7 +230,7 @@ def _bucket(
         blocks = _blocks(members, layout, has_rates)
     if has_rates:  # compiled code does not check which scalars are vectors
         dimensions = tuple((name, value.ndim) for name, value in scalars.items())
-    compiled, uncompiled = flat_step(engine, members[0], in_blocks, dimensions)
+    compiled, uncompiled = flat_step(engine, members[0], in_blocks, blocks, dimensions)
     # Sizes 0 and 1 would be compiled apart, which is not worth it.
     step = compiled if layout.size > 1 else uncompiled
     bucket = Bucket(positions, step, [], [], [], blocks, in_blocks)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
-from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.hyperparameters import Over
 from keras_tfopt.engine.state import BLOCK, has_codes
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 17  # elements that stay in the cache for all passes of an uncompiled rule
 PART = 1 << 19  # elements that stay in the cache for two passes of compiled code
 
-_compiled: dict[tuple, tuple[Callable, Callable]] = {}
+_compiled = Shared()
 
 
 class Blocks(NamedTuple):
@@ -57,7 +58,11 @@ def numbers_of(update: Update) -> tuple[bool, ...]:
 
 
 def flat_step(
-    engine: Any, update: Update, in_blocks: bool, dimensions: tuple[tuple[str, int], ...] | None
+    engine: Any,
+    update: Update,
+    in_blocks: bool,
+    blocks: Blocks | None,
+    dimensions: tuple[tuple[str, int], ...] | None,
 ) -> tuple[Callable, Callable]:
     """Return two functions for a step over flat tensors in place: compiled, and uncompiled.
 
@@ -65,19 +70,20 @@ def flat_step(
         engine: The optimizer.
         update: One of the updates.
         in_blocks: Whether memory is a matrix of blocks.
+        blocks: The owners of blocks, if several variables have some.
         dimensions: The rank of each scalar, which is 1 if it has a number for each learning rate.
             None if there is one learning rate.
     """
     value, kind, names = update.variable._value, update.kind, update.names
     numbers = numbers_of(update)
-    key = ("step", kind, names, numbers, value.dtype, value.device.type, in_blocks, dimensions)
+    memory = value.dtype, value.device.type, in_blocks, blocks is not None
+    key = ("step", kind, names, numbers, memory, dimensions)
     if key not in engine._fast:
         rule, changing = engine.rule_to_share(kind.rule)
         shared = (*sharing_key(engine, rule, changing), *key)
-        if shared not in _compiled:
-            has_rates = dimensions is not None
-            _compiled[shared] = _compile(update.call, in_blocks, has_rates, kind, numbers)
-        engine._fast[key] = _compiled[shared]
+        has_rates = dimensions is not None
+        make = functools.partial(_compile, update.call, in_blocks, has_rates, kind, numbers)
+        engine._fast[key] = _compiled.find(shared, make)
     return engine._fast[key]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
-from keras_tfopt.engine.construction import sharing_key
+from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
 from keras_tfopt.engine.slicing import count, sliced
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 20  # entries of a piece
 
-_compiled: dict[tuple, tuple[Callable, Callable]] = {}
+_compiled = Shared()
 
 
 @dataclasses.dataclass
@@ -79,9 +79,7 @@ def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
     key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing)
     if key not in engine._fast:
         shared = (*sharing_key(engine, rule.rule, changing), *key)
-        if shared not in _compiled:
-            _compiled[shared] = _compile(rule)
-        engine._fast[key] = _compiled[shared]
+        engine._fast[key] = _compiled.find(shared, lambda: _compile(rule))
     return engine._fast[key]
 
 
