@@ -151,9 +151,9 @@ class Runner:
             return self.compiled.experimental_get_tracing_count()
         if BACKEND == "jax":
             return self.compiled._cache_size()
-        import torch._dynamo
+        from keras_tfopt.engine.backends.torch.compile import compilations
 
-        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        return compilations()
 
     # Stepping
 

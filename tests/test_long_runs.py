@@ -102,7 +102,9 @@ class Loop:
         return lambda first: steps(tf.constant(first))
 
     def _torch(self):
-        import torch._dynamo
+        import torch
+
+        from keras_tfopt.engine.backends.torch.compile import compilations
 
         def run(first):
             with torch.no_grad():
@@ -110,7 +112,7 @@ class Loop:
                     g = self.gradient(self.variable.value, float(first + i))
                     self.optimizer.apply([g], [self.variable])
 
-        self.programs = lambda: torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        self.programs = compilations
         return run
 
 
