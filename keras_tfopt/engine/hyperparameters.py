@@ -211,19 +211,25 @@ def mean(values: Any) -> Any:
     return ops.sum(values) / max(math.prod(values.shape), 1)
 
 
-def sums_of(call: Callable[..., Any], over: Over, *arguments: Any) -> list[Any]:
-    """Return the norms, sums and means that a call asks for, in the order in which it asks."""
+def sums_of(call: Callable[..., Any], over: Over, g: Any, x: Any, *others: Any) -> list[Any]:
+    """Return the norms, sums and means that a call asks for, in the order in which it asks.
+
+    If all are of g and x themselves, return none: there is nothing to compute on the way.
+    """
     found: list[Any] = []
+    computed = False
 
     def noted(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(values: Any) -> Any:
+            nonlocal computed
+            computed |= values is not g and values is not x
             found.append(function(values))
             return found[-1]
 
         return run
 
-    call(*arguments, over=Over(*map(noted, over)))
-    return found
+    call(g, x, *others, over=Over(*map(noted, over)))
+    return found if computed else []
 
 
 def known_over(sums: Iterable[Any]) -> Over:
