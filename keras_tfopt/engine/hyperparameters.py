@@ -140,10 +140,11 @@ class Hyperparameters:
             decays: The weight decays, like `factors`; None if the rule shrinks nothing.
         """
         own = self._optimizer
-        outside, iterations = own.global_step, ops.convert_to_tensor(own._iterations)
-        number = iterations // (own.gradient_accumulation_steps or 1) + 1
-        if outside is not None:
-            number = ops.convert_to_tensor(outside) + 1
+        iterations, outside = ops.convert_to_tensor(own._iterations), own.global_step
+        done = iterations if outside is None else ops.convert_to_tensor(outside)
+        if outside is None and own.gradient_accumulation_steps:
+            done = iterations // own.gradient_accumulation_steps
+        number = done + 1
         lr, step = scalar(own._get_current_learning_rate(), dtype), scalar(number, dtype)
         lr = lr if factors is None else lr * factors
         rule, exponent = self.at({}) if self.own else own, step
@@ -152,15 +153,15 @@ class Hyperparameters:
             if own.powers is not None:
                 exponent = own.powers.exponent(step, values)
             rule = self.at(values)
-        scalars = rule.scalars(lr, exponent) if own._own_scalars else {"lr": lr}
-        scalars = {**scalars, "step": step}
+        scalars = dict(rule.scalars(lr, exponent)) if own._own_scalars else {}
         if own._state.has_rounded:
             scalars |= dither_of(number)
         for name in self.names:
             scalars[HYPERPARAMETER + name] = getattr(rule, name)
         if decays is not None:
             scalars["weight_decay_rate"] = lr * decays
-        return {name: scalar(value, dtype) for name, value in scalars.items()}
+        found = {name: scalar(value, dtype) for name, value in scalars.items()}
+        return {**({} if own._own_scalars else {"lr": lr}), **found, "step": step}
 
 
 def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:

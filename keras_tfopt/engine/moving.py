@@ -273,7 +273,8 @@ class Mover:
 
     def count(self, last: Any) -> None:
         """Count a micro-step; `last` is whether it was the last one of its step, or None."""
-        self.optimizer._iterations.assign_add(1)
+        done = self.optimizer._iterations
+        backend.commit([(done, None, backend.read(done) + 1)])
 
     # ---- What wrappers ask ----------------------------------------------------------------------
 

@@ -75,10 +75,12 @@ class Layout:
 class Bucket:
     """Variables that one call of compiled code updates."""
 
-    positions: list[int]  # in the list of updates
+    like: Update  # one of the updates, without its gradient
+    variables: list[Any]
+    positions: list[int]  # of the variables in a list of updates
     step: Callable[..., None]  # the rule over flat tensors, in place
     flat: list[torch.Tensor]  # for each slot, the tensor with those of all variables
-    moved: list[Any]  # variables of Keras whose values are now views of flat tensors
+    watched: list[Any]  # variables and slots of Keras whose memory is that of flat tensors
     addresses: list[int]  # of their values
     # The owners of blocks, if a rule uses norms, means or numbers of a variable, or if there are
     # several learning rates. Memory is then a matrix of blocks, each of one variable.
@@ -88,38 +90,46 @@ class Bucket:
     # With int8 slots: the gaps, and values to fill them with. These repeat the last value of each
     # variable, which does not change the scale of its block.
     filling: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None
-    # The gradients and the variables; None if there is one variable, which stays where it is.
+    # The gradients and the variables, or one variable that stays where it is.
     g: Packed | None = None
     x: Packed | None = None
+    alone: torch.Tensor | None = None
     x_is_copy: bool = False  # whether variables are copied to `x` and back in each step
 
-    def gather(self, g: list[torch.Tensor], x: list[torch.Tensor]) -> tuple:
+    def run(self, g: list[torch.Tensor], scalars: dict[tuple[str, int], Rates]) -> None:
+        """Make a step with the gradients of its variables."""
+        has_rates = self.blocks is not None and self.blocks.rates is not None
+        known = _rates_of(self.like, scalars) if has_rates else self.like.scalars_in(scalars)
+        self.step(*self._gather(g), known)
+        if self.x is not None:
+            x = self._values()
+            if self.x_is_copy:
+                copy_all(x, self.x.parts)
+            else:
+                # A backward pass that needs the old values must notice that they have changed.
+                torch.autograd.graph.increment_version(x)
+
+    def _values(self) -> list[torch.Tensor]:
+        return [variable._value for variable in self.variables]
+
+    def _gather(self, g: list[torch.Tensor]) -> tuple:
         """Return the arguments of the step: flat gradient, variable and slots, and the blocks."""
         if self.x is None or self.g is None:
             # Compiled code does not accept the strides of an expanded gradient, as that of a sum.
             shape = (-1, BLOCK) if self.in_blocks else (-1,)
-            flat = g[0].contiguous().view(shape), x[0].detach().view(shape)
-            return *flat, self.flat, self.blocks
+            return g[0].contiguous().view(shape), self.alone, self.flat, self.blocks
         if self.g.gaps and self.filling is None:
             zero_all([*self.g.gaps, *self.x.gaps])  # gaps must not count in norms
         copy_all(self.g.parts, g)
         if self.x_is_copy:
-            copy_all(self.x.parts, x)
+            copy_all(self.x.parts, self._values())
         if self.filling is not None:
             copy_all(*self.filling)
         return self.g.whole, self.x.whole, self.flat, self.blocks
 
-    def scatter(self, x: list[torch.Tensor]) -> None:
-        """Write new values back to the variables."""
-        if self.x is not None and self.x_is_copy:
-            copy_all(x, self.x.parts)
-        elif self.x is not None:
-            # A backward pass that needs the old values must notice that they have changed.
-            torch.autograd.graph.increment_version(x)
-
     def is_intact(self) -> bool:
         """Return whether all values are where they were moved: assigning a tensor replaces one."""
-        return [variable._value.data_ptr() for variable in self.moved] == self.addresses
+        return [variable._value.data_ptr() for variable in self.watched] == self.addresses
 
 
 def run_fused(
@@ -134,14 +144,7 @@ def run_fused(
     if plan is None or not all(map(Bucket.is_intact, plan)):
         plan = engine._fast[key] = _plan(engine, fused, scalars)
     for bucket in plan:
-        members = [fused[position] for position in bucket.positions]
-        x = [u.variable._value for u in members]
-        given = bucket.gather([u.gradient for u in members], x)
-        if bucket.blocks is not None and bucket.blocks.rates is not None:
-            bucket.step(*given, _rates_of(members[0], scalars))
-        else:
-            bucket.step(*given, members[0].scalars_in(scalars))
-        bucket.scatter(x)
+        bucket.run([fused[position].gradient for position in bucket.positions], scalars)
     if len(fused) == len(updates):
         return []
     done = {id(update) for update in fused}
@@ -233,11 +236,13 @@ def _bucket(
     compiled, uncompiled = flat_step(engine, members[0], in_blocks, blocks, dimensions)
     # Sizes 0 and 1 would be compiled apart, which is not worth it.
     step = compiled if layout.size > 1 else uncompiled
-    bucket = Bucket(positions, step, [], [], [], blocks, in_blocks)
+    like = dataclasses.replace(members[0], gradient=None)
+    variables = [u.variable for u in members]
+    bucket = Bucket(like, variables, positions, step, [], [], [], blocks, in_blocks)
     scales, with_gaps = names_of_scales(kind.stored), []
     described = members[0].names, numbers_of(members[0])
     for name, is_number, *slots in zip(*described, *(u.slots for u in members), strict=True):
-        bucket.moved += slots
+        bucket.watched += slots
         if is_number and blocks is None:  # the variable is alone in its bucket
             bucket.flat.append(slots[0]._value.detach())
             continue
@@ -261,12 +266,15 @@ def _bucket(
         if memory is None:
             memory = _scratch(scratches, "x", values[0], layout.size)
         else:
-            bucket.moved += [u.variable for u in members]
+            bucket.watched += variables
         bucket.x = layout.pack(memory)
         with_gaps += [bucket.g, bucket.x]
+    else:
+        bucket.alone = layout.pack(values[0].detach().view(-1)).whole
+        bucket.watched += variables
     if scales and is_padded:
         bucket.filling = _filling(with_gaps)
-    bucket.addresses += [variable._value.data_ptr() for variable in bucket.moved]
+    bucket.addresses += [variable._value.data_ptr() for variable in bucket.watched]
     return bucket
 
 
