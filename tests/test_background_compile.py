@@ -12,8 +12,8 @@ pytestmark = [
     pytest.mark.backends("torch", reason="the others compile in the foreground"),
 ]
 
-# While `torch.fx` traces a function, it intercepts calls of modules in all threads. This program
-# makes it slow, and calls a module meanwhile.
+# While `torch.fx` traces a function, it intercepts calls of modules in all threads, and may refuse
+# those of compiled functions. This program makes it slow, and calls both meanwhile.
 CALLS_MODULES = """
 import threading
 import time
@@ -36,20 +36,23 @@ def slowly(self, argument):
     return create_arg(self, argument)
 
 
+module = torch.nn.Linear(2, 2)
+compiled = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+compiled(torch.ones(2))
 Tracer.create_arg = slowly
 values, optimizer = [keras.Variable(np.ones(4))], keras_tfopt.Momentum(0.1)
 train(optimizer, values, 1, [(4,)])
 compiling = torch_compile._worker().submit(print)  # done after the rule
-module = torch.nn.Linear(2, 2)
 while not compiling.done():
     module(torch.ones(2))
+    compiled(torch.ones(2))
 train(optimizer, values, 1, [(4,)])
 print(torch_compile.report(optimizer), "traced in", len(traced), "thread")
 assert threading.current_thread() not in traced
 """
 
 
-def test_calls_of_modules_are_not_traced_while_a_rule_is_compiled():
+def test_calls_in_other_threads_are_not_traced_while_a_rule_is_compiled():
     text = output_of("-c", CALLS_MODULES, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     assert "compiled by PyTorch" in text and text.rstrip().endswith("traced in 1 thread")
 

@@ -120,14 +120,23 @@ def trace_no_empty_module() -> None:
         InterpreterShim._dummy_gm = staticmethod(lambda: empty)
 
 
-def compiling_alone() -> contextlib.AbstractContextManager:
-    """Return a lock that keeps other threads, also of Dynamo, from compiling.
+@contextlib.contextmanager
+def compiling_alone() -> Iterator[None]:
+    """Keep other threads from compiling, also by `torch.compile`, in this context.
 
-    Options of Inductor and what is patched here are the same for all threads.
+    Options of Inductor, what is patched here and the flags below are the same for all threads. One
+    flag says that FX traces a function. Calls of compiled functions in other threads would be an
+    error then, unless the other flag says that it is done by a compiler.
     """
     from torch._dynamo.convert_frame import compile_lock
 
-    return compile_lock
+    with compile_lock:
+        before = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = before
 
 
 def compiled_for_all_sizes(
