@@ -124,13 +124,14 @@ def trace_no_empty_module() -> None:
 def compiling_alone() -> Iterator[None]:
     """Keep other threads from compiling, also by `torch.compile`, in this context.
 
-    Options of Inductor, what is patched here and the flags below are the same for all threads. One
-    flag says that FX traces a function. Calls of compiled functions in other threads would be an
-    error then, unless the other flag says that it is done by a compiler.
+    What is patched here is the same for all threads. So is the flag that FX traces a function. It
+    makes calls of compiled functions an error, unless another flag says that a compiler does it. In
+    PyTorch 2.8, an option decides instead, which is the same for all threads there.
     """
+    import torch._dynamo.config as options
     from torch._dynamo.convert_frame import compile_lock
 
-    with compile_lock:
+    with compile_lock, options.patch(error_on_nested_fx_trace=False):
         before = torch.compiler._is_compiling_flag
         torch.compiler._is_compiling_flag = True
         try:
