@@ -81,7 +81,7 @@ def quickstart(text):
     table = text.index("best rate")
     assert text.index("Total time: ") < table and text.index("Curves: ") < table
     if BACKEND == "torch":
-        assert re.search(r"^torch.compile compiles .*\n\.\.\. \d+ s. It is kept in /", text, re.M)
+        assert re.search(r"^PyTorch compiles .*\n\.\.\. \d+ s. It is kept in /", text, re.M)
 
 
 def averages(text):
