@@ -85,22 +85,31 @@ def known_processor() -> Iterator[None]:
     """
     from torch._inductor import cpu_vec_isa
 
-    kinds = []
-    with contextlib.suppress(AttributeError):
-        find = cpu_vec_isa.valid_vec_isa_list
-        if torch.cpu._is_avx512_supported():
-            kinds.append(cpu_vec_isa.VecAVX512)
-        if torch.cpu._is_avx2_supported():
-            kinds.append(cpu_vec_isa.VecAVX2)
-    if not kinds or platform.system() != "Linux":
+    known = _known_vectors()
+    if not known:
         yield
         return
-    known = [type(kind.__name__, (kind,), {"__bool__": lambda self: True})() for kind in kinds]
+    find = cpu_vec_isa.valid_vec_isa_list
     cpu_vec_isa.valid_vec_isa_list = lambda: known
     try:
         yield
     finally:
         cpu_vec_isa.valid_vec_isa_list = find
+
+
+@functools.cache  # Inductor keeps a compiled header for each of these objects
+def _known_vectors() -> list[Any]:
+    from torch._inductor import cpu_vec_isa
+
+    if platform.system() != "Linux" or not hasattr(cpu_vec_isa, "valid_vec_isa_list"):
+        return []
+    kinds = []
+    with contextlib.suppress(AttributeError):
+        if torch.cpu._is_avx512_supported():
+            kinds.append(cpu_vec_isa.VecAVX512)
+        if torch.cpu._is_avx2_supported():
+            kinds.append(cpu_vec_isa.VecAVX2)
+    return [type(kind.__name__, (kind,), {"__bool__": lambda self: True})() for kind in kinds]
 
 
 @functools.cache
