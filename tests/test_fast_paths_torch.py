@@ -37,6 +37,29 @@ def test_other_hyperparameters_are_compiled_apart():
         assert torch_compile.compilations() > before
 
 
+@pytest.mark.parametrize("cls", [keras_tfopt.LazyAdam, keras_tfopt.Adagrad, keras_tfopt.Ftrl])
+def test_updates_of_rows_are_compiled(cls):
+    from keras_tfopt.engine.backends.torch import compile as torch_compile
+
+    tables = []
+    for context in (contextlib.nullcontext, engine.plain):
+        table = keras.Variable(np.ones((50, 3), "float32"), name="table")
+        optimizer, random = cls(0.1234, clipvalue=0.5), np.random.default_rng(0)
+        optimizer.build([table])
+        before = torch_compile.compilations()
+        with context():
+            for count in (7, 1, 20):
+                ids = random.permutation(50)[:count].astype("int32")
+                values = random.standard_normal((count, 3)).astype("float32")
+                optimizer.apply([keras_tfopt.RowGradient(values, ids, (50, 3))], [table])
+        compiled = torch_compile.compilations() - before
+        assert compiled <= 1 if context is contextlib.nullcontext else compiled == 0
+        tables.append(keras.ops.convert_to_numpy(table))
+        steps = [key for key in optimizer._fast if key[0] == "step"]
+        assert bool(steps) == (context is contextlib.nullcontext)
+    np.testing.assert_allclose(*tables, rtol=2e-6, atol=2e-6)
+
+
 def test_slots_share_flat_memory():
     optimizer, values = keras_tfopt.Adam(0.01), variables()
     train(optimizer, values)

@@ -159,9 +159,16 @@ def _is_plain_update(update: Update) -> bool:
         and type(update.gradient) is torch.Tensor  # compiled code does not check for subclasses
         and 0 not in update.like.shape
         and (not update.kind.stored or _can_be_blocks(update))
-        # A half-precision variable is compared with its master copy, which must be rounded alike.
-        and (MASTER not in update.names or keeps_casts())
+        and keeps_masters(update)
     )
+
+
+def keeps_masters(update: Update) -> bool:
+    """Return whether compiled code tells numbers assigned to a variable from its master copy.
+
+    These are compared, so the master copy must be rounded as elsewhere.
+    """
+    return MASTER not in update.names or keeps_casts()
 
 
 def _can_be_blocks(update: Update) -> bool:

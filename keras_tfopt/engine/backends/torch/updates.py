@@ -10,6 +10,7 @@ import torch
 
 from keras_tfopt.engine.backends.defaults import read
 from keras_tfopt.engine.backends.torch import buckets
+from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
 from keras_tfopt.engine.backends.torch.values import commit
 from keras_tfopt.engine.keras_private import get_stateless_scope
@@ -43,12 +44,13 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
     # Values of a scope belong to the caller, and must not move to flat memory.
     in_a_scope = get_stateless_scope() is not None and in_scope()
     # If a rule returns the old variable as a slot, compiled code may overwrite it too early.
-    if not (in_a_scope or in_plain.get() or engine.returns_given):
+    compiles = not (in_a_scope or in_plain.get() or engine.returns_given)
+    if compiles:
         updates = buckets.run_fused(engine, updates, scalars)
     for update in updates:
         known = update.scalars_in(scalars)
         if update.kind.mode in ("rows", "touched"):
-            _update_rows(engine, update, known)
+            _update_rows(engine, update, known, compiles)
             continue
         values = [update.variable.value, *(slot.value for slot in update.slots)]
         x, slots = update.call(update.gradient, values[0], values[1:], known, update.mask)
@@ -68,7 +70,7 @@ def run_in_place(
     return result
 
 
-def _update_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> None:
+def _update_rows(engine: Any, update: Update, scalars: dict[str, Any], compiles: bool) -> None:
     if update.kind.mode == "rows":
         indices, g = update.gradient.indices, update.gradient.values
         if not update.kind.named:
@@ -83,10 +85,20 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> None:
     if indices.numel() == 0 and all(update.cut):
         return  # otherwise, a slot that belongs to all rows may change
     values = [update.variable.value, *(slot.value for slot in update.slots)]
-    rule, most = update.call, max(1, indices.numel())
-    if update.kind.scope == "element" and g.device.type == "cpu":
+    most, of_elements = max(1, indices.numel()), update.kind.scope == "element"
+    if of_elements and g.device.type == "cpu":
         most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
+    compiles = compiles and of_elements and all(update.cut)
+    step = None
+    if compiles and not update.kind.stored and buckets.keeps_masters(update):
+        step, _ = flat_step(engine, update, False, None, None)
     for rows, part in zip(indices.split(most), g.split(most), strict=True):
         old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
-        x, slots = rule(part, old[0], old[1:], scalars)
-        commit(update.writes([x, *slots], [rows if c else None for c in update.cut]))
+        if step is None or part.numel() < 2:
+            x, slots = update.call(part, old[0], old[1:], scalars)
+            new = [x, *slots]
+        else:
+            x, *slots = (v.view(-1) for v in old)
+            step(part.reshape(-1), x, slots, None, scalars)
+            new = old  # which the step has changed
+        commit(update.writes(new, [rows if c else None for c in update.cut]))
