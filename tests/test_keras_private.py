@@ -106,5 +106,10 @@ def test_configurations_of_torch_name_a_class_of_torch():
     assert configuration.portable(config)["module"] == "keras.optimizers"
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="about the device of PyTorch")
+def test_the_device_of_torch_is_known():
+    assert keras_private.torch_device() in ("cpu", "cuda")
+
+
 def test_optimizers_save_what_can_be_saved():
     assert issubclass(keras.optimizers.Optimizer, keras_private.KerasSaveable)

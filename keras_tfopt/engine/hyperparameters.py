@@ -140,9 +140,10 @@ class Hyperparameters:
             decays: The weight decays, like `factors`; None if the rule shrinks nothing.
         """
         own = self._optimizer
-        iterations, outside = ops.convert_to_tensor(own._iterations), own.global_step
-        done = iterations if outside is None else ops.convert_to_tensor(outside)
-        if outside is None and own.gradient_accumulation_steps:
+        done = iterations = ops.convert_to_tensor(own._iterations)
+        if own.global_step is not None:
+            done = ops.convert_to_tensor(own.global_step)
+        elif own.gradient_accumulation_steps:
             done = iterations // own.gradient_accumulation_steps
         number = done + 1
         lr, step = scalar(own._get_current_learning_rate(), dtype), scalar(number, dtype)
@@ -161,7 +162,8 @@ class Hyperparameters:
         if decays is not None:
             scalars["weight_decay_rate"] = lr * decays
         found = {name: scalar(value, dtype) for name, value in scalars.items()}
-        return {**({} if own._own_scalars else {"lr": lr}), **found, "step": step}
+        known = {"step": step} if own._own_scalars else {"lr": lr, "step": step}
+        return {**found, **known}
 
 
 def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:

@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -23,6 +23,8 @@ from keras_tfopt.engine.backends.torch.private import (
     compiler_options,
     compiling_alone,
     known_processor,
+    replace_all,
+    tensors_in,
     trace_no_empty_module,
 )
 
@@ -32,8 +34,6 @@ in_compiler: ContextVar[bool] = ContextVar("keras_tfopt_in_compiler", default=Fa
 _compiler_works = True
 _count = 0  # functions that were compiled in this process
 
-# Options for compiling are the same for all threads.
-_one_at_a_time = threading.RLock()
 _is_compiling = threading.Event()
 
 
@@ -87,7 +87,7 @@ class Compiled:
         given: list[torch.Tensor] = []
         _add_read(args, self._read, given)
         found = compiled(*given)
-        return None if self._result is None else _with_tensors(self._result, iter(found))
+        return None if self._result is None else _with_tensors(self._result, found)
 
     def _when_ready(self, args: tuple) -> Callable[..., list[torch.Tensor]] | None:
         """Return the compiled function; None if there is none yet, or will be none."""
@@ -121,43 +121,26 @@ class Compiled:
 
         def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
             with settings.switched(in_compiler, True):
-                self._result = self._function(*_with_tensors(examples, iter(tensors)))
-            return _tensors_of(self._result)
+                self._result = self._function(*_with_tensors(examples, tensors))
+            return tensors_in(self._result)
 
         options = compiler_options(*self._options)
-        with _one_at_a_time, compiling_alone(), torch.no_grad(), known_processor():
+        with compiling_alone(), torch.no_grad(), known_processor():
             _is_compiling.set()
             try:
                 trace_no_empty_module()
-                compiled, read = compiled_for_all_sizes(function, _tensors_of(examples), options)
+                compiled, read = compiled_for_all_sizes(function, tensors_in(examples), options)
             finally:
                 _is_compiling.clear()
-        self._read = _only_read(_with_tensors(examples, iter(read)))
+        self._read = _only_read(_with_tensors(examples, read))
         _count += 1
         return compiled
 
 
-def _tensors_of(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested lists, tuples and dictionaries."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    members = tree.values() if isinstance(tree, dict) else tree
-    nested = isinstance(tree, (dict, list, tuple))
-    return [tensor for one in members for tensor in _tensors_of(one)] if nested else []
-
-
-def _with_tensors(tree: Any, tensors: Iterator[Any]) -> Any:
-    """Return a nested structure with other tensors, given in the order of `_tensors_of`."""
-    if isinstance(tree, torch.Tensor):
-        return next(tensors)
-    if isinstance(tree, dict):
-        return {name: _with_tensors(one, tensors) for name, one in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        members = [_with_tensors(one, tensors) for one in tree]
-        if isinstance(tree, list):
-            return members
-        return type(tree)(*members) if hasattr(tree, "_fields") else tuple(members)
-    return tree
+def _with_tensors(tree: Any, tensors: Iterable[Any]) -> Any:
+    """Return a nested structure with other tensors, in the order of `tensors_in`."""
+    left = iter(tensors)
+    return replace_all(torch.Tensor, lambda _: next(left), tree)
 
 
 def _only_read(tree: Any) -> Any:

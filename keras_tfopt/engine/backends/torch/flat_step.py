@@ -60,9 +60,9 @@ def numbers_of(update: Update) -> tuple[bool, ...]:
 def flat_step(
     engine: Any,
     update: Update,
-    in_blocks: bool,
-    blocks: Blocks | None,
-    dimensions: tuple[tuple[str, int], ...] | None,
+    in_blocks: bool = False,
+    blocks: Blocks | None = None,
+    dimensions: tuple[tuple[str, int], ...] | None = None,
 ) -> tuple[Callable, Callable]:
     """Return two functions for a step over flat tensors in place: compiled, and uncompiled.
 

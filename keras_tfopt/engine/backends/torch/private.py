@@ -225,6 +225,11 @@ def written_arguments(function: Any, args: tuple, cls: type) -> Iterable[Any]:
             yield from (one for one in tree_leaves(value) if isinstance(one, cls))
 
 
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in a nested structure, in the order of `replace_all`."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
 def replace_all(cls: type, function: Any, tree: Any) -> Any:
     """Return a nested structure with `function(tensor)` for each tensor of class `cls`."""
     return tree_map_only(cls, function, tree)

@@ -91,7 +91,7 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any], compiles:
     compiles = compiles and of_elements and all(update.cut)
     step = None
     if compiles and not update.kind.stored and buckets.keeps_masters(update):
-        step, _ = flat_step(engine, update, False, None, None)
+        step, _ = flat_step(engine, update)
     for rows, part in zip(indices.split(most), g.split(most), strict=True):
         old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
         if step is None or part.numel() < 2:
