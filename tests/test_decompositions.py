@@ -1,9 +1,13 @@
 """Decompositions of batches of matrices, and of many matrices in one step."""
 
+import re
+
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
+import keras_tfopt
 from keras_tfopt.engine import eigh, singular_values
 from tests.programs import output_of
 from tests.stepping import BACKEND, to_numpy
@@ -44,3 +48,18 @@ print("trained", int(optimizer.iterations))
 @pytest.mark.slow
 def test_decompositions_of_a_step_do_not_wait_for_each_other():
     assert "trained 8" in output_of("-c", TRAINS, KERAS_BACKEND=BACKEND, timeout=300)
+
+
+@pytest.mark.backends("jax", reason="only JAX rounds factors by default, on GPUs and TPUs")
+@pytest.mark.parametrize(("chosen", "found"), [(None, "HIGHEST"), ("tensorfloat32", "HIGH")])
+def test_products_of_a_step_are_as_exact_as_float32(chosen, found):
+    import jax
+
+    optimizer, x = keras_tfopt.Shampoo(0.1), keras.Variable(np.ones((3, 4), "float32"))
+    optimizer.build([x])
+    state = [v.value for v in optimizer.variables]
+    with jax.default_matmul_precision(chosen):  # None is JAX's default
+        step = jax.make_jaxpr(optimizer.stateless_apply)(state, [x.value], [x.value])
+    precisions = re.findall(r"precision=\(Precision\.(\w+), Precision\.(\w+)\)", str(step))
+    assert str(step).count("dot_general[") == len(precisions) >= 4
+    assert {*precisions} == {(found, found)}

@@ -304,3 +304,27 @@ def test_rules_that_keep_a_number_of_each_variable_are_compiled(name):
         assert sum(compiled) == (6 if context is contextlib.nullcontext else 0)  # one is empty
     for fast, plain in zip(*results, strict=True):
         np.testing.assert_allclose(fast, plain, 2e-6, 2e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras_tfopt.Adam(0.1),
+        lambda: keras_tfopt.Adam(0.1, slot_dtype="bfloat16", weight_decay=0.1),
+        lambda: keras_tfopt.LAMB(0.1, groups={"v0": {"learning_rate_factor": 0.5}}),
+        lambda: keras_tfopt.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)),
+    ],
+    ids=["plain", "rounded", "groups", "schedule"],
+)
+def test_scalars_are_compiled_as_for_a_gpu(monkeypatch, make):
+    from keras_tfopt.engine.backends.torch import updates
+
+    plain, fast = variables(), variables()
+    train(make(), plain)
+    monkeypatch.setattr(updates, "COMPILES_SCALARS", True)
+    optimizer = make()
+    train(optimizer, fast)
+    assert any(key[0] == "scalars" for key in optimizer._fast)
+    for a, b in zip(fast, plain, strict=True):
+        a, b = map(keras.ops.convert_to_numpy, (a, b))
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)

@@ -287,14 +287,14 @@ def test_swapped_pairs_are_refused_and_nothing_changes():
 def test_raw_parameters_of_torch():
     import torch
 
-    raw = torch.nn.Parameter(torch.ones(2, 3))
+    raw = torch.nn.Parameter(ops.ones((2, 3)))  # on the device of Keras
     for optimizer in (keras_tfopt.Momentum(0.5), keras_tfopt.MovingAverage("lars")):
         with pytest.raises(TypeError, match=r"shares its memory: keras.Variable\(p\)"):
-            optimizer.apply([torch.ones(2, 3)], [raw])
+            optimizer.apply([ops.ones((2, 3))], [raw])
     # The advice in the message works.
     shared = keras.Variable(raw)
-    keras_tfopt.GradientDescent(0.5).apply([torch.ones(2, 3)], [shared])
-    assert np.array_equal(raw.detach().numpy(), np.full((2, 3), 0.5))
+    keras_tfopt.GradientDescent(0.5).apply([ops.ones((2, 3))], [shared])
+    assert np.array_equal(ops.convert_to_numpy(raw), np.full((2, 3), 0.5))
 
 
 def falling(step):

@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from integration.benchmarks import contenders
+from integration.benchmarks.results import wait
 from integration.benchmarks.shapes import Shapes
 
 BACKEND = contenders.BACKEND
@@ -43,6 +44,7 @@ def _carried_by_torch(step: Step, given: list, states: list[list], fused: bool) 
 
     def replaced() -> None:
         states[:] = map(step, given, states)
+        wait()
 
     def in_place(given: list, states: list[list]) -> None:
         for g, own in zip(given, states):
@@ -52,7 +54,7 @@ def _carried_by_torch(step: Step, given: list, states: list[list], fused: bool) 
     if not fused:
         return replaced
     compiled = torch.compile(in_place, fullgraph=True, isolate_recompiles=True)
-    return lambda: compiled(given, states)
+    return lambda: (compiled(given, states), wait()) and None
 
 
 def _carried_by_jax(step: Step, given: list, states: list[list], _: bool) -> Callable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,9 @@ import keras
 import numpy as np
 
 import keras_tfopt
+from integration.benchmarks.results import BACKEND, wait
 from integration.benchmarks.shapes import Shapes
 
-BACKEND = keras.backend.backend()
 LEARNING_RATE = 1e-3
 
 # The rule, its bytes moved per parameter in float32 (read and written once each), Keras's own.
@@ -56,13 +57,17 @@ EVERYWHERE = ("Adam", "Momentum", "LARS")
 
 
 def gradients(shapes: Shapes) -> list[np.ndarray]:
-    random = np.random.default_rng(0)
-    return [random.standard_normal(shape, dtype="float32") for shape in shapes]
+    return [_normal(np.random.default_rng(n), shape) for n, shape in enumerate(shapes)]
 
 
 def start(shapes: Shapes) -> list[np.ndarray]:
-    random = np.random.default_rng(1)
-    return [0.05 * random.standard_normal(shape, dtype="float32") for shape in shapes]
+    return [0.05 * _normal(np.random.default_rng([1, n]), s) for n, s in enumerate(shapes)]
+
+
+def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Return normal numbers; of very many, some repeatedly."""
+    drawn = random.standard_normal(min(math.prod(shape), 1 << 25), dtype="float32")
+    return drawn.reshape(shape) if drawn.size == math.prod(shape) else np.resize(drawn, shape)
 
 
 def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
@@ -79,11 +84,12 @@ def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
     if BACKEND == "torch":
         import torch
 
-        given = [torch.from_numpy(g) for g in gradients(shapes)]
+        given = [keras.ops.convert_to_tensor(g) for g in gradients(shapes)]
 
         def run() -> None:
             with torch.no_grad():
                 optimizer.apply(given, variables)
+            wait()
 
         return run
     import jax
@@ -111,15 +117,24 @@ def peer(rule: str, shapes: Shapes) -> tuple[str, Callable[[], None]]:
     return "keras_tfopt.Momentum", of_keras(RULES["Momentum"][0], shapes)
 
 
+def parameters_of(shapes: Shapes) -> list[Any]:
+    """Return parameters of PyTorch that have gradients."""
+    import torch
+
+    parameters = []
+    for x, g in zip(start(shapes), gradients(shapes), strict=True):
+        parameters.append(torch.nn.Parameter(keras.ops.convert_to_tensor(x)))
+        parameters[-1].grad = keras.ops.convert_to_tensor(g)
+    return parameters
+
+
 def _torch(name: str, **options: Any) -> Callable:
     def make(shapes: Shapes) -> tuple[str, Callable[[], None]]:
         import torch
 
-        parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in start(shapes)]
-        for parameter, g in zip(parameters, gradients(shapes)):
-            parameter.grad = torch.from_numpy(g)
+        parameters = parameters_of(shapes)
         optimizer = getattr(torch.optim, name)(parameters, fused=True, **options)
-        return f"torch.optim.{name}(fused=True)", lambda: optimizer.step() and None
+        return f"torch.optim.{name}(fused=True)", lambda: (optimizer.step(), wait()) and None
 
     return make
 

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import keras
 import numpy as np
 
 from integration.benchmarks import contenders, results
 from integration.benchmarks.results import ratio, shown
-from integration.benchmarks.shapes import WORK, Shapes
+from integration.benchmarks.shapes import HUGE, WORK, Shapes
 
 
 def rounds_of(steps: dict[str, Callable[[], None]], budget: float) -> dict[str, list[float]]:
@@ -50,9 +51,12 @@ def copy_bandwidth() -> float:
     if contenders.BACKEND == "torch":
         import torch
 
-        a = torch.from_numpy(source)
+        a = keras.ops.convert_to_tensor(source)
         b = torch.empty_like(a)
-        step: Callable = lambda: b.copy_(a)  # noqa: E731
+        step: Callable = lambda: (b.copy_(a), results.wait())  # noqa: E731
+    elif contenders.BACKEND == "jax" and results.accelerator() is not None:
+        array = keras.ops.convert_to_tensor(source)
+        step = lambda: array.copy().block_until_ready()  # noqa: E731
     else:
         target = np.empty_like(source)
         step = lambda: np.copyto(target, source)  # noqa: E731
@@ -74,7 +78,7 @@ def measure(rule: str, work: str, shapes: Shapes, budget: float, bandwidth: floa
     steps["ours"]()
     first = time.perf_counter() - before
     peer, steps["peer"] = contenders.peer(rule, shapes)
-    if stock is not None:
+    if stock is not None and work in WORK:
         steps["stock"] = contenders.of_keras(stock, shapes)
     times = rounds_of(steps, budget)
     medians = {name: statistics.median(values) for name, values in times.items()}
@@ -115,7 +119,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--budget", type=float, default=2.5, help="seconds of rounds per table row")
     parser.add_argument("--rules", nargs="*", default=list(contenders.RULES))
-    parser.add_argument("--work", nargs="*", default=list(WORK))
+    parser.add_argument("--work", nargs="*", default=list(WORK), choices=WORK | HUGE)
     options = parser.parse_args()
     bandwidth = copy_bandwidth()
     print(json.dumps(results.machine()))
@@ -124,7 +128,7 @@ def main() -> None:
     for rule in options.rules:
         short = rule not in contenders.EVERYWHERE and options.work == list(WORK)
         for work in options.work[: 2 if short else None]:
-            measured.append(measure(rule, work, WORK[work](), options.budget, bandwidth))
+            measured.append(measure(rule, work, (WORK | HUGE)[work](), options.budget, bandwidth))
             print(json.dumps(measured[-1]), flush=True)
     results.write(
         options.out / f"dense_{contenders.BACKEND}.json",

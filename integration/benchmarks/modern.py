@@ -27,7 +27,7 @@ from keras import ops
 import keras_tfopt
 from integration.benchmarks import by_hand, contenders
 from integration.benchmarks.dense import rounds_of
-from integration.benchmarks.results import write_table
+from integration.benchmarks.results import wait, write_table
 from integration.benchmarks.second_order import compiled
 from integration.benchmarks.shapes import Shapes, large_transformer, many_small, one_large
 
@@ -139,16 +139,20 @@ def our_muon() -> keras_tfopt.Muon:
 def muon_of_torch(shapes: Shapes) -> tuple[str, Callable[[], None]]:
     import torch
 
-    parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in contenders.start(shapes)]
-    for parameter, g in zip(parameters, contenders.gradients(shapes)):
-        parameter.grad = torch.from_numpy(g)
+    parameters = contenders.parameters_of(shapes)
     matrices = [p for p in parameters[1:] if p.ndim == 2]
     others = [p for p in parameters if p.ndim < 2 or p is parameters[0]]
     optimizers = [
         torch.optim.Muon(matrices, lr=1e-3, weight_decay=0.01),
         torch.optim.AdamW(others, lr=1e-3, weight_decay=0.01, fused=True),
     ]
-    return "torch.optim.Muon, AdamW", lambda: [one.step() for one in optimizers] and None
+
+    def run() -> None:
+        for one in optimizers:
+            one.step()
+        wait()
+
+    return "torch.optim.Muon, AdamW", run
 
 
 def muon_of_optax(shapes: Shapes) -> tuple[str, Callable[[], None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -26,7 +27,33 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "processor": processor(),
+        **({"accelerator": accelerator()} if accelerator() else {}),
     }
+
+
+@functools.cache
+def accelerator() -> str | None:
+    """Return the name of the GPU or TPU that computes; None if the processor does."""
+    if BACKEND == "torch":
+        import torch
+
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    if BACKEND == "jax":
+        import jax
+
+        return None if jax.default_backend() == "cpu" else jax.devices()[0].device_kind
+    import tensorflow as tf
+
+    devices = tf.config.list_physical_devices("GPU")
+    return tf.config.experimental.get_device_details(devices[0])["device_name"] if devices else None
+
+
+def wait() -> None:
+    """Wait until a GPU has done what PyTorch has told it to, which returns earlier."""
+    if BACKEND == "torch" and accelerator() is not None:
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def processor() -> str:

@@ -18,7 +18,7 @@ import keras
 import keras_tfopt
 from integration.benchmarks import contenders
 from integration.benchmarks.dense import copy_bandwidth, rounds_of
-from integration.benchmarks.results import write_table
+from integration.benchmarks.results import wait, write_table
 
 BACKEND = contenders.BACKEND
 PARAMETERS = 10_000_000
@@ -53,7 +53,7 @@ def compiled(work: Callable[[list], list], tensors: list) -> Callable[[], None]:
         function = tf.function(work, autograph=False)
         return lambda: [result.numpy()[0, 0] for result in function(tensors)] and None
     if BACKEND == "torch":
-        return lambda: work(tensors) and None
+        return lambda: (work(tensors), wait()) and None
     import jax
 
     jitted = jax.jit(work)

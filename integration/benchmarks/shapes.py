@@ -55,3 +55,4 @@ WORK = {
     "convolutional net": convolutional_net,
     "transformer": transformer,
 }
+HUGE = {"one of 1B": lambda: [(50_000, 20_000)]}  # for GPUs

@@ -3,7 +3,7 @@
 Steps of all contenders take turns in one process. The memory of each is measured in a process of
 its own: by how much that grows at most, without weights and gradients. This is the state and what
 a step needs while it runs, such as slots that are decoded. On JAX the programs that XLA has
-compiled are left out; TensorFlow does not tell them apart.
+compiled are left out; TensorFlow does not tell them apart. On a GPU it is measured on PyTorch.
 
 Two rows say what no step of Adam can go below. "int8 alone" is a rule that only decodes two slots
 and encodes them again. On PyTorch, "bfloat16 by hand" is a compiled Adam that casts its slots to
@@ -34,7 +34,7 @@ import numpy as np
 import keras_tfopt
 from integration.benchmarks import contenders
 from integration.benchmarks.dense import rounds_of
-from integration.benchmarks.results import markdown, ratio, shown, write
+from integration.benchmarks.results import accelerator, markdown, ratio, shown, wait, write
 from integration.benchmarks.shapes import WORK, Shapes
 
 STATUS = Path("/proc/self/status")
@@ -65,15 +65,12 @@ SHAPES = ("one of 20M", "transformer")  # of WORK
 
 def of_torchao(shapes: Shapes) -> Callable[[], None]:
     """A step of torchao's AdamW8bit, which is compiled by torch.compile."""
-    import torch
     from torchao.optim import AdamW8bit
 
-    parameters = []
-    for x, g in zip(contenders.start(shapes), contenders.gradients(shapes), strict=True):
-        parameters.append(torch.nn.Parameter(torch.from_numpy(x)))
-        parameters[-1].grad = torch.from_numpy(g)
-    optimizer = AdamW8bit(parameters, lr=contenders.LEARNING_RATE, weight_decay=0.0)
-    return lambda: optimizer.step() and None
+    optimizer = AdamW8bit(
+        contenders.parameters_of(shapes), lr=contenders.LEARNING_RATE, weight_decay=0.0
+    )
+    return lambda: (optimizer.step(), wait()) and None
 
 
 def by_hand(shapes: Shapes) -> Callable[[], None]:
@@ -87,10 +84,10 @@ def by_hand(shapes: Shapes) -> Callable[[], None]:
         v.copy_(new_v)
 
     (g,), (x,) = contenders.gradients(shapes), contenders.start(shapes)
-    g, x = torch.from_numpy(g).flatten(), torch.from_numpy(x).flatten()
+    g, x = (keras.ops.convert_to_tensor(array.flatten()) for array in (g, x))
     slots = [torch.zeros_like(x, dtype=torch.bfloat16) for _ in "mv"]
     step, rate = torch.compile(adam), torch.tensor(contenders.LEARNING_RATE)
-    return lambda: step(g, x, *slots, rate)
+    return lambda: (step(g, x, *slots, rate), wait()) and None
 
 
 def parameters_of(shapes: Shapes) -> int:
@@ -115,14 +112,22 @@ def memory(name: str, shapes: Shapes) -> dict[str, float]:
         step()
     parameters = parameters_of(shapes)
     found = {"bytes_per_parameter": round(bytes_of_state(optimizer) / parameters, 2)}
-    if not STATUS.exists():
+    on_device = accelerator() is not None
+    if on_device and contenders.BACKEND != "torch" or not (on_device or STATUS.exists()):
         return found
-    kept, resident = alive() - before - 8 * parameters, of_process("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
+    kept = alive() - before - 8 * parameters
+    if on_device:
+        import torch
+
+        resident = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        resident = of_process("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
     for _ in range(4):
         step()
-    more = of_process("VmHWM") - resident
-    return found | {"megabytes": round((kept + more) / 1e6, 1)}
+    peak = torch.cuda.max_memory_allocated() if on_device else of_process("VmHWM")
+    return found | {"megabytes": round((kept + peak - resident) / 1e6, 1)}
 
 
 def alive() -> int:
@@ -135,6 +140,10 @@ def alive() -> int:
         import jax
 
         return sum(array.nbytes for array in jax.live_arrays())
+    if contenders.BACKEND == "torch" and accelerator() is not None:
+        import torch
+
+        return torch.cuda.memory_allocated()
     return of_process("VmRSS")
 
 

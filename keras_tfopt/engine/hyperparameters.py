@@ -1,19 +1,19 @@
-"""The hyperparameters of a rule for some variables, and the `t` of formulas and hooks."""
+"""The hyperparameters of a rule for some variables, and the scalars of a step."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.dither import dither_of
 from keras_tfopt.engine.options import changes, current, is_number
-from keras_tfopt.engine.state import DITHER, FACTOR, HYPERPARAMETER, Settings
+from keras_tfopt.engine.state import FACTOR, HYPERPARAMETER, Settings
 
 PACKAGE = "keras_tfopt."
 PLAIN: list[tuple[Any, Any]] = [(1.0, None)]
@@ -145,25 +145,57 @@ class Hyperparameters:
             done = ops.convert_to_tensor(own.global_step)
         elif own.gradient_accumulation_steps:
             done = iterations // own.gradient_accumulation_steps
-        number = done + 1
-        lr, step = scalar(own._get_current_learning_rate(), dtype), scalar(number, dtype)
+        lr = scalar(own._get_current_learning_rate(), dtype)
         lr = lr if factors is None else lr * factors
-        rule, exponent = self.at({}) if self.own else own, step
-        if self.changing:
-            values = {n: scalar(current(v, iterations), dtype) for n, v in self.changing.items()}
-            if own.powers is not None:
-                exponent = own.powers.exponent(step, values)
-            rule = self.at(values)
-        scalars = dict(rule.scalars(lr, exponent)) if own._own_scalars else {}
-        if own._state.has_rounded:
-            scalars |= dither_of(number)
-        for name in self.names:
-            scalars[HYPERPARAMETER + name] = getattr(rule, name)
-        if decays is not None:
-            scalars["weight_decay_rate"] = lr * decays
-        found = {name: scalar(value, dtype) for name, value in scalars.items()}
-        known = {"step": step} if own._own_scalars else {"lr": lr, "step": step}
-        return {**found, **known}
+        rounds = own._state.has_rounded
+        if not (own._own_scalars or rounds or self.names) and decays is None:  # to be fast
+            return {"lr": lr, "step": scalar(done + 1, dtype)}
+        given = lr, done, decays, own._own_scalars, rounds, self.names, dtype
+        if not self.names:
+            return backend.compute_scalars(own, self.attributes, scalars_of, given)
+        values = {n: scalar(current(v, iterations), dtype) for n, v in self.changing.items()}
+        exponent = None
+        if own.powers is not None and values:
+            exponent = own.powers.exponent(scalar(done + 1, dtype), values)
+        return scalars_of(self.at(values), *given, exponent)
+
+
+def scalars_of(
+    rule: Any,
+    lr: Any,
+    done: Any,
+    decays: Any,
+    own_scalars: bool,
+    rounds: bool,
+    names: Sequence[str],
+    dtype: str,
+    exponent: Any = None,
+) -> dict[str, Any]:
+    """Return the scalars of a step by name.
+
+    Args:
+        rule: The rule with the attributes of the step.
+        lr: The learning rate.
+        done: The number of steps before, an integer.
+        decays: The weight decays; None if the rule shrinks nothing.
+        own_scalars: Whether the rule has `scalars`.
+        rounds: Whether slots are rounded by chance.
+        names: Attributes of the rule that are among the scalars.
+        dtype: The data type of the scalars.
+        exponent: What stands for the number of the step in powers of decays, if not that itself.
+    """
+    number = done + 1
+    step = scalar(number, dtype)
+    scalars = {"lr": lr}
+    if own_scalars:
+        scalars = dict(rule.scalars(lr, step if exponent is None else exponent))
+    if rounds:
+        scalars |= dither_of(number)
+    for name in names:
+        scalars[HYPERPARAMETER + name] = getattr(rule, name)
+    if decays is not None:
+        scalars["weight_decay_rate"] = lr * decays
+    return {**{name: scalar(value, dtype) for name, value in scalars.items()}, "step": step}
 
 
 def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:
@@ -190,102 +222,3 @@ def _tensor(values: Sequence[Any], iterations: Any, dtype: str) -> Any:
         return ops.convert_to_tensor(values if len(values) > 1 else values[0], dtype)
     now = [ops.cast(current(v, iterations) if changes(v) else v, dtype) for v in values]
     return ops.stack(now) if len(now) > 1 else now[0]
-
-
-# ---- What formulas and hooks see as `t` ------------------------------------------------------
-
-
-class Over(NamedTuple):
-    """Functions of values of a variable's shape, or of several variables end to end.
-
-    Attributes:
-        norm: The Euclidean norm of each variable, to broadcast against the values.
-        sum: The sum over each variable.
-        mean: The mean of each variable.
-    """
-
-    norm: Callable[[Any], Any]
-    sum: Callable[[Any], Any]
-    mean: Callable[[Any], Any]
-
-
-def mean(values: Any) -> Any:
-    # On JAX, `ops.mean` rounds to float32.
-    return ops.sum(values) / max(math.prod(values.shape), 1)
-
-
-def sums_of(call: Callable[..., Any], over: Over, g: Any, x: Any, *others: Any) -> list[Any]:
-    """Return the norms, sums and means that a call asks for, in the order in which it asks.
-
-    If all are of g and x themselves, return none: there is nothing to compute on the way.
-    """
-    found: list[Any] = []
-    computed = False
-
-    def noted(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def run(values: Any) -> Any:
-            nonlocal computed
-            computed |= values is not g and values is not x
-            found.append(function(values))
-            return found[-1]
-
-        return run
-
-    call(g, x, *others, over=Over(*map(noted, over)))
-    return found if computed else []
-
-
-def known_over(sums: Iterable[Any]) -> Over:
-    """Return functions for one call that asks for the sums of `sums_of` again."""
-    left = iter(sums)
-
-    def take(values: Any) -> Any:
-        return next(left)
-
-    return Over(take, take, take)
-
-
-def _refuse(name: str) -> Callable[[Any], Any]:
-    def refuse(values: Any) -> Any:
-        raise TypeError(
-            f"`t.{name}` is of a whole variable: a rule that uses it must have the class attribute "
-            '`scope = "variable"`. Received: "element"'
-        )
-
-    return refuse
-
-
-REFUSED = Over(_refuse("norm"), _refuse("sum"), _refuse("mean"))
-"""For formulas of elements, which may see any piece of a variable."""
-
-
-class Scalars:
-    """What rules see as `t`: scalars and facts by name, `rows`, `touched`, functions of `Over`."""
-
-    def __getattr__(self, name: str) -> Any:  # called only if there is no such attribute
-        raise AttributeError(
-            f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
-            f"{sorted(n for n in vars(self) if not n.startswith('_'))}"
-        )
-
-    def __init__(
-        self,
-        scalars: dict[str, Any],
-        facts: dict[str, Any],
-        rows: bool,
-        over: Over,
-        touched: Any = None,
-    ):
-        for name, value in {**scalars, **facts}.items():
-            if not name.startswith((HYPERPARAMETER, DITHER)):
-                setattr(self, name, value)
-        self.rows = rows
-        self.touched = touched
-        self._over = over
-        self.norm, self.sum, self.mean = over
-
-    def below(self, prefix: str) -> Scalars:
-        """Return the scalars of a rule inside, whose names have `prefix` here."""
-        known = vars(self).items()
-        own = {n.removeprefix(prefix): value for n, value in known if n.startswith(prefix)}
-        return Scalars({"step": self.step, **own}, {}, self.rows, self._over, self.touched)

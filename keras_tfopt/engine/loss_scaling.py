@@ -95,7 +95,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     apply_gradients = Stepping.apply_gradients
 
     @backend.outside_compiler
-    @backend.without_gradients
+    @backend.as_step
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Update the variables by gradients of the scaled loss if all of them are finite."""
         grads, variables = pair(self, grads, trainable_variables)

@@ -14,8 +14,9 @@ from keras import ops
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.dither import seed_of
+from keras_tfopt.engine.formulas import REFUSED, Over, Scalars, mean
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, mean
+from keras_tfopt.engine.hyperparameters import Rates
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked

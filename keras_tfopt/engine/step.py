@@ -43,7 +43,7 @@ class Pipeline:
     def __init__(self, wrappers: Sequence[Any], mover: Any):
         self.wrappers, self.mover = tuple(wrappers), mover
 
-    @backend.without_gradients
+    @backend.as_step
     def run(self, owner: Any, grads: Any, variables: Any, summed: bool = False) -> None:
         """Make the step of the optimizer `owner`, which is the outermost.
 

@@ -6,7 +6,7 @@ They assume that a process has one copy of each variable, and that whole steps a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -115,11 +115,17 @@ def eigh_is_slow() -> bool:
     return False
 
 
+def compute_scalars(
+    engine: Any, attributes: Mapping[str, Any], function: Callable, given: tuple
+) -> dict[str, Any]:
+    return function(engine.with_attributes(attributes) if attributes else engine, *given)
+
+
 def run_in_pieces(engine: Any, step: Any, grads: list[Any], scalars: dict[str, Any]) -> bool:
     return False
 
 
-def without_gradients(function: Callable) -> Callable:
+def as_step(function: Callable) -> Callable:
     return function
 
 

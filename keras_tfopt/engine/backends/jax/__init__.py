@@ -18,6 +18,7 @@ from keras_tfopt.engine.backends.jax.sharding import keep_layouts, part_of, shar
 from keras_tfopt.engine.backends.jax.steps import Steps
 from keras_tfopt.engine.backends.jax.tables import row_shards
 from keras_tfopt.engine.backends.jax.tracing import (
+    as_step,
     asks_for_value,
     compilation,
     concretely,

@@ -16,7 +16,11 @@ from keras_tfopt.engine.backends.jax.order import update_in_order, zero_of
 from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import placed, rows_placed, shards, split_like_slots
-from keras_tfopt.engine.backends.jax.values import commit, is_compiled_for_one_cpu
+from keras_tfopt.engine.backends.jax.values import (
+    commit,
+    has_accelerator,
+    is_compiled_for_one_cpu,
+)
 from keras_tfopt.engine.rows import shards_of
 from keras_tfopt.engine.state import Rows
 from keras_tfopt.engine.write_order import LARGE
@@ -32,6 +36,7 @@ PIECE = 1024
 # Rows of a row gradient are updated in pieces of this many numbers, which stay in the cache with
 # what the rule computes from them.
 NUMBERS = 1 << 18
+MANY = 1 << 14  # rows of a piece on a GPU, where a piece takes longer to begin than to compute
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
@@ -189,7 +194,7 @@ def _update_rows_in_pieces(
     rows, count = values[0].shape[0], indices.shape[0]
     piece = max(1, NUMBERS // max(1, math.prod(g.shape[1:])))
     pieces = -(-count // piece)
-    if pieces <= 1:
+    if pieces <= 1 or has_accelerator():
         return _update_rows(split, update, indices, g, values, scalars)
     padding = pieces * piece - count
     indices = jnp.concatenate([indices, jnp.full(padding, rows, indices.dtype)])
@@ -221,7 +226,7 @@ def _update_touched(
         part = g.at[indices].get(mode="fill", fill_value=0)
         return _update_rows(split, update, indices, part, values, scalars)
     # A slot of the whole variable needs one call with all rows, even if none is touched.
-    piece = min(PIECE, rows) if all(update.cut) else rows
+    piece = min(MANY if has_accelerator() else PIECE, rows) if all(update.cut) else rows
     upto = jnp.cumsum(touched.astype("int32"))
 
     def body(carried: tuple) -> tuple:

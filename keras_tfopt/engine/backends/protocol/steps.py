@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -49,6 +49,20 @@ class Updates(Protocol):
         """Run the rule for each update, and assign new variables and slots.
 
         No variable is in two updates. Rows out of range are padding, and change nothing.
+        """
+
+    def compute_scalars(
+        self, engine: Any, attributes: Mapping[str, Any], function: Callable, given: tuple
+    ) -> dict[str, Any]:
+        """Return `function(rule, *given)`, the scalars of a step by name.
+
+        PyTorch compiles it for GPUs, where each operation on a number would be a launch.
+
+        Args:
+            engine: The optimizer.
+            attributes: Those of the rule that differ from those of the optimizer.
+            function: Pure function.
+            given: Tensors, and other arguments that are the same in all steps.
         """
 
     def run_in_pieces(
@@ -99,8 +113,13 @@ class Tracing(Protocol):
     def outside_compiler(self, function: Callable) -> Callable:
         """Return a function that AutoGraph and Dynamo do not convert."""
 
-    def without_gradients(self, function: Callable) -> Callable:
-        """Return a function whose operations are not recorded for a backward pass."""
+    def as_step(self, function: Callable) -> Callable:
+        """Return a function whose operations are those of steps.
+
+        They are not recorded for a backward pass. Products of matrices are as exact as their data
+        type, also where the backend rounds their factors by default: JAX does on GPUs and TPUs,
+        unless the user has chosen a precision.
+        """
 
     def concretely(self) -> contextlib.AbstractContextManager:
         """Return a context in which operations on known values are computed even in a trace."""

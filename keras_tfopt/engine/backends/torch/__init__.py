@@ -16,15 +16,21 @@ from keras_tfopt.engine.backends.torch.rows import (
     to_dense,
 )
 from keras_tfopt.engine.backends.torch.tracing import (
+    as_step,
     asks_for_value,
     compilation,
     gradients,
     outside_compiler,
     place,
     run_on_shapes,
-    without_gradients,
 )
-from keras_tfopt.engine.backends.torch.updates import execute, is_ready, run_if, run_in_place
+from keras_tfopt.engine.backends.torch.updates import (
+    compute_scalars,
+    execute,
+    is_ready,
+    run_if,
+    run_in_place,
+)
 from keras_tfopt.engine.backends.torch.values import (
     accumulate,
     add_product,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 16  # elements; to copy a gradient of this size takes no longer than a call
 BUCKET = 1 << 19  # elements of a bucket at most, which bounds the memory for copies of gradients
+SMALL_ON_GPU, BUCKET_ON_GPU = 1 << 20, 1 << 24  # the same where a call takes longer than a copy
 OWN_USERS = 2  # users of memory of one variable, as PyTorch counts: the variable and the counter
 
 # Memory during a step, by use, dtype and device. Each optimizer has its own, as others may run in
@@ -197,14 +198,14 @@ def _plan(
     filled: dict[tuple, int] = {}
     for position, update in enumerate(updates):
         value = update.variable._value
-        size = value.numel()
-        small = size <= SMALL
+        size, on_cpu = value.numel(), value.device.type == "cpu"
+        small = size <= (SMALL if on_cpu else SMALL_ON_GPU)
         in_blocks = has_codes(update.kind.stored)
         in_blocks |= small and (update.kind.scope != "element" or update.kind in with_rates)
         of_slots = update.names, numbers_of(update)
         key = (in_blocks, update.kind, of_slots, value.dtype, value.device)
         lists = alike.setdefault(key, [[]])
-        if small and filled.get(key, 0) + size <= BUCKET:
+        if small and filled.get(key, 0) + size <= (BUCKET if on_cpu else BUCKET_ON_GPU):
             lists[0].append(position)
             filled[key] = filled.get(key, 0) + size
         elif small:

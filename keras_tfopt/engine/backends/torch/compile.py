@@ -132,9 +132,13 @@ class Compiled:
                 compiled, read = compiled_for_all_sizes(function, tensors_in(examples), options)
             finally:
                 _is_compiling.clear()
-        self._read = _only_read(_with_tensors(examples, read))
+        marks = [_READ if is_read else None for is_read in read]
+        self._read = _only_read(_with_tensors(examples, marks))
         _count += 1
         return compiled
+
+
+_READ = object()  # marks the place of a tensor that compiled code reads
 
 
 def _with_tensors(tree: Any, tensors: Iterable[Any]) -> Any:
@@ -144,11 +148,11 @@ def _with_tensors(tree: Any, tensors: Iterable[Any]) -> Any:
 
 
 def _only_read(tree: Any) -> Any:
-    """Return a structure of bools with lists for tuples, and without names that are False."""
+    """Return whether each argument is marked as read; of dictionaries, only those that are."""
     if isinstance(tree, dict):
         each = {name: _only_read(one) for name, one in tree.items()}
         return {name: one for name, one in each.items() if one is not False}
-    return list(map(_only_read, tree)) if isinstance(tree, (list, tuple)) else tree is True
+    return list(map(_only_read, tree)) if isinstance(tree, (list, tuple)) else tree is _READ
 
 
 def _add_read(tree: Any, read: Any, found: list[torch.Tensor]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.construction import Shared, sharing_key
-from keras_tfopt.engine.hyperparameters import Over
+from keras_tfopt.engine.formulas import Over
 from keras_tfopt.engine.state import BLOCK, has_codes
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def flat_step(
         rule, changing = engine.rule_to_share(kind.rule)
         shared = (*sharing_key(engine, rule, changing), *key)
         has_rates = dimensions is not None
-        make = functools.partial(_compile, update.call, in_blocks, has_rates, kind, numbers)
+        on_cpu = value.device.type == "cpu"
+        make = functools.partial(_compile, update.call, in_blocks, has_rates, kind, numbers, on_cpu)
         engine._fast[key] = _compiled.find(shared, make)
     return engine._fast[key]
 
@@ -93,6 +94,7 @@ def _compile(
     has_rates: bool,
     kind: Kind,
     numbers: tuple[bool, ...],
+    on_cpu: bool,
 ) -> tuple[Callable, Callable]:
     scope = kind.scope
 
@@ -127,7 +129,7 @@ def _compile(
                 slot.copy_(new)
 
     def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
-        if scope != "element" or blocks is not None:
+        if scope != "element" or blocks is not None or not on_cpu:
             step(g, x, slots, blocks, scalars)
             return
         _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, slots, scalars)
@@ -142,7 +144,7 @@ def _compile(
         has_bits=bool(kind.stored) and not with_codes,
         contracts=with_codes,
     )
-    if not in_blocks or scope != "element" or has_rates:
+    if not (in_blocks and on_cpu) or scope != "element" or has_rates:
         return compiled, uncompiled
 
     def in_parts(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
@@ -163,7 +165,9 @@ def _run_in_parts(
 
 def _examples(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
     """Return arguments to compile with: sizes that may differ between calls differ here."""
-    elements, variables, rates = 5000, 30, 11
+    # The compiler chooses by them how threads of a GPU share the elements.
+    many = g.device.type != "cpu" and g.ndim == 1
+    elements, variables, rates = 1 << 22 if many else 5000, 30, 11
 
     def like(tensor: torch.Tensor) -> torch.Tensor:
         of_variables = blocks is not None and tensor.ndim == 1
@@ -181,7 +185,12 @@ def _examples(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any])
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all numbers, by blocks, which is fast in compiled code and more exact."""
+    """Return the sum of all numbers.
+
+    On a processor, it is that of blocks, which is fast in compiled code and more exact.
+    """
+    if values.device.type != "cpu":
+        return torch.sum(values)
     if values.ndim == 2:
         return torch.sum(torch.sum(values, 1))
     whole = values.shape[0] // BLOCK * BLOCK

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
 
 PIECE = 1 << 20  # entries of a piece
+PIECE_ON_GPU = 1 << 26  # which bounds the memory for copies of variables and gradients
 
 _compiled = Shared()
 
@@ -40,16 +41,15 @@ class Part:
 
 def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
     values = [one.variable.value for one in step.variables]
-    if (
-        in_plain.get()
-        or in_scope()
-        or not all(v.is_contiguous() and v.device.type == "cpu" for v in values)
-    ):
+    devices = {v.device.type for v in values}
+    alike = len(devices) == 1 and all(v.is_contiguous() for v in values)
+    if in_plain.get() or in_scope() or not alike:
         return False
+    on_cpu = devices == {"cpu"}
     slots = {name: slot.value.detach() for name, slot in step.slots.items()}
     grads = [None if g is None else g.reshape(-1) for g in grads]
-    pieces = _pieces(step.variables, step.rule.every)
-    sums_of, update = _compiled_parts(engine, step.rule)
+    pieces = _pieces(step.variables, step.rule.every, PIECE if on_cpu else PIECE_ON_GPU)
+    sums_of, update = _compiled_parts(engine, step.rule, on_cpu)
     sums: dict[str, Any] = {}
     of_variables = (FACTOR, "weight_decay_rate")
     common = {name: value for name, value in scalars.items() if name not in of_variables}
@@ -73,17 +73,17 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
     return True
 
 
-def _compiled_parts(engine: Any, rule: ModelRule) -> tuple[Callable, Callable]:
+def _compiled_parts(engine: Any, rule: ModelRule, on_cpu: bool) -> tuple[Callable, Callable]:
     """Return the functions `sums` and `update` of a rule, compiled for pieces."""
     changing = (*engine._changing, *engine._follows)
-    key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing)
+    key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing, on_cpu)
     if key not in engine._fast:
         shared = (*sharing_key(engine, rule.rule, changing), *key)
-        engine._fast[key] = _compiled.find(shared, lambda: _compile(rule))
+        engine._fast[key] = _compiled.find(shared, lambda: _compile(rule, on_cpu))
     return engine._fast[key]
 
 
-def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
+def _compile(rule: ModelRule, on_cpu: bool) -> tuple[Callable, Callable]:
     def sums(g: Any, x: Any, slots: dict, scalars: dict, some: tuple) -> Any:
         return rule.sums(g, x, slots, scalars, some)
 
@@ -100,13 +100,16 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
         return rows
 
     # Lengths that may differ must differ in the examples: compiled code takes equal ones for one.
+    # The compiler chooses by them how threads of a GPU share the entries.
+    thousand = 1000 if on_cpu else 1 << 20
+
     def entries(name: str) -> int:
-        return 5000 if rule.along[name] == 1 else 3000
+        return (5 if rule.along[name] == 1 else 3) * thousand
 
     def like_many(slots: dict) -> dict:
         return {
             # Columns of a larger matrix, as in real pieces.
-            n: v.new_ones(*v.shape[:-1], 6000)[..., 500 : 500 + entries(n)]
+            n: v.new_ones(*v.shape[:-1], 6 * thousand)[..., 500 : 500 + entries(n)]
             if n in rule.along
             else v.clone()
             for n, v in slots.items()
@@ -114,8 +117,9 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
 
     def examples(g: Any, x: Any, slots: dict, *scalars_and_some: Any) -> tuple:
         *scalars, some = scalars_and_some
-        part = tuple(one.new_ones(3000) for one in some)
-        return g.new_ones(5000), x.new_ones(5000), like_many(slots), *scalars, part
+        part = tuple(one.new_ones(3 * thousand) for one in some)
+        g, x = g.new_ones(5 * thousand), x.new_ones(5 * thousand)
+        return g, x, like_many(slots), *scalars, part
 
     return (
         torch_compile.Compiled(sums, examples),
@@ -123,7 +127,7 @@ def _compile(rule: ModelRule) -> tuple[Callable, Callable]:
     )
 
 
-def _pieces(variables: Sequence[ModelVariable], every: int) -> list[list[Part]]:
+def _pieces(variables: Sequence[ModelVariable], every: int, most: int) -> list[list[Part]]:
     """Return pieces with all entries in order; each is a list of parts of variables."""
     pieces: list[list[Part]] = []
     room = kept = 0
@@ -132,7 +136,7 @@ def _pieces(variables: Sequence[ModelVariable], every: int) -> list[list[Part]]:
         while start < size:
             if not room:
                 pieces.append([])
-                room = PIECE
+                room = most
             end = min(start + room, size)
             kept_end = kept + count(end, every) - count(start, every)
             pieces[-1].append(Part(number, start, end, kept, kept_end))

@@ -16,7 +16,7 @@ def outside_compiler(function: Callable) -> Callable:
     return torch.compiler.disable(function)
 
 
-def without_gradients(function: Callable) -> Callable:
+def as_step(function: Callable) -> Callable:
     return torch.no_grad()(function)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.defaults import read
 from keras_tfopt.engine.backends.torch import buckets
+from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
 from keras_tfopt.engine.backends.torch.values import commit
+from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
@@ -27,6 +31,10 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # Rows are updated in pieces of this many numbers, which stay in the cache with what the rule
 # computes from them.
 PIECE = 1 << 17
+
+COMPILES_SCALARS = False  # also on a processor, where operations on numbers take less than a call
+
+_compiled = Shared()
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
@@ -55,6 +63,23 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
         values = [update.variable.value, *(slot.value for slot in update.slots)]
         x, slots = update.call(update.gradient, values[0], values[1:], known, update.mask)
         commit(update.writes([x, *slots]))
+
+
+def compute_scalars(
+    engine: Any, attributes: Mapping[str, Any], function: Callable, given: tuple
+) -> dict[str, Any]:
+    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    on_gpu = COMPILES_SCALARS or all(t.device.type not in ("cpu", "meta") for t in tensors)
+    if not on_gpu or in_plain.get() or get_stateless_scope() is not None:
+        return defaults.compute_scalars(engine, attributes, function, given)
+    kinds = tuple([("rank", g.ndim) if isinstance(g, torch.Tensor) else g for g in given])
+    key = ("scalars", id(attributes), kinds)
+    if key not in engine._fast:
+        rule = engine.with_attributes(attributes)
+        shared = (*sharing_key(engine, rule, ()), kinds)
+        make = functools.partial(Compiled, functools.partial(function, rule), lambda *given: given)
+        engine._fast[key] = _compiled.find(shared, make)
+    return engine._fast[key](*given)
 
 
 def run_if(engine: Any, condition: Any, step: Callable[[], None]) -> None:

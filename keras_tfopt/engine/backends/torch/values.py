@@ -15,6 +15,10 @@ from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
 
+# Entries of matrices that a processor decomposes before a GPU has begun.
+FEW = 1 << 12
+
+
 def row_shards(rows: int, exchange: Any) -> Any:
     if exchange.size > 1:
         return exchange.row_shards(rows)
@@ -124,10 +128,14 @@ def from_bits(bits: Any) -> Any:
 
 
 def lesser(a: Any, b: Any) -> Any:
+    if a.device.type != "cpu":
+        return torch.where(a < b, a, b)  # on GPUs, compiled code compares once more to keep NaN
     return torch.minimum(a, b)  # in compiled code, faster than a comparison
 
 
 def relu(x: Any) -> Any:
+    if x.device.type != "cpu":
+        return torch.where(x > 0, x, 0.0)  # for the same reason
     return torch.relu(x)  # one instruction; a maximum that keeps NaN takes four
 
 
@@ -167,6 +175,9 @@ def has_accelerator() -> bool:
 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
+    device = matrix.device
+    if device.type != "cpu" and matrix.numel() <= FEW:
+        return tuple(found.to(device) for found in eigh(matrix.cpu()))
     if in_compiler.get() or matrix.dtype == torch.float64:
         return torch.linalg.eigh(matrix)
     try:
