@@ -52,9 +52,12 @@ def where(machine):
     """Return in words where something was measured."""
     backend = machine["backend"]
     versions = f"{NAMES[backend]} {machine[backend]}, Keras {machine['keras']}"
-    return (
-        f"{versions}, Python {machine['python']}, {machine['cores']} cores, {machine['processor']}"
-    )
+    processors = [
+        machine["processor"],
+        *([machine["accelerator"]] if "accelerator" in machine else []),
+    ]
+    where = f"Python {machine['python']}, {machine['cores']} cores, {', '.join(processors)}"
+    return f"{versions}, {where}"
 
 
 def draw(found, name):

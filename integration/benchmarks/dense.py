@@ -46,8 +46,11 @@ def rounds_of(steps: dict[str, Callable[[], None]], budget: float) -> dict[str, 
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of copying 256 MiB with as many threads as the backend."""
-    source = np.ones(1 << 26, "float32")
+    """Bytes a second, read and written, of a copy with as many threads as the backend.
+
+    It is of 256 MiB, and of 1 GiB on a GPU, where the launch would count else.
+    """
+    source = np.ones(1 << (26 if results.accelerator() is None else 28), "float32")
     if contenders.BACKEND == "torch":
         import torch
 

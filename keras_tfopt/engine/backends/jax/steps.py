@@ -199,7 +199,8 @@ def _programs_in(program: Any) -> Iterator[Any]:
         for parameter in equation.params.values():
             for one in parameter if isinstance(parameter, (tuple, list)) else [parameter]:
                 if isinstance(one, jax.extend.core.Jaxpr):
-                    one = jax.extend.core.ClosedJaxpr(one, ())
+                    # From JAX 0.11 on, it has its constants itself.
+                    one = jax.extend.core.ClosedJaxpr(one, getattr(one, "consts", ()))
                 if isinstance(one, jax.extend.core.ClosedJaxpr):
                     yield from _programs_in(one)
 

@@ -79,6 +79,7 @@ class Compiled:
         self._compiled: Callable[..., list[torch.Tensor]] | None = None
         self._read: Any = None  # which arguments compiled code reads
         self._result: Any = None  # of the function, when it was compiled
+        self._names: list[str] | None = None  # of its tensors, if it is a dictionary of these alone
 
     def __call__(self, *args: Any) -> Any:
         compiled = self._compiled or self._when_ready(args)
@@ -87,6 +88,8 @@ class Compiled:
         given: list[torch.Tensor] = []
         _add_read(args, self._read, given)
         found = compiled(*given)
+        if self._names is not None:
+            return dict(zip(self._names, found, strict=True))
         return None if self._result is None else _with_tensors(self._result, found)
 
     def _when_ready(self, args: tuple) -> Callable[..., list[torch.Tensor]] | None:
@@ -134,6 +137,8 @@ class Compiled:
                 _is_compiling.clear()
         marks = [_READ if is_read else None for is_read in read]
         self._read = _only_read(_with_tensors(examples, marks))
+        if isinstance(self._result, dict) and all(map(torch.is_tensor, self._result.values())):
+            self._names = list(self._result)
         _count += 1
         return compiled
 

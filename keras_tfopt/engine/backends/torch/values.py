@@ -68,7 +68,7 @@ def take(variable: Any, indices: Any) -> Any:
 
 def commit(writes: list[tuple[Any, Any, Any]]) -> None:
     apart = in_scope()
-    if not apart:
+    if not apart and len(writes) > 1:
         values = _unaliased([variable.value for variable, _, _ in writes], [w[2] for w in writes])
         writes = [(v, indices, new) for (v, indices, _), new in zip(writes, values, strict=True)]
     for variable, indices, value in writes:
