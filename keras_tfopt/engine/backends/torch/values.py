@@ -14,7 +14,6 @@ from keras_tfopt.engine.backends.torch.compile import in_compiler
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
-
 # Entries of matrices that a processor decomposes before a GPU has begun.
 FEW = 1 << 12
 
