@@ -84,6 +84,8 @@ def test_small_variables_are_updated_where_they_are(name):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_arrays_that_share_memory_with_variables_stay_valid(name):
     fast, plain = variables(), variables()
+    if fast[0].value.device.type != "cpu":
+        pytest.skip("NumPy sees the memory of processors alone")
     aliases = [v.value.detach().numpy() for v in fast]
     train(OPTIMIZERS[name](), fast)
     with engine.plain():
@@ -105,7 +107,7 @@ def test_replaced_variables_are_noticed():
 
     optimizer, values = keras_tfopt.GradientDescent(0.1), variables()
     train(optimizer, values)
-    values[0].value.data = torch.ones(SHAPES[0])
+    values[0].value.data = torch.ones_like(values[0].value.data)
     optimizer.apply([np.ones(s, "float32") for s in SHAPES], values)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(values[0]), 0.9, rtol=1e-6)
 

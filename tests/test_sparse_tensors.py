@@ -82,7 +82,8 @@ def test_sparse_tensors_of_torch_that_overflow_change_nothing():
     optimizer = keras_tfopt.LossScaleOptimizer(CASE["LazyAdam"].make(), initial_scale=8.0)
     table = keras.Variable(np.ones((4, 2)), name="embeddings")
     optimizer.build([table])
-    infinite = torch.sparse_coo_tensor([[1, 2]], [[1.0, np.inf], [1.0, 1.0]], (4, 2))
+    values = keras.ops.convert_to_tensor([[1.0, np.inf], [1.0, 1.0]])
+    infinite = torch.sparse_coo_tensor([[1, 2]], values, (4, 2))
     optimizer.apply([infinite], [table])
     assert np.array_equal(keras.ops.convert_to_numpy(table), np.ones((4, 2)))
     assert float(optimizer.dynamic_scale.value) == 4.0
