@@ -16,7 +16,7 @@ from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
 from keras_tfopt.engine.backends.torch.values import commit
-from keras_tfopt.engine.construction import Shared, sharing_key
+from keras_tfopt.engine.construction import Shared, identity, sharing_key
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
@@ -73,7 +73,7 @@ def compute_scalars(
     if not on_gpu or in_plain.get() or get_stateless_scope() is not None:
         return defaults.compute_scalars(engine, attributes, function, given)
     kinds = tuple([("rank", g.ndim) if isinstance(g, torch.Tensor) else g for g in given])
-    key = ("scalars", id(attributes), kinds)
+    key = ("scalars", identity(attributes), kinds)
     if key not in engine._fast:
         rule = engine.with_attributes(attributes)
         shared = (*sharing_key(engine, rule, ()), kinds)
