@@ -36,7 +36,9 @@ PIECE = 1024
 # Rows of a row gradient are updated in pieces of this many numbers, which stay in the cache with
 # what the rule computes from them.
 NUMBERS = 1 << 18
-MANY = 1 << 14  # rows of a piece on a GPU, where a piece takes longer to begin than to compute
+PIECE_ON_GPU = (
+    1 << 14
+)  # rows of a piece on a GPU, where a piece takes longer to begin than to compute
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
@@ -226,7 +228,7 @@ def _update_touched(
         part = g.at[indices].get(mode="fill", fill_value=0)
         return _update_rows(split, update, indices, part, values, scalars)
     # A slot of the whole variable needs one call with all rows, even if none is touched.
-    piece = min(MANY if has_accelerator() else PIECE, rows) if all(update.cut) else rows
+    piece = min(PIECE_ON_GPU if has_accelerator() else PIECE, rows) if all(update.cut) else rows
     upto = jnp.cumsum(touched.astype("int32"))
 
     def body(carried: tuple) -> tuple:

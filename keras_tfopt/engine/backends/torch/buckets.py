@@ -16,6 +16,7 @@ import torch
 
 from keras_tfopt.engine.backends.torch.flat_step import Blocks, flat_step, numbers_of
 from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
+from keras_tfopt.engine.backends.torch.values import is_on_gpu
 from keras_tfopt.engine.state import BLOCK, MASTER, SCALES, has_codes, names_of_scales
 
 if TYPE_CHECKING:
@@ -198,14 +199,14 @@ def _plan(
     filled: dict[tuple, int] = {}
     for position, update in enumerate(updates):
         value = update.variable._value
-        size, on_cpu = value.numel(), value.device.type == "cpu"
-        small = size <= (SMALL if on_cpu else SMALL_ON_GPU)
+        size, on_gpu = value.numel(), is_on_gpu(value)
+        small = size <= (SMALL_ON_GPU if on_gpu else SMALL)
         in_blocks = has_codes(update.kind.stored)
         in_blocks |= small and (update.kind.scope != "element" or update.kind in with_rates)
         of_slots = update.names, numbers_of(update)
         key = (in_blocks, update.kind, of_slots, value.dtype, value.device)
         lists = alike.setdefault(key, [[]])
-        if small and filled.get(key, 0) + size <= (BUCKET if on_cpu else BUCKET_ON_GPU):
+        if small and filled.get(key, 0) + size <= (BUCKET_ON_GPU if on_gpu else BUCKET):
             lists[0].append(position)
             filled[key] = filled.get(key, 0) + size
         elif small:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
+from keras_tfopt.engine.backends.torch.values import is_on_gpu
 from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.formulas import Over
 from keras_tfopt.engine.state import BLOCK, has_codes
@@ -82,8 +83,8 @@ def flat_step(
         rule, changing = engine.rule_to_share(kind.rule)
         shared = (*sharing_key(engine, rule, changing), *key)
         has_rates = dimensions is not None
-        on_cpu = value.device.type == "cpu"
-        make = functools.partial(_compile, update.call, in_blocks, has_rates, kind, numbers, on_cpu)
+        on_gpu = is_on_gpu(value)
+        make = functools.partial(_compile, update.call, in_blocks, has_rates, kind, numbers, on_gpu)
         engine._fast[key] = _compiled.find(shared, make)
     return engine._fast[key]
 
@@ -94,7 +95,7 @@ def _compile(
     has_rates: bool,
     kind: Kind,
     numbers: tuple[bool, ...],
-    on_cpu: bool,
+    on_gpu: bool,
 ) -> tuple[Callable, Callable]:
     scope = kind.scope
 
@@ -129,7 +130,7 @@ def _compile(
                 slot.copy_(new)
 
     def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
-        if scope != "element" or blocks is not None or not on_cpu:
+        if scope != "element" or blocks is not None or on_gpu:
             step(g, x, slots, blocks, scalars)
             return
         _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, slots, scalars)
@@ -144,7 +145,7 @@ def _compile(
         has_bits=bool(kind.stored) and not with_codes,
         contracts=with_codes,
     )
-    if not (in_blocks and on_cpu) or scope != "element" or has_rates:
+    if not in_blocks or scope != "element" or has_rates or on_gpu:
         return compiled, uncompiled
 
     def in_parts(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
@@ -166,7 +167,7 @@ def _run_in_parts(
 def _examples(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> tuple:
     """Return arguments to compile with: sizes that may differ between calls differ here."""
     # The compiler chooses by them how threads of a GPU share the elements.
-    many = g.device.type != "cpu" and g.ndim == 1
+    many = is_on_gpu(g) and g.ndim == 1
     elements, variables, rates = 1 << 22 if many else 5000, 30, 11
 
     def like(tensor: torch.Tensor) -> torch.Tensor:
@@ -189,7 +190,7 @@ def _sum(values: torch.Tensor) -> torch.Tensor:
 
     On a processor, it is that of blocks, which is fast in compiled code and more exact.
     """
-    if values.device.type != "cpu":
+    if is_on_gpu(values):
         return torch.sum(values)
     if values.ndim == 2:
         return torch.sum(torch.sum(values, 1))

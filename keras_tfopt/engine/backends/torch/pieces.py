@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
+from keras_tfopt.engine.backends.torch.values import is_on_gpu
 from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
@@ -42,14 +43,14 @@ class Part:
 def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
     values = [one.variable.value for one in step.variables]
     devices = {v.device.type for v in values}
-    alike = len(devices) == 1 and all(v.is_contiguous() for v in values)
-    if in_plain.get() or in_scope() or not alike:
+    on_one = len(devices) == 1 and "meta" not in devices
+    if in_plain.get() or in_scope() or not (on_one and all(v.is_contiguous() for v in values)):
         return False
-    on_cpu = devices == {"cpu"}
+    on_gpu = is_on_gpu(values[0])
     slots = {name: slot.value.detach() for name, slot in step.slots.items()}
     grads = [None if g is None else g.reshape(-1) for g in grads]
-    pieces = _pieces(step.variables, step.rule.every, PIECE if on_cpu else PIECE_ON_GPU)
-    sums_of, update = _compiled_parts(engine, step.rule, on_cpu)
+    pieces = _pieces(step.variables, step.rule.every, PIECE_ON_GPU if on_gpu else PIECE)
+    sums_of, update = _compiled_parts(engine, step.rule, on_gpu)
     sums: dict[str, Any] = {}
     of_variables = (FACTOR, "weight_decay_rate")
     common = {name: value for name, value in scalars.items() if name not in of_variables}
@@ -73,17 +74,17 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
     return True
 
 
-def _compiled_parts(engine: Any, rule: ModelRule, on_cpu: bool) -> tuple[Callable, Callable]:
+def _compiled_parts(engine: Any, rule: ModelRule, on_gpu: bool) -> tuple[Callable, Callable]:
     """Return the functions `sums` and `update` of a rule, compiled for pieces."""
     changing = (*engine._changing, *engine._follows)
-    key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing, on_cpu)
+    key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing, on_gpu)
     if key not in engine._fast:
         shared = (*sharing_key(engine, rule.rule, changing), *key)
-        engine._fast[key] = _compiled.find(shared, lambda: _compile(rule, on_cpu))
+        engine._fast[key] = _compiled.find(shared, lambda: _compile(rule, on_gpu))
     return engine._fast[key]
 
 
-def _compile(rule: ModelRule, on_cpu: bool) -> tuple[Callable, Callable]:
+def _compile(rule: ModelRule, on_gpu: bool) -> tuple[Callable, Callable]:
     def sums(g: Any, x: Any, slots: dict, scalars: dict, some: tuple) -> Any:
         return rule.sums(g, x, slots, scalars, some)
 
@@ -101,7 +102,7 @@ def _compile(rule: ModelRule, on_cpu: bool) -> tuple[Callable, Callable]:
 
     # Lengths that may differ must differ in the examples: compiled code takes equal ones for one.
     # The compiler chooses by them how threads of a GPU share the entries.
-    thousand = 1000 if on_cpu else 1 << 20
+    thousand = 1 << 20 if on_gpu else 1000
 
     def entries(name: str) -> int:
         return (5 if rule.along[name] == 1 else 3) * thousand

@@ -15,7 +15,7 @@ from keras_tfopt.engine.backends.torch import buckets
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
-from keras_tfopt.engine.backends.torch.values import commit
+from keras_tfopt.engine.backends.torch.values import commit, is_on_gpu
 from keras_tfopt.engine.construction import Shared, identity, sharing_key
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.scopes import in_scope
@@ -69,8 +69,11 @@ def compute_scalars(
     engine: Any, attributes: Mapping[str, Any], function: Callable, given: tuple
 ) -> dict[str, Any]:
     tensors = [one for one in given if isinstance(one, torch.Tensor)]
-    on_gpu = COMPILES_SCALARS or all(t.device.type not in ("cpu", "meta") for t in tensors)
-    if not on_gpu or in_plain.get() or get_stateless_scope() is not None:
+    if (
+        not (COMPILES_SCALARS or all(map(is_on_gpu, tensors)))
+        or in_plain.get()
+        or get_stateless_scope() is not None
+    ):
         return defaults.compute_scalars(engine, attributes, function, given)
     kinds = tuple([("rank", g.ndim) if isinstance(g, torch.Tensor) else g for g in given])
     key = ("scalars", identity(attributes), kinds)

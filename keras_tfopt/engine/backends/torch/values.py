@@ -18,6 +18,11 @@ from keras_tfopt.engine.scopes import in_scope
 FEW = 1 << 12
 
 
+def is_on_gpu(tensor: Any) -> bool:
+    """Return whether a tensor is on a device where each operation is a launch."""
+    return tensor.device.type not in ("cpu", "meta")
+
+
 def row_shards(rows: int, exchange: Any) -> Any:
     if exchange.size > 1:
         return exchange.row_shards(rows)
@@ -127,13 +132,13 @@ def from_bits(bits: Any) -> Any:
 
 
 def lesser(a: Any, b: Any) -> Any:
-    if a.device.type != "cpu":
+    if is_on_gpu(a):
         return torch.where(a < b, a, b)  # on GPUs, compiled code compares once more to keep NaN
     return torch.minimum(a, b)  # in compiled code, faster than a comparison
 
 
 def relu(x: Any) -> Any:
-    if x.device.type != "cpu":
+    if is_on_gpu(x):
         return torch.where(x > 0, x, 0.0)  # for the same reason
     return torch.relu(x)  # one instruction; a maximum that keeps NaN takes four
 
@@ -174,9 +179,8 @@ def has_accelerator() -> bool:
 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
-    device = matrix.device
-    if device.type != "cpu" and matrix.numel() <= FEW:
-        return tuple(found.to(device) for found in eigh(matrix.cpu()))
+    if is_on_gpu(matrix) and matrix.numel() <= FEW and not in_compiler.get():
+        return tuple(found.to(matrix.device) for found in eigh(matrix.cpu()))
     if in_compiler.get() or matrix.dtype == torch.float64:
         return torch.linalg.eigh(matrix)
     try:
