@@ -69,11 +69,8 @@ def compute_scalars(
     engine: Any, attributes: Mapping[str, Any], function: Callable, given: tuple
 ) -> dict[str, Any]:
     tensors = [one for one in given if isinstance(one, torch.Tensor)]
-    if (
-        not (COMPILES_SCALARS or all(map(is_on_gpu, tensors)))
-        or in_plain.get()
-        or get_stateless_scope() is not None
-    ):
+    pays = COMPILES_SCALARS or all(map(is_on_gpu, tensors))
+    if not pays or in_plain.get() or get_stateless_scope() is not None:
         return defaults.compute_scalars(engine, attributes, function, given)
     kinds = tuple([("rank", g.ndim) if isinstance(g, torch.Tensor) else g for g in given])
     key = ("scalars", identity(attributes), kinds)
