@@ -36,9 +36,7 @@ PIECE = 1024
 # Rows of a row gradient are updated in pieces of this many numbers, which stay in the cache with
 # what the rule computes from them.
 NUMBERS = 1 << 18
-PIECE_ON_GPU = (
-    1 << 14
-)  # rows of a piece on a GPU, where a piece takes longer to begin than to compute
+PIECE_ON_GPU = 1 << 14  # rows of a piece where it takes longer to begin than to compute
 
 
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
