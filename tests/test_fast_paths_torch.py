@@ -308,6 +308,65 @@ def test_rules_that_keep_a_number_of_each_variable_are_compiled(name):
         np.testing.assert_allclose(fast, plain, 2e-6, 2e-6)
 
 
+OF_ROWS_AND_COLUMNS = [(160, 130), (130, 160), (160, 130), *[(16,)] * 9, (7,)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras_tfopt.Adafactor(0.1),
+        lambda: keras_tfopt.CAME(0.1, weight_decay=0.1),
+        lambda: keras_tfopt.MovingAverage(keras_tfopt.Adafactor(0.1)),
+        lambda: keras_tfopt.Adafactor(0.1, groups={"v0": {"learning_rate_factor": 0.5}}),
+    ],
+    ids=["Adafactor", "CAME", "wrapped", "groups"],
+)
+def test_rules_over_rows_and_columns_are_compiled_for_each_shape(make):
+    found = []
+    for context in (engine.plain, contextlib.nullcontext):
+        random = np.random.default_rng(0)
+        values = [
+            keras.Variable(random.standard_normal(shape), dtype="float32", name=f"v{n}")
+            for n, shape in enumerate(OF_ROWS_AND_COLUMNS)
+        ]
+        optimizer = make()
+        with context():
+            train(optimizer, values, shapes=OF_ROWS_AND_COLUMNS)
+        found.append([keras.ops.convert_to_numpy(v) for v in [*values, *optimizer.variables]])
+    fast = getattr(optimizer, "inner_optimizer", optimizer)._fast
+    (steps,) = [kept for key, kept in fast.items() if key[0] == "shapes"]
+    assert sorted(steps) == list(range(12)) and len({*map(id, steps.values())}) >= 3
+    for plain, fast in zip(*found, strict=True):
+        np.testing.assert_allclose(fast, plain, rtol=2e-5, atol=2e-6)
+
+
+def test_a_shape_is_compiled_once_where_it_is_worth_it():
+    from keras_tfopt.engine.backends.torch import compile as torch_compile
+
+    counts = []
+    for shapes in ([(7, 5)], [(150, 131)], [(150, 131)], [(131, 150)]):
+        before = torch_compile.compilations()
+        values = [keras.Variable(np.ones(shape, "float32")) for shape in shapes]
+        train(keras_tfopt.Adafactor(0.1234), values, shapes=shapes)
+        counts.append(torch_compile.compilations() - before)
+    assert counts == [0, 1, 0, 1]
+
+
+def test_variables_in_another_order_of_memory_run_uncompiled():
+    import torch
+
+    start = np.random.default_rng(0).standard_normal((150, 131)).astype("float32")
+    found = []
+    for is_turned in (False, True):
+        value = keras.Variable(start)
+        if is_turned:
+            value.value.data = torch.tensor(start.T.copy()).T
+        train(keras_tfopt.Adafactor(0.1234), [value], shapes=[start.shape])
+        assert value.value.is_contiguous() != is_turned
+        found.append(keras.ops.convert_to_numpy(value))
+    np.testing.assert_allclose(*found, rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     "make",
     [

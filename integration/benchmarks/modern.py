@@ -9,6 +9,7 @@ Contenders of a row take turns in one process. `--only Muon` and so on takes som
   new bases or roots.
 - Rules of single elements beside Adam, for as many arrays read. Adam reads four: the gradient, the
   variable and two slots. Of a rule with one slot, three quarters of Adam's time are the peer.
+- Adafactor and CAME, which keep means of rows and columns, beside Adam.
 - Schedule-Free and Cautious beside the optimizer inside.
 
 By hand, the latter two are a loop that reads and writes as many arrays, of which nothing is
@@ -29,7 +30,13 @@ from integration.benchmarks import by_hand, contenders
 from integration.benchmarks.dense import rounds_of
 from integration.benchmarks.results import wait, write_table
 from integration.benchmarks.second_order import compiled
-from integration.benchmarks.shapes import Shapes, large_transformer, many_small, one_large
+from integration.benchmarks.shapes import (
+    Shapes,
+    large_transformer,
+    many_small,
+    one_large,
+    transformer,
+)
 
 BACKEND = contenders.BACKEND
 MATRICES = [(512, 512)] * 4
@@ -215,6 +222,17 @@ def elements(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
             yield f"{name}, {work}", times, "ours", "Adam", f"Adam, times {read}/{by_adam}", said
 
 
+def factored(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
+    for name in ("Adafactor", "CAME"):
+        for work, shapes in works.items():
+            make = getattr(keras_tfopt, name)
+            steps = {
+                "ours": contenders.of_keras(lambda make=make: make(1e-3), shapes),
+                "Adam": contenders.of_keras(lambda: keras_tfopt.Adam(1e-3), shapes),
+            }
+            yield f"{name}, {work}", rounds_of(steps, budget), "ours", "Adam", "Adam"
+
+
 Moved = tuple[int, int, int]
 """Arrays that are read, that are written, and that are read once more before."""
 
@@ -286,6 +304,7 @@ def main() -> None:
         "SOAP": lambda budget: second_order("SOAP", budget),
         "DistributedShampoo": lambda budget: second_order("DistributedShampoo", budget),
         "elements": lambda budget: elements(works, budget),
+        "factored": lambda budget: factored(works | {"transformer": transformer()}, budget),
         "around": lambda budget: around(works, budget),
     }
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

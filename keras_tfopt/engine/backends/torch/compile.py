@@ -19,7 +19,7 @@ import torch
 
 from keras_tfopt.engine import settings
 from keras_tfopt.engine.backends.torch.private import (
-    compiled_for_all_sizes,
+    compile_operations,
     compiler_options,
     compiling_alone,
     known_processor,
@@ -57,10 +57,11 @@ class Compiled:
     Args:
         function: The function. It may write to its arguments.
         examples: Function that returns arguments to compile with, from those of the first call; see
-            `compiled_for_all_sizes`.
+            `compile_operations`.
         otherwise: The function to call until compiled code is there, or if the compiler does not
             work.
         recomputes, has_bits, contracts: See `compiler_options`.
+        for_all_sizes: Whether sizes may differ between calls.
     """
 
     def __init__(
@@ -71,10 +72,12 @@ class Compiled:
         recomputes: bool = False,
         has_bits: bool = False,
         contracts: bool = False,
+        for_all_sizes: bool = True,
     ):
         self._function, self._examples = function, examples
         self._otherwise = function if otherwise is None else otherwise
         self._options = recomputes, has_bits, contracts
+        self._for_all_sizes = for_all_sizes
         self._compiling: concurrent.futures.Future | None = None
         self._compiled: Callable[..., list[torch.Tensor]] | None = None
         self._read: Any = None  # which arguments compiled code reads
@@ -132,7 +135,9 @@ class Compiled:
             _is_compiling.set()
             try:
                 trace_no_empty_module()
-                compiled, read = compiled_for_all_sizes(function, tensors_in(examples), options)
+                compiled, read = compile_operations(
+                    function, tensors_in(examples), options, self._for_all_sizes
+                )
             finally:
                 _is_compiling.clear()
         marks = [_READ if is_read else None for is_read in read]
@@ -216,7 +221,8 @@ def compilations() -> int:
 
 def report(engine: Any) -> str:
     """Say in words whether an optimizer's last step ran compiled."""
-    if not any(key[0] in ("step", "pieces") for key in getattr(engine, "_fast", ())):
+    kept = getattr(engine, "_fast", {}).items()
+    if not any(found and key[0] in ("step", "pieces", "shapes") for key, found in kept):
         return "not compiled: operation by operation"
     if not _compiler_works:
         return "not compiled: PyTorch found no working compiler"

@@ -147,10 +147,11 @@ def compiling_alone() -> Iterator[None]:
             torch.compiler._is_compiling_flag = before
 
 
-def compiled_for_all_sizes(
+def compile_operations(
     function: Callable[..., list[torch.Tensor]],
     examples: list[torch.Tensor],
     options: dict[str, Any],
+    for_all_sizes: bool,
 ) -> tuple[Callable[..., list[torch.Tensor]], list[bool]]:
     """Compile a function of tensors by Inductor.
 
@@ -160,15 +161,16 @@ def compiled_for_all_sizes(
 
     Args:
         function: Function of tensors that returns tensors, and may write to its arguments.
-        examples: Tensors like those of all calls. Sizes may differ later, but not whether one is 0
-            or 1, or, of two sizes that meet in an operation, whether they are equal.
+        examples: Tensors like those of all calls.
         options: Options of Inductor.
+        for_all_sizes: Whether sizes may differ later, but not whether one is 0 or 1, or, of two
+            sizes that meet in an operation, whether they are equal.
 
     Returns:
         The compiled function, of only those arguments that are read, and for each argument, whether
         it is.
     """
-    from torch._inductor import compile as compile_operations
+    from torch._inductor import compile as compile_graph
     from torch.fx.experimental.proxy_tensor import make_fx
 
     # Of a number in float64, PyTorch would note the value, for code that asks for it; not of NaN.
@@ -176,7 +178,8 @@ def compiled_for_all_sizes(
         torch.full_like(one, torch.nan) if one.ndim == 0 and one.is_floating_point() else one
         for one in examples
     ]
-    trace = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)
+    mode = "symbolic" if for_all_sizes else "fake"
+    trace = make_fx(function, tracing_mode=mode, _allow_non_fake_inputs=True)
     operations = trace(*examples)
     inputs = operations.graph.find_nodes(op="placeholder")
     for node in inputs:
@@ -186,7 +189,7 @@ def compiled_for_all_sizes(
     # PyTorch finds what it has compiled before by a hash of all attributes, and cannot hash this.
     vars(operations).pop("shape_env", None)
     symbolic = [node.meta["val"] for node in inputs if node.users]
-    compiled = compile_operations(operations, symbolic, options=options)
+    compiled = compile_graph(operations, symbolic, options=options)
     return compiled, [bool(node.users) for node in inputs]
 
 

@@ -15,6 +15,7 @@ from keras_tfopt.engine.backends.torch import buckets
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
+from keras_tfopt.engine.backends.torch.shaped_step import run_shaped, shaped_steps
 from keras_tfopt.engine.backends.torch.values import commit, is_on_gpu
 from keras_tfopt.engine.construction import Shared, identity, sharing_key
 from keras_tfopt.engine.keras_private import get_stateless_scope
@@ -55,10 +56,14 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
     compiles = not (in_a_scope or in_plain.get() or engine.returns_given)
     if compiles:
         updates = buckets.run_fused(engine, updates, scalars)
+    steps = shaped_steps(engine, updates) if compiles else {}
     for update in updates:
         known = update.scalars_in(scalars)
         if update.kind.mode in ("rows", "touched"):
             _update_rows(engine, update, known, compiles)
+            continue
+        step = steps.get(update.index)
+        if step is not None and run_shaped(step, update, known):
             continue
         values = [update.variable.value, *(slot.value for slot in update.slots)]
         x, slots = update.call(update.gradient, values[0], values[1:], known, update.mask)

@@ -1,0 +1,93 @@
+"""Compile the step of a rule over variables of one shape, in place.
+
+This is for rules that see rows and columns, as Adafactor, whose variables cannot lie end to end as
+those of `flat_step.py`. Formulas may decide by sizes, so that code is compiled for each shape.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from keras_tfopt.engine.backends.torch.buckets import keeps_masters
+from keras_tfopt.engine.backends.torch.compile import Compiled
+from keras_tfopt.engine.construction import Shared, sharing_key
+
+if TYPE_CHECKING:
+    from keras_tfopt.engine.moving import Update
+
+Step = Callable[[Any, Any, list, dict[str, Any]], None]
+
+FEW = 1 << 11  # elements; operation by operation, an update of fewer takes as long
+WORTH = 1 << 14  # elements of all variables of a shape that pay for compiling, each FEW at least
+SHAPES = 40  # for which the code of an optimizer is compiled at most
+
+_compiled = Shared()
+
+
+def shaped_steps(engine: Any, updates: list[Update]) -> dict[int, Step]:
+    """Return compiled steps by the places of variables; the others are not worth it."""
+    if not engine.fused or engine.stacked:
+        return {}
+    whole = [update for update in updates if _is_whole(update)]
+    if not whole:
+        return {}
+    key = ("shapes", tuple([update.index for update in whole]))
+    if key not in engine._fast:
+        engine._fast[key] = _chosen(engine, whole)
+    return engine._fast[key]
+
+
+def run_shaped(step: Step, update: Update, scalars: dict[str, Any]) -> bool:
+    """Make a step in place; return False if memory is not as compiled code wants it."""
+    value = update.variable._value
+    x, *slots = (one.detach() for one in (value, *(slot._value for slot in update.slots)))
+    if not all(one.is_contiguous() for one in (x, *slots)):
+        return False
+    step(update.gradient.contiguous(), x, slots, scalars)
+    torch.autograd.graph.increment_version([value])
+    return True
+
+
+def _is_whole(update: Update) -> bool:
+    return (
+        update.kind.mode == "dense"
+        and not update.kind.flat
+        and not update.kind.stored
+        and type(update.gradient) is torch.Tensor
+        and 0 not in update.like.shape
+        and keeps_masters(update)
+    )
+
+
+def _chosen(engine: Any, updates: list[Update]) -> dict[int, Step]:
+    alike: dict[tuple, list[Update]] = {}
+    for update in updates:
+        value = update.variable._value
+        key = (update.kind, update.names, update.like.shape, value.dtype, value.device.type)
+        alike.setdefault(key, []).append(update)
+    sizes = {k: len(found) * max(FEW, math.prod(k[2])) for k, found in alike.items()}
+    worth = sorted((k for k, size in sizes.items() if size >= WORTH), key=lambda k: -sizes[k])
+    steps = {}
+    for key in worth[:SHAPES]:
+        first = alike[key][0]
+        rule, changing = engine.rule_to_share(first.kind.rule)
+        shared = (*sharing_key(engine, rule, changing), *key)
+        step = _compiled.find(shared, functools.partial(_compile, first.call))
+        steps.update({update.index: step for update in alike[key]})
+    return steps
+
+
+def _compile(call: Callable[..., tuple[Any, list[Any]]]) -> Step:
+    def step(g: Any, x: Any, slots: list, scalars: dict[str, Any]) -> None:
+        y, changed = call(g, x, slots, scalars)
+        x.copy_(y)
+        for slot, new in zip(slots, changed, strict=True):
+            if new is not None:
+                slot.copy_(new)
+
+    return Compiled(step, lambda *given: given, recomputes=True, for_all_sizes=False)
