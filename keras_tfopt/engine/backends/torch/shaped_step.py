@@ -1,7 +1,8 @@
-"""Compile the step of a rule over variables of one shape, in place.
+"""Compile the step of a rule over variables of one shape, or over rows of one shape, in place.
 
-This is for rules that see rows and columns, as Adafactor, whose variables cannot lie end to end as
-those of `flat_step.py`. Formulas may decide by sizes, so that code is compiled for each shape.
+This is for what cannot lie end to end as in `flat_step.py`: variables of rules that see rows and
+columns, as Adafactor, and rows whose slots are kept in fewer bytes. Formulas may decide by sizes,
+so that code is compiled for each shape.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import torch
 
 from keras_tfopt.engine.backends.torch.buckets import keeps_masters
 from keras_tfopt.engine.backends.torch.compile import Compiled
+from keras_tfopt.engine.backends.torch.private import replace_all
 from keras_tfopt.engine.construction import Shared, sharing_key
+from keras_tfopt.engine.state import Stored, has_codes
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
@@ -82,7 +85,30 @@ def _chosen(engine: Any, updates: list[Update]) -> dict[int, Step]:
     return steps
 
 
-def _compile(call: Callable[..., tuple[Any, list[Any]]]) -> Step:
+def row_step(engine: Any, update: Update) -> Step:
+    """Return the step over touched rows with their slots, for any number of rows but one."""
+    value = update.variable._value
+    shape = update.like.shape[1:]
+    key = ("rows", update.kind, update.names, shape, value.dtype, value.device.type)
+    if key not in engine._fast:
+        rule, changing = engine.rule_to_share(update.kind.rule)
+        shared = (*sharing_key(engine, rule, changing), *key)
+        make = functools.partial(_compile, update.call, _with_many_rows, update.kind.stored)
+        engine._fast[key] = _compiled.find(shared, make)
+    return engine._fast[key]
+
+
+def _with_many_rows(*given: Any) -> tuple:
+    return replace_all(
+        torch.Tensor, lambda one: one.new_empty(5000, *one.shape[1:]) if one.ndim else one, given
+    )
+
+
+def _compile(
+    call: Callable[..., tuple[Any, list[Any]]],
+    examples: Callable[..., tuple] | None = None,
+    stored: tuple[Stored, ...] = (),
+) -> Step:
     def step(g: Any, x: Any, slots: list, scalars: dict[str, Any]) -> None:
         y, changed = call(g, x, slots, scalars)
         x.copy_(y)
@@ -90,4 +116,12 @@ def _compile(call: Callable[..., tuple[Any, list[Any]]]) -> Step:
             if new is not None:
                 slot.copy_(new)
 
-    return Compiled(step, lambda *given: given, recomputes=True, for_all_sizes=False)
+    with_codes = has_codes(stored)
+    return Compiled(
+        step,
+        examples or (lambda *given: given),
+        recomputes=examples is None,
+        has_bits=bool(stored) and not with_codes,
+        contracts=with_codes,
+        for_all_sizes=examples is not None,
+    )

@@ -15,7 +15,7 @@ from keras_tfopt.engine.backends.torch import buckets
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
-from keras_tfopt.engine.backends.torch.shaped_step import run_shaped, shaped_steps
+from keras_tfopt.engine.backends.torch.shaped_step import row_step, run_shaped, shaped_steps
 from keras_tfopt.engine.backends.torch.values import commit, is_on_gpu
 from keras_tfopt.engine.construction import Shared, identity, sharing_key
 from keras_tfopt.engine.keras_private import get_stateless_scope
@@ -118,17 +118,26 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any], compiles:
     most, of_elements = max(1, indices.numel()), update.kind.scope == "element"
     if of_elements and g.device.type == "cpu":
         most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
-    compiles = compiles and of_elements and all(update.cut)
     step = None
-    if compiles and not update.kind.stored and buckets.keeps_masters(update):
-        step, _ = flat_step(engine, update)
+    if compiles and of_elements and all(update.cut) and buckets.keeps_masters(update):
+        step = row_step(engine, update) if update.kind.stored else _over_flat_rows(engine, update)
     for rows, part in zip(indices.split(most), g.split(most), strict=True):
         old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
-        if step is None or part.numel() < 2:
+        # Sizes 0 and 1 would be compiled apart, which is not worth it.
+        if step is None or rows.numel() < 2:
             x, slots = update.call(part, old[0], old[1:], scalars)
             new = [x, *slots]
         else:
-            x, *slots = (v.view(-1) for v in old)
-            step(part.reshape(-1), x, slots, None, scalars)
+            step(part.contiguous(), old[0], old[1:], scalars)
             new = old  # which the step has changed
         commit(update.writes(new, [rows if c else None for c in update.cut]))
+
+
+def _over_flat_rows(engine: Any, update: Update) -> Callable[..., None]:
+    step, _ = flat_step(engine, update)
+
+    def run(g: Any, x: Any, slots: list[Any], scalars: dict[str, Any]) -> None:
+        x, *slots = (one.view(-1) for one in (x, *slots))
+        step(g.reshape(-1), x, slots, None, scalars)
+
+    return run
