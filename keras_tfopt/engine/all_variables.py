@@ -13,8 +13,8 @@ from keras import ops
 
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.formulas import Over, Scalars
 from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.hyperparameters import Over, Scalars
 from keras_tfopt.engine.moving import Mover, current_value, over_one, rule_at
 from keras_tfopt.engine.results import check_described
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along

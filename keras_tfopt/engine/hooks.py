@@ -9,8 +9,8 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.formulas import Scalars
 from keras_tfopt.engine.gradients import Incoming
+from keras_tfopt.engine.hyperparameters import Scalars
 from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import write

@@ -1,22 +1,23 @@
-"""The hyperparameters of a rule for some variables, and the scalars of a step."""
+"""The hyperparameters of a rule for some variables, and the `t` of formulas and hooks."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.dither import dither_of
 from keras_tfopt.engine.options import changes, current, is_number
-from keras_tfopt.engine.state import FACTOR, HYPERPARAMETER, Settings
+from keras_tfopt.engine.state import DITHER, FACTOR, HYPERPARAMETER, Settings
 
 PACKAGE = "keras_tfopt."
 PLAIN: list[tuple[Any, Any]] = [(1.0, None)]
+Compute = Callable[[Any, Mapping[str, Any], Callable[..., dict[str, Any]], tuple], dict[str, Any]]
 Known = dict[tuple[str, int], dict[str, Any]]  # scalars by the keys of entries, and by name
 
 
@@ -114,27 +115,28 @@ class Hyperparameters:
             return decays[0]
         return _tensor([decay or 0.0 for decay in decays], own._iterations, dtype)
 
-    def rates(self, dtype: str) -> Rates:
+    def rates(self, dtype: str, compute: Compute) -> Rates:
         """Return the scalars of this step in one data type, for all learning rates."""
         own, count = self._optimizer, len(self._rates)
         if self._rates == PLAIN:  # most optimizers: this runs in each step
             decay = None if own._own_weight_decay else own.weight_decay
-            return Rates(self.scalars(dtype, None, decay), 1)
+            return Rates(self.scalars(dtype, compute, None, decay), 1)
         factors, decays = self.factors(dtype), self.decays(dtype)
         is_ours = not own._own_scalars or own.scalars.__module__.startswith(PACKAGE)
         if factors is None or count == 1 or is_ours:
-            return Rates(self.scalars(dtype, factors, decays), count)
+            return Rates(self.scalars(dtype, compute, factors, decays), count)
         # A rule of users may compute with numbers only.
         decays = [decays] * count if is_number(decays) or decays is None else ops.unstack(decays)
         pairs = zip(ops.unstack(factors), decays, strict=True)
-        each = [self.scalars(dtype, factor, decay) for factor, decay in pairs]
+        each = [self.scalars(dtype, compute, factor, decay) for factor, decay in pairs]
         return Rates({n: ops.stack([one[n] for one in each]) for n in each[0]}, count)
 
-    def scalars(self, dtype: str, factors: Any = None, decays: Any = None) -> dict[str, Any]:
+    def scalars(self, dtype: str, compute: Compute, factors: Any, decays: Any) -> dict[str, Any]:
         """Return the scalars that all variables share in this step, in one data type.
 
         Args:
             dtype: The data type.
+            compute: `compute_scalars` of the backend.
             factors: Factors of the learning rate. With a vector, scalars that depend on the
                 learning rate are vectors, too.
             decays: The weight decays, like `factors`; None if the rule shrinks nothing.
@@ -152,7 +154,7 @@ class Hyperparameters:
             return {"lr": lr, "step": scalar(done + 1, dtype)}
         given = lr, done, decays, own._own_scalars, rounds, self.names, dtype
         if not self.names:
-            return backend.compute_scalars(own, self.attributes, scalars_of, given)
+            return compute(own, self.attributes, scalars_of, given)
         values = {n: scalar(current(v, iterations), dtype) for n, v in self.changing.items()}
         exponent = None
         if own.powers is not None and values:
@@ -222,3 +224,102 @@ def _tensor(values: Sequence[Any], iterations: Any, dtype: str) -> Any:
         return ops.convert_to_tensor(values if len(values) > 1 else values[0], dtype)
     now = [ops.cast(current(v, iterations) if changes(v) else v, dtype) for v in values]
     return ops.stack(now) if len(now) > 1 else now[0]
+
+
+# ---- What formulas and hooks see as `t` ------------------------------------------------------
+
+
+class Over(NamedTuple):
+    """Functions of values of a variable's shape, or of several variables end to end.
+
+    Attributes:
+        norm: The Euclidean norm of each variable, to broadcast against the values.
+        sum: The sum over each variable.
+        mean: The mean of each variable.
+    """
+
+    norm: Callable[[Any], Any]
+    sum: Callable[[Any], Any]
+    mean: Callable[[Any], Any]
+
+
+def mean(values: Any) -> Any:
+    # On JAX, `ops.mean` rounds to float32.
+    return ops.sum(values) / max(math.prod(values.shape), 1)
+
+
+def sums_of(call: Callable[..., Any], over: Over, g: Any, x: Any, *others: Any) -> list[Any]:
+    """Return the norms, sums and means that a call asks for, in the order in which it asks.
+
+    If all are of g and x themselves, return none: there is nothing to compute on the way.
+    """
+    found: list[Any] = []
+    computed = False
+
+    def noted(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(values: Any) -> Any:
+            nonlocal computed
+            computed |= values is not g and values is not x
+            found.append(function(values))
+            return found[-1]
+
+        return run
+
+    call(g, x, *others, over=Over(*map(noted, over)))
+    return found if computed else []
+
+
+def known_over(sums: Iterable[Any]) -> Over:
+    """Return functions for one call that asks for the sums of `sums_of` again."""
+    left = iter(sums)
+
+    def take(values: Any) -> Any:
+        return next(left)
+
+    return Over(take, take, take)
+
+
+def _refuse(name: str) -> Callable[[Any], Any]:
+    def refuse(values: Any) -> Any:
+        raise TypeError(
+            f"`t.{name}` is of a whole variable: a rule that uses it must have the class attribute "
+            '`scope = "variable"`. Received: "element"'
+        )
+
+    return refuse
+
+
+REFUSED = Over(_refuse("norm"), _refuse("sum"), _refuse("mean"))
+"""For formulas of elements, which may see any piece of a variable."""
+
+
+class Scalars:
+    """What rules see as `t`: scalars and facts by name, `rows`, `touched`, functions of `Over`."""
+
+    def __getattr__(self, name: str) -> Any:  # called only if there is no such attribute
+        raise AttributeError(
+            f"`t` has no {name!r}: `scalars` or `facts` of the rule must return it. It has "
+            f"{sorted(n for n in vars(self) if not n.startswith('_'))}"
+        )
+
+    def __init__(
+        self,
+        scalars: dict[str, Any],
+        facts: dict[str, Any],
+        rows: bool,
+        over: Over,
+        touched: Any = None,
+    ):
+        for name, value in {**scalars, **facts}.items():
+            if not name.startswith((HYPERPARAMETER, DITHER)):
+                setattr(self, name, value)
+        self.rows = rows
+        self.touched = touched
+        self._over = over
+        self.norm, self.sum, self.mean = over
+
+    def below(self, prefix: str) -> Scalars:
+        """Return the scalars of a rule inside, whose names have `prefix` here."""
+        known = vars(self).items()
+        own = {n.removeprefix(prefix): value for n, value in known if n.startswith(prefix)}
+        return Scalars({"step": self.step, **own}, {}, self.rows, self._over, self.touched)

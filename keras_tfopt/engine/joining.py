@@ -16,9 +16,8 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.construction import identity
-from keras_tfopt.engine.formulas import Over, Scalars
 from keras_tfopt.engine.gradients import NOTHING, Incoming
-from keras_tfopt.engine.hyperparameters import Known, Rates
+from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars
 from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import MASTER

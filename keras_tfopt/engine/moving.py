@@ -14,9 +14,8 @@ from keras import ops
 from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.dither import seed_of
-from keras_tfopt.engine.formulas import REFUSED, Over, Scalars, mean
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Rates
+from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, mean
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
@@ -301,7 +300,7 @@ class Mover:
         for update in (*updates, *together):
             key = update.kind.dtype, update.kind.rule
             if key not in scalars:
-                scalars[key] = own._hyperparameters[key[1]].rates(key[0])
+                scalars[key] = own._hyperparameters[key[1]].rates(key[0], backend.compute_scalars)
         if joined is not None and together:
             backend.execute(own, together, joined.joining.scalars(scalars, joined.known))
         # A variable that is listed twice moves twice.

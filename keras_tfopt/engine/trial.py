@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.formulas import REFUSED, Scalars
+from keras_tfopt.engine.hyperparameters import REFUSED, Scalars
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.state import Like, Slot

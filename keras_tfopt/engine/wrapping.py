@@ -14,9 +14,8 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot, check_slots_of_elements
 from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
-from keras_tfopt.engine.formulas import Scalars
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Known
+from keras_tfopt.engine.hyperparameters import Known, Scalars
 from keras_tfopt.engine.keras_private import tracked
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.nesting import (

@@ -22,8 +22,7 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import describe, listed
 from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
-from keras_tfopt.engine.formulas import Scalars
-from keras_tfopt.engine.hyperparameters import Known, scalars_around
+from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.nesting import innermost

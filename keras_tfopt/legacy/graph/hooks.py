@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
-from keras_tfopt.engine.formulas import Scalars
-from keras_tfopt.engine.hyperparameters import scalar
+from keras_tfopt.engine.hyperparameters import Scalars, scalar
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.legacy.graph import backend
 

@@ -18,7 +18,6 @@ from keras_tfopt.engine.backends.jax.sharding import keep_layouts, part_of, shar
 from keras_tfopt.engine.backends.jax.steps import Steps
 from keras_tfopt.engine.backends.jax.tables import row_shards
 from keras_tfopt.engine.backends.jax.tracing import (
-    as_step,
     asks_for_value,
     compilation,
     concretely,
@@ -28,7 +27,13 @@ from keras_tfopt.engine.backends.jax.tracing import (
     run_on_shapes,
     with_averages,
 )
-from keras_tfopt.engine.backends.jax.updates import execute, is_ready, run_if, run_in_place
+from keras_tfopt.engine.backends.jax.updates import (
+    as_step,
+    execute,
+    is_ready,
+    run_if,
+    run_in_place,
+)
 from keras_tfopt.engine.backends.jax.values import (
     accumulate,
     add_variable,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.parts import apart
 from keras_tfopt.engine.backends.jax.values import norm
-from keras_tfopt.engine.formulas import Over, known_over, mean, sums_of
+from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:

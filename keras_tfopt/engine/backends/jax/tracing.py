@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,18 +22,6 @@ def asks_for_value(error: Exception) -> bool:
 
 def outside_compiler(function: Callable) -> Callable:
     return function
-
-
-def as_step(function: Callable) -> Callable:
-    @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        if jax.config.jax_default_matmul_precision is not None:
-            return function(*args, **options)
-        # Otherwise GPUs round factors to TF32, which has 10 bits, and TPUs to bfloat16.
-        with jax.default_matmul_precision("highest"):
-            return function(*args, **options)
-
-    return run
 
 
 def concretely() -> contextlib.AbstractContextManager:

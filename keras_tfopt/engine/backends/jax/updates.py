@@ -39,6 +39,18 @@ NUMBERS = 1 << 18
 PIECE_ON_GPU = 1 << 14  # rows of a piece where it takes longer to begin than to compute
 
 
+def as_step(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        if jax.config.jax_default_matmul_precision is not None:
+            return function(*args, **options)
+        # Otherwise GPUs round factors to TF32, which has 10 bits, and TPUs to bfloat16.
+        with jax.default_matmul_precision("highest"):
+            return function(*args, **options)
+
+    return run
+
+
 def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
     return (
         isinstance(gradient, jax.Array)

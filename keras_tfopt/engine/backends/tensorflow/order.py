@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.values import has_accelerator, norm
-from keras_tfopt.engine.formulas import Over, known_over, mean, sums_of
+from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch.values import is_on_gpu
 from keras_tfopt.engine.construction import Shared, sharing_key
-from keras_tfopt.engine.formulas import Over
+from keras_tfopt.engine.hyperparameters import Over
 from keras_tfopt.engine.state import BLOCK, has_codes
 
 if TYPE_CHECKING:

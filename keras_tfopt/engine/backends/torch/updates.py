@@ -56,7 +56,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
     compiles = not (in_a_scope or in_plain.get() or engine.returns_given)
     if compiles:
         updates = buckets.run_fused(engine, updates, scalars)
-    steps = shaped_steps(engine, updates) if compiles else {}
+    steps = shaped_steps(engine, updates) if compiles and updates else {}
     for update in updates:
         known = update.scalars_in(scalars)
         if update.kind.mode in ("rows", "touched"):
