@@ -203,7 +203,7 @@ class AllVariablesMover(Mover):
         """Return the scalars of this step, with vectors for what groups multiply."""
         hyperparameters = self.optimizer._hyperparameters[0]
         decays, factors = hyperparameters.decays(dtype), hyperparameters.factors(dtype)
-        scalars = hyperparameters.scalars(dtype, None, decays)
+        scalars = hyperparameters.scalars(dtype, backend.compute_scalars, None, decays)
         if factors is not None:
             scalars[FACTOR] = factors
             if decays is not None:
