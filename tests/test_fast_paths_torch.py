@@ -376,6 +376,25 @@ def test_a_shape_is_compiled_once_where_it_is_worth_it():
     assert counts == [0, 1, 0, 1]
 
 
+def test_a_rule_whose_shapes_depend_on_values_stays_uncompiled():
+    class Rising(keras_tfopt.Rule):
+        """Moves by the mean of what is above 0."""
+
+        scope = "variable"
+
+        def update(self, g, x, s, t):
+            above = g[g > 0]
+            return x - t.lr * keras.ops.sum(above) / max(above.shape[0], 1), {}
+
+    value = keras.Variable(np.zeros((150, 131), "float32"))
+    g = np.random.default_rng(0).standard_normal(value.shape).astype("float32")
+    optimizer = Rising(0.5)
+    for _ in range(3):
+        optimizer.apply([g], [value])
+    expected = np.full(value.shape, -1.5 * g[g > 0].mean())
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(value), expected, rtol=1e-5)
+
+
 def test_variables_in_another_order_of_memory_run_uncompiled():
     import torch
 

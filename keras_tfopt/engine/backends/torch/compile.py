@@ -62,6 +62,8 @@ class Compiled:
             work.
         recomputes, has_bits, contracts: See `compiler_options`.
         for_all_sizes: Whether sizes may differ between calls.
+        may_stay: Whether the function stays as it is if the compiler cannot follow it, as where the
+            shape of a tensor depends on values. Otherwise that is an error.
     """
 
     def __init__(
@@ -73,11 +75,12 @@ class Compiled:
         has_bits: bool = False,
         contracts: bool = False,
         for_all_sizes: bool = True,
+        may_stay: bool = False,
     ):
         self._function, self._examples = function, examples
         self._otherwise = function if otherwise is None else otherwise
         self._options = recomputes, has_bits, contracts
-        self._for_all_sizes = for_all_sizes
+        self._for_all_sizes, self._may_stay = for_all_sizes, may_stay
         self._compiling: concurrent.futures.Future | None = None
         self._compiled: Callable[..., list[torch.Tensor]] | None = None
         self._read: Any = None  # which arguments compiled code reads
@@ -106,7 +109,7 @@ class Compiled:
         error = self._compiling.exception()
         if error is None:
             self._compiled = self._compiling.result()
-        else:
+        elif not self._may_stay or _is_tool_chain_error(error):
             _give_up_compiling(error)
         return self._compiled
 

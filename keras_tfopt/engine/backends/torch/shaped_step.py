@@ -124,4 +124,5 @@ def _compile(
         has_bits=bool(stored) and not with_codes,
         contracts=with_codes,
         for_all_sizes=examples is not None,
+        may_stay=True,
     )
