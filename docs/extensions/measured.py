@@ -52,12 +52,8 @@ def where(machine):
     """Return in words where something was measured."""
     backend = machine["backend"]
     versions = f"{NAMES[backend]} {machine[backend]}, Keras {machine['keras']}"
-    processors = [
-        machine["processor"],
-        *([machine["accelerator"]] if "accelerator" in machine else []),
-    ]
-    where = f"Python {machine['python']}, {machine['cores']} cores, {', '.join(processors)}"
-    return f"{versions}, {where}"
+    processors = ", ".join(machine[n] for n in ("processor", "accelerator") if n in machine)
+    return f"{versions}, Python {machine['python']}, {machine['cores']} cores, {processors}"
 
 
 def draw(found, name):

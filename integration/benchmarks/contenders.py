@@ -117,7 +117,7 @@ def peer(rule: str, shapes: Shapes) -> tuple[str, Callable[[], None]]:
     return "keras_tfopt.Momentum", of_keras(RULES["Momentum"][0], shapes)
 
 
-def parameters_of(shapes: Shapes) -> list[Any]:
+def torch_parameters(shapes: Shapes) -> list[Any]:
     """Return parameters of PyTorch that have gradients."""
     import torch
 
@@ -132,7 +132,7 @@ def _torch(name: str, **options: Any) -> Callable:
     def make(shapes: Shapes) -> tuple[str, Callable[[], None]]:
         import torch
 
-        parameters = parameters_of(shapes)
+        parameters = torch_parameters(shapes)
         optimizer = getattr(torch.optim, name)(parameters, fused=True, **options)
         return f"torch.optim.{name}(fused=True)", lambda: (optimizer.step(), wait()) and None
 

@@ -146,7 +146,7 @@ def our_muon() -> keras_tfopt.Muon:
 def muon_of_torch(shapes: Shapes) -> tuple[str, Callable[[], None]]:
     import torch
 
-    parameters = contenders.parameters_of(shapes)
+    parameters = contenders.torch_parameters(shapes)
     matrices = [p for p in parameters[1:] if p.ndim == 2]
     others = [p for p in parameters if p.ndim < 2 or p is parameters[0]]
     optimizers = [
@@ -209,11 +209,7 @@ ADAM = 2
 def elements(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
     for name, slots in SLOTS.items():
         for work, shapes in works.items():
-            make = getattr(keras_tfopt, name)
-            steps = {
-                "ours": contenders.of_keras(lambda make=make: make(1e-3), shapes),
-                "Adam": contenders.of_keras(lambda: keras_tfopt.Adam(1e-3), shapes),
-            }
+            steps = beside_adam(name, shapes)
             read, by_adam = 2 + slots, 2 + ADAM
             # MARS divides by a norm of what it makes of the gradient and the last one.
             moved = read, 1 + slots, 2 if name == "MARS" else 0
@@ -225,12 +221,16 @@ def elements(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
 def factored(works: dict[str, Shapes], budget: float) -> Iterator[Row]:
     for name in ("Adafactor", "CAME"):
         for work, shapes in works.items():
-            make = getattr(keras_tfopt, name)
-            steps = {
-                "ours": contenders.of_keras(lambda make=make: make(1e-3), shapes),
-                "Adam": contenders.of_keras(lambda: keras_tfopt.Adam(1e-3), shapes),
-            }
-            yield f"{name}, {work}", rounds_of(steps, budget), "ours", "Adam", "Adam"
+            times = rounds_of(beside_adam(name, shapes), budget)
+            yield f"{name}, {work}", times, "ours", "Adam", "Adam"
+
+
+def beside_adam(name: str, shapes: Shapes) -> dict[str, Callable]:
+    """Return a step of a rule and one of Adam."""
+    makes = {"ours": getattr(keras_tfopt, name), "Adam": keras_tfopt.Adam}
+    return {
+        n: contenders.of_keras(lambda make=make: make(1e-3), shapes) for n, make in makes.items()
+    }
 
 
 Moved = tuple[int, int, int]

@@ -68,7 +68,7 @@ def of_torchao(shapes: Shapes) -> Callable[[], None]:
     from torchao.optim import AdamW8bit
 
     optimizer = AdamW8bit(
-        contenders.parameters_of(shapes), lr=contenders.LEARNING_RATE, weight_decay=0.0
+        contenders.torch_parameters(shapes), lr=contenders.LEARNING_RATE, weight_decay=0.0
     )
     return lambda: (optimizer.step(), wait()) and None
 
@@ -112,22 +112,25 @@ def memory(name: str, shapes: Shapes) -> dict[str, float]:
         step()
     parameters = parameters_of(shapes)
     found = {"bytes_per_parameter": round(bytes_of_state(optimizer) / parameters, 2)}
-    on_device = accelerator() is not None
-    if on_device and contenders.BACKEND != "torch" or not (on_device or STATUS.exists()):
-        return found
+    if not (STATUS.exists() if accelerator() is None else contenders.BACKEND == "torch"):
+        return found  # nothing tells
     kept = alive() - before - 8 * parameters
-    if on_device:
+    return found | {"megabytes": round((kept + passing(step)) / 1e6, 1)}
+
+
+def passing(step: Callable[[], None]) -> int:
+    """Return how many bytes steps use at most beside what they keep."""
+    if accelerator() is not None:
         import torch
 
-        resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
+        before, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated
     else:
-        resident = of_process("VmRSS")
+        before, peak = of_process("VmRSS"), lambda: of_process("VmHWM")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts at what there is now
     for _ in range(4):
         step()
-    peak = torch.cuda.max_memory_allocated() if on_device else of_process("VmHWM")
-    return found | {"megabytes": round((kept + peak - resident) / 1e6, 1)}
+    return peak() - before
 
 
 def alive() -> int:

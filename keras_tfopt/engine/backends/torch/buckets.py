@@ -157,10 +157,17 @@ def _is_plain_update(update: Update) -> bool:
     """Return whether an update can run in a bucket."""
     return (
         update.kind.flat
-        and update.kind.mode == "dense"
+        and can_be_compiled(update)
+        and (not update.kind.stored or _can_be_blocks(update))
+    )
+
+
+def can_be_compiled(update: Update) -> bool:
+    """Return whether compiled code can update the whole variable."""
+    return (
+        update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor  # compiled code does not check for subclasses
         and 0 not in update.like.shape
-        and (not update.kind.stored or _can_be_blocks(update))
         and keeps_masters(update)
     )
 

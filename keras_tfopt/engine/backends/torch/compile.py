@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,8 +22,8 @@ from keras_tfopt.engine.backends.torch.private import (
     compile_operations,
     compiler_options,
     compiling_alone,
+    filling,
     known_processor,
-    replace_all,
     tensors_in,
     trace_no_empty_module,
 )
@@ -84,8 +84,7 @@ class Compiled:
         self._compiling: concurrent.futures.Future | None = None
         self._compiled: Callable[..., list[torch.Tensor]] | None = None
         self._read: Any = None  # which arguments compiled code reads
-        self._result: Any = None  # of the function, when it was compiled
-        self._names: list[str] | None = None  # of its tensors, if it is a dictionary of these alone
+        self._result: Callable[[list[torch.Tensor]], Any] | None = None  # from its tensors, if any
 
     def __call__(self, *args: Any) -> Any:
         compiled = self._compiled or self._when_ready(args)
@@ -94,9 +93,7 @@ class Compiled:
         given: list[torch.Tensor] = []
         _add_read(args, self._read, given)
         found = compiled(*given)
-        if self._names is not None:
-            return dict(zip(self._names, found, strict=True))
-        return None if self._result is None else _with_tensors(self._result, found)
+        return None if self._result is None else self._result(found)
 
     def _when_ready(self, args: tuple) -> Callable[..., list[torch.Tensor]] | None:
         """Return the compiled function; None if there is none yet, or will be none."""
@@ -128,10 +125,13 @@ class Compiled:
     def _compile(self, examples: tuple) -> Callable[..., list[torch.Tensor]]:
         global _count
 
+        given = filling(examples)
+
         def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
             with settings.switched(in_compiler, True):
-                self._result = self._function(*_with_tensors(examples, tensors))
-            return tensors_in(self._result)
+                result = self._function(*given(tensors))
+            self._result = None if result is None else filling(result)
+            return tensors_in(result)
 
         options = compiler_options(*self._options)
         with compiling_alone(), torch.no_grad(), known_processor():
@@ -143,21 +143,12 @@ class Compiled:
                 )
             finally:
                 _is_compiling.clear()
-        marks = [_READ if is_read else None for is_read in read]
-        self._read = _only_read(_with_tensors(examples, marks))
-        if isinstance(self._result, dict) and all(map(torch.is_tensor, self._result.values())):
-            self._names = list(self._result)
+        self._read = _only_read(given([_READ if is_read else None for is_read in read]))
         _count += 1
         return compiled
 
 
 _READ = object()  # marks the place of a tensor that compiled code reads
-
-
-def _with_tensors(tree: Any, tensors: Iterable[Any]) -> Any:
-    """Return a nested structure with other tensors, in the order of `tensors_in`."""
-    left = iter(tensors)
-    return replace_all(torch.Tensor, lambda _: next(left), tree)
 
 
 def _only_read(tree: Any) -> Any:

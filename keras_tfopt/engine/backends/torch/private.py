@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 # ---- The compiler
 
@@ -69,7 +69,7 @@ def _is_of_amd() -> bool:
 def keeps_casts() -> bool:
     """Return whether compiled code rounds where it casts to half precision and back.
 
-    Earlier versions of PyTorch remove such pairs of casts, on processors whatever the options.
+    PyTorch 2.11 removes such pairs of casts on processors whatever the options, and 2.8 anywhere.
     """
     return torch.__version__ >= "2.13"
 
@@ -229,8 +229,23 @@ def written_arguments(function: Any, args: tuple, cls: type) -> Iterable[Any]:
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in a nested structure, in the order of `replace_all`."""
+    """Return the tensors in a nested structure, in the order of `filling`."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def filling(tree: Any) -> Callable[[Iterable[Any]], Any]:
+    """Return a function that puts others in the places of the tensors of a nested structure."""
+    leaves, form = tree_flatten(tree)
+    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    kept = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+    def filled(others: Iterable[Any]) -> Any:
+        found = list(kept)
+        for place, other in zip(places, others, strict=True):
+            found[place] = other
+        return tree_unflatten(found, form)
+
+    return filled
 
 
 def replace_all(cls: type, function: Any, tree: Any) -> Any:

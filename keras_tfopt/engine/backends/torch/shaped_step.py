@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from keras_tfopt.engine.backends.torch.buckets import keeps_masters
+from keras_tfopt.engine.backends.torch.buckets import can_be_compiled
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.private import replace_all
 from keras_tfopt.engine.construction import Shared, sharing_key
@@ -57,14 +57,7 @@ def run_shaped(step: Step, update: Update, scalars: dict[str, Any]) -> bool:
 
 
 def _is_whole(update: Update) -> bool:
-    return (
-        update.kind.mode == "dense"
-        and not update.kind.flat
-        and not update.kind.stored
-        and type(update.gradient) is torch.Tensor
-        and 0 not in update.like.shape
-        and keeps_masters(update)
-    )
+    return not (update.kind.flat or update.kind.stored) and can_be_compiled(update)
 
 
 def _chosen(engine: Any, updates: list[Update]) -> dict[int, Step]:

@@ -73,8 +73,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
 def compute_scalars(
     engine: Any, attributes: Mapping[str, Any], function: Callable, given: tuple
 ) -> dict[str, Any]:
-    tensors = [one for one in given if isinstance(one, torch.Tensor)]
-    pays = COMPILES_SCALARS or all(map(is_on_gpu, tensors))
+    pays = COMPILES_SCALARS or is_on_gpu(engine._iterations._value)
     if not pays or in_plain.get() or get_stateless_scope() is not None:
         return defaults.compute_scalars(engine, attributes, function, given)
     kinds = tuple([("rank", g.ndim) if isinstance(g, torch.Tensor) else g for g in given])
@@ -116,7 +115,7 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any], compiles:
         return  # otherwise, a slot that belongs to all rows may change
     values = [update.variable.value, *(slot.value for slot in update.slots)]
     most, of_elements = max(1, indices.numel()), update.kind.scope == "element"
-    if of_elements and g.device.type == "cpu":
+    if of_elements and not is_on_gpu(g):
         most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
     step = None
     if compiles and of_elements and all(update.cut) and buckets.keeps_masters(update):
@@ -124,7 +123,7 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any], compiles:
     for rows, part in zip(indices.split(most), g.split(most), strict=True):
         old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
         # Sizes 0 and 1 would be compiled apart, which is not worth it.
-        if step is None or rows.numel() < 2:
+        if step is None or rows.numel() < 2 or part.numel() == 0:
             x, slots = update.call(part, old[0], old[1:], scalars)
             new = [x, *slots]
         else:

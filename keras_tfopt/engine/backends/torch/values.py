@@ -14,8 +14,7 @@ from keras_tfopt.engine.backends.torch.compile import in_compiler
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
-# Entries of matrices that a processor decomposes before a GPU has begun.
-FEW = 1 << 12
+SMALL_MATRIX = 1 << 12  # entries; a processor decomposes it before a GPU has begun
 
 
 def is_on_gpu(tensor: Any) -> bool:
@@ -132,14 +131,14 @@ def from_bits(bits: Any) -> Any:
 
 
 def lesser(a: Any, b: Any) -> Any:
-    if is_on_gpu(a):
-        return torch.where(a < b, a, b)  # on GPUs, compiled code compares once more to keep NaN
+    if is_on_gpu(a):  # where compiled code compares once more to keep NaN
+        return defaults.lesser(a, b)
     return torch.minimum(a, b)  # in compiled code, faster than a comparison
 
 
 def relu(x: Any) -> Any:
     if is_on_gpu(x):
-        return torch.where(x > 0, x, 0.0)  # for the same reason
+        return defaults.relu(x)
     return torch.relu(x)  # one instruction; a maximum that keeps NaN takes four
 
 
@@ -179,9 +178,11 @@ def has_accelerator() -> bool:
 
 
 def eigh(matrix: Any) -> tuple[Any, Any]:
-    if is_on_gpu(matrix) and matrix.numel() <= FEW and not in_compiler.get():
+    if in_compiler.get():
+        return torch.linalg.eigh(matrix)
+    if is_on_gpu(matrix) and matrix.numel() <= SMALL_MATRIX:
         return tuple(found.to(matrix.device) for found in eigh(matrix.cpu()))
-    if in_compiler.get() or matrix.dtype == torch.float64:
+    if matrix.dtype == torch.float64:
         return torch.linalg.eigh(matrix)
     try:
         return torch.linalg.eigh(matrix)
