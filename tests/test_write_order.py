@@ -75,23 +75,24 @@ def test_steps_of_a_large_variable_are_those_operation_by_operation(name):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("shape", [SHAPE, (521, 513)], ids=["blocks", "rest"])
 @pytest.mark.parametrize("name", sorted(MAKERS.keys() - STORING))
 @pytest.mark.backends("jax", reason="JAX says how much memory compiled code takes")
-def test_a_compiled_step_of_a_large_variable_stores_no_array_of_its_size(name):
+def test_a_compiled_step_of_a_large_variable_stores_no_array_of_its_size(name, shape):
     import jax
 
-    variable = keras.Variable(keras.ops.ones(SHAPE), name="kernel")
+    variable = keras.Variable(keras.ops.ones(shape), name="kernel")
     optimizer = MAKERS[name]()
     optimizer.build([variable])
     state = [v.value for v in optimizer.variables]
-    gradients = [keras.ops.ones(SHAPE)]
+    gradients = [keras.ops.ones(shape)]
     step = jax.jit(
         lambda x, state, g: optimizer.stateless_apply(state, g, x),
         donate_argnums=(0, 1),
         keep_unused=True,
     )
     compiled = step.lower([variable.value], state, gradients).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < variable.value.nbytes / 10
+    assert compiled.memory_analysis().temp_size_in_bytes < variable.value.nbytes / 5
 
 
 def steps(optimizer, start, gradients, is_plain=False):

@@ -169,21 +169,22 @@ class Shampoo(Rule):
             # Dimension i comes first and goes last: after all of them, the order is as it was.
             others = -1 if d != -1 else math.prod(shape[1:])
             turned = [*shape[i + 1 :], *shape[: i + 1]]
-            matrix, direction = ops.reshape(g, (d, others)), ops.reshape(direction, (d, others))
+            matrix = ops.reshape(g, (d, others))
+            direction = ops.transpose(ops.reshape(direction, (d, others)))
             total, power = getattr(s, f"Gbar_{i}", None), getattr(s, f"H_{i}", None)
             if d == -1 or d > self.max_matrix_size:
                 size = 1 if d == -1 or len(shape) == 1 else d
                 squares = ops.sum(matrix * matrix, axis=1)
                 total = added(self, total, t, t.mat_gbar_weight / size, squares)
                 scale = ops.where(total > 0, total, ops.ones_like(total)) ** -exponent
-                direction = ops.where(total > 0, scale, ops.zeros_like(scale))[:, None] * direction
+                direction = ops.where(total > 0, scale, ops.zeros_like(scale)) * direction
             else:
                 total = sum_of_products(self, total, t, matrix)
                 power = root(self, power, t, total, exponent)
-                direction = power @ direction
+                direction = direction @ power  # which is symmetric
             kept = {f"Gbar_{i}": total, f"H_{i}": power}
             new |= {name: value for name, value in kept.items() if hasattr(s, name)}
-            direction = ops.reshape(ops.transpose(direction), turned)
+            direction = ops.reshape(direction, turned)
             g = ops.reshape(ops.transpose(matrix), turned)
         if not t.rows:
             direction = ops.reshape(direction, x.shape)

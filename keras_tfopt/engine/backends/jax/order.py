@@ -8,6 +8,7 @@ variable waits for these in the same way: it is called for the sums first, apart
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,40 @@ import jax.extend.core
 import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.parts import apart
-from keras_tfopt.engine.backends.jax.values import norm
-from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
+from keras_tfopt.engine.hyperparameters import Over, known_over, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
-OVER = Over(norm, jnp.sum, mean)
+ROWS, LANES = 8, 16
+"""Shape of the blocks that XLA adds up in vector instructions. It does not for more rows."""
+
+
+def _total(values: Any) -> Any:
+    """Return a sum that XLA makes in the loop that computes the values, with all cores.
+
+    A plain sum goes to YNNPACK, which takes the operations before it one by one.
+    """
+
+    def add(a: Any, b: Any) -> Any:
+        return jnp.where(jnp.isnan(b), b, a + b)  # the sum, but not one that YNNPACK knows
+
+    if values.size % (ROWS * LANES):  # XLA would store the values for what is left
+        return jnp.sum(values)
+    blocks = jnp.reshape(values, (-1, ROWS, LANES))
+    return jnp.sum(jax.lax.reduce(blocks, jnp.zeros((), values.dtype), add, (1,)))
+
+
+def _norm(values: Any) -> Any:
+    return jnp.sqrt(_total(jnp.square(values)))
+
+
+def _mean(values: Any) -> Any:
+    return _total(values) / max(math.prod(values.shape), 1)
+
+
+OVER = Over(_norm, _total, _mean)
 
 
 def update_in_order(
