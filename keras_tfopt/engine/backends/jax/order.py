@@ -82,12 +82,12 @@ def update_in_order(
     old = [program.jaxpr.invars[1 + n] for n in places]
     for j, others in waiting(old, [outputs[n] for n in places], parents):
         place = places[j]
-        zero = _zero_after(step, [new[places[i]] for i in others])
+        zero = zero_after(step, [new[places[i]] for i in others])
         new[place] = jnp.where(zero == 0, new[place], values[place].astype(new[place].dtype))
     return new[0], new[1:]
 
 
-def _zero_after(step: Any, values: Sequence[Any]) -> Any:
+def zero_after(step: Any, values: Sequence[Any]) -> Any:
     """Return a zero that is known only when all values are.
 
     A variable that others are computed from is updated where it is only if these must come first.
@@ -108,10 +108,10 @@ def _zero_after(step: Any, values: Sequence[Any]) -> Any:
 def _zero_of_all(numbers: Sequence[Any]) -> Any:
     """Return a zero that is known only when all numbers are."""
     numbers = [jnp.asarray(number, "float32") for number in numbers]
-    return zero_of(sum(jax.lax.bitcast_convert_type(number, "int32") for number in numbers))
+    return _zero_of(sum(jax.lax.bitcast_convert_type(number, "int32") for number in numbers))
 
 
-def zero_of(number: Any) -> Any:
+def _zero_of(number: Any) -> Any:
     """Return a zero that the compiler does not know: of two consecutive integers, one is even."""
     number = jnp.int32(number)
     return (number * (number + 1)) & 1

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tfopt.engine.backends.jax.lookup import NOTES
-from keras_tfopt.engine.backends.jax.order import update_in_order, zero_of
+from keras_tfopt.engine.backends.jax.order import update_in_order, zero_after
 from keras_tfopt.engine.backends.jax.parts import is_in_parts, update_in_parts
 from keras_tfopt.engine.backends.jax.rows import nonzero, pad
 from keras_tfopt.engine.backends.jax.sharding import placed, rows_placed, shards, split_like_slots
@@ -142,32 +142,12 @@ def run_in_place(
     whole = [(n, value) for n, indices, value in writes if indices is None]
     parts = [write for write in writes if write[1] is not None]
     if parts:
-        values, zero = _first(parts[0][1], [value for _, value in whole])
-        whole = [(n, value) for (n, _), value in zip(whole, values, strict=True)]
+        # XLA writes rows in place only if all that reads the variable must come first.
+        zero = zero_after(parts[0][1], [value for _, value in whole if jnp.size(value)])
         parts = [(n, indices + zero, value) for n, indices, value in parts]
     commit([(variables[n], None, value) for n, value in whole])
     commit([(variables[n], indices, value) for n, indices, value in parts])
     return result
-
-
-def _first(number: Any, values: list[Any]) -> tuple[list[Any], Any]:
-    """Return the values, and a zero that is known only when all of them are.
-
-    XLA writes rows of a variable in place only if all that reads the variable must come first.
-    Using this zero in the indices of the rows makes it so. XLA could compute single entries of the
-    values before the rest, but not across a loop. The loop never runs, which XLA does not know.
-    """
-    zero = zero_of(number)
-
-    def body(state: tuple) -> tuple:
-        return state[0] + 1, [-value for value in state[1]]
-
-    _, values = jax.lax.while_loop(lambda state: state[0] < zero, body, (jnp.int32(0), values))
-    for value in values:
-        if jnp.size(value):
-            entry = jnp.ravel(value)[0].astype("float32")
-            zero = zero + zero_of(jax.lax.bitcast_convert_type(entry, "int32"))
-    return values, zero
 
 
 def _update_rows(
