@@ -154,6 +154,8 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
 
 
 def row_products(rows: Any, vector: Any) -> Any:
+    if rows.shape[0] == 1:  # XLA multiplies with a single core what it adds up with all
+        return tf.reduce_sum(rows * vector, axis=1)
     return tf.linalg.matvec(rows, vector)
 
 
