@@ -19,19 +19,23 @@ from keras_tfopt.engine.write_order import LARGE, waiting
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
-ROW = 32
-"""Up to so many numbers, XLA adds them up in the loop that computes them. It stores more first."""
+COMPUTED, READ = (32,), (16, 8)
+"""Shapes of the blocks of a sum. XLA adds up their first dimension with all cores of a CPU.
+
+The first shape is for what is computed on the way: with more in a block, XLA stores that first. The
+second is for variables and gradients themselves.
+"""
 
 
-def compiled_over(scalars: dict[str, Any]) -> Over:
+def compiled_over(scalars: dict[str, Any], block: tuple[int, ...] = COMPUTED) -> Over:
     """Return functions of a variable that XLA makes with all cores of a CPU."""
     if tf.executing_eagerly() or has_accelerator() or not scalars:
         return Over(norm, tf.reduce_sum, mean)
 
     def total(values: Any) -> Any:
         flat = tf.reshape(values, [-1])
-        whole = flat.shape[0] // ROW * ROW
-        of_rows = tf.reduce_sum(tf.reshape(flat[:whole], [-1, ROW]), axis=1)
+        whole = flat.shape[0] - flat.shape[0] % math.prod(block)
+        of_rows = tf.reduce_sum(tf.reshape(flat[:whole], [-1, *block]), axis=1)
         # If XLA knew that this is 1, it would make one sum of two.
         one = tf.cast(1 - _zero_of_all([next(iter(scalars.values()))]), flat.dtype)
         return tf.reduce_sum(of_rows * one) + tf.reduce_sum(flat[whole:])
@@ -69,6 +73,8 @@ def update_in_order(update: Update, old: list[Any], inputs: tuple, over: Over) -
         if sums:
             g, over = tf.where(_zero_of_all(sums) == 0, g, tf.zeros_like(g)), known_over(sums)
             first = {tensor.ref() for tensor in (g, *sums)}
+        else:
+            over = compiled_over(scalars, READ)
     y, changed = call(g, x, slots, scalars, mask, over)
     new = [y, *changed]
     places = [n for n, v in enumerate(old) if new[n] is not None and math.prod(v.shape) > LARGE]
