@@ -36,7 +36,8 @@ def _total(values: Any) -> Any:
     def add(a: Any, b: Any) -> Any:
         return jnp.where(jnp.isnan(b), b, a + b)  # the sum, but not one that YNNPACK knows
 
-    if values.size % (ROWS * LANES):  # XLA would store the values for what is left
+    # XLA would store all values for those that are left, and adds up shorter types in float32.
+    if values.size % (ROWS * LANES) or values.dtype not in ("float32", "float64"):
         return jnp.sum(values)
     blocks = jnp.reshape(values, (-1, ROWS, LANES))
     return jnp.sum(jax.lax.reduce(blocks, jnp.zeros((), values.dtype), add, (1,)))
