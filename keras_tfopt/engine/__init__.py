@@ -75,6 +75,7 @@ combine_rows = backend.combine_rows
 row_products = backend.row_products
 row_shards = backend.row_shards
 conditional = backend.conditional
+while_loop = backend.while_loop
 add_product = backend.add_product
 eigh = backend.eigh
 eigh_is_slow = backend.eigh_is_slow

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_number
-from keras_tfopt.engine import eigh, eigh_is_slow
+from keras_tfopt.engine import eigh, eigh_is_slow, while_loop
 
 # Of the iteration: steps after which even the smallest eigenvalue that the data type resolves has
 # converged, and the residual at which to stop.
@@ -149,7 +149,7 @@ def _by_products(matrix: Any, p: int) -> Any:
 
     first = scale ** (1 / p) * (identity + ops.zeros_like(matrix))
     start = (ops.convert_to_tensor(0, "int32"), first, scale * resolved)
-    _, x, _ = ops.while_loop(unfinished, turn, start)
+    _, x, _ = while_loop(unfinished, turn, start)
     return x * norm ** (-1 / p)
 
 

@@ -77,6 +77,10 @@ def relu(x: Any) -> Any:
     return keras.ops.where(x > 0, x, keras.ops.zeros_like(x))
 
 
+def while_loop(condition: Callable[..., Any], body: Callable[..., tuple], state: tuple) -> tuple:
+    return keras.ops.while_loop(condition, body, state)
+
+
 def combine_rows(weights: Any, rows: Any) -> Any:
     # XLA makes one loop of this and what follows; it would store the result of a matrix product.
     return sum(weights[i] * rows[i] for i in range(rows.shape[0]))

@@ -48,6 +48,7 @@ from keras_tfopt.engine.backends.jax.values import (
     norm,
     row_products,
     take,
+    while_loop,
 )
 
 has_replicas = False

@@ -7,6 +7,7 @@ a single matrix needs no other thread.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ def singular_values(matrix: Any) -> Any:
     return _in_turn(defaults.singular_values, matrix)
 
 
+@functools.partial(jax.jit, static_argnums=0)  # otherwise compiled in each eager call
 def _in_turn(decompose: Callable[[Any], Any], matrix: Any) -> Any:
     """Decompose the matrices of a batch one after the other on a CPU, and all at once elsewhere."""
     batch, size = matrix.shape[:-2], matrix.shape[-2:]

@@ -141,7 +141,7 @@ def run_in_place(
     result, writes = function([variable.value for variable in variables], inputs)
     whole = [(n, value) for n, indices, value in writes if indices is None]
     parts = [write for write in writes if write[1] is not None]
-    if parts:
+    if parts and isinstance(parts[0][1], jax.core.Tracer):
         # XLA writes rows in place only if all that reads the variable must come first.
         zero = zero_after(parts[0][1], [value for _, value in whole if jnp.size(value)])
         parts = [(n, indices + zero, value) for n, indices, value in parts]

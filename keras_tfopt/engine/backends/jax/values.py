@@ -109,5 +109,13 @@ def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any
     return true() if bool(condition) else false()
 
 
+def while_loop(condition: Callable[..., Any], body: Callable[..., tuple], state: tuple) -> tuple:
+    if any(isinstance(value, jax.core.Tracer) for value in state):
+        return jax.lax.while_loop(lambda now: condition(*now), lambda now: body(*now), state)
+    while bool(condition(*state)):  # JAX would compile a loop anew each time
+        state = body(*state)
+    return state
+
+
 def row_products(rows: Any, vector: Any) -> Any:
     return rows @ vector

@@ -223,6 +223,11 @@ class Numbers(Protocol):
     def conditional(self, condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
         """Return the result of one of two functions of no arguments; the other does not run."""
 
+    def while_loop(
+        self, condition: Callable[..., Any], body: Callable[..., tuple], state: tuple
+    ) -> tuple:
+        """Return the state after `state = body(*state)`, while `condition(*state)` holds."""
+
     def combine_rows(self, weights: Any, rows: Any) -> Any:
         """Return `weights @ rows`, for `(k,)` weights and a matrix `(k, n)`."""
 
