@@ -108,35 +108,31 @@ def run_in_place(
         return result
     if key not in engine._fast:
         engine._fast[key] = _in_place(function)
-    run, sources = engine._fast[key]
-    result, later = run([native(v) for v in variables], inputs)
+    result, later, copied = engine._fast[key]([native(v) for v in variables], inputs)
     # Of a variable that is written in part, XLA would make a copy.
-    for n, (indices, value) in later.items():
-        commit([(variables[n], indices, variables[sources[n]] if n in sources else value)])
+    commit([(variables[n], *write) for n, write in later.items()])
+    commit([(variables[n], indices, variables[source]) for (n, source), indices in copied.items()])
     return result
 
 
-def _in_place(function: Callable) -> tuple[Callable, dict[int, int]]:
-    """Return the compiled function, and what it fills: which rows are which variable by now."""
-    sources: dict[int, int] = {}
-
+def _in_place(function: Callable) -> Callable:
     def run(variables: list[Any], inputs: Any) -> Any:
         result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
-        whole, later = {}, {}
+        whole, later, copied = {}, {}, {}
         for n, indices, value in writes:
             if indices is None:
                 assign(variables[n], None, value)
                 whole[value.ref()] = n
         for n, indices, value in writes:
-            if indices is not None:
-                # XLA would copy a value that it returns and assigns.
-                source = whole.get(value.ref())
-                sources.update({} if source is None else {n: source})
-                later[n] = indices, value if source is None else ()
+            if indices is not None and value.ref() in whole:
+                # XLA would make a copy of what it assigns to a variable and returns as well.
+                copied[n, whole[value.ref()]] = indices
+            elif indices is not None:
+                later[n] = indices, value
         forget_watched_variables()
-        return result, later
+        return result, later, copied
 
-    return tf.function(run, jit_compile=True, autograph=False), sources
+    return tf.function(run, jit_compile=True, autograph=False)
 
 
 def _run_whole(
