@@ -248,6 +248,18 @@ def mean(values: Any) -> Any:
     return ops.sum(values) / max(math.prod(values.shape), 1)
 
 
+def over_sums(total: Callable[[Any], Any]) -> Over:
+    """Return the functions that follow from a sum over a variable."""
+
+    def norm(values: Any) -> Any:
+        return ops.sqrt(total(ops.square(values)))
+
+    def average(values: Any) -> Any:
+        return total(values) / max(math.prod(values.shape), 1)
+
+    return Over(norm, total, average)
+
+
 def sums_of(call: Callable[..., Any], over: Over, g: Any, x: Any, *others: Any) -> list[Any]:
     """Return the norms, sums and means that a call asks for, in the order in which it asks.
 

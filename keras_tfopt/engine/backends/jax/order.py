@@ -8,7 +8,6 @@ variable waits for these in the same way: it is called for the sums first, apart
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import jax.extend.core
 import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.parts import apart
-from keras_tfopt.engine.hyperparameters import Over, known_over, sums_of
+from keras_tfopt.engine.hyperparameters import known_over, over_sums, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:
@@ -43,15 +42,7 @@ def _total(values: Any) -> Any:
     return jnp.sum(jax.lax.reduce(blocks, jnp.zeros((), values.dtype), add, (1,)))
 
 
-def _norm(values: Any) -> Any:
-    return jnp.sqrt(_total(jnp.square(values)))
-
-
-def _mean(values: Any) -> Any:
-    return _total(values) / max(math.prod(values.shape), 1)
-
-
-OVER = Over(_norm, _total, _mean)
+OVER = over_sums(_total)
 
 
 def update_in_order(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.values import has_accelerator, norm
-from keras_tfopt.engine.hyperparameters import Over, known_over, mean, sums_of
+from keras_tfopt.engine.hyperparameters import Over, known_over, mean, over_sums, sums_of
 from keras_tfopt.engine.write_order import LARGE, waiting
 
 if TYPE_CHECKING:
@@ -40,13 +40,7 @@ def compiled_over(scalars: dict[str, Any], block: tuple[int, ...] = COMPUTED) ->
         one = tf.cast(1 - _zero_of_all([next(iter(scalars.values()))]), flat.dtype)
         return tf.reduce_sum(of_rows * one) + tf.reduce_sum(flat[whole:])
 
-    def root(values: Any) -> Any:
-        return tf.sqrt(total(tf.square(values)))
-
-    def average(values: Any) -> Any:
-        return total(values) / max(math.prod(values.shape), 1)
-
-    return Over(root, total, average)
+    return over_sums(total)
 
 
 def is_ordered(old: list[Any], scalars: dict[str, Any]) -> bool:
