@@ -1,11 +1,14 @@
-"""Find the order in which a step has to write arrays, so that XLA writes each in place.
+"""Find an order in which to compute arrays, so that XLA writes each in place.
 
 On a CPU, XLA makes a loop for each array that a rule returns. It copies an array that one loop
-reads and another one writes, unless the first loop has to come first. The copy of a large array
-takes longer than the rest of the step, because its memory is new in each step.
+reads and another one writes, unless the first loop has to come first. And it keeps what several
+loops compute alike. Both take longer than the rest of the step, as the memory is new each time.
+
+So arrays are computed one after the other, each by operations of its own. It is computed from those
+before it where the rule says so, and waits for those that read what it replaces.
 
 A rule that needs sums over a variable is called twice: for its sums alone, and with the sums known.
-In one go, XLA would keep in new memory what both the sums and the new values are computed from.
+In one go, XLA would keep what both the sums and the new values are computed from.
 """
 
 from __future__ import annotations
@@ -20,34 +23,35 @@ LARGE = 1 << 18
 """Numbers in an array from which on a copy takes longer than to wait."""
 
 
-def waiting(
+def in_order(
     old: Sequence[Node], new: Sequence[Node], parents: Parents
 ) -> list[tuple[int, list[int]]]:
-    """Return which arrays have to be written after which others, in the order of writing.
+    """Return the order in which to compute arrays, each with those that have to be written before.
 
-    Of arrays that would have to wait for one another, none is in the list.
+    Where arrays read one another, XLA has to copy some; these are as few as possible.
 
     Args:
         old: The arrays, nodes of a graph of operations.
         new: For each of them, the node that is written in its place.
         parents: Returns the nodes that a node is computed from.
     """
-    count = range(len(old))
-    known = [_ancestors(node, set(), parents) for node in new]
-    late: dict[int, list[int]] = {}
-    before: set[int] | None = None
-    while before != late.keys():
-        before = set(late)
-        # What waits is not there for others to be computed from: they compute it for themselves.
-        kept = {new[i] for i in count if i not in late}
-        seen = [_ancestors(node, kept, parents) for node in new]
-        for j in count:
-            others = [i for i in count if i != j and old[j] in seen[i] and new[i] not in known[j]]
-            if others:
-                late[j] = others
     order: list[tuple[int, list[int]]] = []
-    while ready := [j for j in late if not late.keys() & late[j]]:
-        order += [(j, late.pop(j)) for j in ready]
+    left, written = list(range(len(old))), set[Node]()
+    reads: dict[int, set[Node]] = {}  # what each array was computed from
+    while left:
+        seen = {i: _ancestors(new[i], written, parents) for i in left}
+
+        def cost(j: int) -> tuple[int, int]:
+            """Return how many others would read the old array in vain, and, negated, the new."""
+            others = [_ancestors(new[i], {*written, new[j]}, parents) for i in left if i != j]
+            return sum(old[j] in one for one in others), -sum(new[j] in one for one in others)
+
+        j = min(left, key=cost)
+        left.remove(j)
+        # Those that it is computed from come before it anyway.
+        order.append((j, [i for i, _ in order if old[j] in reads[i] and new[i] not in seen[j]]))
+        reads[j] = seen[j]
+        written.add(new[j])
     return order
 
 

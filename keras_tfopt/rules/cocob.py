@@ -66,7 +66,9 @@ class COCOB(Rule):
         size = ops.abs(g)
         top = at_least(size, s.largest)
         total, sizes = s.gradients_sum + g, s.grad_norm_sum + size
-        reward = at_least(s.reward - g * s.tilde_w, 0.0)
+        reward = s.reward - g * s.tilde_w
+        # As an output, a maximum is what XLA computes anew for each of its readers.
+        reward = ops.where(reward < 0, ops.zeros_like(reward), reward)
         share = total / (top * at_least(sizes + top, self.alpha * top))
         moved = -share * (reward + top)
         new = {"largest": top, "gradients_sum": total, "grad_norm_sum": sizes, "reward": reward}

@@ -1,8 +1,9 @@
 """Have XLA write large arrays in place on a CPU, by an order of computing.
 
-`engine/write_order.py` says why order matters. Here an array is made to wait for others: it depends
-on a number that is computed from them, and that is always zero. A rule that needs sums over the
-variable waits for these in the same way: it is called for the sums first, apart from all else.
+`engine/write_order.py` says why order matters. Here an array is made to wait for others: what it is
+computed from depends on a number that is computed from them, and that is always zero. A rule that
+needs sums over the variable waits for these in the same way: it is called for the sums first, apart
+from all else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.parts import apart
 from keras_tfopt.engine.hyperparameters import known_over, over_sums, sums_of
-from keras_tfopt.engine.write_order import LARGE, waiting
+from keras_tfopt.engine.write_order import LARGE, in_order
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
@@ -59,24 +60,49 @@ def update_in_order(
             call = functools.partial(call, over=known_over(sums))
     arguments = g, values[0], values[1:], scalars, update.mask
     program, form = jax.make_jaxpr(call, return_shape=True)(*arguments)
-    results = jax.extend.core.jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
-    x, slots = jax.tree.unflatten(jax.tree.structure(form), results)
-    new = [x, *slots]
-    places = [n for n, value in enumerate(values) if new[n] is not None]
-    outputs = dict(zip(places, program.jaxpr.outvars, strict=True))
-    places = [n for n in places if values[n].size > LARGE]
-    made_by = {out: equation for equation in program.jaxpr.eqns for out in equation.outvars}
+    if program.effects:  # as those of `jax.debug.print`, which must not happen several times
+        return call(*arguments)
+    nodes, given = program.jaxpr.outvars, jax.tree.leaves(arguments)
+    x, slots = jax.tree.unflatten(jax.tree.structure(form), range(len(nodes)))
+    numbers = [x, *slots]  # of the nodes; None for slots that stay as they are
+    large = [n for n, m in enumerate(numbers) if m is not None and values[n].size > LARGE]
+    made_by = {out: equation for equation in program.eqns for out in equation.outvars}
 
     def parents(node: Any) -> list[Any]:
-        inputs = made_by[node].invars if node in made_by else ()
-        return [one for one in inputs if isinstance(one, jax.extend.core.Var)]
+        operands = made_by[node].invars if node in made_by else ()
+        return [one for one in operands if isinstance(one, jax.extend.core.Var)]
 
-    old = [program.jaxpr.invars[1 + n] for n in places]
-    for j, others in waiting(old, [outputs[n] for n in places], parents):
-        place = places[j]
-        zero = zero_after(step, [new[places[i]] for i in others])
-        new[place] = jnp.where(zero == 0, new[place], values[place].astype(new[place].dtype))
-    return new[0], new[1:]
+    old = [program.jaxpr.invars[1 + n] for n in large]
+    written: list[Any] = []  # nodes
+    known: tuple[list[Any], list[Any]] = given, []  # values of the arguments and of these nodes
+    results: dict[int, Any] = {}
+    for j, others in in_order(old, [nodes[numbers[n]] for n in large], parents):
+        number, now = numbers[large[j]], known
+        if others:
+            zero = zero_after(step, [results[large[i]] for i in others])
+            now = jax.tree.map(functools.partial(_known_with, zero), known)
+        results[large[j]] = _run(program, *now, written)[number]
+        written.append(nodes[number])
+        known[1].append(results[large[j]])
+    rest = _run(program, *known, written)
+    for n, number in enumerate(numbers):
+        if n not in results:
+            results[n] = None if number is None else rest[number]
+    return results[0], [results[n] for n in range(1, len(numbers))]
+
+
+def _known_with(zero: Any, value: Any) -> Any:
+    """Return a value; a large one is known only when a zero is."""
+    return value if jnp.size(value) <= LARGE else jnp.where(zero == 0, value, 0)
+
+
+def _run(program: Any, given: list[Any], values: list[Any], nodes: list[Any]) -> list[Any]:
+    """Return the results of a program, in which some nodes have values that are known."""
+    equations = [one for one in program.eqns if not {*nodes} >= {*one.outvars}]
+    constants = [*program.jaxpr.constvars, *nodes]
+    shorter = program.jaxpr.replace(constvars=constants, eqns=equations)
+    known = program.replace(jaxpr=shorter, consts=[*program.consts, *values])
+    return jax.extend.core.jaxpr_as_fun(known)(*given)
 
 
 def zero_after(step: Any, values: Sequence[Any]) -> Any:

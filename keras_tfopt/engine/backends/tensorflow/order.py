@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.values import has_accelerator, norm
 from keras_tfopt.engine.hyperparameters import Over, known_over, mean, over_sums, sums_of
-from keras_tfopt.engine.write_order import LARGE, waiting
+from keras_tfopt.engine.write_order import LARGE, in_order
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
@@ -58,31 +58,51 @@ def update_in_order(update: Update, old: list[Any], inputs: tuple, over: Over) -
         inputs: Gradient, scalars and mask.
         over: Functions of the variable.
     """
-    (x, *slots), (g, scalars, mask), call = old, inputs, update.call
+    (g, scalars, mask), call = inputs, update.call
     # XLA does not know whether this holds. Whether it does makes no difference.
     condition = tf.cast(next(iter(scalars.values())), "float32") >= 0
-    first = set()
     if update.kind.flat and update.kind.scope != "element":
-        sums = _apart(condition, lambda: sums_of(call, over, g, x, slots, scalars, mask))
+        sums = _apart(condition, lambda: sums_of(call, over, g, old[0], old[1:], scalars, mask))
         if sums:
             g, over = tf.where(_zero_of_all(sums) == 0, g, tf.zeros_like(g)), known_over(sums)
-            first = {tensor.ref() for tensor in (g, *sums)}
         else:
             over = compiled_over(scalars, READ)
-    y, changed = call(g, x, slots, scalars, mask, over)
-    new = [y, *changed]
-    places = [n for n, v in enumerate(old) if new[n] is not None and math.prod(v.shape) > LARGE]
 
-    def parents(node: Any) -> Iterable[Any]:
-        return () if node in first else [tensor.ref() for tensor in node.deref().op.inputs]
+    def compute(g: Any, x: Any, *slots: Any) -> list[Any]:
+        y, changed = call(g, x, [*slots], scalars, mask, over)
+        return [y, *changed]
 
-    before, after = ([values[n].ref() for n in places] for values in (old, new))
-    for j, others in waiting(before, after, parents):
-        entries = _apart(condition, functools.partial(_entries, [new[places[i]] for i in others]))
-        place = places[j]
-        kept = tf.cast(old[place], new[place].dtype)
-        new[place] = tf.where(_zero_of_all(entries) == 0, new[place], kept)
-    return new
+    known = [g, *old]  # values of `places`
+    specs = [tf.TensorSpec(value.shape, value.dtype) for value in known]
+    program = tf.compat.v1.wrap_function(compute, specs)
+    places, nodes = program.inputs[: len(known)], program.structured_outputs
+    large = [n for n, v in enumerate(old) if nodes[n] is not None and math.prod(v.shape) > LARGE]
+    before, after = [places[1 + n].ref() for n in large], [nodes[n].ref() for n in large]
+    results: dict[int, Any] = {}
+    for j, others in in_order(before, after, _parents):
+        now = known
+        if others:
+            waited = functools.partial(_entries, [results[large[i]] for i in others])
+            zero = _zero_of_all(_apart(condition, waited))
+            now = [_known_with(zero, value) for value in known]
+        node = nodes[large[j]]
+        results[large[j]] = program.prune(places, node)(*now)
+        if all(node is not place for place in places):  # as a slot for the last gradient is
+            places, known = [*places, node], [*known, results[large[j]]]
+    for n, node in enumerate(nodes):
+        if n not in results:
+            results[n] = None if node is None else program.prune(places, node)(*known)
+    return [results[n] for n in range(len(nodes))]
+
+
+def _parents(node: Any) -> list[Any]:
+    return [tensor.ref() for tensor in node.deref().op.inputs]
+
+
+def _known_with(zero: Any, value: Any) -> Any:
+    """Return a value; a large one is known only when a zero is."""
+    is_large = math.prod(value.shape) > LARGE
+    return tf.where(zero == 0, value, tf.zeros_like(value)) if is_large else value
 
 
 def _entries(values: list[Any]) -> list[Any]:
