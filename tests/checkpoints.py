@@ -59,10 +59,11 @@ def assert_same(ours, theirs, but=()):
 
 
 def run_program(python, program, arguments, folder):
-    """Run a program of `integration/tf1/`, which does not use this package."""
+    """Run a program of `integration/tf1/`, which uses TensorFlow and not this package."""
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [python, str(ROOT / "integration" / "tf1" / program), *map(str, arguments)],
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        env={**known, "KERAS_BACKEND": "tensorflow"},  # or TensorFlow would import another, too
         cwd=folder,
         capture_output=True,
         text=True,
