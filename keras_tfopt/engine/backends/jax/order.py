@@ -9,7 +9,7 @@ from all else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -58,7 +58,17 @@ def update_in_order(
         if sums:
             g = jnp.where(_zero_of_all(sums) == 0, g, 0)
             call = functools.partial(call, over=known_over(sums))
-    arguments = g, values[0], values[1:], scalars, update.mask
+    return _in_order(step, call, g, values, (scalars, update.mask))
+
+
+def _in_order(
+    step: Any, call: Callable, g: Any, values: list[Any], more: tuple
+) -> tuple[Any, list[Any]]:
+    """Return the results of a function of a gradient, a variable, its slots and further arguments.
+
+    Each is computed by operations of its own, in the order of `in_order`.
+    """
+    arguments = g, values[0], values[1:], *more
     program, form = jax.make_jaxpr(call, return_shape=True)(*arguments)
     if program.effects:  # as those of `jax.debug.print`, which must not happen several times
         return call(*arguments)
@@ -93,7 +103,8 @@ def update_in_order(
 
 def _known_with(zero: Any, value: Any) -> Any:
     """Return a value; a large one is known only when a zero is."""
-    return value if jnp.size(value) <= LARGE else jnp.where(zero == 0, value, 0)
+    is_large = jnp.size(value) > LARGE
+    return jnp.where(zero == 0, value, jnp.zeros_like(value)) if is_large else value
 
 
 def _run(program: Any, given: list[Any], values: list[Any], nodes: list[Any]) -> list[Any]:

@@ -72,6 +72,14 @@ def update_in_order(update: Update, old: list[Any], inputs: tuple, over: Over) -
         y, changed = call(g, x, [*slots], scalars, mask, over)
         return [y, *changed]
 
+    return _in_order(condition, compute, g, old)
+
+
+def _in_order(condition: Any, compute: Callable, g: Any, old: list[Any]) -> list[Any]:
+    """Return the results of a function of a gradient, a variable and its slots.
+
+    Each is computed by operations of its own, in the order of `in_order`.
+    """
     known = [g, *old]  # values of `places`
     specs = [tf.TensorSpec(value.shape, value.dtype) for value in known]
     program = tf.compat.v1.wrap_function(compute, specs)
