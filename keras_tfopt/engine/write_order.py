@@ -4,8 +4,8 @@ On a CPU, XLA makes a loop for each array that a rule returns. It copies an arra
 reads and another one writes, unless the first loop has to come first. And it keeps what several
 loops compute alike. Both take longer than the rest of the step, as the memory is new each time.
 
-So arrays are computed one after the other, each by operations of its own. It is computed from those
-before it where the rule says so, and waits for those that read what it replaces.
+So arrays are computed one after the other, each by operations of its own: from new arrays where the
+rule says so, and after those that read what it replaces.
 
 A rule that needs sums over a variable is called twice: for its sums alone, and with the sums known.
 In one go, XLA would keep what both the sums and the new values are computed from.
@@ -42,7 +42,7 @@ def in_order(
         seen = {i: _ancestors(new[i], written, parents) for i in left}
 
         def cost(j: int) -> tuple[int, int]:
-            """Return how many others would read the old array in vain, and, negated, the new."""
+            """Return how many others still read the old array, and minus how many the new one."""
             others = [_ancestors(new[i], {*written, new[j]}, parents) for i in left if i != j]
             return sum(old[j] in one for one in others), -sum(new[j] in one for one in others)
 

@@ -67,7 +67,7 @@ class COCOB(Rule):
         top = at_least(size, s.largest)
         total, sizes = s.gradients_sum + g, s.grad_norm_sum + size
         reward = s.reward - g * s.tilde_w
-        # As an output, a maximum is what XLA computes anew for each of its readers.
+        # XLA would compute a maximum anew for each reader of this slot.
         reward = ops.where(reward < 0, ops.zeros_like(reward), reward)
         share = total / (top * at_least(sizes + top, self.alpha * top))
         moved = -share * (reward + top)
