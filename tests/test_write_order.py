@@ -62,8 +62,9 @@ def test_chains_are_in_the_order_of_writing():
     assert order_of("xmv", {"X": "xm", "M": "mv", "V": "v"}) == ["X", "MX", "VM"]
 
 
-def test_of_arrays_that_read_one_another_one_is_copied():
-    assert order_of("xm", {"X": "m", "M": "x"}) == ["X", "MX"]
+def test_arrays_that_read_one_another_wait_for_none():
+    assert order_of("xm", {"X": "m", "M": "x"}) == ["X", "M"]
+    assert order_of("xms", {"X": "ms", "M": "xs", "S": "s"}) == ["X", "M", "S"]
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -28,7 +28,7 @@ def in_order(
 ) -> list[tuple[int, list[int]]]:
     """Return the order in which to compute arrays, each with those that have to be written before.
 
-    Where arrays read one another, XLA has to copy some; these are as few as possible.
+    Where arrays read one another, XLA has to copy some. These come last, and wait for none.
 
     Args:
         old: The arrays, nodes of a graph of operations.
@@ -47,6 +47,8 @@ def in_order(
             return sum(old[j] in one for one in others), -sum(new[j] in one for one in others)
 
         j = min(left, key=cost)
+        if cost(j)[0]:  # the rest read one another, and share what they compute
+            return order + [(i, []) for i in left]
         left.remove(j)
         # Those that it is computed from come before it anyway.
         order.append((j, [i for i, _ in order if old[j] in reads[i] and new[i] not in seen[j]]))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.parts import apart
 from keras_tfopt.engine.hyperparameters import known_over, over_sums, sums_of
+from keras_tfopt.engine.state import has_codes
 from keras_tfopt.engine.write_order import LARGE, in_order
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def update_in_order(
         if sums:
             g = jnp.where(_zero_of_all(sums) == 0, g, 0)
             call = functools.partial(call, over=known_over(sums))
+    if has_codes(update.kind.stored):  # codes and scales need a pass over the same values
+        return call(g, values[0], values[1:], scalars, update.mask)
     return _in_order(step, call, g, values, (scalars, update.mask))
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.values import has_accelerator, norm
 from keras_tfopt.engine.hyperparameters import Over, known_over, mean, over_sums, sums_of
+from keras_tfopt.engine.state import has_codes
 from keras_tfopt.engine.write_order import LARGE, in_order
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def update_in_order(update: Update, old: list[Any], inputs: tuple, over: Over) -
         y, changed = call(g, x, [*slots], scalars, mask, over)
         return [y, *changed]
 
+    if has_codes(update.kind.stored):  # codes and scales need a pass over the same values
+        return compute(g, *old)
     return _in_order(condition, compute, g, old)
 
 
