@@ -75,16 +75,19 @@ def test_a_step_of_rows_needs_no_table(layer, cls, policy):
 @pytest.mark.backends("jax", "torch", reason="tables are divided on these")
 @pytest.mark.parametrize(("cls", "slots"), [("LazyAdam", 2), ("Adagrad", 1), ("Ftrl", 2)])
 def test_a_step_of_a_divided_table_is_in_place(cls, slots):
-    """On four devices of one process, or on two workers."""
-    arguments = {"layer": "divided", "cls": cls, "table": [ROWS, WIDTH], "policy": "float32"}
+    """On four devices of one process, or on two workers.
+
+    What compilers keep differs between runs by up to 20 MB, so the table is a large one.
+    """
+    arguments = {"layer": "divided", "cls": cls, "table": [2 * ROWS, WIDTH], "policy": "float32"}
     program = "tests.memory_worker", json.dumps(arguments)
     if BACKEND == "jax":
         flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-        ended, part = [worker_processes.run_alone(*program, **FREED, **flags)], TABLE / 4
+        ended, part = [worker_processes.run_alone(*program, **FREED, **flags)], TABLE / 2
     else:
-        ended, part = worker_processes.run(*program, workers=2, **FREED), TABLE / 2
+        ended, part = worker_processes.run(*program, workers=2, **FREED), TABLE
     for process in ended:
         assert process.status == 0, process.text[-4000:]
         used = json.loads(process.text.splitlines()[-1])
-        assert used["state"] == pytest.approx(slots * TABLE / len(ended), rel=1e-4)
+        assert used["state"] == pytest.approx(slots * 2 * TABLE / len(ended), rel=1e-4)
         assert used["kept"] < part and used["passing"] < part / 4, used
