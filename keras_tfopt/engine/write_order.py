@@ -39,20 +39,19 @@ def in_order(
     left, written = list(range(len(old))), set[Node]()
     reads: dict[int, set[Node]] = {}  # what each array was computed from
     while left:
-        seen = {i: _ancestors(new[i], written, parents) for i in left}
 
         def cost(j: int) -> tuple[int, int]:
             """Return how many others still read the old array, and minus how many the new one."""
             others = [_ancestors(new[i], {*written, new[j]}, parents) for i in left if i != j]
             return sum(old[j] in one for one in others), -sum(new[j] in one for one in others)
 
-        j = min(left, key=cost)
-        if cost(j)[0]:  # the rest read one another, and share what they compute
+        (still_read, _), j = min((cost(j), j) for j in left)
+        if still_read:  # the rest read one another, and share what they compute
             return order + [(i, []) for i in left]
         left.remove(j)
+        reads[j] = _ancestors(new[j], written, parents)
         # Those that it is computed from come before it anyway.
-        order.append((j, [i for i, _ in order if old[j] in reads[i] and new[i] not in seen[j]]))
-        reads[j] = seen[j]
+        order.append((j, [i for i, _ in order if old[j] in reads[i] and new[i] not in reads[j]]))
         written.add(new[j])
     return order
 

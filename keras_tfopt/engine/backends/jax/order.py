@@ -97,11 +97,10 @@ def _in_order(
         results[large[j]] = _run(program, *now, written)[number]
         written.append(nodes[number])
         known[1].append(results[large[j]])
-    rest = _run(program, *known, written)
-    for n, number in enumerate(numbers):
-        if n not in results:
-            results[n] = None if number is None else rest[number]
-    return results[0], [results[n] for n in range(1, len(numbers))]
+    if rest := [n for n, m in enumerate(numbers) if m is not None and n not in results]:
+        found = _run(program, *known, written)
+        results |= {n: found[numbers[n]] for n in rest}
+    return results[0], [results.get(n) for n in range(1, len(numbers))]
 
 
 def _known_with(zero: Any, value: Any) -> Any:
