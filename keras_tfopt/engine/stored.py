@@ -12,8 +12,8 @@ below the scale is at most 0.7 % of the scale (unsigned: 0.35 %). In each lower 
 relative to its end doubles.
 
 The table is not stored. The index of a number is a continuous function that is linear in each
-decade. It is computed as the line of the last decade, minus a multiple of the distance to the end
-of each earlier decade, for values below that end. Decoding computes the inverse in the same way.
+decade, and less steep in each than in the one before. So it is the least of seven lines. Decoding
+computes the inverse, which is the greatest of seven.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ DTYPES = ("float32", "bfloat16", "int8")
 
 _DECADES = range(7)
 # For each decade, the line from values to indices, which run from 2**i to 2**(i + 1) there. Indices
-# count from that of 0, as in the signed table.
+# count from that of 0, as in the signed table. The unsigned table has twice as many.
 _SLOPES = [10.0 ** (6 - i) * 2**i / 0.9 for i in _DECADES]
 _STARTS = [2**i * (1 - 0.1 / 0.9) for i in _DECADES]
-# Where each line ends, and the change of slope there.
-_TURNS = [(10.0 ** (i - 6), _SLOPES[i] - _SLOPES[i + 1]) for i in _DECADES[:-1]]
-_TURNS_BACK = [(2.0**i, 1 / _SLOPES[i] - 1 / _SLOPES[i - 1]) for i in _DECADES[1:]]
+_LINES = list(zip(_SLOPES, _STARTS, strict=True))
+_LINES_BACK = [(1 / slope, -start / slope) for slope, start in _LINES]
+_ROUNDING = 2.0**23  # float32 numbers from here to 2**24 are whole
+_BITS = 0x4B000000  # the bits of this number
+_EXPONENT = 0x7F800000  # the bits of a float32 number that make a power of 2
 _ZERO = 127  # the code of 0 in the signed table
 _LEAST_SCALE = 2.0**-126  # the least normal number of float32; its inverse is finite
 
@@ -113,23 +115,23 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     scale = ops.where(scale < math.inf, scale, none + math.nan)
     scale = ops.where(scale < _LEAST_SCALE, none, scale)
     part = size * (1 / ops.where(scale > 0, scale, none + math.inf))
-    number = part * _SLOPES[-1] + _STARTS[-1]
-    for end, change in _TURNS:
-        number = number - change * backend.relu(end - part)
-    top = 128 if signed else 256
-    number = number if signed else 2 * number
-    code = ops.cast(number, "int32")
+    count, top = (1, 128) if signed else (2, 255)
+    lines = [(count * slope, count * start) for slope, start in reversed(_LINES)]
+    number = backend.least_of_lines(part, lines)
     # Spacing changes between the last number of a decade and the first one of the next, so that
-    # their midpoint is 0.2 beyond a power of 2. Only there, `code` and `before` have no common bit.
-    before = ops.cast(number - 0.2, "int32")
-    code = ops.where(ops.equal(code & before, 0), before, code)
-    code = ops.where(number < top - 0.25, code, ops.full_like(code, top))
+    # their midpoint is 0.2 beyond a power of 2. Such indices become less than that power.
+    power = backend.from_bits(backend.bits_of(number) & _EXPONENT)
+    number = number - 0.25 * backend.relu(power + 1 - number)
+    # Round down. In the unsigned table, indices of the first decade begin with 2, and codes with 1.
+    code = backend.bits_of(number + (_ROUNDING - count + 0.5)) - _BITS
+    # The last number of the table is 1, half a space above the one before.
+    code = ops.where(number < 128 * count - 0.25, code, ops.full_like(code, top))
     zero = ops.zeros_like(code)
     if signed:
         code = ops.where(blocks < 0, ops.maximum(_ZERO - code, zero), _ZERO + code)
     else:
-        code = ops.where(blocks > 0, ops.maximum(code - 1, zero + 1), zero)
-    codes = _from_blocks(ops.cast(code, "uint8"), x, scales)
+        code = ops.where(blocks > 0, ops.maximum(code, zero + 1), zero)
+    codes = _from_blocks(backend.as_bytes(code), x, scales)
     shape = (-1,) if len(scales) == 1 else (-1, scales[1])
     return codes, ops.reshape(scale, shape)
 
@@ -138,10 +140,9 @@ def decode(codes: Any, scales: Any, signed: bool) -> Any:
     """Return the values of codes in float32."""
     blocks = ops.cast(_in_blocks(codes, tuple(scales.shape)), "float32")
     number = ops.abs(blocks - _ZERO) if signed else blocks * 0.5
-    middle = number + (0.5 if signed else 0.75)
-    value = backend.relu(middle - _STARTS[0]) * (1 / _SLOPES[0])  # 0 for the code of 0
-    for start, change in _TURNS_BACK:
-        value = value + change * backend.relu(middle - start)
+    middle = 0.5 if signed else 0.75
+    lines = [(slope, slope * middle + start) for slope, start in _LINES_BACK]
+    value = backend.greatest_of_lines(number, [(0.0, 0.0), *lines])  # 0 for the code of 0
     value = backend.lesser(value, ops.ones_like(value))  # the line is above 1 for the code of 1
     value = ops.where(blocks < _ZERO, -value, value) if signed else value
     scale = scales if len(value.shape) == len(scales.shape) else ops.expand_dims(scales, -1)

@@ -6,6 +6,7 @@ They assume that a process has one copy of each variable, and that whole steps a
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,19 @@ def lesser(a: Any, b: Any) -> Any:
 
 def relu(x: Any) -> Any:
     return keras.ops.where(x > 0, x, keras.ops.zeros_like(x))
+
+
+def as_bytes(x: Any) -> Any:
+    return keras.ops.cast(x, "uint8")
+
+
+def least_of_lines(x: Any, lines: Sequence[tuple[float, float]]) -> Any:
+    return functools.reduce(lesser, [slope * x + start for slope, start in lines])
+
+
+def greatest_of_lines(x: Any, lines: Sequence[tuple[float, float]]) -> Any:
+    values = [slope * x + start for slope, start in lines]
+    return functools.reduce(lambda a, b: keras.ops.where(a > b, a, b), values)
 
 
 def while_loop(condition: Callable[..., Any], body: Callable[..., tuple], state: tuple) -> tuple:

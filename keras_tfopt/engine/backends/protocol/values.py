@@ -214,6 +214,20 @@ class Numbers(Protocol):
     def relu(self, x: Any) -> Any:
         """Return `max(x, 0)` of float32 numbers; for NaN, either of both."""
 
+    def as_bytes(self, x: Any) -> Any:
+        """Return whole numbers from 0 to 255, which are int32, as uint8."""
+
+    def least_of_lines(self, x: Any, lines: Sequence[tuple[float, float]]) -> Any:
+        """Return the least of some lines `slope * x + start`, for float32 numbers.
+
+        Args:
+            x: The numbers.
+            lines: Slopes and starts. Each line is the least somewhere. Slopes rise.
+        """
+
+    def greatest_of_lines(self, x: Any, lines: Sequence[tuple[float, float]]) -> Any:
+        """Return the greatest of some lines; otherwise as `least_of_lines`."""
+
     def limits(self, tensor: Any) -> tuple[int, int] | None:
         """Return the least and largest of some integers; None for none of them, or in a trace."""
 
