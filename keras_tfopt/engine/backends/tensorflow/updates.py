@@ -13,6 +13,7 @@ from keras_tfopt.engine.backends.tensorflow.order import (
     is_ordered,
     update_in_order,
 )
+from keras_tfopt.engine.backends.tensorflow.parts import blocks_of_part, update_in_parts
 from keras_tfopt.engine.backends.tensorflow.private import forget_watched_variables
 from keras_tfopt.engine.backends.tensorflow.rows import column, nonzero
 from keras_tfopt.engine.backends.tensorflow.values import (
@@ -25,6 +26,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
 from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.state import has_codes
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -69,9 +71,11 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             shape, dtype = update.variable.shape, str(update.variable.dtype)
             groups.setdefault((update.kind, update.names, shape, dtype), []).append(update)
     for key, members in groups.items():
-        # Alike, they share compiled code; and few calls keep the cost of calling low.
-        for start in range(0, len(members), GROUP):
-            group = members[start : start + GROUP]
+        # Alike, they share compiled code; and few calls keep the cost of calling low. Codes take
+        # much code, and much time beside that of a call.
+        most = 1 if has_codes(members[0].kind.stored) else GROUP
+        for start in range(0, len(members), most):
+            group = members[start : start + most]
             _run_whole(engine, ("whole", len(group), *key), group, scalars)
     writes = []
     for update in updates:
@@ -159,7 +163,9 @@ def _run_whole(
             x, *slots = old = values[start : start + each]
             all_scalars = {**inputs[1], **own}
             over = compiled_over(all_scalars)
-            if is_ordered(old, all_scalars):
+            if blocks := blocks_of_part(group[0], old, mask):
+                new = update_in_parts(group[0], blocks, g, old, all_scalars)
+            elif is_ordered(old, all_scalars):
                 new = update_in_order(group[0], old, (g, all_scalars, mask), over)
             else:
                 y, changed = call(g, x, slots, all_scalars, mask, over)

@@ -116,7 +116,8 @@ def _compile(
         if has_rates:  # scalars that are vectors become columns
             rates = blocks.rates
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
-        seen = slots
+        seen = [slot[1] if isinstance(slot, tuple) else slot for slot in slots]
+        slots = [slot[0] if isinstance(slot, tuple) else slot for slot in slots]
         if blocks is not None and any(numbers):
             each = zip(slots, numbers, strict=True)
             seen = [blocks.column(slot) if is_number else slot for slot, is_number in each]
@@ -151,16 +152,42 @@ def _compile(
     def in_parts(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         # Encoding takes two passes, as a scale is known after a pass over its block. Results of the
         # first pass stay in the cache if there are few.
-        _run_in_parts(compiled, PART // BLOCK, g, x, slots, scalars)
+        _run_in_parts(compiled, PART // BLOCK, g, x, slots, scalars, casts=with_codes)
 
     return in_parts, uncompiled
 
 
 def _run_in_parts(
-    step: Callable[..., None], length: int, g: Any, x: Any, slots: list, scalars: dict[str, Any]
+    step: Callable[..., None],
+    length: int,
+    g: Any,
+    x: Any,
+    slots: list,
+    scalars: dict[str, Any],
+    casts: bool = False,
 ) -> None:
-    parts = [tensor.split(length) for tensor in (g, x, *slots)]
+    """Run a step over parts of tensors, one after the other.
+
+    Args:
+        step: The step.
+        length: How much of the first dimension is in a part.
+        g: The gradient.
+        x: The variable.
+        slots: The slots.
+        scalars: The scalars of the step.
+        casts: Whether the step may get slots with codes as pairs, of codes and the same as float32.
+    """
+    parts = [[*tensor.split(length)] for tensor in (g, x, *slots)]
+    # With vectors of 256 bits, compiled code takes long to read integers of 8 bits.
+    if casts and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        for n, slot in enumerate(slots):
+            if slot.dtype is torch.uint8:
+                memory = torch.empty_like(slot[:length], dtype=torch.float32)
+                parts[2 + n] = [(part, memory[: len(part)]) for part in parts[2 + n]]
     for g_part, x_part, *slot_parts in zip(*parts, strict=True):
+        for part in slot_parts:
+            if isinstance(part, tuple):
+                part[1].copy_(part[0])
         step(g_part, x_part, slot_parts, None, scalars)
 
 
@@ -182,7 +209,8 @@ def _examples(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any])
             **{n: getattr(blocks, n).new_empty(variables) for n in ("firsts", "sizes", "zeros")},
         )
     scalars = {n: v.new_empty(rates) if v.ndim else v for n, v in scalars.items()}
-    return like(g), like(x), list(map(like, slots)), blocks, scalars
+    slots = [tuple(map(like, slot)) if isinstance(slot, tuple) else like(slot) for slot in slots]
+    return like(g), like(x), slots, blocks, scalars
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:
