@@ -75,7 +75,8 @@ def update_in_parts(
     whole, rest = divmod(flat_g.size, PART)
     flat = jax.lax.fori_loop(0, whole, lambda n, now: update_part(n * PART, PART, now), flat)
     if rest:
-        flat = update_part(whole * PART, rest, flat)
+        once = (scalars["step"] >= 0).astype("int32")
+        flat = jax.lax.fori_loop(0, once, lambda _, now: update_part(whole * PART, rest, now), flat)
     x, *slots = (value.reshape(shape) for value, shape in zip(flat, shapes, strict=True))
     return x, slots
 
