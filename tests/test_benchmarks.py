@@ -132,6 +132,27 @@ def lines_of(capsys):
 
 
 @pytest.mark.spread
+@pytest.mark.skipif(state.adam_in_cpp() is None, reason="needs a C++ compiler and AVX2")
+def test_the_step_in_cpp_computes_what_ours_does():
+    (start,), (g,) = contenders.start([(64, 256)]), contenders.gradients([(64, 256)])
+    g[3] = 0
+    g[:, ::7] *= 1e-4
+    x = start.flatten()
+    step, slots = state.in_cpp(x, g.flatten())
+    variable, optimizer = keras.Variable(start), state.CONTENDERS["int8"]()
+    for _ in range(4):
+        step()
+        optimizer.apply([keras.ops.convert_to_tensor(g)], [variable])
+    m, v = optimizer.slot(variable, "m"), optimizer.slot(variable, "v")
+    for theirs, ours in zip(slots, (m.codes, m.scales, v.codes, v.scales), strict=True):
+        ours = np.ravel(keras.ops.convert_to_numpy(ours)).astype("float64")
+        # A number midway between two codes may get either.
+        assert np.mean(np.abs(theirs - ours) > 1e-6 * np.abs(ours)) < 2e-3
+    moved = np.ravel(keras.ops.convert_to_numpy(variable))
+    assert np.mean(np.abs(x - moved) > 1e-6) < 2e-3 and not np.allclose(x, np.ravel(start))
+
+
+@pytest.mark.spread
 def test_muon_and_its_peer_take_turns():
     from integration.benchmarks.shapes import large_transformer
 

@@ -5,8 +5,9 @@ its own: by how much that grows at most, without weights and gradients. This is 
 a step needs while it runs, such as slots that are decoded. On JAX the programs that XLA has
 compiled are left out; TensorFlow does not tell them apart. On a GPU it is measured on PyTorch.
 
-Two rows say what no step of Adam can go below. "int8 alone" is a rule that only decodes two slots
-and encodes them again. On PyTorch, "bfloat16 by hand" is a compiled Adam that casts its slots to
+Some rows are bounds. "int8 alone" is a rule that only decodes two slots and encodes them again.
+"int8 by hand" is Adam in C++, with instructions for vectors of 256 bits; where a C++ compiler and
+such a processor are. On PyTorch, "bfloat16 by hand" is a compiled Adam that casts its slots to
 bfloat16, rounded to the nearest, which needs no arithmetic.
 
 On PyTorch, with torchao installed (`pip install --no-deps torchao==0.18.0`), its AdamW8bit is a
@@ -17,13 +18,17 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import gc
 import importlib.util
+import itertools
 import json
 import math
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +63,7 @@ class Recode(keras_tfopt.Rule):
         return x, {"m": 0.5 * s.m, "v": 0.5 * s.v}
 
 
-ALONE, BY_HAND = "int8 alone", "bfloat16 by hand"
+ALONE, BY_HAND, IN_CPP = "int8 alone", "bfloat16 by hand", "int8 by hand"
 TORCHAO = "torchao.optim.AdamW8bit"
 SHAPES = ("one of 20M", "transformer")  # of WORK
 
@@ -88,6 +93,42 @@ def by_hand(shapes: Shapes) -> Callable[[], None]:
     slots = [torch.zeros_like(x, dtype=torch.bfloat16) for _ in "mv"]
     step, rate = torch.compile(adam), torch.tensor(contenders.LEARNING_RATE)
     return lambda: (step(g, x, *slots, rate), wait()) and None
+
+
+@functools.cache
+def adam_in_cpp() -> Any:
+    """Return the function of `int8_by_hand.cpp`; None where that does not compile or run."""
+    compiler = shutil.which("c++")
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
+    if compiler is None or not {"avx2", "fma"} <= set(flags):
+        return None
+    options = ["-O3", "-mavx2", "-mfma", "-fopenmp", "-shared", "-fPIC"]
+    source = Path(__file__).with_name("int8_by_hand.cpp")
+    with tempfile.TemporaryDirectory() as folder:
+        library = str(Path(folder) / "adam.so")
+        if subprocess.run([compiler, *options, source, "-o", library]).returncode != 0:
+            return None
+        function = ctypes.CDLL(library).adam_int8
+    function.argtypes = [*[ctypes.c_void_p] * 6, ctypes.c_int64, ctypes.c_float]
+    function.restype = None
+    return function
+
+
+def in_cpp(x: np.ndarray, g: np.ndarray) -> tuple[Callable[[], None], tuple[np.ndarray, ...]]:
+    """Return a step of Adam with int8 slots over flat arrays, and the codes and scales."""
+    blocks = x.size // 256
+    m, v = np.full(x.size, 127, "uint8"), np.zeros(x.size, "uint8")
+    m_scales, v_scales = np.zeros(blocks, "float32"), np.zeros(blocks, "float32")
+    arrays = (x, g, m, m_scales, v, v_scales)
+    steps = itertools.count(1)
+
+    def step() -> None:
+        n = next(steps)
+        rate = contenders.LEARNING_RATE * math.sqrt(1 - 0.999**n) / (1 - 0.9**n)
+        adam_in_cpp()(*(array.ctypes.data for array in arrays), blocks, rate)
+
+    return step, (m, m_scales, v, v_scales)
 
 
 def parameters_of(shapes: Shapes) -> int:
@@ -169,6 +210,9 @@ def measure(work: str, shapes: Shapes, budget: float) -> list[dict[str, Any]]:
     steps[ALONE] = contenders.of_keras(
         lambda: Recode(contenders.LEARNING_RATE, slot_dtype="int8"), shapes
     )
+    if len(shapes) == 1 and parameters_of(shapes) % 256 == 0 and adam_in_cpp() is not None:
+        (x,), (g,) = contenders.start(shapes), contenders.gradients(shapes)
+        steps[IN_CPP], _ = in_cpp(x.flatten(), g.flatten())
     if contenders.BACKEND == "torch" and len(shapes) == 1:
         steps[BY_HAND] = by_hand(shapes)
     if contenders.BACKEND == "torch" and importlib.util.find_spec("torchao") is not None:
