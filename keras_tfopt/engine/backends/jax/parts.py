@@ -15,7 +15,7 @@ from keras_tfopt.engine.state import BLOCK, names_of_scales
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
-PART = 1 << 18  # numbers of a variable in one part
+LEAST, PART = 1 << 14, 1 << 18  # numbers of a variable in one part
 
 
 def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
@@ -27,7 +27,7 @@ def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
         and update.kind.mode == "dense"
         and update.kind.scope == "element"
         and update.mask is None
-        and x.size > PART
+        and x.size >= LEAST
         and all(
             slot.ndim == 1 if name in scales else slot.shape == x.shape
             for name, slot in zip(update.names, slots, strict=True)
@@ -73,8 +73,9 @@ def update_in_parts(
 
     flat_g, flat = jnp.ravel(g), [jnp.ravel(value) for value in values]
     whole, rest = divmod(flat_g.size, PART)
-    flat = jax.lax.fori_loop(0, whole, lambda n, now: update_part(n * PART, PART, now), flat)
-    if rest:
+    if whole:
+        flat = jax.lax.fori_loop(0, whole, lambda n, now: update_part(n * PART, PART, now), flat)
+    if rest:  # in a loop that runs once; outside of it, XLA would copy the arrays first
         once = (scalars["step"] >= 0).astype("int32")
         flat = jax.lax.fori_loop(0, once, lambda _, now: update_part(whole * PART, rest, now), flat)
     x, *slots = (value.reshape(shape) for value, shape in zip(flat, shapes, strict=True))

@@ -77,7 +77,9 @@ def update_in_parts(
             y, changed = update.call(given.read(n), x, slots, scalars, apart=run_apart)
             # A slot without a new value stays as it is.
             each = zip([y, *changed], now, strict=True)
-            return [before if after is None else tf.cast(after, before.dtype) for after, before in each]
+            return [
+                before if after is None else tf.cast(after, before.dtype) for after, before in each
+            ]
 
         new = run_apart(compute)
         return n + 1, *[array.write(n, value) for array, value in zip(arrays, new, strict=True)]
@@ -109,7 +111,5 @@ def apart(step: Any, function: Callable[[], Any]) -> Any:
         return like  # which is wrong, or a number
     start = tf.nest.map_structure(lambda one: tf.zeros(one.shape, one.dtype), like)
     is_first = tf.cast(step >= 0, "int32")
-    once = tf.while_loop(
-        lambda n, _: n < is_first, lambda n, _: (n + 1, function()), (0, start)
-    )
+    once = tf.while_loop(lambda n, _: n < is_first, lambda n, _: (n + 1, function()), (0, start))
     return once[1]
