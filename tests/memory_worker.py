@@ -95,7 +95,7 @@ def train(cls, shapes, arguments):
     optimizer = getattr(keras_tfopt, cls)(**arguments)
     optimizer.build(variables)
     weights = 4 * sum(math.prod(shape) for shape in shapes)
-    state = 4 * sum(math.prod(v.shape) for v in optimizer.variables)
+    state = sum(np.dtype(v.dtype).itemsize * math.prod(v.shape) for v in optimizer.variables)
     step = stepper(optimizer, variables, [keras.ops.full(shape, 0.01) for shape in shapes])
     step()
     step()
