@@ -33,12 +33,10 @@ LEAST_ROW = 16
 """A table with fewer values in a row does not use int8, as each row has a scale of its own."""
 DTYPES = ("float32", "bfloat16", "int8")
 
-_DECADES = range(7)
-# For each decade, the line from values to indices, which run from 2**i to 2**(i + 1) there. Indices
-# count from that of 0, as in the signed table. The unsigned table has twice as many.
-_SLOPES = [10.0 ** (6 - i) * 2**i / 0.9 for i in _DECADES]
-_STARTS = [2**i * (1 - 0.1 / 0.9) for i in _DECADES]
-_LINES = list(zip(_SLOPES, _STARTS, strict=True))
+# For each of seven decades, the slope and start of the line from values to indices, which run from
+# 2**i to 2**(i + 1) there. Indices count from that of 0, as in the signed table. The unsigned table
+# has twice as many.
+_LINES = [(10.0 ** (6 - i) * 2**i / 0.9, 2**i * (1 - 0.1 / 0.9)) for i in range(7)]
 _LINES_BACK = [(1 / slope, -start / slope) for slope, start in _LINES]
 _ROUNDING = 2.0**23  # float32 numbers from here to 2**24 are whole
 _BITS = 0x4B000000  # the bits of this number
