@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ SCALES = "_scales"
 """Suffix of a slot's name that makes the name of the slot with the scales of its codes."""
 BLOCK = 256
 """The number of codes that share a scale. The last block of a variable or row may have fewer."""
+LEAST_DIVIDED = 1 << 14
+"""A variable of fewer values is not updated in parts where XLA compiles the step."""
 
 FACTOR = "learning_rate_factor"
 """Name in the scalars of a rule over all variables, and in the settings of groups."""
@@ -82,6 +85,29 @@ def has_codes(stored: Sequence[Stored]) -> bool:
 def names_of_scales(stored: Sequence[Stored]) -> set[str]:
     """Return the names of the slots that hold scales of other slots."""
     return {one.slot + SCALES for one in stored if one.dtype == "int8"}
+
+
+def can_be_divided(update: Any, values: Sequence[Any], mask: Any) -> bool:
+    """Return whether a variable can be updated in parts that are whole blocks of int8 slots.
+
+    Args:
+        update: The update of the variable, or of one like it.
+        values: Values of variable and slots.
+        mask: The mask of rows, or None.
+    """
+    x, *slots = values
+    scales = names_of_scales(update.kind.stored)
+    return (
+        bool(scales)
+        and update.kind.mode == "dense"
+        and update.kind.scope == "element"
+        and mask is None
+        and math.prod(x.shape) >= LEAST_DIVIDED
+        and all(
+            len(slot.shape) == 1 if name in scales else slot.shape == x.shape
+            for name, slot in zip(update.names, slots, strict=True)
+        )
+    )
 
 
 class Rows(NamedTuple):

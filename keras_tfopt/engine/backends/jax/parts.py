@@ -10,31 +10,18 @@ import jax
 import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu
-from keras_tfopt.engine.state import BLOCK, names_of_scales
+from keras_tfopt.engine.state import BLOCK, can_be_divided, names_of_scales
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
-LEAST, PART = 1 << 14, 1 << 18  # numbers of a variable in one part
+PART = 1 << 18  # numbers of a variable in one part
 
 
 def is_in_parts(update: Update, g: Any, values: list[Any]) -> bool:
     """Return whether a variable can be updated in parts, and is faster so."""
-    x, *slots = values
-    scales = names_of_scales(update.kind.stored)
-    return (
-        bool(scales)
-        and update.kind.mode == "dense"
-        and update.kind.scope == "element"
-        and update.mask is None
-        and x.size >= LEAST
-        and all(
-            slot.ndim == 1 if name in scales else slot.shape == x.shape
-            for name, slot in zip(update.names, slots, strict=True)
-        )
-        # In eager steps, JAX would trace the loop each time.
-        and is_compiled_for_one_cpu(g)
-    )
+    # In eager steps, JAX would trace the loop each time.
+    return can_be_divided(update, values, update.mask) and is_compiled_for_one_cpu(g)
 
 
 def update_in_parts(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.values import has_accelerator
-from keras_tfopt.engine.state import BLOCK, names_of_scales
+from keras_tfopt.engine.state import BLOCK, LEAST_DIVIDED, can_be_divided, names_of_scales
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
 
-LEAST, MOST = 1 << 14, 1 << 18  # numbers of a variable in one part
+PART = 1 << 18  # numbers of a variable in one part, at most
 
 
 def blocks_of_part(update: Update, old: list[Any], mask: Any) -> int:
@@ -28,25 +28,13 @@ def blocks_of_part(update: Update, old: list[Any], mask: Any) -> int:
         old: Values of variable and slots.
         mask: The mask of rows, or None.
     """
-    x, *slots = old
-    scales, size = names_of_scales(update.kind.stored), math.prod(x.shape)
-    can_be_divided = (
-        bool(scales)
-        and update.kind.mode == "dense"
-        and update.kind.scope == "element"
-        and mask is None
-        and size % BLOCK == 0
-        and all(
-            slot.shape.rank == 1 if name in scales else slot.shape == x.shape
-            for name, slot in zip(update.names, slots, strict=True)
-        )
-        and not (tf.executing_eagerly() or has_accelerator())
-    )
-    if not can_be_divided:
+    size = math.prod(old[0].shape)
+    is_compiled = not (tf.executing_eagerly() or has_accelerator())
+    if not (is_compiled and size % BLOCK == 0 and can_be_divided(update, old, mask)):
         return 0
     # All parts have the same size.
     blocks = size // BLOCK
-    sizes = range(min(blocks, MOST // BLOCK), LEAST // BLOCK - 1, -1)
+    sizes = range(min(blocks, PART // BLOCK), LEAST_DIVIDED // BLOCK - 1, -1)
     return next((number for number in sizes if blocks % number == 0), 0)
 
 
