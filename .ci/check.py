@@ -150,11 +150,12 @@ def is_exhaustive(options):
 def run_part(backend, number, parts, options):
     report = RESULTS / f"{backend}-{number}-of-{parts}.xml"
     report.unlink(missing_ok=True)
-    arguments = [f"--part={number}/{parts}", f"--override-ini=cache_dir={RESULTS / report.stem}"]
+    arguments = [f"--override-ini=cache_dir={RESULTS / report.stem}"]
     if options.fast:
         arguments += ["-m", "not slow"]
     arguments += options.pytest_arguments
-    status = run_tests(backend, report, options.workers, arguments)
+    part = f"--part={number}/{parts}"
+    status = run_tests(backend, report, options.workers, [part, *arguments])
     passed, failed, skipped = count(report)
     if failed == 0 and (status != 0 or passed == 0):
         print(f"{backend}: {passed} tests passed and pytest ended with status {status}", flush=True)
@@ -162,8 +163,9 @@ def run_part(backend, number, parts, options):
     elif 0 < failed <= FEW:
         once_more = RESULTS / "again" / report.name
         once_more.unlink(missing_ok=True)
+        # Without the part: pytest reads only their files, of which it would take a part.
         only_failed = ["--last-failed", "--last-failed-no-failures=none"]
-        run_tests(backend, once_more, 1, [*arguments, *only_failed])
+        run_tests(backend, once_more, 1, [*only_failed, *arguments])
         mended = names_of_passed(once_more)
         unsteady.extend(f"{backend}: {name}" for name in mended)
         passed, failed = passed + len(mended), failed - len(mended)

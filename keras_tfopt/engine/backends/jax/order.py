@@ -131,7 +131,7 @@ def zero_after(step: Any, values: Sequence[Any]) -> Any:
     """
 
     def entries() -> list[Any]:
-        return [jnp.ravel(value)[0] for value in values]
+        return [value[(0,) * value.ndim] for value in values]
 
     return _zero_of_all(apart(step, entries))
 
