@@ -9,9 +9,11 @@ This is what runs at home and elsewhere, as `TABLE` below has it:
 |---------------------------------------------------|---------------------------|-----------|
 | marked `exhaustive`                               | none                      | none      |
 | marked `spread`                                   | all                       | none      |
+| marked `everywhere`                               | all                       | all       |
+| about no optimizer, with parameters               | a third, at least two     | the same  |
 | about no optimizer                                | all                       | all       |
-| about a representative: the first Case of a kind  | all                       | one       |
 | marked `formula`                                  | each variant, each mode   | one       |
+| about a representative: the first Case of a kind  | all                       | none      |
 | every sixth of the others                         | one                       | none      |
 | the rest                                          | none                      | none      |
 
@@ -23,6 +25,8 @@ The first line that fits decides. The reasons:
   backend takes part.
 - `spread` marks tests that say nothing about a backend: of names, arguments, files, the source. It
   also marks slow tests whose result is much the same on all backends.
+- A test about no optimizer may have many values of its parameters. Each backend takes another
+  third of them. `everywhere` marks tests of which it takes all, such as those of recordings.
 
 A hash of names chooses the home, the mode and every sixth cell. So these stay the same from run to
 run, also when tests or optimizers are added.
@@ -40,6 +44,7 @@ import pytest
 BACKENDS = ("tensorflow", "jax", "torch")
 WAYS = ("mode", "way", "runner_of")  # names of the parameter that says how a test makes steps
 EAGER = ("eager", "plain")  # values of it for steps that are made operation by operation
+FEW = 2  # tests, of which none is left out
 EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ  # conftest.py sets it before tests are imported
 INSTALLED = tuple(name for name in BACKENDS if importlib.util.find_spec(name))
 
@@ -122,6 +127,13 @@ def one(tests, words, backend):
     return [one_of(tests, *words, backend)]
 
 
+def a_third(tests, words, backend):
+    """Return the tests at home on the backend, of three backends a third; but no fewer than FEW."""
+    own = [test for test in tests if pick(backends_of(test), _name_in_all_ways(test)) == backend]
+    others = sorted((test for test in tests if test not in own), key=lambda test: test.name)
+    return own + others[: max(0, FEW - len(own))]
+
+
 def each_variant_and_each_mode(tests, words, backend):
     """Return tests so that each variant runs in some mode, and each mode with some variant."""
     return one_of_each(tests, variant_of, *words) + one_of_each(tests, way_of, *words)
@@ -131,9 +143,11 @@ def each_variant_and_each_mode(tests, words, backend):
 TABLE = {
     "exhaustive": (nothing, nothing),
     "spread": (everything, nothing),
+    "everywhere": (everything, everything),
+    "parameters": (a_third, a_third),
     "about no optimizer": (everything, everything),
-    "representative": (everything, one),
     "formula": (each_variant_and_each_mode, one),
+    "representative": (everything, nothing),
     "sixth": (one, nothing),
     "rest": (nothing, nothing),
 }
@@ -145,13 +159,15 @@ def line_of(item, representatives):
         return "exhaustive"
     if item.get_closest_marker("spread"):
         return "spread"
+    if item.get_closest_marker("everywhere"):
+        return "everywhere"
     if not case_of(item):
-        return "about no optimizer"
+        return "parameters" if variant_of(item) else "about no optimizer"
+    if item.get_closest_marker("formula"):
+        return "formula"
     cell = cell_of(item)
     if cell.optimizer in representatives:
         return "representative"
-    if item.get_closest_marker("formula"):
-        return "formula"
     return "sixth" if pick((True, *[False] * 5), "sample", *cell) else "rest"
 
 
@@ -160,9 +176,7 @@ def left_out(items, backend, representatives):
     groups, unwanted = collections.defaultdict(list), set()
     for item in items:
         line = line_of(item, representatives)
-        is_alone = line in ("exhaustive", "spread", "about no optimizer")
-        words = (_name_in_all_ways(item),) if is_alone else cell_of(item)
-        groups[line, words, backends_of(item)].append(item)
+        groups[line, _words_of(item, line), backends_of(item)].append(item)
     for (line, words, places), tests in groups.items():
         if line != "exhaustive" and backend not in places:
             continue  # skipped, with a reason
@@ -170,6 +184,14 @@ def left_out(items, backend, representatives):
         keep = at_home if places and backend == pick(places, *words) else elsewhere
         unwanted |= {id(item) for item in tests} - {id(i) for i in keep(tests, words, backend)}
     return [item for item in items if id(item) in unwanted]
+
+
+def _words_of(item, line):
+    """Return words for tests that are chosen from together."""
+    if line == "parameters":
+        return item.path.stem, item.originalname
+    is_alone = line in ("exhaustive", "spread", "everywhere", "about no optimizer")
+    return (_name_in_all_ways(item),) if is_alone else cell_of(item)
 
 
 def one_of(tests, *words):

@@ -53,6 +53,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "spread: on one backend, chosen by a hash of its name, unless exhaustive"
     )
+    config.addinivalue_line("markers", "everywhere: with all parameters, on every backend")
     config.addinivalue_line("markers", "exhaustive: left out unless the run is exhaustive")
     config.addinivalue_line(
         "markers", "backends(*names, reason): skipped on all other backends, for this reason"

@@ -150,6 +150,7 @@ def continue_training(kind, model, optimizer, step, arrays):
             assert_state(kind, model, optimizer, t, arrays)
 
 
+@pytest.mark.everywhere
 @every_kind
 def test_minimize_continues_as_recorded(kind):
     arrays = np.load(RECORDED / kind / "continuation.npz")

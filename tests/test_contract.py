@@ -30,7 +30,7 @@ def test_matches_its_reference_in_float32(case, variant, mode):
 
 
 @pytest.mark.formula
-@main_variant_in_all_modes(others=("eager",))
+@main_variant_in_all_modes(others=("eager",), marks=pytest.mark.exhaustive)
 def test_matches_its_reference_in_float64(case, variant, mode):
     runner = Runner(case.make(variant), initial("float64"), mode, "float64")
     tolerance = case.tolerance("float64", variant, mode)

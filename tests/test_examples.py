@@ -79,6 +79,7 @@ def policy():
     keras.config.set_dtype_policy(before)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(("path", "examples"), documented())
 def test_example(path, examples, tmp_path, monkeypatch, policy):
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,7 @@
 """Every recording of TensorFlow 1 and RETURNN can be replayed in a graph and a session."""
 
+import pytest
+
 from integration import originals, recordings, replay, through_graph
 from tests.graphs import one_kind_of_each
 from tests.paths import GOLDEN
@@ -12,6 +14,7 @@ CASES = {
 KINDS = {name: through_graph.kinds(case) for name, case in CASES.items()}
 
 
+@pytest.mark.everywhere
 @one_kind_of_each(KINDS)
 def test_a_graph_makes_the_recorded_steps(name, kind):
     """A recording names the kinds of variables: resource variables, reference variables or both."""

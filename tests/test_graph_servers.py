@@ -182,6 +182,7 @@ CHOSEN = [
 ]
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(("case", "use_resource"), CHOSEN)
 def test_recorded_schedules(cluster, case, use_resource):
     """Workers step in the recorded order. All state equals the recording after every event."""

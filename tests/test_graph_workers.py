@@ -18,6 +18,7 @@ CASES = {
 READ, APPLY = 1, 2
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("use_resource", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_schedules(case, use_resource):

@@ -102,6 +102,7 @@ def ours(table, given, iterative):
     return to_numpy(function(given, *arguments, iterative=iterative))
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("iterative", [False, True])
 @every_converged_table
 def test_recordings_of_the_original_where_it_converged(table, iterative):
@@ -111,6 +112,7 @@ def test_recordings_of_the_original_where_it_converged(table, iterative):
     assert np.max(np.abs(root - expected)) <= 2e-3 * np.max(np.abs(expected))
 
 
+@pytest.mark.everywhere
 @every_converged_table
 def test_recordings_of_the_original_under_its_name(table):
     given, expected = recorded(table)

@@ -39,6 +39,7 @@ def program(made):
     return "\n".join(lines)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("guide", names())
 def test_a_notebook_has_the_code_of_its_guide_and_all_its_files(guide, monkeypatch):
     made, script = notebook(guide, monkeypatch), (GUIDES / f"{guide}.py").read_text("utf-8")

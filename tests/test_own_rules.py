@@ -145,6 +145,7 @@ def run(optimizer, plain=False):
     return [ops.convert_to_numpy(v) for v in variables]
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("plain", [False, True], ids=["compiled", "plain"])
 @pytest.mark.parametrize("kind", CHANGING)
 @pytest.mark.parametrize("cls", RULES)

@@ -63,6 +63,7 @@ def usual(name):
     return PLAIN_IF_FAST
 
 
+@pytest.mark.everywhere
 @every_way({name: usual(name) for name in CASES})
 def test_recording(name, way):
     outcome = replay.replay(CASES[name], {way: WAYS[way]})
@@ -78,6 +79,7 @@ def usual_through_original_names():
     return {name: PLAIN_IF_FAST if name in chosen else () for name in names}
 
 
+@pytest.mark.everywhere
 @every_way(usual_through_original_names())
 def test_recording_through_the_original_names(name, way):
     outcome = replay.replay(CASES[name], {way: WAYS[way]}, through="legacy")
@@ -100,6 +102,7 @@ def usual_through_addons():
     return {name: PLAIN_IF_FAST for name, case in CASES.items() if case.folder == ADDONS}
 
 
+@pytest.mark.everywhere
 @every_way(usual_through_addons())
 def test_recording_through_the_names_of_tensorflow_addons(name, way):
     outcome = replay.replay(CASES[name], {way: WAYS[way]}, through="addons")
@@ -198,6 +201,7 @@ def test_patterns_choose_what_they_say(pattern):
     assert all(case.name in CASES for case in cases)
 
 
+@pytest.mark.everywhere
 @pytest.mark.skipif(BACKEND not in stepping.NATIVE, reason="no row gradients of its own")
 @every_way({case.name: (cells.pick(list(WAYS), name),) for name, case in FIRST_SPARSE.items()})
 def test_recording_with_row_gradients_of_the_backend(name, way):

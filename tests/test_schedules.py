@@ -32,6 +32,7 @@ def at(schedule, step):
     return float(to_numpy(schedule(step)))
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("table", ENTRY["tables"], ids=lambda table: str(table["table"]))
 def test_recorded_tables(table):
     name = table["fn"]
@@ -245,6 +246,7 @@ def compiled(function):
     return function
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("how", ["number", "integer tensor", "float tensor", "compiled"])
 @pytest.mark.parametrize(("folder", "case"), RECORDED)
 def test_recorded_learning_rates(folder, case, how):

@@ -29,13 +29,17 @@ def every_case(*names):
     return pytest.mark.parametrize(names, params)
 
 
-def main_variant_in_all_modes(others):
-    """Parametrize over all modes for the main variant, and over `others` for the other variants."""
+def main_variant_in_all_modes(others, marks=()):
+    """Parametrize over all modes for the main variant, and over `others` for the other variants.
+
+    Tests of the other variants get the marks.
+    """
     params = [
-        pytest.param(case, variant, mode, id=f"{case.name}-{variant}-{mode}")
+        pytest.param(case, variant, mode, id=f"{case.name}-{variant}-{mode}", marks=own)
         for case in CASES
         for variant in case.variants
-        for mode in (MODES if variant == case.main else others)
+        for modes, own in [(MODES, ()) if variant == case.main else (others, marks)]
+        for mode in modes
     ]
     return pytest.mark.parametrize(("case", "variant", "mode"), params)
 
