@@ -4,6 +4,7 @@ test_exchanges.py tests several processes, test_over_workers_state.py tests stat
 """
 
 import contextlib
+import warnings
 
 import keras
 import numpy as np
@@ -230,6 +231,21 @@ def test_loss_scales_of_workers_stay_equal():
         assert float(optimizer.dynamic_scale) == 4.0 and int(optimizer.iterations) == 3
     # They exchanged after the third step that was made.
     np.testing.assert_array_equal(one.values["x"], two.values["x"])
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "float32"])
+@pytest.mark.parametrize("ours", [False, True])
+def test_workers_that_may_leave_out_different_steps_are_warned(ours, policy):
+    def make(exchange):
+        keras.config.set_dtype_policy(policy)  # of this thread
+        inner = METHODS["ModelAverage"](momentum(), exchange=exchange)
+        return keras_tfopt.LossScaleOptimizer(inner) if ours else inner
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(2, make, {"x": np.ones(2)}, 1, lambda rank, step: {"x": np.ones(2)})
+    warned = [str(w.message) for w in caught if "loss scale of its own" in str(w.message)]
+    assert len(warned) == (2 if policy == "mixed_float16" and not ours else 0)
 
 
 @pytest.mark.parametrize("method", AFTER)

@@ -72,6 +72,8 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
             scalar = functools.partial(self.add_variable, (), aggregation="none")
             self.step_counter = scalar("zeros", "int32", name="step_counter")
             self.dynamic_scale = scalar(constant(self.initial_scale), name="dynamic_scale")
+            for part in self._wrappers():
+                part.workers_agree = True
             # Not by the `build` of Keras's class, in which Nadam loses part of its state.
             if not self.inner_optimizer.built:
                 with tracked():
@@ -85,6 +87,9 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     ) -> None:
         """Exclude variables from the decay of the inner optimizer."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def _wrappers(self) -> list[WrappingEngine]:
+        return [p for p in parts(self.inner_optimizer) if isinstance(p, WrappingEngine)]
 
     def _own_names(self, rank: int) -> tuple[str, ...]:
         return self._own[2:]
@@ -110,9 +115,8 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
             # Sum before the check, so that all replicas get the same result.
             grads = backend.reduce_replicas(grads)
             finite = gradients.all_finite(grads)
-            for part in parts(self.inner_optimizer):
-                if isinstance(part, WrappingEngine):
-                    finite = part.agreed(finite)
+            for part in self._wrappers():
+                finite = part.agreed(finite)
             scale, counter = backend.read(self.dynamic_scale), backend.read(self.step_counter)
 
             def step() -> None:

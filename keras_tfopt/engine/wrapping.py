@@ -121,6 +121,9 @@ class Hooks(Constructed):
         """Return the number of workers that step together."""
         return 1
 
+    workers_agree = False
+    """Whether a LossScaleOptimizer around it asks all workers before each step."""
+
     def agreed(self, condition: Any) -> Any:
         """Return whether a condition holds on all workers that step together."""
         return condition

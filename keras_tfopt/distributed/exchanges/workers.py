@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import json
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,6 +143,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             for part in averages.parts(self.inner_optimizer):
                 self._exchange.prepare(part)
             self._start_alike(variables)
+            self._warn_of_loss_scale()
         super().build(variables)
         if self.center_optimizer is not None and not self.center_optimizer.built:
             with backend.build_scope(self, variables), tracked():
@@ -155,6 +157,19 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         super().extend(variables)
         if self.center_optimizer is not None:
             self.center_optimizer.extend(variables)
+
+    def _warn_of_loss_scale(self) -> None:
+        policy = keras.config.dtype_policy()
+        alone = self.exchange.size == 1 or self.exchange.one_process
+        if alone or self.workers_agree or policy.compute_dtype != "float16":
+            return
+        warnings.warn(
+            f"Under {policy.name}, `compile` gives each worker a loss scale of its own. When one "
+            "leaves out a step, the others wait for it, without end. Compile with "
+            f"keras_tfopt.LossScaleOptimizer({type(self).__name__}(...)), or with "
+            "auto_scale_loss=False.",
+            stacklevel=2,
+        )
 
     def _start_alike(self, variables: list[Any]) -> None:
         exchange = self.exchange
