@@ -121,9 +121,6 @@ class Hooks(Constructed):
         """Return the number of workers that step together."""
         return 1
 
-    workers_agree = False
-    """Whether a LossScaleOptimizer around it asks all workers before each step."""
-
     def agreed(self, condition: Any) -> Any:
         """Return whether a condition holds on all workers that step together."""
         return condition
@@ -137,6 +134,8 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     """Run a wrapper's hooks around the step of `inner_optimizer`; see `keras_tfopt.Wrapper`."""
 
     is_engine = True
+    workers_agree = False
+    """Whether a LossScaleOptimizer around it asks all workers before each step."""
     _engine_attributes: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any):

@@ -131,6 +131,7 @@ def zero_after(step: Any, values: Sequence[Any]) -> Any:
     """
 
     def entries() -> list[Any]:
+        # Flat, these would be other values to XLA. It would compute them once more.
         return [value[(0,) * value.ndim] for value in values]
 
     return _zero_of_all(apart(step, entries))
