@@ -26,7 +26,8 @@ The first line that fits decides. The reasons:
 - `spread` marks tests that say nothing about a backend: of names, arguments, files, the source. It
   also marks slow tests whose result is much the same on all backends.
 - A test about no optimizer may have many values of its parameters. Each backend takes another
-  third of them. `everywhere` marks tests of which it takes all, such as those of recordings.
+  third of them. It takes all if tests share what a fixture has computed for all (mark
+  `xdist_group`). `everywhere` marks others of which it takes all, such as those of recordings.
 
 A hash of names chooses the home, the mode and every sixth cell. So these stay the same from run to
 run, also when tests or optimizers are added.
@@ -162,7 +163,8 @@ def line_of(item, representatives):
     if item.get_closest_marker("everywhere"):
         return "everywhere"
     if not case_of(item):
-        return "parameters" if variant_of(item) else "about no optimizer"
+        is_sampled = variant_of(item) and not item.get_closest_marker("xdist_group")
+        return "parameters" if is_sampled else "about no optimizer"
     if item.get_closest_marker("formula"):
         return "formula"
     cell = cell_of(item)

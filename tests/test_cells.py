@@ -172,8 +172,9 @@ def test_a_test_about_no_optimizer_has_few_parameters_on_each_backend(monkeypatc
     assert all(2 <= backends.count(b) <= len(MODES_OF[b]) for b in cells.BACKENDS)
 
 
-def test_a_test_marked_everywhere_runs_on_every_backend(monkeypatch):
-    covered = run_without_case(monkeypatch, range(30), pytest.mark.everywhere.mark)
+@pytest.mark.parametrize("mark", [pytest.mark.everywhere, pytest.mark.xdist_group("shared")])
+def test_a_test_marked_everywhere_or_sharing_a_fixture_runs_on_every_backend(mark, monkeypatch):
+    covered = run_without_case(monkeypatch, range(30), mark.mark)
     everything = [(backend, mode) for backend, modes in MODES_OF.items() for mode in modes]
     assert all(found == everything for found in covered.values())
 

@@ -263,7 +263,6 @@ CHECKS = {
 }
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize("guide", guides_here())
 def test_guide(guide, printed):
     CHECKS[guide](printed(guide))
