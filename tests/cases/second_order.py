@@ -89,7 +89,7 @@ CASES = (
                 "the ridge is a thousandth of the largest eigenvalues, of which 1e-7 is lost",
             ),
             "sums": (100, "the iteration makes some dozens of products, and each rounds"),
-            "tensorflow xla": (20, "XLA has the iteration in place of eigenvalues"),
+            "tensorflow xla": (100, "XLA has that iteration in place of eigenvalues"),
         },
     ),
     Case(
