@@ -26,8 +26,9 @@ The first line that fits decides. The reasons:
 - `spread` marks tests that say nothing about a backend: of names, arguments, files, the source. It
   also marks slow tests whose result is much the same on all backends.
 - A test about no optimizer may have many values of its parameters. Each backend takes another
-  third of them. It takes all if tests share what a fixture has computed for all (mark
-  `xdist_group`). `everywhere` marks others of which it takes all, such as those of recordings.
+  third of them; fewer backends, named by the mark `backends`, take more each. It takes all if tests
+  share what a fixture has computed for all (mark `xdist_group`). `everywhere` marks others of which
+  it takes all, such as those of recordings.
 
 A hash of names chooses the home, the mode and every sixth cell. So these stay the same from run to
 run, also when tests or optimizers are added.

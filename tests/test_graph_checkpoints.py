@@ -21,7 +21,10 @@ NAMES = json.loads((SIGNATURES / "tf1_checkpoint_names.json").read_text())
 MAKERS = names.makers(legacy, legacy)
 MODULE = "keras_tfopt.legacy"
 
-pytestmark = pytest.mark.filterwarnings("ignore:Weight decay beside")
+pytestmark = [
+    pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's"),
+    pytest.mark.filterwarnings("ignore:Weight decay beside"),
+]
 
 
 def test_every_recorded_class_is_made():

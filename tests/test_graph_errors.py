@@ -5,6 +5,8 @@ import pytest
 from keras_tfopt import legacy
 from tests.graphs import MAKE, eagerly, every_kind, session, tensor, tf, v1, variable
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 
 def test_variables_of_another_graph():
     with tf.Graph().as_default():

@@ -6,6 +6,8 @@ import pytest
 from keras_tfopt import legacy
 from tests.graphs import assert_close, every_kind, rows, session, start, tensor, tf, v1, variable
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 
 @every_kind
 @pytest.mark.parametrize("index_dtype", ["int32", "int64"])

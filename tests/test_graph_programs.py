@@ -11,6 +11,8 @@ if keras.backend.backend() != "tensorflow":
 
 from integration.tf1 import programs
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 RECORDED = GOLDEN / "tf1_programs"
 STEPS = 60
 # Sums are in another order there, so that the last bits differ.

@@ -6,6 +6,8 @@ from integration import originals, recordings, replay, through_graph
 from tests.graphs import one_kind_of_each
 from tests.paths import GOLDEN
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 CASES = {
     case.name: case
     for folder in ("tf1", "returnn")
@@ -14,7 +16,6 @@ CASES = {
 KINDS = {name: through_graph.kinds(case) for name, case in CASES.items()}
 
 
-@pytest.mark.everywhere
 @one_kind_of_each(KINDS)
 def test_a_graph_makes_the_recorded_steps(name, kind):
     """A recording names the kinds of variables: resource variables, reference variables or both."""

@@ -28,6 +28,8 @@ from tests.graphs import (
     variable,
 )
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 # {class of the original that is a rule: our Case}
 NAMES = {
     name: next(case for case in RULES if case.name == row.ours)

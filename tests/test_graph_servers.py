@@ -13,6 +13,8 @@ from tests.graphs import tf, v1
 from tests.paths import GOLDEN, ROOT
 from tests.programs import output_of
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 FOLDER = GOLDEN / "tf1_distributed"
 GETTERS = {
     "AGNOptimizer": "custom_getter",
@@ -182,7 +184,6 @@ CHOSEN = [
 ]
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize(("case", "use_resource"), CHOSEN)
 def test_recorded_schedules(cluster, case, use_resource):
     """Workers step in the recorded order. All state equals the recording after every event."""

@@ -6,6 +6,8 @@ import pytest
 from keras_tfopt import legacy
 from tests.graphs import MAKE, assert_close, eagerly, session, start, straight, tf, v1, variable
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 
 @pytest.mark.parametrize("where", ["graph", "eager"])
 @pytest.mark.parametrize("name", ["Adam", "GGT"])

@@ -10,6 +10,8 @@ datasets = pytest.importorskip("sklearn.datasets")
 
 from integration.tf1 import training
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 RECORDED = GOLDEN / "tf1_training" / "digits.npz"
 STEPS = 120
 

@@ -9,6 +9,8 @@ from keras_tfopt import legacy
 from tests.graphs import tf, v1
 from tests.paths import GOLDEN
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 FOLDER = GOLDEN / "tf1_distributed"
 CASES = {
     entry["case"]: entry
@@ -18,7 +20,6 @@ CASES = {
 READ, APPLY = 1, 2
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize("use_resource", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_schedules(case, use_resource):

@@ -21,6 +21,8 @@ from tests.graphs import (
     variable,
 )
 
+pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+
 MODULES = {"ours": legacy, "stock": v1.train}
 
 

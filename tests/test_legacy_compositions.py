@@ -14,7 +14,7 @@ from tests.stepping import BACKEND, to_numpy
 
 RECORDED = np.load(GOLDEN / "tf1_graphs" / "compositions.npz")
 SOME = "" if EXHAUSTIVE else "some"  # "some": each scenario runs on one kind of variables
-ON_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are TensorFlow's")
+ON_TENSORFLOW = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 
 # {extreme scenario: words in `names()` if our numbers differ from the original}
 EDGES = {"no epsilon": "epsilon of 0", "not a number": "was NaN", "overflow": "overflows"}
