@@ -307,3 +307,19 @@ def test_scalars_are_compiled_as_for_a_gpu(monkeypatch, make):
     for a, b in zip(fast, plain, strict=True):
         a, b = map(keras.ops.convert_to_numpy, (a, b))
         np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+def test_int8_slots_before_their_code_is_compiled(monkeypatch):
+    """With vectors of 256 bits, steps get codes together with the same numbers as float32."""
+    import torch
+
+    from keras_tfopt.engine.backends.torch import compile as torch_compile
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    results = []
+    for works in (False, True):
+        monkeypatch.setattr(torch_compile, "_compiler_works", works)
+        optimizer = keras_tfopt.Adam(0.1, beta_1=0.87, slot_dtype="int8")
+        results.append(train(optimizer, variables()))
+    for uncompiled, compiled in zip(*results, strict=True):
+        np.testing.assert_allclose(uncompiled, compiled, rtol=2e-6, atol=2e-6)

@@ -117,7 +117,7 @@ def _compile(
             rates = blocks.rates
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
         seen = [slot[1] if isinstance(slot, tuple) else slot for slot in slots]
-        slots = [slot[0] if isinstance(slot, tuple) else slot for slot in slots]
+        slots = _kept(slots)
         if blocks is not None and any(numbers):
             each = zip(slots, numbers, strict=True)
             seen = [blocks.column(slot) if is_number else slot for slot, is_number in each]
@@ -134,7 +134,7 @@ def _compile(
         if scope != "element" or blocks is not None or on_gpu:
             step(g, x, slots, blocks, scalars)
             return
-        _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, slots, scalars)
+        _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, _kept(slots), scalars)
 
     # Codes take more arithmetic than memory, and are in the cache between passes.
     with_codes = has_codes(kind.stored)
@@ -155,6 +155,11 @@ def _compile(
         _run_in_parts(compiled, PART // BLOCK, g, x, slots, scalars, casts=with_codes)
 
     return in_parts, uncompiled
+
+
+def _kept(slots: list) -> list:
+    """Return slots without the float32 copies of codes, with which codes are in pairs."""
+    return [slot[0] if isinstance(slot, tuple) else slot for slot in slots]
 
 
 def _run_in_parts(
