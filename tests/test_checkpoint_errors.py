@@ -23,7 +23,7 @@ from tests.checkpoints import (
     maybe_built,
     recorded,
 )
-from tests.stepping import BACKEND, to_numpy
+from tests.stepping import to_numpy
 
 pytest.importorskip("tensorflow")
 
@@ -205,7 +205,7 @@ def test_wrong_arguments(given, error, match):
         legacy.load_checkpoint(recorded(), **{"model": dense(), "optimizer": adam(), **given})
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="nothing runs without the backend")
+@pytest.mark.backends("jax", "torch", reason="nothing runs without the backend")
 def test_without_tensorflow(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(ImportError, match="pip install 'tensorflow"):

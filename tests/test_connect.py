@@ -123,13 +123,13 @@ def test_bad_arguments(arguments, error, message):
         distributed.connect(**arguments)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="replicas of a strategy are TensorFlow's")
+@pytest.mark.backends("tensorflow", reason="replicas of a strategy are TensorFlow's")
 def test_mirrored_outside_of_a_strategy():
     with pytest.raises(RuntimeError, match="call connect inside of `with strategy.scope"):
         distributed.connect(engine="mirrored")
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch starts a process group at any time")
+@pytest.mark.backends("tensorflow", "jax", reason="PyTorch starts a process group at any time")
 def test_a_backend_that_runs_already(monkeypatch):
     keras.ops.convert_to_tensor([1.0]) + 1
     for name, value in environment.of_worker(BACKEND, 0, 2, [1, 2]).items():

@@ -136,9 +136,7 @@ def test_halves_of_batches_differ():
     )
 
 
-tensorflow_only = pytest.mark.skipif(
-    BACKEND != "tensorflow", reason="about strategies of TensorFlow"
-)
+tensorflow_only = pytest.mark.backends("tensorflow", reason="about strategies of TensorFlow")
 
 
 @tensorflow_only

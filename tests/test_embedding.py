@@ -202,7 +202,7 @@ def test_an_optimizer_of_keras_after_ours_gets_dense_gradients():
     assert_same_weights(models)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="about the tape of TensorFlow")
+@pytest.mark.backends("tensorflow", reason="about the tape of TensorFlow")
 @pytest.mark.parametrize("name", ["keras Adam", "LazyAdam"])
 @pytest.mark.parametrize("compiles", [False, True])
 def test_a_training_loop_of_a_user(name, compiles):
@@ -231,7 +231,7 @@ def test_a_training_loop_of_a_user(name, compiles):
     assert_same_weights(models)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="about conditions of TensorFlow's graphs")
+@pytest.mark.backends("tensorflow", reason="about conditions of TensorFlow's graphs")
 @pytest.mark.parametrize("compiles", [False, True])
 def test_a_lookup_in_a_condition(compiles):
     import tensorflow as tf

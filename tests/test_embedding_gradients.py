@@ -55,7 +55,7 @@ def test_out_of_range_in_compiled_steps():
 # ---- The gradient itself -------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="other backends raise an error, or clip")
+@pytest.mark.backends("jax", reason="other backends raise an error, or clip")
 @pytest.mark.parametrize("trains", [False, True])
 def test_rows_out_of_range_are_nan_in_compiled_lookups(trains):
     import jax
@@ -85,7 +85,7 @@ def test_notes_on_gradients_are_forgotten():
     assert not lookup.NOTES
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="about tensors of torch")
+@pytest.mark.backends("torch", reason="about tensors of torch")
 def test_the_lazy_gradient_is_an_ordinary_tensor_for_other_code():
     import torch
 
@@ -122,7 +122,7 @@ def test_the_lazy_gradient_is_an_ordinary_tensor_for_other_code():
     assert moved.tolist() == [1, 3]
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="what XLA says of a step compiled by jax.jit")
+@pytest.mark.backends("jax", reason="what XLA says of a step compiled by jax.jit")
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_memory_of_a_compiled_step(precision):
     """Memory grows with the touched rows and not with the table, which is written in place."""

@@ -22,7 +22,7 @@ WITH_AVERAGES = (
 )
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="one backend is enough")
+pytestmark = pytest.mark.backends("jax", reason="one backend is enough")
 
 
 def documented():
@@ -79,7 +79,6 @@ def policy():
     keras.config.set_dtype_policy(before)
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize(("path", "examples"), documented())
 def test_example(path, examples, tmp_path, monkeypatch, policy):
     monkeypatch.chdir(tmp_path)

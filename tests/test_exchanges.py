@@ -109,14 +109,14 @@ def test_different_models_are_refused(results):
         assert "['kernel', [3, 2], 'float32'] and ['kernel', [3, 1], 'float32']" in worker["error"]
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow cannot exchange inside XLA")
+@pytest.mark.backends("tensorflow", reason="only TensorFlow cannot exchange inside XLA")
 @pytest.mark.parametrize("method", ["ModelAverage", "SyncReplicas"])
 def test_steps_compiled_by_xla_are_refused(method, results):
     for worker in results[PROCESSES, f"compiled_by_xla/{method}"]:
         assert "compile the model with `jit_compile=False`" in worker["error"]
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="replicas of a strategy are TensorFlow's")
+@pytest.mark.backends("tensorflow", reason="replicas of a strategy are TensorFlow's")
 def test_replicas_need_the_outermost_optimizer(results):
     for worker in results["mirrored", "inside/ModelAverage"]:
         assert "ModelAverage must be the outermost optimizer" in worker["error"]

@@ -60,7 +60,7 @@ def launches(optimizer, monkeypatch):
     return len(calls)
 
 
-@pytest.mark.skipif(BACKEND == "jax", reason="on JAX a step is compiled as a whole")
+@pytest.mark.backends("tensorflow", "torch", reason="on JAX a step is compiled as a whole")
 @pytest.mark.parametrize("make", (keras_tfopt.Adam, exhaustive(keras_tfopt.LARS)))
 def test_groups_with_factors_need_no_more_calls_of_compiled_code(make, monkeypatch):
     """Any other setting needs one more call."""

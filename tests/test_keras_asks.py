@@ -16,7 +16,7 @@ from keras import ops
 import keras_tfopt
 from tests.cases import every_case, keras_options
 from tests.compare import assert_close
-from tests.stepping import BACKEND, Runner, innermost, make_variable, several_only, to_numpy
+from tests.stepping import Runner, innermost, make_variable, several_only, to_numpy
 
 ONES = np.ones((2, 2), "float32")
 START = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
@@ -199,7 +199,7 @@ def test_in_a_multi_optimizer(case):
     assert [type(one) for one in again.optimizers] == [case.cls] * 2
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX and PyTorch have no strategies")
+@pytest.mark.backends("tensorflow", reason="JAX and PyTorch have no strategies")
 @every_case("case")
 def test_stateless_apply_is_refused_on_tensorflow(case):
     optimizer = case.make()

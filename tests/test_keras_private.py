@@ -99,14 +99,14 @@ def test_nadam_of_keras_needs_tracking_in_a_build(finds):
     assert any(v is nadam._u_product for v in nadam.variables) == finds
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="about classes that Keras has on PyTorch")
+@pytest.mark.backends("torch", reason="about classes that Keras has on PyTorch")
 def test_configurations_of_torch_name_a_class_of_torch():
     config = keras.saving.serialize_keras_object(keras.optimizers.Adam(0.1))
     assert config["module"].startswith("keras.src.backend.torch")
     assert configuration.portable(config)["module"] == "keras.optimizers"
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="about the device of PyTorch")
+@pytest.mark.backends("torch", reason="about the device of PyTorch")
 def test_the_device_of_torch_is_known():
     assert keras_private.torch_device() in ("cpu", "cuda")
 

@@ -15,7 +15,7 @@ from keras_tfopt import legacy
 from tests.stepping import BACKEND, to_numpy
 from tests.verbs import counter, variable
 
-jax_only = pytest.mark.skipif(BACKEND != "jax", reason="no step is compiled elsewhere")
+jax_only = pytest.mark.backends("jax", reason="no step is compiled elsewhere")
 
 
 class Counted:

@@ -361,7 +361,7 @@ def test_inside_torch_compile():
     np.testing.assert_allclose(to_numpy(x), [0.25, 0.5])
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="there, graphs work")
+@pytest.mark.backends("jax", "torch", reason="there, graphs work")
 def test_variables_of_another_backend_are_refused():
     tf = pytest.importorskip("tensorflow")
     optimizer, x = legacy.AdamOptimizer(), tf.Variable([1.0])

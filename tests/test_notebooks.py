@@ -13,7 +13,7 @@ from tests.programs import AS_USERS, ROOT, output_of
 from tests.test_site import extension
 
 pytest.importorskip("nbformat")
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="one backend is enough")
+pytestmark = pytest.mark.backends("jax", reason="one backend is enough")
 
 GUIDES = ROOT / "guides"
 
@@ -39,7 +39,6 @@ def program(made):
     return "\n".join(lines)
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize("guide", names())
 def test_a_notebook_has_the_code_of_its_guide_and_all_its_files(guide, monkeypatch):
     made, script = notebook(guide, monkeypatch), (GUIDES / f"{guide}.py").read_text("utf-8")

@@ -61,7 +61,7 @@ def test_row_gradients_for_optimizers_of_others_are_summed(cls, options, mode):
     np.testing.assert_allclose(by_rows.values["embeddings"], dense.values["embeddings"], rtol=1e-6)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends of Keras have dense gradients")
+@pytest.mark.backends("tensorflow", reason="other backends of Keras have dense gradients")
 @every_mode
 def test_an_optimizer_that_takes_slices_gets_them(mode):
     inner = keras_tfopt.DecoupledWeightDecay(OfSlices(0.1), 0.5)
@@ -87,7 +87,7 @@ def test_rows_stay_rows_for_ours_in_a_multi_optimizer(mode):
     np.testing.assert_allclose(runner.values["stock"].ravel(), [0.0, -0.01, 0.0])
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="about XLA in TensorFlow")
+@pytest.mark.backends("tensorflow", reason="about XLA in TensorFlow")
 @pytest.mark.parametrize("layer", (keras.layers.Embedding, keras_tfopt.layers.Embedding))
 def test_a_short_last_batch_of_rows_compiled_by_xla(layer):
     """After such a batch TensorFlow does not know the number of rows, which XLA needs."""

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "docs/migration/errors.md": "test_error_page.py",
 }
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
-JAX = pytest.mark.skipif(keras.backend.backend() != "jax", reason="one backend is enough")
+JAX = pytest.mark.backends("jax", reason="one backend is enough")
 CALL = re.compile(r"`(keras_tfopt\.\w+\([^`]*\))`")
 
 

@@ -202,7 +202,7 @@ def test_patterns_choose_what_they_say(pattern):
 
 
 @pytest.mark.everywhere
-@pytest.mark.skipif(BACKEND not in stepping.NATIVE, reason="no row gradients of its own")
+@pytest.mark.backends(*stepping.NATIVE, reason="no row gradients of its own")
 @every_way({case.name: (cells.pick(list(WAYS), name),) for name, case in FIRST_SPARSE.items()})
 def test_recording_with_row_gradients_of_the_backend(name, way):
     # The original and RowGradient touch a row of zeros, gradients of the backend do not. After such

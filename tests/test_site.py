@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import re
 
-import keras
 import pytest
 
 from integration.documentation import names
@@ -85,7 +84,7 @@ def test_links_of_documents_lead_somewhere(path):
         assert not place or place in anchors(found.read_text("utf-8")), target
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the pictures are made on JAX")
+@pytest.mark.backends("jax", reason="the pictures are made on JAX")
 class TestRuns:
     def test_every_optimizer_has_the_arguments_that_must_be_given(self):
         from integration.documentation import runs

@@ -366,7 +366,7 @@ def checkpoints():
             yield pytest.param(name, when, marks=[pytest.mark.exhaustive] * (when != usual))
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's own checkpoints")
+@pytest.mark.backends("tensorflow", reason="TensorFlow's own checkpoints")
 @pytest.mark.parametrize(("name", "when"), checkpoints())
 def test_tensorflow_checkpoint(name, when, tmp_path):
     import tensorflow as tf
