@@ -309,6 +309,35 @@ def test_scalars_are_compiled_as_for_a_gpu(monkeypatch, make):
         np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
 
 
+class OneOfThree(keras_tfopt.Rule):
+    """A rule that changes one of three slots."""
+
+    learning_rate: float = 0.1
+
+    def slots(self, like):
+        initial = {"first": 0.1, "second": 0.2, "third": 0.3}
+        return {name: keras_tfopt.Slot(like.shape, value) for name, value in initial.items()}
+
+    def update(self, g, x, s, t):
+        second = 0.9 * s.second + g
+        return x - t.lr * (second + s.first + s.third), {"second": second}
+
+
+@pytest.mark.parametrize("make", [keras_tfopt.Adam, keras_tfopt.AMSGrad, OneOfThree])
+def test_two_bfloat16_slots_share_words(make):
+    fast, plain = make(0.1, slot_dtype="bfloat16"), make(0.1, slot_dtype="bfloat16")
+    results = [train(fast, variables(), steps=1)]
+    entry = fast._state.entries[3]
+    memory = [slot.value.untyped_storage().data_ptr() for slot in entry.slots.values()]
+    assert memory[0] == memory[1] and len(set(memory)) == len(memory) - 1
+    with engine.plain():
+        results.append(train(plain, variables(), steps=1))
+    for one, other in zip(*results, strict=True):
+        # A number that compiled code rounds otherwise in float32 may become the next bfloat16.
+        np.testing.assert_allclose(one, other, rtol=2**-7, atol=2e-6)
+        assert np.allclose(one, other, atol=2e-6) or np.mean(one == other) > 0.99
+
+
 def test_int8_slots_before_their_code_is_compiled(monkeypatch):
     """With vectors of 256 bits, steps get codes together with the same numbers as float32."""
     import torch

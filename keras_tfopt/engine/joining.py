@@ -205,6 +205,7 @@ def _joined(
         mask: Any = None,
         over: Over = over,
         apart: Any = None,
+        narrow: bool = True,
     ) -> tuple[Any, list[Any]]:
         of_rule = {n: v for n, v in scalars.items() if not n.startswith(AROUND)}
         seen, start = [], count
@@ -224,7 +225,7 @@ def _joined(
                 new_g, x = part.hooks.before(seen_g, x, s, t)
                 _check_gradient(part.hooks, new_g is seen_g)
         old = x
-        x, changed = call(g, x, slots[:count], of_rule, mask, over, apart)
+        x, changed = call(g, x, slots[:count], of_rule, mask, over, apart, narrow)
         new: list[list[Any]] = []
         for part, (s, t) in zip(reversed(parts), reversed(seen), strict=True):
             found: dict[str, Any] = {}

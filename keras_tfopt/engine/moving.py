@@ -105,7 +105,7 @@ def bind_rule(
     It is pure, and all static arguments are bound, so that it can be compiled. It returns the new
     variable, and the new slots in the order of `names`, None for those that stay. Hyperparameters
     that are `changing` are among the scalars. A backend may pass a function `apart`, by which to
-    call the rule.
+    call the rule, and `narrow=False`, to give and get bfloat16 slots as float32.
     """
     kept_names = [name for name in names if name != MASTER]
     seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
@@ -113,7 +113,7 @@ def bind_rule(
     slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
     rows = kind.mode in ("rows", "touched")
     of_elements = kind.scope == "element"
-    name_of_rule = type(rule).__name__
+    method = f"{type(rule).__name__}.update"
     has_master = MASTER in names
 
     def call(
@@ -124,6 +124,7 @@ def bind_rule(
         mask: Any = None,
         over: Over = over,
         apart: Callable[[Callable[[], Any]], Any] | None = None,
+        narrow: bool = True,
     ) -> tuple:
         old = x
         *as_stored, master = slots if has_master else (*slots, None)
@@ -137,12 +138,12 @@ def bind_rule(
         now = rule_at(rule, changing, scalars) if changing else rule
         s = slots_of(*kept)
         result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
-        x, new = check_result(name_of_rule, result, start, s._asdict())
+        x, new = check_result(method, result, start, s._asdict())
         if mask is not None:
             x = ops.where(mask, x, start)
         if kind.stored:
             before = dict(zip(kept_names, as_stored, strict=True))
-            new = written_slots(new, before, kind.stored, seeds, scalars)
+            new = written_slots(new, before, kind.stored, seeds, scalars, narrow)
         changed = [x if name == MASTER else new.get(name) for name in names]
         return ops.cast(x, old.dtype), changed
 

@@ -151,7 +151,7 @@ def decode(codes: Any, scales: Any, signed: bool) -> Any:
 
 
 def rounded(x: Any, dither: Mapping[str, Any], seed: int) -> Any:
-    """Return float32 values as bfloat16, rounded up or down at random (stochastic rounding).
+    """Return numbers that bfloat16 has, as float32, rounded up or down at random.
 
     With rounding to the nearest, changes below half of the last place would be lost in each step,
     such as those of a second moment with beta_2=0.999. The random bits are a hash of the 16 bits
@@ -168,7 +168,7 @@ def rounded(x: Any, dither: Mapping[str, Any], seed: int) -> Any:
     # The factor differs between steps, and is odd: the product hashes the kept bits modulo 2**16.
     product = ops.right_shift(bits, 16) * ((factor ^ seed) | 1)
     up_or_down = backend.from_bits((bits + ((product ^ (start ^ seed)) & 0xFFFF)) & -0x10000)
-    return ops.cast(ops.where(ops.equal(x, x), up_or_down, x), "bfloat16")
+    return ops.where(ops.equal(x, x), up_or_down, x)
 
 
 # ---- All slots of a variable -------------------------------------------------------------------
@@ -207,6 +207,7 @@ def written_slots(
     stored: Sequence[Stored],
     seeds: Mapping[str, int],
     dither: Mapping[str, Any],
+    narrow: bool = True,
 ) -> dict[str, Any]:
     """Encode the slots that a rule has returned; return these with their scales.
 
@@ -216,6 +217,7 @@ def written_slots(
         stored: How slots are stored.
         seeds: The result of `seed_of` for each slot.
         dither: Scalars of the step, with those of `dither_of` if a slot is bfloat16.
+        narrow: Whether numbers rounded to bfloat16 are returned as such, not as float32.
     """
     written = dict(new)
     for name, dtype, signed in stored:
@@ -226,5 +228,6 @@ def written_slots(
             scales = tuple(old[name + SCALES].shape)
             written[name], written[name + SCALES] = encode(value, scales, signed)
         else:
-            written[name] = rounded(value, dither, seeds[name])
+            value = rounded(value, dither, seeds[name])
+            written[name] = ops.cast(value, "bfloat16") if narrow else value
     return written

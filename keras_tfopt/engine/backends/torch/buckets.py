@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.flat_step import Blocks, flat_step, numbers_of
 from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
 from keras_tfopt.engine.backends.torch.values import is_on_gpu
@@ -65,12 +66,18 @@ class Layout:
             [piece[size:] for piece, size, _ in pieces if size < piece.numel()],
         )
 
-    def pack_scales(self, slots: list) -> Packed:
+    def pack_scales(self, slots: Sequence[Any]) -> Packed:
         """Return a column for slots with the scales of blocks, and its views."""
         counts = [room // BLOCK for room in self.rooms]
         whole = slots[0]._value.new_zeros(sum(counts))
         parts = zip(whole.split(counts), slots, strict=True)
         return Packed(whole.view(-1, 1), [part.view(slot.shape) for part, slot in parts], [])
+
+    def pack_halves(self, like: torch.Tensor) -> list[Packed]:
+        """Return words with the views of their halves, the low ones first: see `words.py`."""
+        whole = like.new_zeros(self.size, dtype=torch.int32)
+        both, halves = self.pack(whole).whole, whole.view(torch.bfloat16).view(-1, 2)
+        return [dataclasses.replace(self.pack(half), whole=both) for half in halves.unbind(1)]
 
 
 @dataclasses.dataclass
@@ -81,7 +88,7 @@ class Bucket:
     variables: list[Any]
     positions: list[int]  # of the variables in a list of updates
     step: Callable[..., None]  # the rule over flat tensors, in place
-    flat: list[torch.Tensor]  # for each slot, the tensor with those of all variables
+    flat: list[torch.Tensor]  # for each slot or pair, the tensor with those of all variables
     watched: list[Any]  # variables and slots of Keras whose memory is that of flat tensors
     addresses: list[int]  # of their values
     # The owners of blocks, if a rule uses norms, means or numbers of a variable, or if there are
@@ -255,25 +262,7 @@ def _bucket(
     like = dataclasses.replace(members[0], gradient=None)
     variables = [u.variable for u in members]
     bucket = Bucket(like, variables, positions, step, [], [], [], blocks, in_blocks)
-    scales, with_gaps = names_of_scales(kind.stored), []
-    described = members[0].names, numbers_of(members[0])
-    for name, is_number, *slots in zip(*described, *(u.slots for u in members), strict=True):
-        bucket.watched += slots
-        if is_number and blocks is None:  # the variable is alone in its bucket
-            bucket.flat.append(slots[0]._value.detach())
-            continue
-        if is_number:
-            whole = slots[0]._value.new_zeros(len(slots))
-            flat = Packed(whole, list(whole.unbind()), [])
-        elif name in scales:
-            flat = layout.pack_scales(slots)
-        else:
-            flat = layout.pack(slots[0]._value.new_zeros(layout.size))
-            with_gaps.append(flat)
-        for slot, view in zip(slots, flat.parts, strict=True):
-            view.copy_(slot._value.detach())
-            slot._value = torch.nn.Parameter(view, requires_grad=False)
-        bucket.flat.append(flat.whole)
+    with_gaps = _move_slots(bucket, members, layout)
     is_padded = layout.rooms != layout.sizes
     if len(members) > 1 or is_padded or not values[0].is_contiguous():
         bucket.g = layout.pack(_scratch(scratches, "g", members[0].gradient, layout.size))
@@ -288,10 +277,43 @@ def _bucket(
     else:
         bucket.alone = layout.pack(values[0].detach().view(-1)).whole
         bucket.watched += variables
-    if scales and is_padded:
+    if is_padded and has_codes(kind.stored):
         bucket.filling = _filling(with_gaps)
     bucket.addresses += [variable._value.data_ptr() for variable in bucket.watched]
     return bucket
+
+
+def _move_slots(bucket: Bucket, members: list[Update], layout: Layout) -> list[Packed]:
+    """Move the slots into a bucket; return the tensors that have gaps like those of variables."""
+    like = members[0]
+    scales, pairs, with_gaps = names_of_scales(like.kind.stored), words.pairs_of(like), []
+    high_halves: dict[int, Packed] = {}  # by the places of the slots in the low ones
+    slots_by_place = zip(*(update.slots for update in members), strict=True)
+    each = zip(like.names, numbers_of(like), slots_by_place, strict=True)
+    for place, (name, is_number, slots) in enumerate(each):
+        bucket.watched += slots
+        first = slots[0]._value
+        if is_number and bucket.blocks is None:  # the variable is alone in its bucket
+            bucket.flat.append(first.detach())
+            continue
+        if is_number:
+            whole = first.new_zeros(len(slots))
+            flat = Packed(whole, list(whole.unbind()), [])
+        elif name in scales:
+            flat = layout.pack_scales(slots)
+        elif place in pairs:
+            flat = high_halves[pairs[place]]
+        elif place in pairs.values():
+            flat, high_halves[place] = layout.pack_halves(first)
+        else:
+            flat = layout.pack(first.new_zeros(layout.size))
+            with_gaps.append(flat)
+        for slot, view in zip(slots, flat.parts, strict=True):
+            view.copy_(slot._value.detach())
+            slot._value = torch.nn.Parameter(view, requires_grad=False)
+        if place not in pairs:
+            bucket.flat.append(flat.whole)
+    return with_gaps
 
 
 def _blocks(members: list[Update], layout: Layout, has_rates: bool) -> Blocks:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
+from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.values import is_on_gpu
 from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.hyperparameters import Over
@@ -74,6 +75,9 @@ def flat_step(
         blocks: The owners of blocks, if several variables have some.
         dimensions: The rank of each scalar, which is 1 if it has a number for each learning rate.
             None if there is one learning rate.
+
+    Slots are given as tensors in the order of their names, except that the second of two slots that
+    share words is left out.
     """
     value, kind, names = update.variable._value, update.kind, update.names
     numbers = numbers_of(update)
@@ -84,7 +88,10 @@ def flat_step(
         shared = (*sharing_key(engine, rule, changing), *key)
         has_rates = dimensions is not None
         on_gpu = is_on_gpu(value)
-        make = functools.partial(_compile, update.call, in_blocks, has_rates, kind, numbers, on_gpu)
+        pairs = words.pairs_of(update)
+        numbers = tuple(one for place, one in enumerate(numbers) if place not in pairs)
+        of_slots = kind, numbers, pairs
+        make = functools.partial(_compile, update.call, in_blocks, has_rates, *of_slots, on_gpu)
         engine._fast[key] = _compiled.find(shared, make)
     return engine._fast[key]
 
@@ -95,6 +102,7 @@ def _compile(
     has_rates: bool,
     kind: Kind,
     numbers: tuple[bool, ...],
+    pairs: words.Pairs,
     on_gpu: bool,
 ) -> tuple[Callable, Callable]:
     scope = kind.scope
@@ -121,7 +129,10 @@ def _compile(
         if blocks is not None and any(numbers):
             each = zip(slots, numbers, strict=True)
             seen = [blocks.column(slot) if is_number else slot for slot, is_number in each]
-        y, changed = call(g, x, seen, scalars, None, Over(norm, total, mean))
+        seen = words.read(seen, pairs)
+        over = Over(norm, total, mean)
+        y, changed = call(g, x, seen, scalars, None, over, narrow=not pairs)
+        changed = words.written(seen, changed, pairs)
         if y is not x:
             x.copy_(y)
         for slot, new, is_number in zip(slots, changed, numbers, strict=True):
