@@ -13,6 +13,7 @@ from keras_tfopt.engine import (
     Engine,
     Like,
     Slot,
+    check_class_attribute,
     check_savable,
     decoded,
     encoded,
@@ -178,13 +179,8 @@ class Rule(Fielded, Describing, Engine):
         super().__init_subclass__(**kwargs)
         cls._own_weight_decay = "weight_decay" in own_parameters(cls)
         cls._own_scalars = cls.scalars is not Rule.scalars
-        for name, allowed in (("scope", SCOPES), ("sparse", SPARSE)):
-            value = getattr(cls, name)
-            if value not in allowed:
-                raise ValueError(
-                    f"Class attribute `{name}` of {cls.__name__} must be one of {allowed}. "
-                    f"Received: {value!r}"
-                )
+        check_class_attribute(cls, "scope", SCOPES)
+        check_class_attribute(cls, "sparse", SPARSE)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         """Describe the state for a variable of this shape, dtype and path.

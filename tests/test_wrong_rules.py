@@ -1,5 +1,7 @@
 """Wrong rules of users: the error says what is wrong, in compiled and in plain steps."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -86,6 +88,38 @@ def test_an_impossible_formula_is_refused_with_its_line(update, says, line):
     assert f"{__file__}:" in str(error.value) and line in str(error.value)
     assert not optimizer.built and len(optimizer.variables) == len(rule()(0.5).variables)
     assert (ops.convert_to_numpy(variable) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "error", "says"),
+    [
+        ("slots", lambda self, like: {"m": 0.5}, TypeError, "a keras_tfopt.Slot for 'm'.*0.5"),
+        ("slots", lambda self, like: None, TypeError, "a dictionary by name.*None"),
+        ("slots", lambda self, like: {"_m": 0}, ValueError, "without an underscore.*'_m'"),
+        ("scalars", lambda self, lr, step: lr, TypeError, "a dictionary by name"),
+        ("facts", lambda self, path: path, TypeError, "a dictionary by name"),
+        ("update", lambda self, g, x, s, t: (x, {"m": "one"}), TypeError, "m as a tensor.*'one'"),
+        ("update", lambda self, g, x, s, t: (None, {}), TypeError, "variable as a tensor.*None"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"slot_dtype": "int8"}])
+def test_wrong_results_of_methods(member, value, error, says, options):
+    variable = keras.Variable(np.ones((80, 60), "float32"), name="kernel")
+    optimizer = rule(scope="variable", **{member: value})(0.5, **options)
+    with pytest.raises(error, match=f"Own.{member} must .*{says}"):
+        optimizer.build([variable])
+    assert not optimizer.built and (ops.convert_to_numpy(variable) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("shape", 3), ("shape", (-1,)), ("initial", "ones"), ("dtype", "float9"), ("every", 0)],
+)
+def test_slots_with_wrong_arguments(argument, value):
+    with pytest.raises(
+        ValueError, match=f"`{argument}` of Slot must be .*{re.escape(repr(value))}"
+    ):
+        keras_tfopt.Slot(**{"shape": (3, 2), argument: value})
 
 
 @pytest.mark.spread

@@ -48,6 +48,7 @@ from keras_tfopt.engine.options import (
     own_parameters,
     tolerating,
 )
+from keras_tfopt.engine.results import check_class_attribute
 from keras_tfopt.engine.rows import RowGradient, shards_of
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.selection import (

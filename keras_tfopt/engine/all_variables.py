@@ -108,7 +108,7 @@ class ModelRule:
         return Scalars({**scalars, **known}, {}, False, self._over)
 
     def _checked(self, result: Any, new: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        check_described(type(self.rule).__name__, new, self.names)
+        check_described(f"{type(self.rule).__name__}.update", new, self.names)
         return result, new
 
 

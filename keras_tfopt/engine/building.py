@@ -55,8 +55,6 @@ def check_slots_of_elements(owner: str, slots: Mapping[str, Slot], like: Like) -
 
 def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -> keras.Variable:
     """Create a slot on the device of its variable, in its layout."""
-    if not isinstance(slot, Slot):
-        raise TypeError(f"`slots` must give a Slot for {name!r}. Received: {slot!r}")
 
     def initial(shape: Any, dtype: Any = None) -> Any:
         # An initializer runs once; an assignment in a traced step would run in every step.

@@ -30,6 +30,7 @@ from keras_tfopt.engine.options import (
     current,
 )
 from keras_tfopt.engine.powers import Powers, recall
+from keras_tfopt.engine.results import checked_dictionary, checked_slots
 from keras_tfopt.engine.rows import sees_rows
 from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
@@ -89,7 +90,7 @@ class Provided:
 
     def facts_of(self, like: Like) -> dict[str, Any]:
         """Return facts about a variable that a rule of scope "variable" finds in `t`, by name."""
-        return self.facts(like.path)
+        return checked_dictionary(self, "facts", self.facts(like.path))
 
 
 class Engine(Provided, Grouped, Formulas, Optimizer):
@@ -192,9 +193,9 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._changing = self.changing_hyperparameters()
         self.groups = settled_groups(self.groups, likes)
         self.check_groups(likes)
-        check_slots(self, likes)
         if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
             trial.check_rule(self, likes)
+        check_slots(self, likes)
 
     def _create(self, variables: list[Any], likes: list[Like]) -> None:
         other, dtype = self._state.other, widest([like.dtype for like in likes])
@@ -281,7 +282,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     ) -> dict[str, Slot]:
         if settings.frozen or self._overwrite_variable_with_gradient(variable):
             return {}
-        slots = dict(rule.slots(like)) if self.scope != "model" else {}
+        slots = checked_slots(self, rule.slots(like)) if self.scope != "model" else {}
         if self.scope == "element":
             check_slots_of_elements("rule", slots, like)
         if self.master_weights and keras.backend.standardize_dtype(variable.dtype) != like.dtype:
@@ -290,7 +291,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
 
     def _add_model_slots(self, likes: list[Like], dtype: str) -> None:
         all_variables = Like((), dtype, self.name)
-        described = self.slots(likes)
+        described = checked_slots(self, self.slots(likes))
         steps_along(described)
         for name, slot in described.items():
             if None in slot.shape[:-1]:

@@ -1,24 +1,106 @@
-"""Check the results of formulas."""
+"""Check what the methods of a rule or wrapper return, and its class attributes."""
 
 from __future__ import annotations
 
+import keyword
+from collections.abc import Mapping
 from typing import Any
+
+from keras_tfopt.engine.state import Slot
+
+
+def check_class_attribute(cls: type, name: str, allowed: tuple[str, ...]) -> None:
+    """Raise an error if an attribute of a class has another value than those allowed."""
+    value = getattr(cls, name)
+    if value not in allowed:
+        raise ValueError(
+            f"Class attribute `{name}` of {cls.__name__} must be one of {allowed}. "
+            f"Received: {value!r}"
+        )
+
+
+def checked_slots(owner: Any, slots: Any, method: str = "slots") -> dict[str, Slot]:
+    """Return the result of `slots` or `counters`, or raise an error that says what it has to be.
+
+    Args:
+        owner: The rule or wrapper.
+        slots: The result.
+        method: The name of the method.
+    """
+    found = checked_dictionary(owner, method, slots)
+    method = f"{type(owner).__name__}.{method}"
+    for name, slot in found.items():
+        is_name = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+        if not is_name or name.startswith("_"):
+            raise ValueError(
+                f"{method} must give names that formulas can read as attributes, without an "
+                f"underscore in front. Received: {name!r}"
+            )
+        if not isinstance(slot, Slot):
+            raise TypeError(
+                f"{method} must give a keras_tfopt.Slot for {name!r}, such as "
+                f"`keras_tfopt.zeros(like)`. Received: {slot!r}"
+            )
+    return found
+
+
+def checked_dictionary(owner: Any, method: str, found: Any) -> dict[str, Any]:
+    """Return the result of a method as a dictionary, or raise an error if it is none."""
+    if not isinstance(found, Mapping):
+        raise TypeError(
+            f"{type(owner).__name__}.{method} must return a dictionary by name. Received: {found!r}"
+        )
+    return dict(found)
+
+
+def checked_list(owner: Any, method: str, found: Any, count: int) -> list[Any]:
+    """Return the result of a hook for all variables, or raise an error if it is none."""
+    if not isinstance(found, (list, tuple)) or len(found) != count:
+        raise TypeError(
+            f"{type(owner).__name__}.{method} must return a list with an item for each of the "
+            f"{count} variables. Received: {found!r}"
+        )
+    return list(found)
+
+
+def check_before(owner: Any, result: Any, g: Any) -> None:
+    """Raise an error if the result of `before` is not a gradient and a variable."""
+    method = f"{type(owner).__name__}.before"
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise TypeError(
+            f"{method} must return the gradient and the variable. Received: {type(result).__name__}"
+        )
+    for what, value in zip(("gradient", "variable"), result, strict=True):
+        if value is None and (what, g) != ("gradient", None):
+            raise TypeError(f"{method} must return the {what}. Received: None")
+
+
+def check_accepted(owner: Any, result: Any) -> None:
+    """Raise an error if the result of `accept` is not one truth value."""
+    shape = getattr(result, "shape", None)
+    if not isinstance(result, bool) and (shape is None or tuple(shape)):
+        found = type(result).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+        raise TypeError(
+            f"{type(owner).__name__}.accept must return one truth value, as a boolean tensor "
+            f"without dimensions. Received: {found}"
+        )
 
 
 def check_result(
-    rule: str, result: Any, x: Any, slots: dict[str, Any]
+    method: str, result: Any, x: Any, slots: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the result of `update`, or raise an error that says what it has to return.
+    """Return the result of `update` or `after`, or raise an error that says what it has to be.
 
-    Only numbers of dimensions are compared, since compiled code may not know sizes.
+    Only numbers of dimensions are compared, since compiled code may not know sizes. Slots that are
+    None stay as they are, like those that are left out.
     """
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         raise TypeError(
-            f"{rule}.update must return the new variable and a dictionary of new slots. "
+            f"{method} must return the new variable and a dictionary of new slots. "
             f"Received: {type(result).__name__}"
         )
     new_x, new = result
-    check_described(rule, new, slots)
+    check_described(method, new, slots)
     old = {"the variable": x, **slots}
     for name, value in {"the variable": new_x, **new}.items():
         shape = getattr(value, "shape", None)
@@ -26,16 +108,17 @@ def check_result(
             continue
         if len(shape) != len(old[name].shape):
             raise ValueError(
-                f"{rule}.update must return {name} with {len(old[name].shape)} dimensions. "
+                f"{method} must return {name} with {len(old[name].shape)} dimensions. "
                 f"Received: {len(shape)}"
             )
-    return new_x, new
+    return new_x, {name: value for name, value in new.items() if value is not None}
 
 
-def check_described(rule: str, new: Any, described: Any) -> None:
+def check_described(method: str, new: Any, described: Any) -> None:
+    """Raise an error for new slots that `slots` does not describe."""
     for name in new:
         if name not in described:
             raise KeyError(
-                f"{rule} returned the slot {name!r}, which its `slots` does not "
-                f"describe. Described: {list(described)}"
+                f"{method} returned the slot {name!r}, which `slots` does not describe. "
+                f"Described: {list(described)}"
             )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
 MASTER = "master_weight"
@@ -25,6 +27,8 @@ LEAST_DIVIDED = 1 << 14
 
 FACTOR = "learning_rate_factor"
 """Name in the scalars of a rule over all variables, and in the settings of groups."""
+INITIAL = ("variable", "identity")
+"""Values of a slot at the start that are no number."""
 DECAY_FACTOR = "decay_factor"
 """Name of a factor of weight decay that the `solve` of a rule over all variables may return."""
 
@@ -59,6 +63,9 @@ class Slot:
             `slot_dtype="int8"` twice as many steps between 0 and the largest value.
         every: Integer >= 1. None in the shape stands for the first and then each `every`-th entry
             of each variable, flattened. Slots of one rule have the same `every`, or 1.
+
+    Raises:
+        ValueError: if an argument is none of these.
     """
 
     shape: tuple[int | None, ...]
@@ -67,6 +74,33 @@ class Slot:
     by_row: bool | None = None
     signed: bool = True
     every: int = 1
+
+    def __post_init__(self) -> None:
+        sized = isinstance(self.shape, Sequence) and all(map(_is_size, self.shape))
+        if not sized or isinstance(self.shape, str):
+            raise _wrong("shape", "a tuple of integers >= 0", self.shape)
+        if not isinstance(self.initial, numbers.Real) and self.initial not in INITIAL:
+            raise _wrong("initial", f"a number or one of {INITIAL}", self.initial)
+        if self.dtype is not None and not _is_dtype(self.dtype):
+            raise _wrong("dtype", 'the name of a data type, such as "float32"', self.dtype)
+        if not self.every or not _is_size(self.every):
+            raise _wrong("every", "an integer >= 1", self.every)
+
+
+def _is_size(value: Any) -> bool:
+    return value is None or hasattr(value, "__index__") and value >= 0
+
+
+def _is_dtype(value: Any) -> bool:
+    try:
+        keras.backend.standardize_dtype(value)
+    except ValueError:
+        return False
+    return isinstance(value, str)
+
+
+def _wrong(argument: str, allowed: str, value: Any) -> ValueError:
+    return ValueError(f"Argument `{argument}` of Slot must be {allowed}. Received: {value!r}")
 
 
 class Stored(NamedTuple):

@@ -1,4 +1,4 @@
-"""Try a rule on shapes alone when its optimizer is built, before anything changes.
+"""Try a rule or hooks on shapes alone when an optimizer is built, before anything changes.
 
 Compiled steps report errors in a formula in the words of each backend's compiler, and steps that
 run operation by operation miss some errors. A trial finds them once, with the same message on each
@@ -10,8 +10,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
+import numbers
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -19,56 +20,122 @@ import keras
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.hyperparameters import REFUSED, Scalars
 from keras_tfopt.engine.moving import over_one
-from keras_tfopt.engine.results import check_result
-from keras_tfopt.engine.state import Like, Slot
+from keras_tfopt.engine.results import (
+    check_accepted,
+    check_before,
+    check_result,
+    checked_dictionary,
+    checked_slots,
+)
+from keras_tfopt.engine.state import Like, Rows
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.engine import Engine
+    from keras_tfopt.engine.wrapping import WrappingEngine
 
 
 def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
     """Raise an error if the rule cannot take a step on variables like these."""
-    if engine.scope == "model":
-        return
-    tried = set()
-    for like in likes:
-        kind = len(like.shape), like.dtype
-        if kind not in tried and 0 not in like.shape:
-            tried.add(kind)
+    if engine.scope != "model":
+        for like in _kinds(likes):
             _try(engine, like)
+
+
+def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
+    """Raise an error if hooks of a wrapper return something else than they should.
+
+    What hooks raise themselves is left to the step: they may read what is not built yet.
+    """
+    for like in _kinds(likes):
+        _try_hooks(wrapper, like)
+
+
+def _kinds(likes: Sequence[Like]) -> list[Like]:
+    """Return a variable of each rank and data type."""
+    return list({(len(one.shape), one.dtype): one for one in likes if 0 not in one.shape}.values())
 
 
 def _try(engine: Engine, like: Like) -> None:
     rule, changing = engine.formula(), tuple(engine._changing)
     with _located(rule, "slots"):
-        slots = rule.slots(like)
-    if any(not isinstance(slot, Slot) for slot in slots.values()):
-        return  # building says so
+        slots = checked_slots(rule, rule.slots(like))
     slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
     elements = engine.scope == "element"
-    facts = {} if elements else rule.facts_of(like)
+    with _located(rule, "facts"):
+        facts = {} if elements else rule.facts_of(like)
 
     def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
         kept, numbers = values[: len(slots)], values[len(slots) :]
         now = engine.formula(dict(zip(changing, numbers, strict=True)))
         with _located(rule, "scalars"):
-            scalars = {**now.scalars(lr, number), "step": number}
+            scalars = checked_dictionary(rule, "scalars", now.scalars(lr, number))
+        scalars["step"] = number
         t = Scalars(scalars, facts, False, REFUSED if elements else over_one())
         with _located(rule, "update"):
             result = now.update(g, x, slots_of(*kept), t)
         old = dict(zip(slots, kept, strict=True))
-        new_x, new = check_result(type(rule).__name__, result, x, old)
+        method = f"{type(rule).__name__}.update"
+        new_x, new = check_result(method, result, x, old)
         for name, value in {"the variable": new_x, **new}.items():
             before = old.get(name, x)
             others = [one for one in (x, *kept) if one is not before]
             engine.returns_given |= any(value is one for one in others)
-            _check_like(type(rule).__name__, name, value, before)
+            _check_shape(method, name, value, before)
+            _check_dtype(method, name, value, before)
         return new_x
 
     variable, scalar = (like.shape, like.dtype), ((), like.dtype)
     of_slots = [(tuple(slot.shape), slot.dtype or like.dtype) for slot in slots.values()]
     given = [variable, variable, scalar, scalar, *of_slots, *[scalar] * len(changing)]
     backend.run_on_shapes(take_step, given)
+
+
+def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
+    slots = checked_slots(wrapper, wrapper.slots(like))
+    facts = checked_dictionary(wrapper, "facts", wrapper.facts(like))
+    slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
+    has_rate = hasattr(wrapper.inner_optimizer, "learning_rate")
+    name = type(wrapper).__name__
+
+    def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
+        found = _called(wrapper.scalars, lr if has_rate else None, number)
+        scalars = checked_dictionary(wrapper, "scalars", found)
+        known = {name: value for name, value in scalars.items() if value is not None}
+        t = Scalars({**known, "old": x, "step": number}, facts, False, over_one())
+        s, seen = slots_of(*values), g if wrapper.needs_gradient else None
+        if "before" in wrapper.defines:
+            result = _called(wrapper.before, seen, x, s, t)
+            check_before(wrapper, result, seen)
+            for what, value, before in zip(("gradient", "variable"), result, (g, x), strict=True):
+                _check_shape(f"{name}.before", f"the {what}", value, before)
+        if "accept" in wrapper.defines:
+            check_accepted(wrapper, _called(wrapper.accept, g, x, t))
+        if "after" in wrapper.defines:
+            result = _called(wrapper.after, seen, x, s, t)
+            new_x, new = check_result(f"{name}.after", result, x, s._asdict())
+            for what, value in {"the variable": new_x, **new}.items():
+                _check_shape(f"{name}.after", what, value, s._asdict().get(what, x))
+        return x
+
+    def take_step_if_possible(*given: Any) -> Any:
+        with contextlib.suppress(_CannotTry):
+            take_step(*given)
+        return given[0]
+
+    variable, scalar = (like.shape, like.dtype), ((), like.dtype)
+    of_slots = [(tuple(slot.shape), slot.dtype or like.dtype) for slot in slots.values()]
+    backend.run_on_shapes(take_step_if_possible, [variable, variable, scalar, scalar, *of_slots])
+
+
+class _CannotTry(Exception):
+    """A hook has raised an error of its own."""
+
+
+def _called(hook: Callable[..., Any], *given: Any) -> Any:
+    try:
+        return hook(*given)
+    except Exception as error:
+        raise _CannotTry from error
 
 
 @contextlib.contextmanager
@@ -95,17 +162,22 @@ def _located(rule: Any, method: str) -> Iterator[None]:
         raise
 
 
-def _check_like(rule: str, name: str, value: Any, old: Any) -> None:
-    if not hasattr(value, "shape"):  # a number, or one row of a slot
+def _check_shape(method: str, name: str, value: Any, old: Any) -> None:
+    if isinstance(value, (numbers.Real, Rows)) or (value is None and name != "the variable"):
         return
+    if not hasattr(value, "shape"):
+        raise TypeError(f"{method} must return {name} as a tensor. Received: {value!r}")
     found, wanted = tuple(value.shape), tuple(old.shape)
     if found != wanted:
-        raise ValueError(
-            f"{rule}.update must return {name} in its shape {wanted}. Received: {found}"
-        )
+        raise ValueError(f"{method} must return {name} in its shape {wanted}. Received: {found}")
+
+
+def _check_dtype(method: str, name: str, value: Any, old: Any) -> None:
+    if not hasattr(value, "dtype"):
+        return
     dtype, kept = map(keras.backend.standardize_dtype, (value.dtype, old.dtype))
     if dtype != kept:
         raise TypeError(
-            f"{rule}.update must return {name} in its data type, {kept}: convert it by "
+            f"{method} must return {name} in its data type, {kept}: convert it by "
             f'`keras.ops.cast(value, "{kept}")`. Received: {dtype}'
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.engine import gradients, hooks
+from keras_tfopt.engine import gradients, hooks, trial
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot, check_slots_of_elements
@@ -30,6 +30,14 @@ from keras_tfopt.engine.nesting import (
 )
 from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY
+from keras_tfopt.engine.results import (
+    check_before,
+    check_class_attribute,
+    check_described,
+    check_result,
+    checked_list,
+    checked_slots,
+)
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     NO_SETTINGS,
@@ -142,6 +150,8 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         super().__init_subclass__(**kwargs)
         own = ((name, getattr(cls, name, None)) for name in ASKED)
         cls.defines = frozenset(n for n, f in own if f is not getattr(WrappingEngine, n, None))
+        check_class_attribute(cls, "scope", ("variable", "element"))
+        check_class_attribute(cls, "sparse", ("dense", "rows"))
 
     def __init__(self, inner_optimizer: Any, name: str | None = None, **base: Any):
         self._lock = False
@@ -172,6 +182,9 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     # ---- State ----------------------------------------------------------------------------------
 
     def _create(self, variables: list[Any], likes: list[Like]) -> None:
+        counters = checked_slots(self, self.counters(), "counters")
+        if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
+            trial.check_hooks(self, likes)
         if not self.inner_optimizer.built:
             with tracked():
                 self.inner_optimizer.build(variables)
@@ -179,17 +192,17 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         check_alike(self)
         self._add_entries(variables, likes)
         whole = Like((), widest([like.dtype for like in likes]), self.name)
-        for name, slot in self.counters().items():
+        for name, slot in counters.items():
             self._state.shared[name] = add_slot(self, None, whole, name, slot)
 
     def _entry(self, variable: Any, like: Like) -> Entry:
-        described = self.slots(like)
+        described = checked_slots(self, self.slots(like))
         if self.scope == "element":
             check_slots_of_elements("wrapper", described, like)
         slots = {name: add_slot(self, variable, like, name, s) for name, s in described.items()}
         # A variable that is overwritten with its gradient takes no steps, so no hooks run.
         overwritten = self._overwrite_variable_with_gradient(variable)
-        reach = None if overwritten else self.reach(like)
+        reach = None if overwritten else self._checked_reach(like)
         # Optimizers of Keras overwrite it themselves.
         own = isinstance(self._pipeline.mover.optimizer, Optimizer)
         return Entry(
@@ -203,6 +216,15 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             reach=reach,
             master=self._pipeline.mover.master_of(len(self._state.entries)),
         )
+
+    def _checked_reach(self, like: Like) -> str | None:
+        reach = self.reach(like)
+        if reach not in ("dense", "rows", None):
+            raise ValueError(
+                f'{type(self).__name__}.reach must return "dense", "rows" or None. '
+                f"Received: {reach!r}"
+            )
+        return reach
 
     def _rate_of(self, settings: Settings) -> int:
         """Return the index of the scalars of a variable."""
@@ -282,7 +304,14 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         if not ("accept_step" in self.defines and grads):  # without gradients, all are frozen
             return grads, None, {}
         values = [gradients.values_of(g) for g in grads]
-        return grads, *self.accept_step(values, self.counters_now())
+        result = self.accept_step(values, self.counters_now())
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            raise TypeError(
+                f"{type(self).__name__}.accept_step must return a truth value and a dictionary of "
+                f"new counters. Received: {result!r}"
+            )
+        check_described(f"{type(self).__name__}.accept_step", result[1], self._state.shared)
+        return grads, *result
 
     def counters_now(self) -> Any:
         """Return the values of the counters, as attributes by name."""
@@ -293,27 +322,33 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         """Run `before_step` and `before`; return the new gradients."""
         if "before_step" in self.defines:
             grads = self.before_step(incoming.grads, incoming.variables)
+            grads = checked_list(self, "before_step", grads, len(incoming.grads))
             incoming = incoming._replace(grads=grads)
         if "before" not in self.defines:
             return incoming.grads
 
         def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
-            return *self.before(g, x, s, t), {}
+            result = self.before(g, x, s, t)
+            check_before(self, result, g)
+            return *result, {}
 
         return hooks.run(self, "before", call, incoming, scalars)
 
     def run_after(self, incoming: Incoming, scalars: Known, old: list[Any] | None) -> None:
         """Run `after` and `after_step`."""
         if "after" in self.defines:
+            method = f"{type(self).__name__}.after"
 
             def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
-                return None, *self.after(g, x, s, t)
+                result = self.after(g, x, s, t)
+                return None, *check_result(method, result, x, s._asdict())
 
             hooks.run(self, "after", call, incoming, scalars, old)
         if "after_step" not in self.defines:
             return
         new = self.after_step(incoming.variables)
         if new is not None:
+            new = checked_list(self, "after_step", new, len(incoming.variables))
             pairs = zip(incoming.variables, new, strict=True)
             backend.commit([(v, None, keras.ops.cast(x, v.dtype)) for v, x in pairs])
 
