@@ -83,6 +83,12 @@ class Wrapper(Fielded, Describing, WrappingEngine):
     `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Rule`. With
     `master_weights` of the inner optimizer, x is the float32 copy of a half-precision variable, and
     what a hook returns for it goes to both. `before_step` and `after_step` see the variables.
+
+    Raises:
+        TypeError: if a hook returns something else than above: on `build` for hooks of one
+            variable, in a step for hooks of all.
+        KeyError: if a hook returns a slot that `slots` does not describe.
+        ValueError: if a hook returns another shape.
     """
 
     if TYPE_CHECKING:  # the arguments of the engine, for editors
