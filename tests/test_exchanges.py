@@ -186,3 +186,17 @@ def test_an_engine_is_one_class():
     # 1 - 0.1 - 0.1 * 1.9, which both workers have
     np.testing.assert_allclose(keras.ops.convert_to_numpy(variable.value), np.full(3, 0.71), 1e-6)
     assert isinstance(distributed.current(), distributed.Alone)
+
+
+@pytest.mark.parametrize(
+    ("receive", "error", "says"),
+    [
+        (lambda self, total, x, s, t: total / 2, TypeError, "variable and a dictionary"),
+        (lambda self, total, x, s, t: (x, {"center": x}), KeyError, "'center'.*Described"),
+    ],
+)
+def test_a_wrong_exchange_of_a_user(receive, error, says):
+    members = {"updates_between": lambda self: 1, "receive": receive}
+    own = type("Own", (distributed.OverWorkers,), members)
+    with distributed.connect(engine=Twin()), pytest.raises(error, match=f"Own.receive .*{says}"):
+        own(keras_tfopt.Momentum(0.1)).apply([keras.ops.ones(3)], [keras.Variable(np.ones(3))])

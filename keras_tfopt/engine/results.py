@@ -66,13 +66,29 @@ def checked_list(owner: Any, method: str, found: Any, count: int) -> list[Any]:
 def check_before(owner: Any, result: Any, g: Any) -> None:
     """Raise an error if the result of `before` is not a gradient and a variable."""
     method = f"{type(owner).__name__}.before"
-    if not (isinstance(result, tuple) and len(result) == 2):
+    if not _is_pair(result):
         raise TypeError(
             f"{method} must return the gradient and the variable. Received: {type(result).__name__}"
         )
     for what, value in zip(("gradient", "variable"), result, strict=True):
-        if value is None and (what, g) != ("gradient", None):
+        if value is None and (what == "variable" or g is not None):
             raise TypeError(f"{method} must return the {what}. Received: None")
+
+
+def check_counted(owner: Any, result: Any, counters: Any) -> None:
+    """Raise an error if the result of `accept_step` is not a truth value and new counters."""
+    method = f"{type(owner).__name__}.accept_step"
+    if not (_is_pair(result) and isinstance(result[1], dict)):
+        raise TypeError(
+            f"{method} must return a truth value and a dictionary of new counters. "
+            f"Received: {result!r}"
+        )
+    for name in result[1]:
+        if name not in counters:
+            raise KeyError(
+                f"{method} returned the counter {name!r}, which `counters` does not describe. "
+                f"Described: {list(counters)}"
+            )
 
 
 def check_accepted(owner: Any, result: Any) -> None:
@@ -94,7 +110,7 @@ def check_result(
     Only numbers of dimensions are compared, since compiled code may not know sizes. Slots that are
     None stay as they are, like those that are left out.
     """
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+    if not (_is_pair(result) and isinstance(result[1], dict)):
         raise TypeError(
             f"{method} must return the new variable and a dictionary of new slots. "
             f"Received: {type(result).__name__}"
@@ -122,3 +138,7 @@ def check_described(method: str, new: Any, described: Any) -> None:
                 f"{method} returned the slot {name!r}, which `slots` does not describe. "
                 f"Described: {list(described)}"
             )
+
+
+def _is_pair(result: Any) -> bool:
+    return isinstance(result, (tuple, list)) and len(result) == 2

@@ -33,7 +33,7 @@ from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY
 from keras_tfopt.engine.results import (
     check_before,
     check_class_attribute,
-    check_described,
+    check_counted,
     check_result,
     checked_list,
     checked_slots,
@@ -305,12 +305,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             return grads, None, {}
         values = [gradients.values_of(g) for g in grads]
         result = self.accept_step(values, self.counters_now())
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise TypeError(
-                f"{type(self).__name__}.accept_step must return a truth value and a dictionary of "
-                f"new counters. Received: {result!r}"
-            )
-        check_described(f"{type(self).__name__}.accept_step", result[1], self._state.shared)
+        check_counted(self, result, self._state.shared)
         return grads, *result
 
     def counters_now(self) -> Any:

@@ -27,6 +27,7 @@ from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.nesting import innermost
+from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
@@ -323,9 +324,9 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             each.append((x, s, t))
             sent.append(self.send(x, s, t))
         totals = self.exchange.all_reduce_sum(sent)
-        new = []
+        new, method = [], f"{type(self).__name__}.receive"
         for entry, total, (x, s, t) in zip(self._state.entries, totals, each, strict=True):
-            x, changed = self.receive(total, x, s, t)
+            x, changed = check_result(method, self.receive(total, x, s, t), x, s._asdict())
             new += [x] * (1 + len(entry.masters))
             new += {**s._asdict(), **changed}.values()
         new = [ops.cast(n, old.dtype) for n, old in zip(new, values, strict=True)]
@@ -340,12 +341,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         new: list[Any] = []
         for entry, (x, s) in zip(self._state.entries, self._apart(values), strict=True):
             changed = self.alone(x, s)
-            new += [None] * (1 + len(entry.masters))
-            new += [
-                ops.where(due, ops.cast(changed[name], old.dtype), old) if name in changed else old
-                for name, old in s._asdict().items()
-            ]
-        return [old if n is None else n for n, old in zip(new, values, strict=True)]
+            new += [None] * (1 + len(entry.masters)) + [changed.get(name) for name in s._fields]
+        return [
+            old if n is None else ops.where(due, ops.cast(n, old.dtype), old)
+            for n, old in zip(new, values, strict=True)
+        ]
 
     def _apart(self, values: list[Any]) -> list[tuple[Any, Any]]:
         """Return `(x, s)` of each variable, from a flat list of values of variables and slots."""
@@ -396,6 +396,5 @@ def restore_replicas(model: keras.Model) -> None:
 
 
 def _array(variable: Any) -> np.ndarray:
-    dtype = keras.backend.standardize_dtype(variable.dtype)
-    exact = "float64" if dtype == "float64" else "float32"
+    exact = "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
     return np.array(ops.convert_to_numpy(ops.cast(variable.value, exact)))
