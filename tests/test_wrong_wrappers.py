@@ -111,6 +111,23 @@ def test_a_hook_that_reads_what_is_not_built_yet():
     assert step(optimizer, variables)[1] == [0.5, 0.5]
 
 
+def test_a_hook_that_draws_random_numbers():
+    """Trying it leaves the state of its generator alone."""
+    seeds = keras.random.SeedGenerator(1)
+    before = ops.convert_to_numpy(seeds.state).tolist()
+    optimizer, variables = made(
+        wrapper(before=lambda self, g, x, s, t: (g + keras.random.normal(g.shape, seed=seeds), x))
+    )
+    optimizer.build(variables)
+    assert ops.convert_to_numpy(seeds.state).tolist() == before
+
+
+def test_hooks_of_variables_that_they_do_not_reach():
+    members = {"reach": lambda self, like: None, "before": lambda self, g, x, s, t: None}
+    optimizer, variables = made(wrapper(**members))
+    assert step(optimizer, variables)[1] == [0.5, 0.5]
+
+
 @pytest.mark.spread
 @pytest.mark.parametrize(("name", "value"), [("scope", "model"), ("sparse", "move_rows")])
 def test_class_attributes(name, value):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -79,7 +78,8 @@ class Slot:
         sized = isinstance(self.shape, Sequence) and all(map(_is_size, self.shape))
         if not sized or isinstance(self.shape, str):
             raise _wrong("shape", "a tuple of integers >= 0", self.shape)
-        if not isinstance(self.initial, numbers.Real) and self.initial not in INITIAL:
+        is_word = isinstance(self.initial, str)
+        if not (self.initial in INITIAL if is_word else hasattr(self.initial, "__float__")):
             raise _wrong("initial", f"a number or one of {INITIAL}", self.initial)
         if self.dtype is not None and not _is_dtype(self.dtype):
             raise _wrong("dtype", 'the name of a data type, such as "float32"', self.dtype)

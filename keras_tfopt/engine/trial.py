@@ -46,8 +46,9 @@ def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
 
     What hooks raise themselves is left to the step: they may read what is not built yet.
     """
-    for like in _kinds(likes):
-        _try_hooks(wrapper, like)
+    with keras.StatelessScope():  # what a hook assigns must not stay
+        for like in _kinds([one for one in likes if wrapper.reach(one) is not None]):
+            _try_hooks(wrapper, like)
 
 
 def _kinds(likes: Sequence[Like]) -> list[Like]:
