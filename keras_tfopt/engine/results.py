@@ -83,12 +83,7 @@ def check_counted(owner: Any, result: Any, counters: Any) -> None:
             f"{method} must return a truth value and a dictionary of new counters. "
             f"Received: {result!r}"
         )
-    for name in result[1]:
-        if name not in counters:
-            raise KeyError(
-                f"{method} returned the counter {name!r}, which `counters` does not describe. "
-                f"Described: {list(counters)}"
-            )
+    check_described(method, result[1], counters, what="counter")
 
 
 def check_accepted(owner: Any, result: Any) -> None:
@@ -130,12 +125,12 @@ def check_result(
     return new_x, {name: value for name, value in new.items() if value is not None}
 
 
-def check_described(method: str, new: Any, described: Any) -> None:
-    """Raise an error for new slots that `slots` does not describe."""
+def check_described(method: str, new: Any, described: Any, what: str = "slot") -> None:
+    """Raise an error for new slots or counters that `slots` or `counters` does not describe."""
     for name in new:
         if name not in described:
             raise KeyError(
-                f"{method} returned the slot {name!r}, which `slots` does not describe. "
+                f"{method} returned the {what} {name!r}, which `{what}s` does not describe. "
                 f"Described: {list(described)}"
             )
 

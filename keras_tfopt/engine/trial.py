@@ -27,7 +27,7 @@ from keras_tfopt.engine.results import (
     checked_dictionary,
     checked_slots,
 )
-from keras_tfopt.engine.state import Like, Rows
+from keras_tfopt.engine.state import Like, Rows, Slot
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.engine import Engine
@@ -52,8 +52,19 @@ def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
 
 
 def _kinds(likes: Sequence[Like]) -> list[Like]:
-    """Return a variable of each rank and data type."""
-    return list({(len(one.shape), one.dtype): one for one in likes if 0 not in one.shape}.values())
+    """Return the first variable of each rank and data type."""
+    kinds: dict[tuple[int, str], Like] = {}
+    for like in likes:
+        if 0 not in like.shape:
+            kinds.setdefault((len(like.shape), like.dtype), like)
+    return list(kinds.values())
+
+
+def _given(like: Like, slots: dict[str, Slot]) -> list[tuple[tuple, str]]:
+    """Return shapes and data types of a gradient, the variable, two scalars and the slots."""
+    variable, scalar = (like.shape, like.dtype), ((), like.dtype)
+    of_slots = [(tuple(slot.shape), slot.dtype or like.dtype) for slot in slots.values()]
+    return [variable, variable, scalar, scalar, *of_slots]
 
 
 def _try(engine: Engine, like: Like) -> None:
@@ -85,10 +96,7 @@ def _try(engine: Engine, like: Like) -> None:
             _check_dtype(method, name, value, before)
         return new_x
 
-    variable, scalar = (like.shape, like.dtype), ((), like.dtype)
-    of_slots = [(tuple(slot.shape), slot.dtype or like.dtype) for slot in slots.values()]
-    given = [variable, variable, scalar, scalar, *of_slots, *[scalar] * len(changing)]
-    backend.run_on_shapes(take_step, given)
+    backend.run_on_shapes(take_step, [*_given(like, slots), *[((), like.dtype)] * len(changing)])
 
 
 def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
@@ -98,7 +106,7 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
     has_rate = hasattr(wrapper.inner_optimizer, "learning_rate")
     name = type(wrapper).__name__
 
-    def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
+    def try_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> None:
         found = _called(wrapper.scalars, lr if has_rate else None, number)
         scalars = checked_dictionary(wrapper, "scalars", found)
         known = {name: value for name, value in scalars.items() if value is not None}
@@ -113,19 +121,17 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
             check_accepted(wrapper, _called(wrapper.accept, g, x, t))
         if "after" in wrapper.defines:
             result = _called(wrapper.after, seen, x, s, t)
+            old = {"the variable": x, **s._asdict()}
             new_x, new = check_result(f"{name}.after", result, x, s._asdict())
             for what, value in {"the variable": new_x, **new}.items():
-                _check_shape(f"{name}.after", what, value, s._asdict().get(what, x))
-        return x
+                _check_shape(f"{name}.after", what, value, old[what])
 
-    def take_step_if_possible(*given: Any) -> Any:
+    def take_step(g: Any, *given: Any) -> Any:
         with contextlib.suppress(_CannotTry):
-            take_step(*given)
-        return given[0]
+            try_step(g, *given)
+        return g
 
-    variable, scalar = (like.shape, like.dtype), ((), like.dtype)
-    of_slots = [(tuple(slot.shape), slot.dtype or like.dtype) for slot in slots.values()]
-    backend.run_on_shapes(take_step_if_possible, [variable, variable, scalar, scalar, *of_slots])
+    backend.run_on_shapes(take_step, _given(like, slots))
 
 
 class _CannotTry(Exception):

@@ -88,10 +88,16 @@ def flat_step(
         shared = (*sharing_key(engine, rule, changing), *key)
         has_rates = dimensions is not None
         on_gpu = is_on_gpu(value)
-        pairs = words.pairs_of(update)
-        numbers = tuple(one for place, one in enumerate(numbers) if place not in pairs)
-        of_slots = kind, numbers, pairs
-        make = functools.partial(_compile, update.call, in_blocks, has_rates, *of_slots, on_gpu)
+        make = functools.partial(
+            _compile,
+            update.call,
+            in_blocks,
+            has_rates,
+            kind,
+            numbers,
+            words.pairs_of(update),
+            on_gpu,
+        )
         engine._fast[key] = _compiled.find(shared, make)
     return engine._fast[key]
 
@@ -106,6 +112,8 @@ def _compile(
     on_gpu: bool,
 ) -> tuple[Callable, Callable]:
     scope = kind.scope
+    # From here on for each tensor, of which some have two slots.
+    numbers = tuple(one for place, one in enumerate(numbers) if place not in pairs)
 
     def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         def norm(values: Any) -> Any:

@@ -56,8 +56,9 @@ def written(old: Sequence[Any], new: Sequence[Any], pairs: Pairs) -> list[Any]:
 
     Args:
         old: The values of all slots.
-        new: The new values, None for those that stay.
-        pairs: Which slots share words. These are float32 numbers that bfloat16 has.
+        new: The new values, None for those that stay. Those of slots that share words are float32
+            numbers that bfloat16 has.
+        pairs: Which slots share words.
     """
     found = {place: value for place, value in enumerate(new) if place not in pairs}
     for high, low in pairs.items():
