@@ -31,9 +31,14 @@ import keras_tfopt
 BACKEND = keras.backend.backend()
 
 
+def parsed(version):
+    """Return a version as (major, minor)."""
+    return tuple(map(int, version.split(".")[:2]))
+
+
 def version_of(package):
     """Return the version of an installed package as (major, minor)."""
-    return tuple(map(int, importlib.metadata.version(package).split(".")[:2]))
+    return parsed(importlib.metadata.version(package))
 
 
 MODES = {

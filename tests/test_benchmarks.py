@@ -25,9 +25,13 @@ from integration.benchmarks import (
     verbs,
 )
 from integration.benchmarks.shapes import WORK
-from tests.stepping import BACKEND
+from tests.stepping import BACKEND, version_of
 
 SMALL = [(8, 8), (8,)]
+needs_new_torch = pytest.mark.skipif(
+    BACKEND == "torch" and version_of("torch") < (2, 13),
+    reason="the peer needs functions that older versions of PyTorch lack",
+)
 
 
 @pytest.mark.spread
@@ -154,6 +158,7 @@ def test_the_step_in_cpp_computes_what_ours_does():
 
 
 @pytest.mark.spread
+@needs_new_torch
 def test_muon_and_its_peer_take_turns():
     from integration.benchmarks.shapes import large_transformer
 
@@ -175,6 +180,7 @@ def test_rules_of_elements_read_what_the_benchmark_says():
 
 
 @pytest.mark.spread
+@needs_new_torch
 def test_a_wrapper_is_compared_with_the_optimizer_inside_alone(monkeypatch):
     name, pair = next(iter(modern.AROUND.items()))
     monkeypatch.setattr(modern, "AROUND", {name: pair})

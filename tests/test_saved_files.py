@@ -1,5 +1,8 @@
 """A model that an earlier version saved loads, and trains on as in that version."""
 
+import json
+import zipfile
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from integration.saved_files import STEPS, train
 from keras_tfopt import engine
 from tests.cases import CASES
 from tests.paths import GOLDEN
+from tests.stepping import parsed
 
 FOLDER = GOLDEN / "saved_0.1"
 SAVED = {path.stem for path in FOLDER.glob("*.keras")}
@@ -21,7 +25,12 @@ def test_all_saved_models_are_still_there():
 @pytest.mark.spread
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES if c.name in SAVED])
 def test_a_model_of_an_earlier_version_goes_on(case):
-    model = keras.models.load_model(FOLDER / f"{case.name}.keras")
+    path = FOLDER / f"{case.name}.keras"
+    with zipfile.ZipFile(path) as archive:
+        writer = json.loads(archive.read("metadata.json"))["keras_version"]
+    if parsed(keras.__version__) < parsed(writer):
+        pytest.skip(f"layers in files of Keras {writer} have arguments that this Keras lacks")
+    model = keras.models.load_model(path)
     assert type(model.optimizer) is case.cls
     start = model.get_weights()
     # The others compile for seconds what makes the same steps.
