@@ -47,7 +47,9 @@ BACKENDS = ("tensorflow", "jax", "torch")
 WAYS = ("mode", "way", "runner_of")  # names of the parameter that says how a test makes steps
 EAGER = ("eager", "plain")  # values of it for steps that are made operation by operation
 FEW = 2  # tests, of which none is left out
-EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ  # conftest.py sets it before tests are imported
+# conftest.py sets both variables before tests are imported.
+EXHAUSTIVE = "TESTS_EXHAUSTIVE" in os.environ
+CHOSEN = os.environ.get("TESTS_OPTIMIZER")  # the only optimizer whose tests run, or None
 INSTALLED = tuple(name for name in BACKENDS if importlib.util.find_spec(name))
 
 
@@ -64,6 +66,11 @@ def spread(*values):
 def exhaustive(*values):
     """Return parameters with which a test runs in exhaustive runs only."""
     return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
+def is_wanted(optimizer):
+    """Return whether tests about an optimizer run, so that its trainings are worth their time."""
+    return CHOSEN in (None, optimizer)
 
 
 def pick(options, *words):

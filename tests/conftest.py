@@ -41,6 +41,8 @@ def pytest_configure(config):
         engine.compile_in_background(False)  # so that tests of compiled steps never run plain ones
     if config.getoption("exhaustive") or config.getoption("optimizer"):
         os.environ["TESTS_EXHAUSTIVE"] = "1"  # for processes that tests start
+    if config.getoption("optimizer"):
+        os.environ["TESTS_OPTIMIZER"] = config.getoption("optimizer")
     config.addinivalue_line(
         "markers", "slow: more than a few seconds; left out of `make test-fast`"
     )

@@ -15,12 +15,13 @@ import numpy as np
 
 from keras_tfopt.engine import plain
 from tests.cases import CASES, REPRESENTATIVES
-from tests.cells import EXHAUSTIVE, pick
+from tests.cells import EXHAUSTIVE, is_wanted, pick
 from tests.stepping import BACKEND
 
 JIT = {"tensorflow": (False, True), "jax": (True,), "torch": (False,)}
 
-TRAINED = [case for case in CASES if EXHAUSTIVE or case.name in REPRESENTATIVES]
+USUAL = CASES if EXHAUSTIVE else [case for case in CASES if case.name in REPRESENTATIVES]
+TRAINED = [case for case in USUAL if is_wanted(case.name)]
 VOCABULARY, WIDTH, CLASSES = 12, 4, 3
 UNUSED = (7, 11)  # ids that no batch has
 MASKED = 0  # ids that are masked: mask_zero

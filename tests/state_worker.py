@@ -20,7 +20,7 @@ import numpy as np
 
 import keras_tfopt
 from tests.cases import CASES
-from tests.cells import EXHAUSTIVE, INSTALLED
+from tests.cells import EXHAUSTIVE, INSTALLED, is_wanted
 from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND, to_numpy
 
@@ -86,6 +86,7 @@ MAKERS = {
 }
 # These continue on another backend. In exhaustive runs, every optimizer does.
 TRAVELLERS = {**MAKERS, **{case.name: case.make for case in CASES if EXHAUSTIVE}}
+TRAVELLERS = {name: make for name, make in TRAVELLERS.items() if is_wanted(name)}
 BEFORE, AFTER = 3, 3
 JIT = BACKEND == "jax"  # the others compile for seconds what makes the same steps
 

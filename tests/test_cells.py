@@ -10,6 +10,7 @@ import pytest
 
 from tests import cells
 from tests.paths import ROOT
+from tests.programs import output_of
 
 pytestmark = pytest.mark.spread
 
@@ -247,3 +248,17 @@ def test_a_report_without_cells_has_no_summary(matrix, tmp_path):
     report = tmp_path / "jax-1-of-1.xml"
     report.write_text("<testsuites/>", encoding="utf-8")
     assert matrix.summary([report]) is None
+
+
+TRAINED = """
+from tests import cross_backend_worker, distribution_runs, state_worker
+print({case.name for case in cross_backend_worker.TRAINED})
+print(set(state_worker.TRAVELLERS))
+print({distribution_runs.optimizer_of(run) for _, _, run in distribution_runs.every_run()})
+"""
+
+
+@pytest.mark.slow
+def test_where_one_optimizer_is_chosen_no_other_is_trained():
+    chosen = {"TESTS_EXHAUSTIVE": "1", "TESTS_OPTIMIZER": "Lookahead"}
+    assert output_of("-c", TRAINED, **chosen).splitlines() == ["{'Lookahead'}"] * 3

@@ -28,7 +28,7 @@ CONTROL_STEPS = "loop" if BACKEND == "torch" else "fit"
 def spread_runs():
     for spread, steps, run in worker.every_run():
         if spread != "one":
-            optimizer = run.split(" ")[0].split("_")[0]  # the outermost one
+            optimizer = worker.optimizer_of(run)
             here = pytest.mark.cell(optimizer=optimizer, invariant=f"{spread} {steps}")
             marks = [here] if optimizer in {case.name for case in CASES} else []
             yield pytest.param(spread, steps, run, marks=marks)
