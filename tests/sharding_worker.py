@@ -131,7 +131,8 @@ def loop(optimizer):
 
 def is_in_layout(variable, value):
     layout = variable._layout
-    return layout is None or value.sharding.is_equivalent_to(layout.backend_layout, value.ndim)
+    layout = getattr(layout, "backend_layout", layout)  # which Keras 3.12 keeps itself
+    return layout is None or value.sharding.is_equivalent_to(layout, value.ndim)
 
 
 def bytes_of(variables):

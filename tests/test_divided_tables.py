@@ -13,6 +13,7 @@ import pytest
 from keras_tfopt.distributed import Exchange
 from keras_tfopt.layers import Embedding, swap_embeddings
 from tests import worker_processes
+from tests.stepping import needs_new_xla
 from tests.worker_processes import arrays_of, difference, found
 
 on_jax = [
@@ -62,6 +63,7 @@ class TestOnAMesh:
         assert one["part"] == MESH_RUNS[run]
         assert one["slots"] == SLOTS.get(run.split("/")[1], 2)
 
+    @needs_new_xla
     def test_devices_exchange_ids_and_rows_and_no_table(self, mesh):
         """The batch has 16 samples of 4 ids. A row has 8 numbers."""
         one = found(mesh, "exchanged")
@@ -312,6 +314,7 @@ class TestArithmetic:
     @pytest.mark.backends("jax", reason="devices of a mesh send to all")
     @pytest.mark.slow
     @pytest.mark.xdist_group("mesh_tables")
+    @needs_new_xla
     def test_of_a_mesh(self, mesh):
         """The shapes in the compiled step say what ring algorithms send."""
         parts, sent = 4, 0

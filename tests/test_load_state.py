@@ -91,7 +91,10 @@ def test_a_training_continues_in_fit(name):
     model = network()
     model.compile(optimizer_of(name), "mse")
     migrate.load_state(model.optimizer, model, FOLDER / f"{name}.h5", weights=True)
-    losses = [float(model.train_on_batch(x, y)) for x, y in batches()[STEPS:]]
+    losses = []
+    for x, y in batches()[STEPS:]:
+        model.reset_metrics()  # or Keras 3.12 returns the mean over all batches so far
+        losses.append(float(model.train_on_batch(x, y)))
     np.testing.assert_allclose(losses, TRAININGS[name]["losses"], rtol=1e-5)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import keras_tfopt
 from tests import worker_processes
-from tests.stepping import BACKEND, several_only
+from tests.stepping import BACKEND, needs_new_xla, several_only
 from tests.worker_processes import found
 
 on_jax = [
@@ -63,6 +63,7 @@ class TestTrained:
 class TestOnAMesh:
     pytestmark = on_jax
 
+    @needs_new_xla
     def test_weights_are_gathered_and_no_state(self, results):
         """The devices gather each weight once. For a table with row gradients, they gather rows."""
         weights = [[16, 8], [16, 16], [64, 16], [16], [16]]

@@ -127,6 +127,7 @@ class TestRuns:
             assert colors and all(c[:2] == c[2:4] == c[4:] for c in colors), "shades of gray only"
 
     def test_pictures_are_kept_until_their_code_changes(self, tmp_path, monkeypatch):
+        pytest.importorskip("matplotlib")
         from integration.documentation import kept
 
         names = {path.name for path in kept.sources("lars")}

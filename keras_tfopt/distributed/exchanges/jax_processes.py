@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
@@ -20,6 +21,11 @@ AXIS = "workers"
 # Seconds by which JAX waits longer for signs of life than an exchange does. So the exchange raises
 # its error before JAX aborts the process.
 SPARE = 10
+# JAX 0.6 takes no limits, and waits this many seconds for signs of life.
+TAKES_LIMITS = (
+    "heartbeat_timeout_seconds" in inspect.signature(jax.distributed.initialize).parameters
+)
+USUAL_SILENCE = 100
 
 
 class JaxProcesses(Processes):
@@ -40,7 +46,7 @@ class JaxProcesses(Processes):
         super().__init__(jax.process_index(), jax.process_count(), timeout)
         self.ending = (
             ". JAX itself is going to abort this process if the others do not end within "
-            f"{patience(timeout) + SPARE} s"
+            f"{silence(timeout)} s"
         )
         self._client = distributed.global_state.client
         firsts = {d.process_index: d for d in reversed(jax.devices("cpu"))}
@@ -101,6 +107,11 @@ def patience(timeout: float) -> int:
     return max(1, math.ceil(timeout))
 
 
+def silence(timeout: float) -> int:
+    """Return for how many seconds a worker may give no sign of life before JAX aborts another."""
+    return patience(timeout) + SPARE if TAKES_LIMITS else USUAL_SILENCE
+
+
 def start_cluster(timeout: float, cluster: dict[str, Any]) -> None:
     """Connect the processes of a JAX cluster."""
     from jax._src import xla_bridge
@@ -115,13 +126,12 @@ def start_cluster(timeout: float, cluster: dict[str, Any]) -> None:
     # By default, JAX waits half an hour for a worker that has died in a sum.
     flag = f"--xla_cpu_collective_timeout_seconds={seconds}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+    limits = {"initialization_timeout": seconds}
+    if TAKES_LIMITS:
+        limits["heartbeat_timeout_seconds"] = silence(timeout)
+        limits["shutdown_timeout_seconds"] = seconds
     try:
-        jax.distributed.initialize(
-            **cluster,
-            initialization_timeout=seconds,
-            heartbeat_timeout_seconds=seconds + SPARE,
-            shutdown_timeout_seconds=seconds,
-        )
+        jax.distributed.initialize(**cluster, **limits)
     except jax.errors.JaxRuntimeError as error:
         raise RuntimeError(
             f"This worker did not find the others within the {timeout:g} s that `timeout` of "
@@ -130,6 +140,6 @@ def start_cluster(timeout: float, cluster: dict[str, Any]) -> None:
     if jax.process_count() > 1:
         print(
             f"Worker {jax.process_index()}: if worker 0 dies, or another gives no sign of life for "
-            f"{seconds + SPARE} s, JAX itself aborts this process.",
+            f"{silence(timeout)} s, JAX itself aborts this process.",
             file=sys.stderr,
         )

@@ -74,6 +74,16 @@ def keep_layouts(owner: Any, variables: Sequence[Any]) -> None:
             variable.assign(placed(variable, variable.value))
 
 
+def layout_of(variable: Any) -> Any:
+    """Return the `keras.distribution.TensorLayout` of a variable; None if there is none."""
+    layout, distribution = variable._layout, keras.distribution.distribution()
+    if not isinstance(layout, jax.sharding.NamedSharding) or distribution is None:
+        return layout
+    # Keras 3.12 keeps JAX's own description, which leaves out the last axes if they are whole.
+    axes = [*layout.spec, *[None] * (len(variable.shape) - len(layout.spec))]
+    return keras.distribution.TensorLayout(axes, distribution.device_mesh)
+
+
 def placed(variable: Any, value: Any) -> Any:
     """Return a value in the layout of a variable; unchanged if there is no distribution."""
     layout = variable._layout
@@ -82,7 +92,7 @@ def placed(variable: Any, value: Any) -> Any:
 
 def rows_placed(variable: Any, value: Any) -> Any:
     """Return some rows of a variable in its layout, except for the axis of the rows."""
-    layout = variable._layout
+    layout = layout_of(variable)
     if layout is None:
         return value
     rows = keras.distribution.TensorLayout([None, *layout.axes[1:]], layout.device_mesh)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tfopt.engine.backends.jax.sharding import layout_of_shards, shards
+from keras_tfopt.engine.backends.jax.sharding import layout_of, layout_of_shards, shards
 from keras_tfopt.engine.rows import RowGradient, shards_of
 
 
@@ -28,7 +28,7 @@ def add_variable(engine: Any, variable: Any, **options: Any) -> keras.Variable:
     shape, distribution = options["shape"], keras.distribution.distribution()
     layout = None
     if variable is not None and shape == tuple(variable.shape):
-        layout = variable._layout
+        layout = layout_of(variable)
     elif distribution is not None:
         layout = keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
     parts = shards_of(variable)
