@@ -66,12 +66,12 @@ matrix: | $(PY) ## What earlier tests say of optimizers and invariants; all in b
 test-fast: setup ## The tests not marked slow, on one BACKEND
 	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
 
-test-oldest: ## test-fast with the oldest versions of Keras and its backends, in a .venv of their own
-	@$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt .test-fast-alone
+test-oldest: ## The tests on one BACKEND with the oldest versions of Keras and its backends, in a .venv of their own
+	@$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt .test-alone
 
-.PHONY: .test-fast-alone
-.test-fast-alone: $(STAMPS)/tensorflow+jax+torch+test
-	@$(PY) .ci/check.py --workers $(WORKERS) --fast $(BACKEND) -- $(ARGS)
+.PHONY: .test-alone
+.test-alone: $(STAMPS)/tensorflow+jax+torch+test
+	@$(PY) .ci/check.py --workers $(WORKERS) $(BACKEND) -- $(ARGS)
 
 guides: setup ## Run all guides, spread over the backends; ARGS="GUIDE..." for some
 	@$(PY) -m integration.guides $(ARGS)
