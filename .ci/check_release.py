@@ -13,23 +13,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def found(file, pattern):
-    """Return what a pattern captures in a file."""
+def found(file, pattern, what):
+    """Return what a pattern captures in a file; `what` says in words what that is."""
     match = re.search(pattern, (ROOT / file).read_text("utf-8"), re.M)
     if match is None:
-        sys.exit(f"{file}: nothing matches {pattern!r}")
+        sys.exit(f"{file} lacks {what}")
     return match[1]
 
 
 def main():
-    version = found("keras_tfopt/_version.py", r'^__version__ = "([^"]+)"')
-    cited = found("CITATION.cff", r"^version: (\S+)")
+    version = found("keras_tfopt/_version.py", r'^__version__ = "([^"]+)"', "a version")
+    cited = found("CITATION.cff", r"^version: (\S+)", "a version")
     if cited != version:
         sys.exit(f"CITATION.cff has version {cited}, the package {version}")
     heading = rf"\[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d"
+    wanted = f"a section '## [{version}] - YEAR-MONTH-DAY'"
     if "--tag" not in sys.argv[1:]:
         heading += r"|\[Unreleased\]"
-    found("CHANGELOG.md", rf"^## ({heading})$")
+        wanted += " or '## [Unreleased]'"
+    found("CHANGELOG.md", rf"^## ({heading})$", wanted)
     print(f"version, changelog and citation agree on {version}")
 
 
