@@ -57,7 +57,7 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 eager_and_compiled = pytest.mark.parametrize("mode", ("eager", "compiled"))
 needs_new_xla = pytest.mark.skipif(
     BACKEND == "jax" and version_of("jax") < (0, 10),
-    reason="the compiler of older versions of JAX exchanges some arrays once more",
+    reason="compilers of older versions of JAX store or exchange more arrays",
 )
 several_only = pytest.mark.skipif(
     not hasattr(keras.optimizers, "MultiOptimizer"),

@@ -8,7 +8,7 @@ import pytest
 from tests import worker_processes
 from tests.cells import spread
 from tests.programs import output_of
-from tests.stepping import BACKEND
+from tests.stepping import BACKEND, needs_new_xla
 
 # Arguments, and the bytes that may be used besides weights, gradients and state.
 WORK = {
@@ -32,6 +32,7 @@ TABLE = 4 * ROWS * WIDTH
 
 pytestmark = [
     pytest.mark.slow,
+    needs_new_xla,
     pytest.mark.skipif(
         not pathlib.Path("/proc/self/clear_refs").exists(), reason="read from /proc"
     ),

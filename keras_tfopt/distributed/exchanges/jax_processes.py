@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import sys
@@ -21,11 +20,11 @@ AXIS = "workers"
 # Seconds by which JAX waits longer for signs of life than an exchange does. So the exchange raises
 # its error before JAX aborts the process.
 SPARE = 10
-# JAX 0.6 takes no limits, and waits this many seconds for signs of life.
-TAKES_LIMITS = (
-    "heartbeat_timeout_seconds" in inspect.signature(jax.distributed.initialize).parameters
-)
+# JAX 0.6 has no argument for that, and waits this many seconds.
 USUAL_SILENCE = 100
+HAS_TIMEOUTS = jax.__version_info__ >= (0, 7)
+# Compilers of older versions abort the process for a flag that they do not know.
+HAS_FLAG = jax.__version_info__ >= (0, 8, 2)
 
 
 class JaxProcesses(Processes):
@@ -109,7 +108,7 @@ def patience(timeout: float) -> int:
 
 def silence(timeout: float) -> int:
     """Return for how many seconds a worker may give no sign of life before JAX aborts another."""
-    return patience(timeout) + SPARE if TAKES_LIMITS else USUAL_SILENCE
+    return patience(timeout) + SPARE if HAS_TIMEOUTS else USUAL_SILENCE
 
 
 def start_cluster(timeout: float, cluster: dict[str, Any]) -> None:
@@ -123,15 +122,16 @@ def start_cluster(timeout: float, cluster: dict[str, Any]) -> None:
             "first array, model or data set"
         )
     seconds = patience(timeout)
-    # By default, JAX waits half an hour for a worker that has died in a sum.
-    flag = f"--xla_cpu_collective_timeout_seconds={seconds}"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-    limits = {"initialization_timeout": seconds}
-    if TAKES_LIMITS:
-        limits["heartbeat_timeout_seconds"] = silence(timeout)
-        limits["shutdown_timeout_seconds"] = seconds
+    if HAS_FLAG:
+        # By default, JAX waits half an hour for a worker that has died in a sum.
+        flag = f"--xla_cpu_collective_timeout_seconds={seconds}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+    timeouts = {"initialization_timeout": seconds}
+    if HAS_TIMEOUTS:
+        timeouts["heartbeat_timeout_seconds"] = silence(timeout)
+        timeouts["shutdown_timeout_seconds"] = seconds
     try:
-        jax.distributed.initialize(**cluster, **limits)
+        jax.distributed.initialize(**cluster, **timeouts)
     except jax.errors.JaxRuntimeError as error:
         raise RuntimeError(
             f"This worker did not find the others within the {timeout:g} s that `timeout` of "
