@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
@@ -20,9 +21,9 @@ AXIS = "workers"
 # Seconds by which JAX waits longer for signs of life than an exchange does. So the exchange raises
 # its error before JAX aborts the process.
 SPARE = 10
-# JAX 0.6 has no argument for that, and waits this many seconds.
-USUAL_SILENCE = 100
-HAS_TIMEOUTS = jax.__version_info__ >= (0, 7)
+KNOWN = inspect.signature(jax.distributed.initialize).parameters  # depend on the version
+HEARTBEAT = "heartbeat_timeout_seconds"
+USUAL_SILENCE = 100  # seconds, where there is no such argument
 # Compilers of older versions abort the process for a flag that they do not know.
 HAS_FLAG = jax.__version_info__ >= (0, 8, 2)
 
@@ -108,7 +109,7 @@ def patience(timeout: float) -> int:
 
 def silence(timeout: float) -> int:
     """Return for how many seconds a worker may give no sign of life before JAX aborts another."""
-    return patience(timeout) + SPARE if HAS_TIMEOUTS else USUAL_SILENCE
+    return patience(timeout) + SPARE if HEARTBEAT in KNOWN else USUAL_SILENCE
 
 
 def start_cluster(timeout: float, cluster: dict[str, Any]) -> None:
@@ -126,10 +127,12 @@ def start_cluster(timeout: float, cluster: dict[str, Any]) -> None:
         # By default, JAX waits half an hour for a worker that has died in a sum.
         flag = f"--xla_cpu_collective_timeout_seconds={seconds}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-    timeouts = {"initialization_timeout": seconds}
-    if HAS_TIMEOUTS:
-        timeouts["heartbeat_timeout_seconds"] = silence(timeout)
-        timeouts["shutdown_timeout_seconds"] = seconds
+    timeouts = {
+        "initialization_timeout": seconds,
+        HEARTBEAT: silence(timeout),
+        "shutdown_timeout_seconds": seconds,
+    }
+    timeouts = {name: value for name, value in timeouts.items() if name in KNOWN}
     try:
         jax.distributed.initialize(**cluster, **timeouts)
     except jax.errors.JaxRuntimeError as error:
