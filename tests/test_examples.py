@@ -11,6 +11,7 @@ import pytest
 
 import keras_tfopt
 from integration.documentation import names
+from tests.stepping import several_only
 from tests.test_pages import for_verbs, of_keras2
 
 CHECKER = doctest.OutputChecker()
@@ -35,7 +36,8 @@ def documented():
             if inspect.isclass(item) or inspect.isfunction(item):
                 examples = doctest.DocTestParser().get_examples(inspect.getdoc(item) or "")
                 if examples:
-                    yield pytest.param(path, examples, id=path)
+                    marks = [several_only] if path.endswith("MultiOptimizer") else []
+                    yield pytest.param(path, examples, id=path, marks=marks)
 
 
 def given(path):
@@ -83,8 +85,6 @@ def policy():
 def test_example(path, examples, tmp_path, monkeypatch, policy):
     if path.endswith(".plot"):
         pytest.importorskip("matplotlib")
-    if path.endswith("MultiOptimizer") and not hasattr(keras.optimizers, "MultiOptimizer"):
-        pytest.skip("this version of Keras has no MultiOptimizer")
     monkeypatch.chdir(tmp_path)
     values = given(path)
     for example in examples:
