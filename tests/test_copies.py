@@ -13,7 +13,7 @@ from tests.cases import every_case
 from tests.compare import same
 from tests.small_model import gradients, initial
 from tests.state_worker import EVERYTHING, MAKERS, everything, train
-from tests.stepping import Runner, to_numpy
+from tests.stepping import Runner, make_variable, to_numpy
 from tests.test_state import OTHERS, STEPS, assert_continue_alike, trained, values
 
 
@@ -43,6 +43,17 @@ def test_copies_step_independently(case, copied):
     assert same(first.snapshot(), twin.snapshot())
     first.step(plan[3])
     assert not same(first.snapshot(), twin.snapshot())
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("shape", [(128, 200), (3, 2), (3, 3, 128, 128)])
+def test_a_copy_of_an_optimizer_whose_slots_depend_on_the_size(shape):
+    """A copy is not built, and has to take state for all that `build` may create."""
+    optimizer, v = keras_tfopt.Adafactor(), make_variable("kernel", np.ones(shape, "float32"))
+    optimizer.apply([keras.ops.ones(shape)], [v])
+    twin = copy.deepcopy(optimizer)
+    twin.build([v])
+    assert same(values(twin.variables), values(optimizer.variables))
 
 
 @pytest.mark.slow

@@ -73,6 +73,18 @@ def test_stateless_apply_returns_what_apply_writes(case, options):
 
 
 @every_case("case")
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2, "use_ema": True}])
+def test_paths_of_the_state_are_distinct(case, options):
+    """Keras saves .h5 files by the paths."""
+    if case.inner is not None and case.inner.__module__.startswith("keras.src"):
+        options = {}
+    optimizer = case.make(**options)
+    optimizer.build([variable(), variable(path="table/embeddings"), variable(1.0, "scale")])
+    paths = [state.path for state in optimizer.variables]
+    assert len(set(paths)) == len(paths)
+
+
+@every_case("case")
 def test_without_any_gradient(case):
     optimizer, v = case.make(), variable()
     with pytest.raises(ValueError, match="No gradients provided for any variable"):

@@ -4,7 +4,9 @@
 """
 
 import json
+import shutil
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -105,3 +107,169 @@ def test_a_training_continues_with_the_optimizer_of_keras_3(name):
     migrate.load_state(optimizer, model, FOLDER / f"{name}.h5", weights=True)
     losses = losses_of(model, optimizer, batches()[STEPS:])
     np.testing.assert_allclose(losses, given["losses"], rtol=1e-5)
+
+
+# ---- .h5 files of Keras 3 --------------------------------------------------------------------
+
+
+def trained(optimizer, path):
+    """Return a model after three steps, which it was saved after."""
+    keras.utils.set_random_seed(0)
+    model = network()
+    model.compile(optimizer, "mse")
+    losses_of(model, optimizer, batches()[:3])
+    model.save(path)
+    return model
+
+
+def rate():
+    return keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+
+
+SCALED = pytest.mark.backends(
+    "tensorflow", "torch", reason="on JAX, Keras's LossScaleOptimizer steps in `jit` only"
+)
+WRITERS = {
+    "stock SGD with a schedule": lambda: keras.optimizers.SGD(rate(), momentum=0.9),
+    "stock AdamW in a LossScaleOptimizer": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.AdamW(0.1)
+    ),
+    "Adam in a wrapper": lambda: keras_tfopt.DecoupledWeightDecay(keras_tfopt.Adam(0.1), 0.01),
+    "stock RMSprop in a wrapper": lambda: keras_tfopt.SkipNonFinite(
+        keras.optimizers.RMSprop(0.1, momentum=0.5, centered=True)
+    ),
+}
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=[SCALED] if "LossScaleOptimizer" in name else [])
+        for name, make in WRITERS.items()
+    ],
+)
+def test_an_h5_file_of_keras_3(make, tmp_path):
+    """Keras's `load_model` leaves the state of the optimizer in the file."""
+    old, new = make(), make()
+    model, other = trained(old, tmp_path / "model.h5"), network()
+    report = migrate.load_state(new, other, tmp_path / "model.h5", weights=True)
+    is_scaled = isinstance(old, keras.optimizers.LossScaleOptimizer)
+    has_own_state = is_scaled or isinstance(old, keras_tfopt.SkipNonFinite)
+    assert any("is not taken" in note for note in report.notes) == has_own_state
+    if is_scaled:
+        old, new = old.inner_optimizer, new.inner_optimizer
+    assert int(to_numpy(new.iterations)) == 3
+    later = batches()[3:8]
+    np.testing.assert_allclose(
+        losses_of(other, new, later), losses_of(model, old, later), rtol=1e-6
+    )
+
+
+# ---- Options that keep state -----------------------------------------------------------------
+
+
+def averages_of(optimizer):
+    return [to_numpy(v) for v in optimizer._model_variables_moving_average]
+
+
+OPTIONS = {
+    "ours": keras_tfopt.Adam,
+    "stock": keras.optimizers.Adam,
+    "ours, a slot with the name of the sum": keras_tfopt.Adagrad,
+}
+
+
+@pytest.mark.parametrize("suffix", (".keras", ".weights.h5", ".h5"))
+@pytest.mark.parametrize("cls", [pytest.param(cls, id=name) for name, cls in OPTIONS.items()])
+def test_a_number_of_gradients_makes_a_step(cls, suffix, tmp_path):
+    """Files have the number of gradients, of which `gradient_accumulation_steps` make a step."""
+    old, new = [cls(0.1, gradient_accumulation_steps=2) for _ in range(2)]
+    model, other = network(), network()
+    model.compile(old, "mse")
+    losses_of(model, old, batches()[:6])
+    path = tmp_path / f"model{suffix}"
+    (model.save_weights if suffix == ".weights.h5" else model.save)(path)
+    migrate.load_state(new, other, path)
+    other.set_weights(model.get_weights())
+    assert int(to_numpy(new.iterations)) == int(to_numpy(old.iterations)) == 3
+    later = batches()[6:12]
+    np.testing.assert_allclose(
+        losses_of(other, new, later), losses_of(model, old, later), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("suffix", (".keras", ".h5"))
+@pytest.mark.parametrize("first", (keras.optimizers.Adam, keras_tfopt.Adam))
+@pytest.mark.parametrize("second", (keras.optimizers.Adam, keras_tfopt.Adam))
+def test_averages_of_use_ema(first, second, suffix, tmp_path):
+    old, new = [cls(0.1, epsilon=1e-7, use_ema=True, ema_momentum=0.5) for cls in (first, second)]
+    model, other = trained(old, tmp_path / f"model{suffix}"), network()
+    report = migrate.load_state(new, other, tmp_path / f"model{suffix}")
+    assert sum("'average' of" in row.became for row in report.rows) == 4
+    other.set_weights(model.get_weights())
+    for optimizer, one in ((old, model), (new, other)):
+        losses_of(one, optimizer, batches()[3:6])
+    for mine, theirs in zip(averages_of(new), averages_of(old), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+@pytest.mark.spread
+def test_averages_begin_at_the_weights_if_the_file_has_none(tmp_path):
+    model, plain_file, file = network(), tmp_path / "plain.h5", tmp_path / "averages.h5"
+    trained(keras_tfopt.Adam(0.1), plain_file)
+    trained(keras_tfopt.Adam(0.1, use_ema=True), file)
+    optimizer = keras_tfopt.Adam(0.1, use_ema=True)
+    report = migrate.load_state(optimizer, model, plain_file, weights=True)
+    assert any("begin at the weights" in note for note in report.notes)
+    for average, weight in zip(averages_of(optimizer), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(average, weight)
+    report = migrate.load_state(keras_tfopt.Adam(0.1), model, file)
+    assert any("use_ema=False" in note for note in report.notes)
+
+
+@pytest.mark.spread
+def test_a_sum_of_gradients_is_left_out(tmp_path):
+    trained(keras_tfopt.Adam(0.1, gradient_accumulation_steps=2), tmp_path / "model.h5")
+    optimizer = keras_tfopt.Adam(0.1, gradient_accumulation_steps=2)
+    report = migrate.load_state(optimizer, network(), tmp_path / "model.h5")
+    assert any("the sum of 1 gradients" in note for note in report.notes)
+    assert int(to_numpy(optimizer.iterations)) == 1
+
+
+# ---- Files that do not fit -------------------------------------------------------------------
+
+
+@pytest.mark.spread
+def test_h5_files_of_keras_3_that_do_not_fit(tmp_path):
+    trained(keras_tfopt.Muon(0.1), tmp_path / "muon.h5")
+    trained(keras_tfopt.Adam(0.1), tmp_path / "adam.h5")
+    trained(keras.optimizers.Adam(0.1), tmp_path / "stock.h5")
+    for name, model, message in (
+        ("muon.h5", network(), "only `load_weights` and `load_model` read"),
+        ("adam.h5", network(width=4), "has shape"),
+        ("stock.h5", network(width=4), "has the shape"),
+    ):
+        optimizer = keras_tfopt.Adam(0.1)
+        with pytest.raises(ValueError, match=message):
+            migrate.load_state(optimizer, model, tmp_path / name)
+        assert not optimizer.built
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("program", ("keras 2", "keras 3"))
+def test_a_list_of_names_in_pieces(program, tmp_path):
+    """Keras splits lists of names that are longer than 64 KiB."""
+    path, model, optimizer = tmp_path / "model.h5", network(), keras_tfopt.Adam(0.1)
+    if program == "keras 2":
+        shutil.copy(FOLDER / "legacy_Adam.h5", path)
+    else:
+        trained(keras_tfopt.Adam(0.1), path)
+    whole = migrate.load_state(keras_tfopt.Adam(0.1), model, path)
+    with h5py.File(path, "a") as file:
+        attributes = file["optimizer_weights"].attrs
+        names = list(attributes.pop("weight_names"))
+        for number, piece in enumerate((names[:3], names[3:5], names[5:])):
+            attributes[f"weight_names{number}"] = piece
+    assert migrate.load_state(optimizer, model, path).rows == whole.rows
+    assert len(whole.rows) > 8

@@ -146,7 +146,7 @@ def half_trained(optimizer):
     return model
 
 
-@pytest.mark.parametrize("suffix", (".keras", ".weights.h5"))
+@pytest.mark.parametrize("suffix", (".keras", ".weights.h5", ".h5"))
 @pytest.mark.parametrize("direction", ("to ours", "to Keras"))
 def test_files_of_keras_3(suffix, direction, tmp_path):
     """State goes from keras.optimizers.Adam to keras_tfopt.Adam, and back."""
@@ -154,7 +154,7 @@ def test_files_of_keras_3(suffix, direction, tmp_path):
     first, second = adams if direction == "to ours" else adams[::-1]
     old, new = first(0.02, **shared), second(0.5, **shared)
     model, path = half_trained(old), tmp_path / f"model{suffix}"
-    (model.save if suffix == ".keras" else model.save_weights)(path)
+    (model.save_weights if suffix == ".weights.h5" else model.save)(path)
     other = network()
     other.set_weights(model.get_weights())
     report = migrate.load_state(new, other, path)

@@ -37,7 +37,7 @@ def test_keras_tfopt_does_not_have_the_defect(probe, record_property):
 
 
 def test_there_is_a_probe_for_each_defect():
-    assert {p.number.rstrip("abc") for p in PROBES} == {str(n) for n in range(1, 12)}
+    assert {p.number.rstrip("abc") for p in PROBES} == {str(n) for n in range(1, 13)}
     assert len({p.number for p in PROBES}) == len(PROBES)
 
 

@@ -1,12 +1,21 @@
 """Defects of state that is loaded or copied."""
 
+import tempfile
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from integration.stock_defects.findings import attempt, probe
-from integration.stock_defects.scenarios import ours, steps, stock, variable
+from integration.stock_defects.scenarios import (
+    dense_model,
+    mean_of_outputs,
+    ours,
+    steps,
+    stock,
+    variable,
+)
 
 
 @probe(
@@ -58,4 +67,22 @@ def state_in_attributes() -> tuple:
         1e-6,
         attempt(scenario, lambda: stock.LossScaleOptimizer),
         attempt(scenario, lambda: ours.LossScaleOptimizer),
+    )
+
+
+@probe("12", "A model that was loaded from an .h5 file does not train", "its weight after a step")
+def training_from_h5() -> tuple:
+    def scenario(optimizer: Any) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            dense_model(optimizer).save(f"{folder}/model.h5")
+            custom = {"mean_of_outputs": mean_of_outputs}
+            model = keras.models.load_model(f"{folder}/model.h5", custom_objects=custom)
+        model.fit(np.ones((1, 1)), np.ones((1, 1)), verbose=0)
+        return float(model.get_weights()[0][0, 0])
+
+    return (
+        0.5,
+        1e-6,
+        attempt(scenario, lambda: stock.SGD(0.5)),
+        attempt(scenario, lambda: ours.GradientDescent(0.5)),
     )

@@ -239,7 +239,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         if self.gradient_accumulation_steps:
             for e in entries:
                 e.accumulator = add_slot(
-                    self, e.variable, e.like, "accumulator", Slot(e.like.shape)
+                    self, e.variable, e.like, "summed_gradients", Slot(e.like.shape)
                 )
                 self._accumulated_gradients.append(e.accumulator)
             for e in entries:
@@ -334,10 +334,10 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         """Names of the slots, in the order of creation."""
         if self.built:
             return self._state.slot_names
-        return self._own_names(1)
+        return self._own_names((1,))
 
-    def _own_names(self, rank: int) -> tuple[str, ...]:
-        like = Like((1,) * rank, keras.backend.floatx(), "")
+    def _own_names(self, shape: tuple[int, ...]) -> tuple[str, ...]:
+        like = Like(shape, keras.backend.floatx(), "")
         return tuple(self.slots([like] if self.scope == "model" else like))
 
     def _recall(self, saved: Saved) -> tuple[str, ...]:

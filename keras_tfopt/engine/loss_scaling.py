@@ -64,9 +64,9 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     @untracked
     def build(self, variables: Sequence[Any]) -> None:
         """Create the state of this and of the inner optimizer."""
-        if self.built:
-            return
         variables = listed("variables", variables)
+        if self.built or not variables:
+            return
         with backend.build_scope(self, variables):
             self._likes = [describe(variable, type(self).__name__) for variable in variables]
             scalar = functools.partial(self.add_variable, (), aggregation="none")
@@ -91,13 +91,15 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     def _wrappers(self) -> list[WrappingEngine]:
         return [p for p in parts(self.inner_optimizer) if isinstance(p, WrappingEngine)]
 
-    def _own_names(self, rank: int) -> tuple[str, ...]:
+    def _own_names(self, shape: tuple[int, ...]) -> tuple[str, ...]:
         return self._own[2:]
 
     def _roles(self) -> list[str]:
         return list(self._own[: len(self._variables)])
 
     apply_gradients = Stepping.apply_gradients
+    # Not the method of Keras's class, which never calls `apply`.
+    stateless_apply = Stepping.stateless_apply
 
     @backend.outside_compiler
     @backend.as_step
@@ -134,12 +136,3 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
             counter = ops.where(ops.logical_and(finite, ~grows), counter + 1, 0)
             writes = [(self.dynamic_scale, scale * factor), (self.step_counter, counter)]
             backend.commit([(v, None, ops.cast(new, v.dtype)) for v, new in writes])
-
-    def stateless_apply(
-        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
-    ) -> tuple[Any, Any]:
-        """Return what `apply` would assign, from given values; for JAX."""
-        # Not the method of Keras's class, which never calls `apply`.
-        return keras.optimizers.Optimizer.stateless_apply(
-            self, optimizer_variables, grads, trainable_variables
-        )

@@ -64,10 +64,14 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
 
     @untracked
     def build(self, variables: Sequence[Any]) -> None:
-        """Create the state for these variables; `fit` and the first `apply` call it."""
+        """Create the state for these variables; `fit` and the first `apply` call it.
+
+        Without variables it does nothing: a later call may bring some. Keras makes such a call when
+        it loads a model from an .h5 file.
+        """
         variables = listed("variables", variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
-        if self.built:
+        if self.built or not variables:
             return
         if not self.has_state:  # it has state if an earlier call refused saved state
             self._make_state(variables, likes)

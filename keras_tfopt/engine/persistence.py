@@ -19,7 +19,8 @@ from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
 LAYOUT = "layout"
 # State that exists before the optimizer is built. So do hyperparameters that are variables.
 EARLY = ("iteration", "learning_rate")
-RANKS = (1, 2, 4)  # of vectors, matrices and kernels of convolutions, which may differ in slots
+# Vectors, matrices and kernels of convolutions may differ in slots; so may small and large ones.
+SHAPES = [(size,) * rank for size in (1, 2**14) for rank in (1, 2, 4)]
 # State that options and kinds of variables add to the slots.
 OPTIONAL = ("refused_rows", "master_weight", "average", "accumulator", "touched_rows")
 
@@ -47,11 +48,10 @@ class Persistent:
         """Return the role of each variable of this optimizer, without those of one inside."""
         raise NotImplementedError
 
-    def _own_names(self, rank: int) -> tuple[str, ...]:
-        """Return the names of this optimizer's state before it is built, without one inside.
+    def _own_names(self, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the names of this optimizer's state for a variable, without one inside.
 
-        Args:
-            rank: The number of dimensions of the variables.
+        The optimizer need not be built.
         """
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class Persistent:
             self._restore(saved)
             return
         more = self._recall(saved)
-        _check_names(saved, [self._own_names(rank) for rank in RANKS], more, self)
+        _check_names(saved, [self._own_names(shape) for shape in SHAPES], more, self)
         early = len(self._variables)
         self._restore(Saved(saved.roles[:early], saved.arrays[:early]))
         self._waiting = saved
@@ -228,14 +228,14 @@ def _is_early(role: str) -> bool:
 
 
 def _check_names(
-    saved: Saved, by_rank: Sequence[Sequence[str]], more: Sequence[str], optimizer: Any
+    saved: Saved, by_shape: Sequence[Sequence[str]], more: Sequence[str], optimizer: Any
 ) -> None:
     """Raise an error if the names of saved slots are not those of the optimizer."""
     there = {_without_number(r) for r in without_scales(saved.roles) if not _is_early(r)}
-    here = [{_without_number(name) for name in names} for names in by_rank]
+    here = [{_without_number(name) for name in names} for names in by_shape]
     needed, known = set.intersection(*here), set.union(*here, OPTIONAL, more)
     if there and not needed <= there <= known:
-        names = list(dict.fromkeys(name for some in by_rank for name in some))
+        names = list(dict.fromkeys(name for some in by_shape for name in some))
         raise ValueError(
             _problem(optimizer) + f"it has {_summary(saved.roles)}, and the optimizer has "
             f"the slots {names}. {_WAY_OUT}"

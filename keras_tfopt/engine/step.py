@@ -277,6 +277,19 @@ class Stepping:
         self.apply(grads, variables)
         return self._iterations
 
+    def stateless_apply(
+        self,
+        optimizer_variables: Sequence[Any],
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the variables and the state that `apply` would assign; `fit` on JAX calls it."""
+        if not trainable_variables:  # all layers are frozen
+            return [], [ops.convert_to_tensor(value) for value in optimizer_variables]
+        return keras.optimizers.Optimizer.stateless_apply(
+            self, optimizer_variables, grads, trainable_variables
+        )
+
     def now(self, value: Any) -> Any:
         """Return the value in this step of a number, schedule, variable or callable."""
         if isinstance(value, float) or not changes(value):

@@ -241,8 +241,8 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         own = tuple(self.slots(Like((1,), keras.backend.floatx(), "")))
         return own + tuple(getattr(self.inner_optimizer, "slot_names", ()))
 
-    def _own_names(self, rank: int) -> tuple[str, ...]:
-        return (*self.slots(Like((1,) * rank, keras.backend.floatx(), "")), *self.counters())
+    def _own_names(self, shape: tuple[int, ...]) -> tuple[str, ...]:
+        return (*self.slots(Like(shape, keras.backend.floatx(), "")), *self.counters())
 
     @property
     def variables(self) -> list[Any]:

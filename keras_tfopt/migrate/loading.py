@@ -38,20 +38,20 @@ def load_state(
 ) -> Report:
     """Put the state that another program saved into an optimizer; return a report.
 
-    It takes moments and sums of variables, the number of steps and, if both are numbers, the
-    learning rate. Everything is checked before anything is changed. The optimizer is built for the
-    model if it is not built.
+    It takes moments and sums of variables, averages of `use_ema`, the number of steps and, if both
+    are numbers, the learning rate. Everything is checked before anything is changed. The optimizer
+    is built for the model if it is not built.
 
     Args:
         optimizer: An optimizer of this package, or of Keras, with the rule of the one in the file.
             In a wrapper, the rule inside gets the state.
         model: The `keras.Model` whose variables it trains.
-        file: A path: a whole model of Keras 2 in `.h5`; a SavedModel folder; a checkpoint of
-            TensorFlow 2, with or without `.index`, or its folder; `.keras` or `.weights.h5` of
-            Keras 3; what `torch.save` wrote; an `.npz` of an optax state, with names as
+        file: A path: a whole model in `.h5`; a SavedModel folder; a checkpoint of TensorFlow 2,
+            with or without `.index`, or its folder; `.keras` or `.weights.h5` of Keras 3; what
+            `torch.save` wrote; an `.npz` of an optax state, with names as
             `jax.tree_util.keystr` makes them. Or the `state_dict()` of an optimizer of PyTorch.
-        weights: Whether to load the weights of the model, too. Files of Keras 2 and of TensorFlow
-            have them. Defaults to False.
+        weights: Whether to load the weights of the model, too, from `.h5` files and those of
+            TensorFlow. Defaults to False.
         layout: Function of a variable and of an array for it that returns the array in the layout
             of the variable; `keras_tfopt.migrate.torch_layout` for layers of PyTorch. Defaults to
             None: all layouts are the same.
@@ -85,12 +85,14 @@ def load_state(
     loader = Loader(saved, source, core, variables, layout)
     values = loader.check_shapes()
     loader.check_slots(values)
+    averages = loader.check_averages()
     loaded = _weights(saved, model) if weights else []
     if not optimizer.built:
         optimizer.build(variables)
     assignments = loader.assignments(values)
     for one in [*assignments, *(pair for _, pair in loaded)]:
         one.variable.assign(one.array)
+    loader.assign_averages(averages)
     if saved.steps is not None and isinstance(core, Engine):
         set_steps(optimizer, saved.steps)
     elif saved.steps is not None:

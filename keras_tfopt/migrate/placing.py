@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_tfopt.engine import Engine, path_of, slots_of
-from keras_tfopt.engine.stock import product_of_momenta, rate_of
+from keras_tfopt.engine import Engine, array_of, path_of, slots_of
+from keras_tfopt.engine.stock import extras_of, product_of_momenta, rate_of
 from keras_tfopt.migrate import rules
 from keras_tfopt.migrate.kinds import KINDS
 from keras_tfopt.migrate.report import Row
@@ -71,18 +71,8 @@ class Loader:
                     f"known are {list(self.source.slots)}"
                 )
             place = places[tensor.variable]
-            variable, array = self.variables[place], tensor.array
-            if self.layout is not None and array.shape:
-                array = self.layout(variable, array)
-            shape = () if slot == "product" else tuple(variable.shape)
-            if tuple(array.shape) != shape:
-                raise FileError(
-                    f"{tensor.name!r} has the shape {tuple(array.shape)}, and "
-                    f"{path_of(variable)!r} has {shape}: the file is of another model"
-                    + ("" if self.layout else ", or `layout` is needed")
-                )
-            if array.dtype.kind not in "fiuV":
-                raise FileError(f"{tensor.name!r} must hold numbers. Received: {array.dtype}")
+            variable = self.variables[place]
+            array = self._fitting(tensor, variable, () if slot == "product" else variable.shape)
             found[place][slot] = self._converted(slot, array)
             became = f"{slot!r} of {path_of(variable)}"
             self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
@@ -110,6 +100,27 @@ class Loader:
                     f"optimizer has no place: it keeps {sorted(kept)}. Give it the arguments that "
                     "the other one had, as `momentum`, `amsgrad` or `centered`"
                 )
+
+    def check_averages(self) -> dict[int, np.ndarray]:
+        """Return the averages of `use_ema` by the places of their variables, if it keeps them."""
+        if not self.core.use_ema:
+            return {}
+        places = places_by_name(self.saved.averages, self.variables)
+        found = {}
+        for tensor in self.saved.averages:
+            place = places[tensor.variable]
+            variable = self.variables[place]
+            found[place] = self._fitting(tensor, variable, variable.shape)
+            became = f"'average' of {path_of(variable)}"
+            self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
+        return found
+
+    def assign_averages(self, found: dict[int, np.ndarray]) -> None:
+        """Assign averages, or else the values of the variables, at which they begin."""
+        for place, kept in enumerate(extras_of(self.core)):
+            if "average" in kept:
+                value = found.get(place, array_of(self.variables[place]))
+                kept["average"].assign(value)
 
     def assignments(self, found: list[dict[str, np.ndarray]]) -> list[Assignment]:
         """Return what to assign to the state of the optimizer, which is built."""
@@ -140,6 +151,10 @@ class Loader:
                 differs = not math.isclose(mine, theirs, rel_tol=1e-5, abs_tol=1e-12)
             if differs:
                 notes.append(f"`{name}` is {value} in the file, and {own} in the optimizer")
+        if self.core.use_ema and not self.saved.averages:
+            notes.append("the file has no averages, so those of `use_ema` begin at the weights")
+        if self.saved.averages and not self.core.use_ema:
+            notes.append("the averages of `use_ema` are not taken: the optimizer has use_ema=False")
         if number(self.saved.arguments.get("decay")):
             notes.append(
                 f"`decay` is {self.saved.arguments['decay']} in the file: the learning rate fell "
@@ -157,6 +172,21 @@ class Loader:
                 "decoupled, and multiplied by the learning rate"
             )
         return notes
+
+    def _fitting(self, tensor: Tensor, variable: Any, shape: Sequence[int]) -> np.ndarray:
+        """Return the array of a tensor in the layout of its variable, after checking it."""
+        array, shape = tensor.array, tuple(shape)
+        if self.layout is not None and array.shape:
+            array = self.layout(variable, array)
+        if tuple(array.shape) != shape:
+            raise FileError(
+                f"{tensor.name!r} has the shape {tuple(array.shape)}, and {path_of(variable)!r} "
+                f"has {shape}: the file is of another model"
+                + ("" if self.layout else ", or `layout` is needed")
+            )
+        if array.dtype.kind not in "fiuV":
+            raise FileError(f"{tensor.name!r} must hold numbers. Received: {array.dtype}")
+        return array
 
     def _converted(self, slot: str, array: np.ndarray) -> np.ndarray:
         convert = self.target.convert.get(slot)

@@ -45,6 +45,7 @@ class Saved:
         others: Scalars that belong to no variable, by name.
         weights: The variables of the model, if the file has them.
         notes: Remarks on the file.
+        averages: The averages of variables that the option `use_ema` keeps.
     """
 
     program: str
@@ -56,6 +57,7 @@ class Saved:
     others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     weights: Sequence[Tensor] = ()
     notes: Sequence[str] = ()
+    averages: Sequence[Tensor] = ()
 
     @property
     def slots(self) -> list[str]:

@@ -12,7 +12,8 @@ from keras_tfopt.engine.nesting import check_one, innermost
 def center_of(inner: Any, owner: str) -> Any:
     """Return another optimizer with the same arguments, without accumulation and averages."""
     check_one(inner, owner)
-    center = clone(inner)
+    with keras.name_scope("center"):  # paths of variables differ from those of `inner`
+        center = clone(inner)
     core = innermost(center)
     core.gradient_accumulation_steps, core.use_ema = None, False
     return center

@@ -26,7 +26,7 @@ class SharingEngine(WorkersEngine):
 
     def build(self, variables: Sequence[Any]) -> None:
         """Assign the variables to workers, then create the state of this worker's variables."""
-        if not self.built and self.exchange.size > 1:
+        if variables and not self.built and self.exchange.size > 1:
             shards = self.exchange.shards()
             self._check_inner()
             self._check_unbuilt()

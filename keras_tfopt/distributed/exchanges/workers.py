@@ -139,6 +139,8 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             ValueError: if the workers have different models, optimizers or numbers of variables.
         """
         variables = listed("variables", variables)
+        if not variables:
+            return
         if not self.built:
             self._exchange = self.exchange
             for part in averages.parts(self.inner_optimizer):
@@ -147,7 +149,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             self._warn_of_loss_scale()
         super().build(variables)
         if self.center_optimizer is not None and not self.center_optimizer.built:
-            with backend.build_scope(self, variables), tracked():
+            with backend.build_scope(self, variables), tracked(), keras.name_scope("center"):
                 self.center_optimizer.build(variables)
         self.replica_states.restore()
 

@@ -1,12 +1,15 @@
-"""Read whole models in .h5 files of Keras 2."""
+"""Read whole models in .h5 files of Keras 2 and of Keras 3."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import h5py
+import keras
 import numpy as np
 
 from keras_tfopt.migrate.files import keras3
@@ -26,7 +29,7 @@ def read(path: Path, optimizer: Any, variables: list[Any]) -> Saved:
     try:
         with h5py.File(path, "r") as file:
             if "training_config" in file.attrs or "optimizer_weights" in file:
-                return _state(file, path)
+                return _state(file, path, optimizer, variables)
             is_keras3 = "vars" in file.get("optimizer", ())
     except OSError as error:
         raise FileError(f"{path} is damaged or not complete: {error}") from error
@@ -34,28 +37,76 @@ def read(path: Path, optimizer: Any, variables: list[Any]) -> Saved:
         return keras3.read(path, optimizer, variables)
     raise FileError(
         f"{path} has no state of an optimizer: it was written by `save_weights`, or by `save` of a "
-        "model that was not compiled. Only whole models of Keras 2 have it: `model.save('x.h5')`"
+        "model that was not compiled. Only whole models have it: `model.save('x.h5')`"
     )
 
 
-def _state(file: Any, path: Path) -> Saved:
-    cls, config = configuration(_json(file.attrs.get("training_config"), path))
+def _state(file: Any, path: Path, optimizer: Any, variables: list[Any]) -> Saved:
+    training = _json(file.attrs.get("training_config"), path)
     weights = list(_weights(file["model_weights"])) if "model_weights" in file else []
     version = _text(file.attrs.get("keras_version", "2"))
     if "optimizer_weights" not in file:
         raise FileError(
-            f"{path} has no state of its optimizer {cls!r}: the model made no step before it was "
-            "saved, or was saved with `include_optimizer=False`"
-        )
-    if version.startswith("3"):
-        raise FileError(
-            f"{path} is an .h5 file that Keras 3 wrote, which does not say which state is whose. "
-            "Load it with Keras 3, and save it as .keras"
+            f"{path} has no state of its optimizer {configuration(training)[0]!r}: the model made "
+            "no step before it was saved, or was saved with `include_optimizer=False`"
         )
     group = file["optimizer_weights"]
-    names = [_text(name) for name in group.attrs["weight_names"]]
+    names = _names(group, "weight_names")
     arrays = {name.removesuffix(":0"): np.array(group[name]) for name in names}
-    return sorted_out(arrays, cls, config, weights)
+    if version.startswith("3"):
+        saved = _of_keras3(arrays, training, path, optimizer, variables)
+        return dataclasses.replace(saved, weights=weights)
+    return sorted_out(arrays, *configuration(training), weights)
+
+
+def _of_keras3(
+    arrays: dict[str, np.ndarray],
+    training: dict[str, Any],
+    path: Path,
+    optimizer: Any,
+    variables: list[Any],
+) -> Saved:
+    """Return the state in a file of Keras 3: the outermost optimizer's, then those inside."""
+    saved = training.get("optimizer_config")
+    if saved is None:
+        raise FileError(f"{path} does not say of which optimizer its state is")
+    states: list[list[np.ndarray]] = []
+    for name, array in arrays.items():
+        if name.endswith("/iteration"):  # the first variable of each optimizer
+            states.append([])
+        states[-1].append(array)
+    *around, own = states
+    notes, wrappers = [], iter(around)
+    while "inner_optimizer" in saved["config"]:
+        if len(next(wrappers, ())) > 2:
+            notes.append(keras3.left_out(saved["class_name"].rpartition(">")[2]))
+        saved = saved["config"]["inner_optimizer"]
+    config = saved["config"]
+    cls = saved.get("registered_name") or saved["class_name"]
+    if ">" in cls:
+        return _ours(own, cls, config, path, variables, notes)
+    return keras3.positions(own, cls, config, path, optimizer, variables, notes)
+
+
+def _ours(
+    arrays: list[np.ndarray],
+    name: str,
+    config: dict[str, Any],
+    path: Path,
+    variables: list[Any],
+    notes: list[str],
+) -> Saved:
+    """Return the state of an optimizer of ours, or of a rule of the user's own."""
+    cls = keras.saving.get_registered_object(name)
+    if cls is None:
+        raise FileError(f"{path} has state of {name!r}, which is not defined in this program")
+    like = cls.from_config(config)
+    store: dict[str, np.ndarray] = {}
+    like.build(variables)
+    keras3.check_count(like, arrays, path)
+    like.set_weights(arrays)
+    like.save_own_variables(store)
+    return keras3.ours(store, name, config, path, len(variables), notes)
 
 
 def configuration(training: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
@@ -98,16 +149,26 @@ def sorted_out(
             tensors.append(Tensor(name, array, parts[1], "/".join(parts[2:])))
         else:
             tensors.append(Tensor(name, array, parts[-1], "/".join(parts[1:-1])))
+    averages = [tensor for tensor in tensors if is_new and tensor.slot == "average"]
+    tensors = [tensor for tensor in tensors if tensor not in averages]
     program, plain = program_of(cls, is_new)
-    return Saved(program, plain, tensors, steps, rate, config, others, weights)
+    return Saved(program, plain, tensors, steps, rate, config, others, weights, averages=averages)
 
 
 def _weights(group: Any) -> Any:
-    for layer in group.attrs.get("layer_names", ()):
-        inside = group[_text(layer)]
-        for name in inside.attrs.get("weight_names", ()):
-            name = _text(name)
+    for layer in _names(group, "layer_names"):
+        inside = group[layer]
+        for name in _names(inside, "weight_names"):
             yield Tensor(name, np.array(inside[name]), "", name.removesuffix(":0"))
+
+
+def _names(group: Any, attribute: str) -> list[str]:
+    """Return names in an attribute; Keras splits long lists into attributes with numbers."""
+    found = list(group.attrs.get(attribute, ()))
+    numbered = (f"{attribute}{number}" for number in itertools.count())
+    for part in itertools.takewhile(group.attrs.__contains__, numbered):
+        found += list(group.attrs[part])
+    return [_text(name) for name in found]
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import keras
 import numpy as np
 
 from keras_tfopt.engine import slots_of
+from keras_tfopt.engine.stock import extras_of
 from keras_tfopt.migrate.kinds import KINDS
 from keras_tfopt.migrate.saved import FileError, Saved, Tensor, number
 from keras_tfopt.migrate.stock import twin
 
 _LAYOUT = "layout"  # the entry that says what each position is, in files of ours
-_SHARED = ("iteration", "learning_rate", "refused_rows")
+_OTHERS = ("iteration", "learning_rate", "refused_rows", "touched_rows")
 
 
 def read(path: Path, optimizer: Any, variables: list[Any]) -> Saved:
@@ -40,25 +42,28 @@ def read(path: Path, optimizer: Any, variables: list[Any]) -> Saved:
 def _state(
     file: Any, config: dict[str, Any], path: Path, optimizer: Any, variables: list[Any]
 ) -> Saved:
-    group, notes = file.get("optimizer"), []
+    group = file.get("optimizer")
+    notes: list[str] = []
     while group is not None and "inner_optimizer" in group:
         around = config.get("class_name", "The optimizer around it")
         if len(group.get("vars", ())) > 2:
-            notes.append(f"{around} keeps state of its own, which is not taken")
+            notes.append(left_out(around))
         group = group["inner_optimizer"]
         config = config.get("config", {}).get("inner_optimizer", {})
     store = {} if group is None else {key: np.array(v) for key, v in group["vars"].items()}
     if not store:
         raise FileError(f"{path} has no state of an optimizer")
     cls = config.get("class_name")
-    arguments = config.get("config", {})
+    # A file of weights does not tell arguments.
+    every = getattr(optimizer, "gradient_accumulation_steps", None)
+    arguments = config.get("config", {"gradient_accumulation_steps": every})
     if _LAYOUT in store:
-        return _ours(store, config.get("registered_name"), arguments, path, len(variables), notes)
+        return ours(store, config.get("registered_name"), arguments, path, len(variables), notes)
     arrays = [store[str(n)] for n in range(len(store))]
-    return _positions(arrays, cls, arguments, path, optimizer, variables, notes)
+    return positions(arrays, cls, arguments, path, optimizer, variables, notes)
 
 
-def _ours(
+def ours(
     store: dict[str, np.ndarray],
     cls: str | None,
     config: dict[str, Any],
@@ -66,28 +71,35 @@ def _ours(
     count: int,
     notes: list[str],
 ) -> Saved:
+    """Return the state of an optimizer of ours, which says what each position is."""
     roles = json.loads(store[_LAYOUT].astype("uint8").tobytes().decode())
     tensors, steps, rate = [], None, None
     places: dict[str, int] = {}
     for position, role in enumerate(roles):
         array = store[str(position)]
         if role == "iteration":
-            steps = int(array)
+            steps = _steps(int(array), config.get("gradient_accumulation_steps"), notes)
         elif role == "learning_rate":
             rate = float(array)
-        elif role not in _SHARED:
+        elif role not in _OTHERS:
             place = places[role] = places.get(role, -1) + 1
             tensors.append(Tensor(f"{role} {place}", array, role, place))
+    if config.get("gradient_accumulation_steps"):
+        tensors = _without_sums(tensors, places, count)
     wrong = {role: n + 1 for role, n in places.items() if n + 1 != count}
     if wrong:
         raise FileError(
-            f"{path} is of another model: it has {wrong} tensors of these names, and the model has "
-            f"{count} trained variables"
+            f"{path} has {wrong} tensors of these names, and the model has {count} trained "
+            "variables: the file is of another model, or its optimizer keeps other state for some "
+            "variables than for others, which only `load_weights` and `load_model` read, from "
+            ".keras and .weights.h5 files"
         )
-    return Saved("keras_tfopt", cls, tensors, steps, rate, config, notes=notes)
+    averages = [tensor for tensor in tensors if tensor.slot == "average"]
+    tensors = [tensor for tensor in tensors if tensor.slot != "average"]
+    return Saved("keras_tfopt", cls, tensors, steps, rate, config, notes=notes, averages=averages)
 
 
-def _positions(
+def positions(
     arrays: list[np.ndarray],
     cls: str | None,
     config: dict[str, Any],
@@ -106,22 +118,61 @@ def _positions(
         raise FileError(f"{path} has state of {cls!r}, which is none of {sorted(KINDS)}")
     like.build(variables)
     name = type(like).__name__
-    if len(like.variables) != len(arrays):
-        raise FileError(
-            f"{path} has {len(arrays)} tensors of its optimizer. A {name} has "
-            f"{len(like.variables)} for this model: the file is of another model, or of an "
-            "optimizer with other arguments"
-        )
+    check_count(like, arrays, path)
     known = {
         id(state): (slot, place)
         for place, variable in enumerate(variables)
         for slot, state in slots_of(like, variable).items()
     }
-    tensors, rate = [], number(config.get("learning_rate"))
+    extras = {
+        id(state): place
+        for place, kept in enumerate(extras_of(like))
+        for option, state in kept.items()
+        if option == "average"
+    }
+    steps = _steps(int(arrays[0]), like.gradient_accumulation_steps, notes)
+    tensors, averages, rate = [], [], number(config.get("learning_rate"))
     for position, (state, array) in enumerate(zip(like.variables, arrays, strict=True)):
         if state.name == "learning_rate":
             rate = float(array)
         elif id(state) in known:
             slot, place = known[id(state)]
             tensors.append(Tensor(f"vars/{position}", array, slot, place))
-    return Saved("keras 3", name, tensors, int(arrays[0]), rate, config, notes=notes)
+        elif id(state) in extras and steps:  # before the first step, those of Keras are zero
+            averages.append(Tensor(f"vars/{position}", array, "average", extras[id(state)]))
+    return Saved("keras 3", name, tensors, steps, rate, config, notes=notes, averages=averages)
+
+
+def _steps(calls: int, every: int | None, notes: list[str]) -> int:
+    """Return the number of steps. A file has the number of gradients, `every` of which make one."""
+    steps, left = divmod(calls, every or 1)
+    if left:
+        notes.append(f"the sum of {left} gradients, for the next step, is not taken")
+    return steps
+
+
+def _without_sums(tensors: list[Tensor], places: dict[str, int], count: int) -> list[Tensor]:
+    """Return tensors without the sums of gradients, the last tensors of their name.
+
+    Slots of Adagrad have that name, too.
+    """
+    sums = [tensor for tensor in tensors if tensor.slot == "accumulator"][-count:]
+    places["accumulator"] -= count
+    if places["accumulator"] < 0:
+        del places["accumulator"]
+    return [tensor for tensor in tensors if tensor not in sums]
+
+
+def left_out(wrapper: str) -> str:
+    """Return the note on a wrapper that had more state than the number of steps."""
+    return f"{wrapper} keeps state of its own, which is not taken"
+
+
+def check_count(like: Any, arrays: Sequence[np.ndarray], path: Path) -> None:
+    """Raise an error if a file has not as many tensors as an optimizer like the one in it."""
+    if len(like.variables) != len(arrays):
+        raise FileError(
+            f"{path} has {len(arrays)} tensors of its optimizer. A {type(like).__name__} has "
+            f"{len(like.variables)} for this model: the file is of another model, or of an "
+            "optimizer with other arguments"
+        )
