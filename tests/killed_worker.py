@@ -14,7 +14,7 @@ import sys
 import keras
 import numpy as np
 
-from keras_tfopt.engine import parts
+from keras_tfopt.engine import compile_in_background, parts
 from tests.state_worker import MAKERS, everything, make_model
 
 EPOCHS, BATCHES = 4, 3
@@ -89,6 +89,7 @@ def run(folder, make, point=None, end=die):
 
 
 def main(folder, name, point=None):
+    compile_in_background(False)  # code may round otherwise before and after it is compiled
     first, arrays = run(folder, MAKERS[name], point)
     np.savez(folder / "end.npz", np.array(first), *arrays)
 

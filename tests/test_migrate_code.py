@@ -114,11 +114,22 @@ def test_arguments(before, after):
         ("class Own(keras.optimizers.Optimizer): pass", "keras_tfopt.Rule"),
         ("model.optimizer.minimize(loss, var_list=[x])", "no `minimize`"),
         ("model.optimizer.set_weights(weights)", "load_state"),
+        ("grads = scaled.get_unscaled_gradients(grads)", "divides gradients by the scale"),
+        (
+            "model.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)",
+            "sums the gradients of replicas",
+        ),
         ("keras.optimizers.legacy.RMSprop(momentum=m)", "epsilon_in_root"),
         ("import tf_keras", "Keras 2"),
         ("from keras.optimizers import *", "one by one"),
         ("import tensorflow_addons as tfa; tfa.optimizers.Missing()", "no 'Missing'"),
         ("import tensorflow as tf; tf.contrib.opt.MovingAverageOptimizer(x)", "MovingAverage,"),
+        (
+            "import tensorflow as tf; tf.contrib.layers.optimize_loss(x, s, 0.1, 'SGD')",
+            "`minimize`",
+        ),
+        ("import tensorflow as tf; tf.contrib.estimator.clip_gradients_by_norm(o, 1)", "clipnorm"),
+        ("import tensorflow.compat.v1 as tf; tf.tpu.CrossShardOptimizer(o)", "leave it out"),
         ("import tensorflow as tf; tf.train.exponential_decay(0.1, s, 5, 0.9)", "ExponentialDecay"),
     ),
 )
@@ -128,6 +139,25 @@ def test_messages_about_what_the_user_has_to_decide(line, words):
     assert [finding.line for finding in findings] == [3] and words in findings[0].text
     if "legacy.RMSprop" not in line:
         assert code == source
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    (
+        ("scaled.get_scaled_loss(loss)", "scaled.scale_loss(loss)"),
+        (
+            "opt.apply_gradients(zip(g, v), name='step', experimental_aggregate_gradients=True)",
+            "opt.apply_gradients(zip(g, v))",
+        ),
+        (
+            "model.optimizer.apply_gradients(pairs, skip_gradients_aggregation=False)",
+            "model.optimizer.apply_gradients(pairs)",
+        ),
+    ),
+)
+def test_methods(before, after):
+    head = "import keras\n\nopt = keras.optimizers.Adam()\n"
+    assert rewritten(f"{head}{before}\n") == (f"{head}{after}\n", [])
 
 
 def test_other_objects_with_these_names_stay():

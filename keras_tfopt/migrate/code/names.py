@@ -57,6 +57,14 @@ _RATES_OF_TF1 = {
     "piecewise_constant": "PiecewiseConstantDecay",
     "polynomial_decay": "PolynomialDecay",
 }
+# What to do about names of TensorFlow 1 that are gone.
+_INSTEAD = {
+    "contrib.estimator.clip_gradients_by_norm": "clip what `compute_gradients` returns by "
+    "tf.clip_by_global_norm, or give an optimizer of keras_tfopt a `global_clipnorm`",
+    "contrib.layers.optimize_loss": "make an optimizer and call its `minimize`",
+    "contrib.tpu.CrossShardOptimizer": "leave it out: strategies of TensorFlow sum gradients",
+    "tpu.CrossShardOptimizer": "leave it out: strategies of TensorFlow sum gradients",
+}
 _SESSIONS = re.compile(rf"^{_TENSORFLOW}\.(?:train\.Monitored\w*)?Session$")
 
 
@@ -106,6 +114,8 @@ def advice(name: str, has_verbs: bool) -> str | None:
     """Return what to do about a name that cannot be rewritten, or None."""
     if _SESSIONS.match(name):
         return "sessions stay as they are: keras_tfopt.legacy works in graphs of TensorFlow"
+    if (match := re.match(rf"^{_TENSORFLOW}\.(.+)$", name)) and match[1] in _INSTEAD:
+        return _INSTEAD[match[1]]
     match = re.match(rf"^{_TENSORFLOW}\.train\.(\w+)$", name)
     if match and match[1] in _RATES_OF_TF1 and not has_verbs:
         schedule = _RATES_OF_TF1[match[1]]
