@@ -78,6 +78,22 @@ def test_hooks_in_one_call_equal_separate_hooks(name):
         assert any(getattr(part, "around", None) for part in compiled)
 
 
+def test_two_wrappers_around_one_optimizer():
+    """Code for the hooks of one is not run for the other, which trains after it, or in turn."""
+
+    def run():
+        inner, values = adam(), variables()
+        both = keras_tfopt.MovingAverage(inner, 0.9), keras_tfopt.Lookahead(inner, sync_period=2)
+        states = [steps(optimizer, values, 2) for optimizer in (*both, *both)]
+        return [value for state in states for value in state]
+
+    got = run()
+    with engine.plain():
+        expected = run()
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize("name", APART)
 def test_other_hooks_run_separately(name):
     optimizer = APART[name]()

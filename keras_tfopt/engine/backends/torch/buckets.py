@@ -148,7 +148,7 @@ def run_fused(
     fused = list(filter(_is_plain_update, updates))
     if not fused:
         return updates
-    key = ("plan", bool(fused[0].kind.around), tuple([u.index for u in fused]))
+    key = ("plan", fused[0].kind.around, tuple([u.index for u in fused]))
     plan = engine._fast.get(key)
     if plan is None or not all(map(Bucket.is_intact, plan)):
         plan = engine._fast[key] = _plan(engine, fused, scalars)
