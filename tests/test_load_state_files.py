@@ -146,7 +146,7 @@ def half_trained(optimizer):
     return model
 
 
-@pytest.mark.parametrize("suffix", (".keras", ".weights.h5", ".h5"))
+@pytest.mark.parametrize("suffix", (".keras", ".weights.h5", ".weights.json", ".h5"))
 @pytest.mark.parametrize("direction", ("to ours", "to Keras"))
 def test_files_of_keras_3(suffix, direction, tmp_path):
     """State goes from keras.optimizers.Adam to keras_tfopt.Adam, and back."""
@@ -154,7 +154,11 @@ def test_files_of_keras_3(suffix, direction, tmp_path):
     first, second = adams if direction == "to ours" else adams[::-1]
     old, new = first(0.02, **shared), second(0.5, **shared)
     model, path = half_trained(old), tmp_path / f"model{suffix}"
-    (model.save_weights if suffix == ".weights.h5" else model.save)(path)
+    if suffix == ".weights.json":  # several files
+        model.save_weights(path, max_shard_size=2e-7)
+        assert len(list(tmp_path.glob("*.weights.h5"))) > 1
+    else:
+        (model.save_weights if suffix == ".weights.h5" else model.save)(path)
     other = network()
     other.set_weights(model.get_weights())
     report = migrate.load_state(new, other, path)
@@ -288,6 +292,14 @@ def test_truncated_files(kept, tmp_path):
         (tmp_path / name).write_bytes(content[: int(kept * len(content))])
         error = unchanged(adam(), network(), tmp_path / name)
         assert isinstance(error, ValueError) and name in str(error)
+
+
+@pytest.mark.spread
+def test_weights_in_several_files_of_which_one_is_gone(tmp_path):
+    half_trained(adam()).save_weights(tmp_path / "x.weights.json", max_shard_size=2e-7)
+    *_, last = sorted(tmp_path.glob("*.h5"))
+    last.unlink()
+    assert last.name in str(unchanged(adam(), network(), tmp_path / "x.weights.json"))
 
 
 @pytest.mark.spread

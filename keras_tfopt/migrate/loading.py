@@ -47,8 +47,8 @@ def load_state(
             In a wrapper, the rule inside gets the state.
         model: The `keras.Model` whose variables it trains.
         file: A path: a whole model in `.h5`; a SavedModel folder; a checkpoint of TensorFlow 2,
-            with or without `.index`, or its folder; `.keras` or `.weights.h5` of Keras 3; what
-            `torch.save` wrote; an `.npz` of an optax state, with names as
+            with or without `.index`, or its folder; `.keras`, `.weights.h5` or `.weights.json`
+            of Keras 3; what `torch.save` wrote; an `.npz` of an optax state, with names as
             `jax.tree_util.keystr` makes them. Or the `state_dict()` of an optimizer of PyTorch.
         weights: Whether to load the weights of the model, too, from `.h5` files and those of
             TensorFlow. Defaults to False.

@@ -11,8 +11,8 @@ from keras_tfopt.migrate.saved import FileError, Saved
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _KINDS = (
-    "a .keras, .weights.h5 or .h5 file of Keras, a SavedModel folder, a checkpoint of TensorFlow "
-    "(its path up to .index), a file of torch.save, or an .npz of an optax state"
+    "a .keras, .weights.h5, .weights.json or .h5 file of Keras, a SavedModel folder, a checkpoint "
+    "of TensorFlow (its path up to .index), a file of torch.save, or an .npz of an optax state"
 )
 
 
@@ -35,7 +35,7 @@ def read(path: Any, optimizer: Any, variables: list[Any], weights_only: bool, na
         return tensorflow.read(path, name)
     if not path.exists():
         raise FileNotFoundError(f"Argument `file` must be {_KINDS}. There is nothing at {path}")
-    if text.endswith(".keras") or text.endswith(".weights.h5"):
+    if text.endswith((".keras", ".weights.h5", ".weights.json")):
         return keras3.read(path, optimizer, variables)
     if hdf5.is_hdf5(path):
         return hdf5.read(path, optimizer, variables)

@@ -1,4 +1,4 @@
-"""Read .keras and .weights.h5 files of Keras 3, with state of stock optimizers or of ours."""
+"""Read files of Keras 3 except whole models in .h5: state of stock optimizers or of ours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +25,47 @@ _OTHERS = ("iteration", "learning_rate", "refused_rows", "touched_rows")
 
 
 def read(path: Path, optimizer: Any, variables: list[Any]) -> Saved:
-    """Return the state in a .keras or a .weights.h5 file."""
+    """Return the state in a .keras, .weights.h5 or .weights.json file."""
     config: dict[str, Any] = {}
-    source: Any = path
+    sources: list[Any] = [path]
+    state: dict[str, Any] = {}
     try:
         if path.suffix == ".keras":
             with zipfile.ZipFile(path) as archive:
                 saved = json.loads(archive.read("config.json"))
                 config = (saved.get("compile_config") or {}).get("optimizer") or {}
-                source = io.BytesIO(archive.read("model.weights.h5"))
-        with h5py.File(source, "r") as file:
-            return _state(file, config, path, optimizer, variables)
+                sources = [io.BytesIO(archive.read("model.weights.h5"))]
+        elif path.suffix == ".json":  # it tells which of several files have the parts of a group
+            files = json.loads(path.read_bytes())["weight_map"].values()
+            sources = [path.with_name(name) for name in dict.fromkeys(chain.from_iterable(files))]
+        for source in sources:
+            with h5py.File(source, "r") as file:
+                _add(state, file.get("optimizer", {}))
+        return _state(state, config, path, optimizer, variables)
     except (OSError, zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
         raise FileError(f"{path} is damaged or not complete: {error}") from error
 
 
+def _add(state: dict[str, Any], group: Any) -> None:
+    """Add the arrays of an open group, and of groups inside, to nested dictionaries."""
+    for name, item in group.items():
+        if isinstance(item, h5py.Dataset):
+            state[name] = np.array(item)
+        else:
+            _add(state.setdefault(name, {}), item)
+
+
 def _state(
-    file: Any, config: dict[str, Any], path: Path, optimizer: Any, variables: list[Any]
+    group: dict[str, Any], config: dict[str, Any], path: Path, optimizer: Any, variables: list[Any]
 ) -> Saved:
-    group = file.get("optimizer")
     notes: list[str] = []
-    while group is not None and "inner_optimizer" in group:
+    while "inner_optimizer" in group:
         around = config.get("class_name", "The optimizer around it")
         if len(group.get("vars", ())) > 2:
             notes.append(left_out(around))
         group = group["inner_optimizer"]
         config = config.get("config", {}).get("inner_optimizer", {})
-    store = {} if group is None else {key: np.array(v) for key, v in group["vars"].items()}
+    store = group.get("vars")
     if not store:
         raise FileError(f"{path} has no state of an optimizer")
     cls = config.get("class_name")
