@@ -18,6 +18,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tfopt.engine import assignment
 from keras_tfopt.engine.options import (
     changes,
     computing_again,
@@ -64,6 +65,8 @@ class Formulas(Constructed):
     def __setattr__(self, name: str, value: Any) -> None:
         state = vars(self).get(_STATE)
         if state is None:
+            if "_engine_attributes" in vars(self):  # the engine's constructor has ended
+                value = assignment.checked(self, name, value)
             super().__setattr__(name, value)
             if name in self._rule_attributes and "_statics" in vars(self):
                 self._statics.clear()  # compiled code has the earlier value

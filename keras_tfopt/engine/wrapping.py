@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.engine import gradients, hooks, trial
+from keras_tfopt.engine import assignment, gradients, hooks, trial
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot, check_slots_of_elements
@@ -29,7 +29,7 @@ from keras_tfopt.engine.nesting import (
     pass_groups,
 )
 from keras_tfopt.engine.optimizer import Optimizer
-from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY
+from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY, DEFAULTS
 from keras_tfopt.engine.results import (
     check_before,
     check_class_attribute,
@@ -173,6 +173,11 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         self._engine_attributes = frozenset([*vars(self), "_engine_attributes"])
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if self._engine_attributes:  # the engine's constructor has ended
+            if name in DEFAULTS and name not in self.own_arguments():
+                setattr(self.inner_optimizer, name, value)  # which is asked for it, too
+                return
+            value = assignment.checked(self, name, value)
         super().__setattr__(name, value)
         if self._engine_attributes and name in self.own_arguments():
             for part in parts(self):  # their compiled code has the earlier value

@@ -1,0 +1,65 @@
+"""Check arguments that are assigned to an optimizer after it was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tfopt.engine.options import (
+    DEFAULTS,
+    all_arguments,
+    check_base,
+    check_learning_rate,
+    is_number,
+)
+
+# Options that decide which state there is.
+_OF_STATE = (
+    "use_ema",
+    "gradient_accumulation_steps",
+    "master_weights",
+    "shard_state",
+    "slot_dtype",
+)
+# Options of which a built optimizer knows for each variable whether they are None.
+_NONE_OR_NOT = ("weight_decay", "clip_unitwise")
+
+
+def checked(optimizer: Any, name: str, value: Any) -> Any:
+    """Return the value that is assigned to an argument of an optimizer, or raise an error.
+
+    Numbers must be in the range of the argument. Once there is state, it must fit them. Schedules,
+    tensors and other objects are not looked at.
+    """
+    declared = getattr(type(optimizer), "_fields", {}).get(name)
+    is_plain = value is None or isinstance(value, (bool, str)) or is_number(value)
+    if is_plain and declared is not None:
+        value = declared.check(name, value)
+    elif name == "learning_rate" and is_number(value):
+        value = check_learning_rate(value)
+    elif is_plain and name in DEFAULTS and name in all_arguments(type(optimizer)):
+        check_base(type(optimizer), {name: value})
+    if is_plain and optimizer.built and not _fits_state(optimizer, name, value):
+        raise ValueError(
+            f"Argument `{name}` of {type(optimizer).__name__} was {getattr(optimizer, name)!r} "
+            f"when the optimizer was built, and its state is for that. Received: {value!r}. Make a "
+            "new optimizer for another value"
+        )
+    return value
+
+
+def _fits_state(optimizer: Any, name: str, value: Any) -> bool:
+    if name in getattr(type(optimizer), "_fields", {}):
+        is_rule = hasattr(optimizer, "with_attributes")
+        return not is_rule or _slots(optimizer, {}) == _slots(optimizer, {name: value})
+    if name in _NONE_OR_NOT:
+        return (value is None) == (getattr(optimizer, name) is None)
+    return name not in _OF_STATE or value == getattr(optimizer, name)
+
+
+def _slots(rule: Any, values: dict[str, Any]) -> list[dict[str, tuple]]:
+    """Return the shapes of slots by name, for variables of each shape, with values of arguments."""
+    likes = [entry.like for entry in rule._state.entries]
+    distinct = list({like.shape: like for like in likes}.values())
+    alone = rule.with_attributes(values)
+    each = map(alone.slots, [likes] if rule.scope == "model" else distinct)
+    return [{name: tuple(slot.shape) for name, slot in one.items()} for one in each]

@@ -1,0 +1,131 @@
+"""Arguments that are assigned to an optimizer: what is checked, and when they act."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tfopt
+from tests.compare import assert_same
+from tests.stepping import make_variable, to_numpy
+
+WRONG = (
+    ("beta_1", 5.0, "in [0, 1). Received: 5.0"),
+    ("beta_1", "much", "in [0, 1)"),
+    ("amsgrad", 3, "True or False"),
+    ("clipnorm", -1.0, "> 0. Received: -1.0"),
+    ("ema_momentum", 2.0, "[0, 1]. Received: 2.0"),
+    ("weight_decay", -0.1, ">= 0. Received: -0.1"),
+    ("learning_rate", -0.1, ">= 0. Received: -0.1"),
+    ("learning_rate", float("nan"), "finite"),
+)
+OF_STATE = (
+    ("amsgrad", True),
+    ("use_ema", True),
+    ("gradient_accumulation_steps", 2),
+    ("slot_dtype", "bfloat16"),
+    ("master_weights", True),
+    ("weight_decay", 0.1),
+    ("clip_unitwise", 0.1),
+)
+
+
+def stepped(optimizer, count=2):
+    """Return the optimizer and a variable after some steps."""
+    v = make_variable("layer/kernel", np.full((3, 4), 2.0, "float32"))
+    for _ in range(count):
+        optimizer.apply([keras.ops.ones((3, 4))], [v])
+    return optimizer, v
+
+
+@pytest.mark.parametrize("wrap", (False, True))
+@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+def test_wrong_values(name, value, message, wrap):
+    optimizer = keras_tfopt.Adam(0.1)
+    before = optimizer.get_config()
+    is_own = name in ("beta_1", "amsgrad")  # wrappers pass on options only
+    outer = keras_tfopt.MovingAverage(optimizer) if wrap and not is_own else optimizer
+    with pytest.raises((TypeError, ValueError)) as error:
+        setattr(outer, name, value)
+    assert f"`{name}`" in str(error.value) and message in str(error.value)
+    assert optimizer.get_config() == before
+
+
+def test_wrappers_pass_on_options():
+    inner = keras_tfopt.GradientDescent(0.5)
+    optimizer, v = stepped(keras_tfopt.MovingAverage(inner), 1)
+    optimizer.clipvalue = 0.25
+    assert inner.clipvalue == optimizer.clipvalue == 0.25
+    optimizer.apply([keras.ops.ones((3, 4))], [v])
+    np.testing.assert_allclose(to_numpy(v), 2 - 0.5 - 0.5 * 0.25, rtol=1e-6)
+
+
+def test_wrong_values_of_a_wrapper():
+    optimizer = keras_tfopt.Lookahead(keras_tfopt.Adam(0.1))
+    with pytest.raises(ValueError, match="`sync_period` must be an integer >= 1. Received: 0"):
+        optimizer.sync_period = 0
+    optimizer.sync_period = 3
+    assert optimizer.sync_period == 3
+
+
+@pytest.mark.parametrize(("name", "value"), OF_STATE)
+def test_what_decides_about_the_state_stays_once_there_is_state(name, value):
+    optimizer, v = stepped(keras_tfopt.Adam(0.1))
+    before = [to_numpy(one) for one in (v, *optimizer.variables)]
+    with pytest.raises(ValueError, match=f"`{name}` of Adam was .* when the optimizer was built"):
+        setattr(optimizer, name, value)
+    setattr(optimizer, name, getattr(optimizer, name))  # the same value
+    assert_same(before, [to_numpy(one) for one in (v, *optimizer.variables)])
+    optimizer.apply([keras.ops.ones((3, 4))], [v])
+    fresh = keras_tfopt.Adam(0.1)
+    setattr(fresh, name, value)  # before it is built
+    _, w = stepped(fresh, 3)
+    expected, _ = stepped(keras_tfopt.Adam(0.1, **{name: value}), 3)
+    assert_same(
+        [to_numpy(one) for one in fresh.variables], [to_numpy(o) for o in expected.variables]
+    )
+
+
+def test_a_slot_that_a_number_decides_about():
+    optimizer, v = stepped(keras_tfopt.Adafactor())
+    with pytest.raises(ValueError, match="`momentum` of Adafactor was None"):
+        optimizer.momentum = 0.5
+    optimizer, v = stepped(keras_tfopt.Adafactor(momentum=0.9))
+    optimizer.momentum = 0.5
+    optimizer.apply([keras.ops.ones((3, 4))], [v])
+
+
+def test_an_assigned_number_acts_in_the_next_step():
+    optimizer, v = stepped(keras_tfopt.Momentum(0.1, 0.9), 1)
+    optimizer.momentum, optimizer.clipvalue = 0.5, 0.25
+    optimizer.apply([keras.ops.ones((3, 4))], [v])
+    momentum = 0.5 * 1 + 0.25
+    np.testing.assert_allclose(to_numpy(v), 2 - 0.1 * 1 - 0.1 * momentum, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ("variable", "attribute"))
+def test_in_fit(how):
+    """A variable acts at once; an attribute does after `compile`."""
+    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+    beta = keras.Variable(0.9)
+    ends = []
+    for begin in (beta, 0.5):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        beta.assign(0.9)
+        optimizer = keras_tfopt.Momentum(0.1, begin if how == "variable" else 0.9)
+        model.compile(optimizer, "mse")
+        optimizer.build(model.trainable_variables)
+        if how == "attribute" and begin is beta:
+            model.fit(x, np.zeros_like(y), epochs=1, verbose=0)
+            state = [to_numpy(v) for v in (*model.weights, *optimizer.variables)]
+            optimizer.momentum = 0.5
+            model.compile(optimizer, "mse")
+        elif how == "attribute":
+            optimizer.momentum = 0.5
+            for v, value in zip((*model.weights, *optimizer.variables), state, strict=True):
+                v.assign(value)
+        beta.assign(0.5)
+        model.fit(x, y, epochs=3, verbose=0)
+        ends.append([to_numpy(v) for v in model.weights])
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
