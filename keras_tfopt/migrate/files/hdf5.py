@@ -72,10 +72,10 @@ def _of_keras3(
         raise FileError(f"{path} does not say of which optimizer its state is")
     states: list[list[np.ndarray]] = []
     for name, array in arrays.items():
-        if name.endswith("/iteration"):  # the first variable of each optimizer
+        if name.endswith("/iteration") or not states:  # the first variable of each optimizer
             states.append([])
         states[-1].append(array)
-    *around, own = states
+    *around, own = states or [[]]
     notes, wrappers = [], iter(around)
     while "inner_optimizer" in saved["config"]:
         if len(next(wrappers, ())) > 2:
@@ -150,7 +150,8 @@ def sorted_out(
         else:
             tensors.append(Tensor(name, array, parts[-1], "/".join(parts[1:-1])))
     averages = [tensor for tensor in tensors if is_new and tensor.slot == "average"]
-    tensors = [tensor for tensor in tensors if tensor not in averages]
+    if averages:
+        tensors = [tensor for tensor in tensors if tensor.slot != "average"]
     program, plain = program_of(cls, is_new)
     return Saved(program, plain, tensors, steps, rate, config, others, weights, averages=averages)
 

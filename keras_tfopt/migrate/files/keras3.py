@@ -171,11 +171,10 @@ def _without_sums(tensors: list[Tensor], places: dict[str, int], count: int) -> 
 
     Slots of Adagrad have that name, too.
     """
-    sums = [tensor for tensor in tensors if tensor.slot == "accumulator"][-count:]
-    places["accumulator"] -= count
-    if places["accumulator"] < 0:
+    places["accumulator"] = last = places.get("accumulator", -1) - count
+    if last < 0:
         del places["accumulator"]
-    return [tensor for tensor in tensors if tensor not in sums]
+    return [t for t in tensors if t.slot != "accumulator" or int(t.variable) <= last]
 
 
 def left_out(wrapper: str) -> str:
