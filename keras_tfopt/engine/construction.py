@@ -36,6 +36,8 @@ class Constructed:
 
     _arguments: dict[str, Any]
     """The given arguments by name, including those passed on by `**kwargs`."""
+    _is_made = False
+    """Whether the outermost constructor has ended."""
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -65,7 +67,7 @@ class Formulas(Constructed):
     def __setattr__(self, name: str, value: Any) -> None:
         state = vars(self).get(_STATE)
         if state is None:
-            if "_engine_attributes" in vars(self):  # the engine's constructor has ended
+            if self._is_made:
                 value = assignment.checked(self, name, value)
             super().__setattr__(name, value)
             if name in self._rule_attributes and "_statics" in vars(self):
@@ -200,6 +202,7 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
             own = tuple(n for n in vars(self) if n not in of_engine)
             object.__setattr__(self, "_rule_attributes", own)
             self._finish()
+        object.__setattr__(self, "_is_made", True)
 
     return construct
 

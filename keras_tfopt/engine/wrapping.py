@@ -170,10 +170,10 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         self._rates: tuple[Settings, ...] = ()
         if groups is not None:
             pass_groups(self, innermost(self), groups)
-        self._engine_attributes = frozenset([*vars(self), "_engine_attributes"])
+        self._engine_attributes = frozenset([*vars(self), "_engine_attributes", "_is_made"])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._engine_attributes:  # the engine's constructor has ended
+        if self._is_made:
             if name in DEFAULTS and name not in self.own_arguments():
                 setattr(self.inner_optimizer, name, value)  # which is asked for it, too
                 return
