@@ -75,6 +75,15 @@ def losses_of(model, optimizer, data):
     return losses
 
 
+def half_trained(optimizer):
+    """Return a model after three steps."""
+    keras.utils.set_random_seed(0)
+    model = network()
+    model.compile(optimizer, "mse")
+    losses_of(model, optimizer, batches()[:3])
+    return model
+
+
 @every_file
 def test_a_training_continues(name, file):
     if not file.endswith(".h5"):
@@ -114,10 +123,7 @@ def test_a_training_continues_with_the_optimizer_of_keras_3(name):
 
 def trained(optimizer, path):
     """Return a model after three steps, which it was saved after."""
-    keras.utils.set_random_seed(0)
-    model = network()
-    model.compile(optimizer, "mse")
-    losses_of(model, optimizer, batches()[:3])
+    model = half_trained(optimizer)
     model.save(path)
     return model
 

@@ -13,7 +13,15 @@ import keras_tfopt
 from keras_tfopt import migrate
 from keras_tfopt.engine import plain
 from tests.stepping import to_numpy
-from tests.test_load_state import FOLDER, STEPS, batches, losses_of, network, optimizer_of
+from tests.test_load_state import (
+    FOLDER,
+    STEPS,
+    batches,
+    half_trained,
+    losses_of,
+    network,
+    optimizer_of,
+)
 
 # {class of torch.optim and a remark: (its arguments, our optimizer)}
 TORCH = {
@@ -136,14 +144,6 @@ def test_a_training_of_optax_continues(name, tmp_path):
     migrate.load_state(optimizer, model, tmp_path / "state.npz")
     mine = losses_of(model, optimizer, batches()[STEPS:])
     np.testing.assert_allclose(mine, losses[STEPS:], rtol=2e-5)
-
-
-def half_trained(optimizer):
-    keras.utils.set_random_seed(0)
-    model = network()
-    model.compile(optimizer, "mse")
-    losses_of(model, optimizer, batches()[:3])
-    return model
 
 
 @pytest.mark.parametrize("suffix", (".keras", ".weights.h5", ".weights.json", ".h5"))

@@ -238,6 +238,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
             self._model_variables_moving_average.append(e.average)
         if self.gradient_accumulation_steps:
             for e in entries:
+                # Keras saves .h5 files by paths, and Adagrad has a slot "accumulator".
                 e.accumulator = add_slot(
                     self, e.variable, e.like, "summed_gradients", Slot(e.like.shape)
                 )

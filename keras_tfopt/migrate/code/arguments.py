@@ -49,6 +49,19 @@ def of_keras(
     return given.args
 
 
+def of_apply_gradients(args: Sequence[cst.Arg], tell: Tell) -> list[cst.Arg]:
+    """Return arguments of `apply_gradients` of Keras 2 as Keras 3 takes them."""
+    given = _Arguments(args)
+    given.pop("name")
+    for name, usual in _AGGREGATION.items():
+        value = given.value(name)
+        if isinstance(value, cst.Name) and value.value == usual:
+            given.pop(name)
+        elif value is not None:
+            tell(f"Keras 3 has no `{name}`: it sums the gradients of replicas")
+    return given.args
+
+
 def of_legacy(name: str, args: Sequence[cst.Arg], schedules: str, tell: Tell) -> list[cst.Arg]:
     """Return arguments of a class of `tf.keras.optimizers.legacy` as ours take them."""
     given = _Arguments(of_keras(name, args, schedules, tell, is_legacy=True))
@@ -111,6 +124,11 @@ def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
         given.change("learning_rate", 0, lambda _: schedule)
 
 
+# Arguments of `apply_gradients` in Keras 2, with the values for which Keras 3 does the same.
+_AGGREGATION = {
+    "experimental_aggregate_gradients": "True",
+    "skip_gradients_aggregation": "False",
+}
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import libcst as cst
@@ -33,12 +33,6 @@ _SCHEDULES = "keras.optimizers.schedules"
 # Parts of this package that are imported by themselves.
 _PARTS = ("keras_tfopt.addons", "keras_tfopt.legacy")
 _RENAMED = {"lr": "learning_rate", "weights": "variables", "_create_all_weights": "build"}
-# Arguments of `apply_gradients` that Keras 3 does not have, with the values that change nothing.
-_DROPPED = {
-    "name": None,
-    "experimental_aggregate_gradients": "True",
-    "skip_gradients_aggregation": "False",
-}
 
 
 class Finding(NamedTuple):
@@ -179,7 +173,11 @@ class _Rewriter(cst.CSTTransformer):
                 args=self._arguments(found, original_node, updated_node)
             )
         if self._is_method(original_node, "apply_gradients") and not self.has_tf1:
-            args = self._known_to_keras(original_node, updated_node.args)
+
+            def tell(text: str) -> None:
+                self._tell(original_node, text)
+
+            args = arguments.of_apply_gradients(updated_node.args, tell)
             return updated_node.with_changes(args=args)
         if self._is_method(original_node, "get_weights"):
             owner = _code(updated_node.func.value)  # type: ignore[attr-defined]
@@ -192,20 +190,6 @@ class _Rewriter(cst.CSTTransformer):
         if _is_float(updated_node) and _is_float(updated_node.args[0].value):
             return updated_node.args[0].value
         return updated_node
-
-    def _known_to_keras(self, call: cst.Call, args: Sequence[cst.Arg]) -> list[cst.Arg]:
-        """Return arguments of `apply_gradients` without those that Keras 3 does not have."""
-        kept = []
-        for arg in args:
-            keyword = arg.keyword.value if arg.keyword is not None else None
-            if keyword not in _DROPPED:
-                kept.append(arg)
-            elif _DROPPED[keyword] not in (None, _code(arg.value)):
-                self._tell(call, f"Keras 3 has no `{keyword}`: it sums the gradients of replicas")
-                kept.append(arg)
-        if kept and len(kept) < len(args):
-            kept[-1] = kept[-1].with_changes(comma=args[-1].comma)
-        return kept
 
     def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
         """Rewrite `K.set_value(model.optimizer.lr, rate)`, which Keras 3 does not have."""

@@ -139,12 +139,8 @@ def positions(
         for place, variable in enumerate(variables)
         for slot, state in slots_of(like, variable).items()
     }
-    extras = {
-        id(state): place
-        for place, kept in enumerate(extras_of(like))
-        for option, state in kept.items()
-        if option == "average"
-    }
+    extras = enumerate(extras_of(like))
+    of_averages = {id(kept["average"]): place for place, kept in extras if "average" in kept}
     steps = _steps(int(arrays[0]), like.gradient_accumulation_steps, notes)
     tensors, averages, rate = [], [], number(config.get("learning_rate"))
     for position, (state, array) in enumerate(zip(like.variables, arrays, strict=True)):
@@ -153,8 +149,8 @@ def positions(
         elif id(state) in known:
             slot, place = known[id(state)]
             tensors.append(Tensor(f"vars/{position}", array, slot, place))
-        elif id(state) in extras and steps:  # before the first step, those of Keras are zero
-            averages.append(Tensor(f"vars/{position}", array, "average", extras[id(state)]))
+        elif id(state) in of_averages and steps:  # before the first step, those of Keras are zero
+            averages.append(Tensor(f"vars/{position}", array, "average", of_averages[id(state)]))
     return Saved("keras 3", name, tensors, steps, rate, config, notes=notes, averages=averages)
 
 
