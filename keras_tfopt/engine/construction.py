@@ -199,7 +199,9 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
         if isinstance(self, Formulas):
             # `weight_decay` belongs to the engine, unless it is an argument of the rule itself.
             of_engine = self._engine_attributes.difference(own_parameters(type(self)))
-            own = tuple(n for n in vars(self) if n not in of_engine)
+            # On TensorFlow, an argument that is the default of its class is not among `vars`.
+            names = dict.fromkeys([*getattr(type(self), "_fields", ()), *vars(self)])
+            own = tuple(name for name in names if name not in of_engine)
             object.__setattr__(self, "_rule_attributes", own)
             self._finish()
         object.__setattr__(self, "_is_made", True)
