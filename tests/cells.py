@@ -24,7 +24,8 @@ The first line that fits decides. The reasons:
 - A formula has branches in Python and operations of a backend. So every branch and every
   backend takes part.
 - `spread` marks tests that say nothing about a backend: of names, arguments, files, the source. It
-  also marks slow tests whose result is much the same on all backends.
+  also marks slow tests whose result is much the same on all backends. `spread("jax")` names the
+  home, for tests that take much longer elsewhere.
 - A test about no optimizer may have many values of its parameters. Each backend takes another
   third of them; fewer backends, named by the mark `backends`, take more each. It takes all if tests
   share what a fixture has computed for all (mark `xdist_group`). `everywhere` marks others of which
@@ -191,9 +192,15 @@ def left_out(items, backend, representatives):
         if line != "exhaustive" and backend not in places:
             continue  # skipped, with a reason
         at_home, elsewhere = TABLE[line]
-        keep = at_home if places and backend == pick(places, *words) else elsewhere
+        keep = at_home if places and backend == _home(tests[0], places, words) else elsewhere
         unwanted |= {id(item) for item in tests} - {id(i) for i in keep(tests, words, backend)}
     return [item for item in items if id(item) in unwanted]
+
+
+def _home(item, places, words):
+    """Return the backend that the mark `spread` names, or one of those where the test can run."""
+    named = (name for mark in item.iter_markers("spread") for name in mark.args if name in places)
+    return next(named, None) or pick(places, *words)
 
 
 def _words_of(item, line):

@@ -53,7 +53,8 @@ def pytest_configure(config):
         "markers", "cell(optimizer, invariant): place in the matrix, if name and Case do not say it"
     )
     config.addinivalue_line(
-        "markers", "spread: on one backend, chosen by a hash of its name, unless exhaustive"
+        "markers",
+        "spread(home): on one backend, which is named or chosen by a hash, unless exhaustive",
     )
     config.addinivalue_line("markers", "everywhere: with all parameters, on every backend")
     config.addinivalue_line("markers", "exhaustive: left out unless the run is exhaustive")

@@ -214,21 +214,32 @@ def optimizer_of(run):
 
 
 def is_usual(spread, steps, run):
-    """Return whether a run is part of the usual suite: each run is, on one backend at least.
+    """Return whether a run is part of the usual suite: each optimizer is, on one backend at least.
 
-    With the first way to spread work, a run takes place on one backend, chosen by a hash; those in
-    EVERYWHERE take place on all. Tests of lookups and rows exist on every backend, so one backend
-    runs each of them. Where several ways to spread work know a run, one of them takes it.
+    CONTROL takes place everywhere, with all ways to spread work and to make steps; the runs in
+    EVERYWHERE do on all backends with the first ways. For each other run and way to make steps, a
+    hash chooses one backend, and there one way to spread work. What a backend runs with its first
+    ways, it does not repeat with ways that no other backend has.
     """
-    first = next(iter(SPREADS))
     if EXHAUSTIVE:
         return is_wanted(optimizer_of(run))
+    first = next(iter(SPREADS))
+    if run == CONTROL:
+        return True
+    with_first = run in EVERYWHERE or pick(INSTALLED, run) == BACKEND
     if spread == first and steps == next(iter(SPREADS[first])):
-        return run in EVERYWHERE or pick(INSTALLED, run) == BACKEND
-    if steps in ("lookups", "rows") and pick(INSTALLED, steps, run) != BACKEND:
+        return with_first
+    if with_first and steps not in ("lookups", "rows"):
+        return False
+    if pick(INSTALLED, steps, run) != BACKEND:
         return False
     alike = [s for s, modes in SPREADS.items() if run in modes.get(steps, ())]
     return pick(alike, steps, run) == spread
+
+
+def is_compiled(run):
+    """Return whether PyTorch compiles the steps of a run, which takes longer than all else."""
+    return EXHAUSTIVE or run in (CONTROL, *SOME)
 
 
 def every_run():

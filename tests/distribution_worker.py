@@ -324,12 +324,13 @@ def on_torch(results):
         half = functools.partial(loop, parallel=True, exchange=None)
         results.record("half", "loop", job.CONTROL, half)
     for spread, steps, run in job.every_run():
-        if spread != "one":
-            train = functools.partial(ways[steps], parallel=True)
-            results.record(spread, steps, run, train, facts)
-        elif rank == 0:
-            train = functools.partial(ways[steps], parallel=False)
-            results.record(spread, steps, run, train)
+        with contextlib.nullcontext() if job.is_compiled(run) else keras_tfopt.engine.plain():
+            if spread != "one":
+                train = functools.partial(ways[steps], parallel=True)
+                results.record(spread, steps, run, train, facts)
+            elif rank == 0:
+                train = functools.partial(ways[steps], parallel=False)
+                results.record(spread, steps, run, train)
     distributed.destroy_process_group()
 
 

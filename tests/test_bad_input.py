@@ -48,7 +48,7 @@ def wrong_values(case, name, default):
     return more
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_wrong_hyperparameters(case):
     assert set(case.refused) <= set(case.own_arguments)
@@ -66,7 +66,7 @@ def test_wrong_hyperparameters(case):
                 assert any(sign in text for sign in "0[(<>"), f"no range: {text}"
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_right_hyperparameters_of_other_types(case):
     """Numbers of NumPy and integers are allowed, and the configuration stays plain JSON."""

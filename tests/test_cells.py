@@ -168,6 +168,11 @@ def test_a_test_about_no_optimizer_runs_in_all_modes_on_one_backend(marks, monke
     assert len(homes) == 3 and min(homes.values()) >= 4
 
 
+def test_spread_may_name_the_home(monkeypatch):
+    covered = run_without_case(monkeypatch, range(9), pytest.mark.spread("jax").mark)
+    assert all(found == [("jax", mode) for mode in MODES] for found in covered.values())
+
+
 def test_a_test_about_no_optimizer_has_few_parameters_on_each_backend(monkeypatch):
     backends = [b for b, _ in itertools.chain(*run_without_case(monkeypatch, range(1)).values())]
     assert all(2 <= backends.count(b) <= len(MODES_OF[b]) for b in cells.BACKENDS)

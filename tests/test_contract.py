@@ -167,7 +167,7 @@ def test_empty_and_scalar_variables(case, mode):
 # Minima
 
 
-@pytest.mark.spread
+@pytest.mark.spread("jax")  # which compiles fastest
 @every_case("case")
 def test_converges_on_a_quadratic(case):
     training = training_of(case, "quadratic")
@@ -182,7 +182,7 @@ def test_converges_on_a_quadratic(case):
     assert np.max(np.abs(runner.values["x"] - target)) < 1e-2
 
 
-@pytest.mark.spread
+@pytest.mark.spread("jax")  # which compiles fastest
 @every_case("case")
 def test_converges_on_rosenbrock(case):
     training = training_of(case, "rosenbrock")

@@ -17,7 +17,7 @@ def innermost_config(serialized):
     return serialized["config"].get("inner_optimizer", serialized)["config"]
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case", "variant")
 def test_config_round_trip(case, variant):
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
@@ -63,7 +63,7 @@ def test_config_round_trip(case, variant):
             assert to_numpy(rate) == np.float32(given["learning_rate"])
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_config_holds_every_argument_of_the_constructor(case):
     parameters = inspect.signature(case.cls.__init__).parameters.values()
@@ -81,7 +81,7 @@ def is_required(parameter):
     return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_defaults_are_those_of_the_reference(case):
     """The reference takes its defaults from the paper and from TensorFlow 1."""
@@ -145,7 +145,7 @@ def test_a_saved_model_continues_to_the_bit(case, tmp_path):
         assert not same(model.get_weights(), before)
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_slots_are_found_by_name(case):
     optimizer = case.make()

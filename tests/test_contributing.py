@@ -13,7 +13,7 @@ NAME = "Signum"
 TESTS = ("test_contract.py", "test_bad_input.py", "test_architecture.py")
 FAST = "reference_in_float32 or hyperparameters or exported_and_documented or quadratic"
 
-pytestmark = [pytest.mark.slow, pytest.mark.spread]
+pytestmark = [pytest.mark.slow, pytest.mark.spread, pytest.mark.xdist_group("contributing")]
 
 
 def blocks():

@@ -33,9 +33,22 @@ def guides_here():
     return [guide for guide in runner.names() if cells.EXHAUSTIVE or home(guide) == BACKEND]
 
 
+# Guides that compile many models run where that takes less time, and light ones take their places.
+HOMES = {
+    "less_memory": "jax",
+    "signs": "tensorflow",
+    "sparse": "tensorflow",
+    "switching": "jax",
+    "which_optimizer": "torch",
+    "workers": "torch",
+}
+
+
 def home(guide):
     """Return a backend on which `make guides` does not run the guide, if there is one."""
     others = [name for name in cells.INSTALLED if name != runner.BACKENDS.get(guide)]
+    if HOMES.get(guide) in others:
+        return HOMES[guide]
     return cells.pick(others or cells.INSTALLED, guide)
 
 

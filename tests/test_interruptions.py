@@ -127,7 +127,7 @@ def test_nan_and_infinity_reach_no_other_variable(case, entry):
         assert np.array_equal(table[others], expected[others])
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_gradients_of_zero_from_the_first_step_on(case):
     """A rule must not divide by a state of zeros."""

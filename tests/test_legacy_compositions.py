@@ -15,6 +15,8 @@ from tests.stepping import BACKEND, to_numpy
 RECORDED = np.load(GOLDEN / "tf1_graphs" / "compositions.npz")
 SOME = "" if EXHAUSTIVE else "some"  # "some": each scenario runs on one kind of variables
 ON_TENSORFLOW = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
+# Tests of what the fixture `ours` has computed, once and not once per worker.
+IN_GRAPHS = pytest.mark.xdist_group("compositions")
 
 # {extreme scenario: words in `names()` if our numbers differ from the original}
 EDGES = {"no epsilon": "epsilon of 0", "not a number": "was NaN", "overflow": "overflows"}
@@ -57,6 +59,7 @@ def in_graphs(ours, name, kind):
 
 
 @ON_TENSORFLOW
+@IN_GRAPHS
 @pytest.mark.parametrize("name", [n for n in SCENARIOS if not edge_of(n) and not is_ignored(n)])
 def test_in_graphs(name, ours):
     """Every composition gives the recorded numbers of TensorFlow 1.15.5."""
@@ -65,6 +68,7 @@ def test_in_graphs(name, ours):
 
 
 @ON_TENSORFLOW
+@IN_GRAPHS
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if edge_of(name)])
 def test_extreme_numbers_differ_only_if_names_say_so(name, ours):
     edge, rule = name.split(", ")
@@ -79,6 +83,7 @@ def test_extreme_numbers_differ_only_if_names_say_so(name, ours):
 
 
 @ON_TENSORFLOW
+@IN_GRAPHS
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if is_ignored(name)])
 def test_minimize_takes_the_variables_to_decay(name, ours):
     """In the original, `minimize` ignores the choice and decays all variables."""

@@ -48,7 +48,7 @@ def measured(arguments):
     return json.loads(printed.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", [n if n in ("many", "codes") else spread(n) for n in WORK])
+@pytest.mark.parametrize("name", map(spread, WORK))
 def test_a_step_needs_no_second_copy(name):
     arguments, most = WORK[name]
     used = measured(arguments)

@@ -135,7 +135,7 @@ def random_arguments(case):
     )
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_any_legal_configuration_comes_back(case):
     @examples
@@ -160,7 +160,7 @@ def test_any_legal_configuration_comes_back(case):
     check()
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_illegal_values_are_refused_by_the_name_of_the_argument(case):
     wrong = {name: legal.others() for name, legal in arguments_of(case).items()}
@@ -251,7 +251,6 @@ def test_elementwise_rules_do_not_depend_on_shapes(case):
 
 
 @pytest.mark.spread
-@pytest.mark.formula
 def test_all_kinds_of_messages_were_understood():
     """`Legal` understands the message of every argument that is a number."""
     for case in CASES:

@@ -67,7 +67,7 @@ def test_bytes_of_state(name):
     np.testing.assert_allclose(info.bytes_per_parameter, size / 512**2, rtol=0.01, atol=0.02)
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_info_on_rows_agrees_with_the_case(case):
     info = keras_tfopt.info(case.cls.__name__)

@@ -53,11 +53,11 @@ def every_way(usual):
 
 
 def usual(name):
-    """Return the ways to replay a recording: the plain one if it is fast, for half of them another.
+    """Return the ways to replay a recording: the plain one if it is fast, for a third another, too.
 
     The other way is compiled, on one backend that a hash chooses.
     """
-    is_compiled = cells.pick((True, False), "sample", name)
+    is_compiled = cells.pick((True, False, False), "sample", name)
     if is_compiled and cells.pick(cells.INSTALLED, name) == BACKEND:
         return (*PLAIN_IF_FAST, cells.pick(OTHERS, name))
     return PLAIN_IF_FAST

@@ -10,7 +10,7 @@ from tests.compare import assert_close, follow
 from tests.stepping import Rows, Runner, eager_and_compiled, every_mode, row_pair
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_class_and_reference_agree_on_row_gradients(case):
     assert case.sparse == case.make_reference().sparse

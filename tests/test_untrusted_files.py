@@ -63,7 +63,7 @@ class Dangerous:
         return open, (str(self.marker), "w")
 
 
-@pytest.mark.formula
+@pytest.mark.spread
 @every_case("case")
 def test_no_argument_runs_what_it_holds(case, marker):
     """Nothing runs when the configuration is read, nor in a step."""

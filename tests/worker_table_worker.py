@@ -257,7 +257,8 @@ def main(folder, *names):
         except Exception:
             facts[name] = traceback.format_exc()
     if size > 1:
-        facts["exchanged"] = exchanged(workers)
+        with opt.engine.plain():
+            facts["exchanged"] = exchanged(workers)
         facts["drawn"] = drawn()
     if size == 2:
         facts["refused"] = refused(workers)
