@@ -9,6 +9,7 @@ BACKENDS := tensorflow jax torch
 BACKEND ?= jax
 WORKERS ?= 2
 PART ?=
+MINUTES ?=
 ALSO ?=
 BENCHMARKS ?= dense verbs
 ARGS ?=
@@ -52,7 +53,7 @@ quickstart: $(STAMPS)/$(BACKEND)+guides ## Install with one BACKEND and train on
 setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 
 test: setup ## Lint, distribution, documentation, the suite on each backend, as in CI; ALSO=guides before a release
-	@$(PY) .ci/check.py --workers $(WORKERS) lint shell dist docs $(BACKENDS) $(ALSO) -- $(ARGS)
+	@$(PY) .ci/check.py --workers $(WORKERS) $(MINUTES:%=--minutes %) lint shell dist docs $(BACKENDS) $(ALSO) -- $(ARGS)
 
 test-all: setup ## Every optimizer in every test (hours), and the matrix; PART=1..6 for a part
 	@$(PY) .ci/check.py --workers $(WORKERS) $(PART:%=--part %) lint $(BACKENDS) -- --exhaustive $(ARGS)

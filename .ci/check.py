@@ -1,12 +1,15 @@
 """Run the checks, each to its end whatever became of the others, and add up what they counted.
 
-    python .ci/check.py [--fast] [--part I] [--workers N] SUITE... [-- PYTEST_ARGUMENT...]
+    python .ci/check.py [--fast] [--part I] [--workers N] [--minutes M] SUITE...
+                        [-- PYTEST_ARGUMENT...]
 
 A SUITE is the name of a Keras backend, `guides`, which runs all of these in full, or one of `lint`,
 `shell`, `dist` and `docs`, which are commands.
 Where no more than FEW tests of a backend's part failed, they run again in a process of their own.
 One that passes then counts as passed, and the last lines name it: it depends on chance, or on what
 else the machine does, and that is to be mended, too.
+With `--minutes` each part of a backend has its share of the time. Tests that would begin later are
+skipped, and the last lines name them: a slow machine then says what it found before it is stopped.
 With `-- --exhaustive` the matrix of optimizers and invariants is printed, of this run and, with
 `--part`, of the parts that ran before. The last line reads `N passed, N failed`, followed by
 `, N skipped` where there are any. The exit status is 0 only if every suite passed something and
@@ -26,13 +29,14 @@ from pathlib import Path
 import matrix
 
 unsteady = []  # tests that failed, and passed when they ran again
+too_late = []  # tests that did not run for want of time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
 COMPILED = ROOT / "build" / "compiled"
 BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
-PARTS = {"tensorflow": 2, "jax": 2}
+PARTS = {"tensorflow": 2, "jax": 2, "torch": 2}
 EXHAUSTIVE_PARTS = 6
 FEW = 5
 # Suites that are commands, each of which has to end well: modules, or a file.
@@ -153,10 +157,15 @@ def run_part(backend, number, parts, options):
     arguments = [f"--override-ini=cache_dir={RESULTS / report.stem}"]
     if options.fast:
         arguments += ["-m", "not slow"]
+    if options.minutes:
+        options.parts_left -= 1
+        left = options.end - time.time()
+        arguments.append(f"--until={time.time() + left / (options.parts_left + 1):.0f}")
     arguments += options.pytest_arguments
     part = f"--part={number}/{parts}"
     status = run_tests(backend, report, options.workers, [part, *arguments])
     passed, failed, skipped = count(report)
+    too_late.extend(f"{backend}: {name}" for name in names_of_late(report))
     if failed == 0 and (status != 0 or passed == 0):
         print(f"{backend}: {passed} tests passed and pytest ended with status {status}", flush=True)
         failed = 1
@@ -184,6 +193,17 @@ def names_of_passed(report):
         return []
     cases = ElementTree.parse(report).iter("testcase")
     return [f"{case.get('classname')}.{case.get('name')}" for case in cases if not bad(case)]
+
+
+def names_of_late(report):
+    """Return the names of the tests in a JUnit report that were skipped for want of time."""
+    if not report.exists():
+        return []
+    return [
+        f"{case.get('classname')}.{case.get('name')}"
+        for case in ElementTree.parse(report).iter("testcase")
+        if any("no time is left" in child.get("message", "") for child in case.iter("skipped"))
+    ]
 
 
 def bad(case):
@@ -214,6 +234,7 @@ def main():
     parser.add_argument(
         "--part", type=int, help=f"one of the {EXHAUSTIVE_PARTS} parts of an exhaustive run only"
     )
+    parser.add_argument("--minutes", type=float, help="time for the tests of all backends")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
@@ -221,6 +242,10 @@ def main():
     options.pytest_arguments = arguments[split + 1 :]
     if options.part and not (is_exhaustive(options) and options.part <= EXHAUSTIVE_PARTS):
         parser.error(f"--part is one of 1 to {EXHAUSTIVE_PARTS}, with -- --exhaustive")
+
+    if options.minutes:
+        options.end = time.time() + 60 * options.minutes
+        options.parts_left = sum(PARTS.get(suite, 0) for suite in options.suites)
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     if not (options.fast or options.part):  # nothing of other versions, perhaps
@@ -246,6 +271,10 @@ def main():
         print(f"{suite:<10} {counts} {seconds:>6.0f} s")
     if unsteady:
         print("Failed, and passed when run again:", *unsteady, sep="\n  ")
+    if too_late:
+        print(
+            f"Not run in {options.minutes:g} minutes, {len(too_late)} tests:", *too_late, sep="\n  "
+        )
     passed, failed, skipped = map(sum, zip(*(c for c, _ in results.values()), strict=True))
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0

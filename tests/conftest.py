@@ -3,6 +3,7 @@
 import collections
 import difflib
 import os
+import time
 
 import pytest
 
@@ -32,6 +33,17 @@ def pytest_addoption(parser):
         help="run one of N parts of the test files: after compiling some thousands of functions, a "
         "process has more pieces of memory than Linux allows",
     )
+    parser.addoption(
+        "--until",
+        type=float,
+        help="skip tests that would begin after this moment, in seconds as of `time.time()`",
+    )
+
+
+def pytest_runtest_setup(item):
+    until = item.config.getoption("until")
+    if until and time.time() > until:
+        pytest.skip("no time is left")
 
 
 def pytest_configure(config):
