@@ -9,7 +9,7 @@ Where no more than FEW tests of a backend's part failed, they run again in a pro
 One that passes then counts as passed, and the last lines name it: it depends on chance, or on what
 else the machine does, and that is to be mended, too.
 With `--minutes` each part of a backend has its share of the time. Tests that would begin later are
-skipped, and the last lines name them: a slow machine then says what it found before it is stopped.
+skipped, and the last lines count them: a slow machine then says what it found before it is stopped.
 With `-- --exhaustive` the matrix of optimizers and invariants is printed, of this run and, with
 `--part`, of the parts that ran before. The last line reads `N passed, N failed`, followed by
 `, N skipped` where there are any. The exit status is 0 only if every suite passed something and
@@ -17,6 +17,7 @@ nothing failed.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import os
 import shutil
@@ -29,7 +30,7 @@ from pathlib import Path
 import matrix
 
 unsteady = []  # tests that failed, and passed when they ran again
-too_late = []  # tests that did not run for want of time
+too_late = collections.Counter()  # {backend and file: tests that did not run for want of time}
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
@@ -165,7 +166,7 @@ def run_part(backend, number, parts, options):
     part = f"--part={number}/{parts}"
     status = run_tests(backend, report, options.workers, [part, *arguments])
     passed, failed, skipped = count(report)
-    too_late.extend(f"{backend}: {name}" for name in names_of_late(report))
+    too_late.update(f"{backend}: {file}" for file in files_of_late(report))
     if failed == 0 and (status != 0 or passed == 0):
         print(f"{backend}: {passed} tests passed and pytest ended with status {status}", flush=True)
         failed = 1
@@ -195,12 +196,12 @@ def names_of_passed(report):
     return [f"{case.get('classname')}.{case.get('name')}" for case in cases if not bad(case)]
 
 
-def names_of_late(report):
-    """Return the names of the tests in a JUnit report that were skipped for want of time."""
+def files_of_late(report):
+    """Return, for each test in a JUnit report that was skipped for want of time, its file."""
     if not report.exists():
         return []
     return [
-        f"{case.get('classname')}.{case.get('name')}"
+        case.get("classname")
         for case in ElementTree.parse(report).iter("testcase")
         if any("no time is left" in child.get("message", "") for child in case.iter("skipped"))
     ]
@@ -272,9 +273,8 @@ def main():
     if unsteady:
         print("Failed, and passed when run again:", *unsteady, sep="\n  ")
     if too_late:
-        print(
-            f"Not run in {options.minutes:g} minutes, {len(too_late)} tests:", *too_late, sep="\n  "
-        )
+        print(f"Tests that did not run in {options.minutes:g} minutes:")
+        print(*(f"  {number:>5} of {file}" for file, number in too_late.items()), sep="\n")
     passed, failed, skipped = map(sum, zip(*(c for c, _ in results.values()), strict=True))
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0
