@@ -158,13 +158,13 @@ def run_part(backend, number, parts, options):
     arguments = [f"--override-ini=cache_dir={RESULTS / report.stem}"]
     if options.fast:
         arguments += ["-m", "not slow"]
-    if options.minutes:
-        options.parts_left -= 1
-        left = options.end - time.time()
-        arguments.append(f"--until={time.time() + left / (options.parts_left + 1):.0f}")
     arguments += options.pytest_arguments
-    part = f"--part={number}/{parts}"
-    status = run_tests(backend, report, options.workers, [part, *arguments])
+    own = [f"--part={number}/{parts}"]
+    if options.minutes:
+        share = (options.end - time.time()) / options.parts_left
+        own.append(f"--until={time.time() + share:.0f}")
+        options.parts_left -= 1
+    status = run_tests(backend, report, options.workers, [*own, *arguments])
     passed, failed, skipped = count(report)
     too_late.update(f"{backend}: {file}" for file in files_of_late(report))
     if failed == 0 and (status != 0 or passed == 0):
@@ -173,7 +173,7 @@ def run_part(backend, number, parts, options):
     elif 0 < failed <= FEW:
         once_more = RESULTS / "again" / report.name
         once_more.unlink(missing_ok=True)
-        # Without the part: pytest reads only their files, of which it would take a part.
+        # Without part and time: pytest reads only their files, of which it would take a part.
         only_failed = ["--last-failed", "--last-failed-no-failures=none"]
         run_tests(backend, once_more, 1, [*only_failed, *arguments])
         mended = names_of_passed(once_more)

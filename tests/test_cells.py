@@ -267,16 +267,3 @@ print({distribution_runs.optimizer_of(run) for _, _, run in distribution_runs.ev
 def test_where_one_optimizer_is_chosen_no_other_is_trained():
     chosen = {"TESTS_EXHAUSTIVE": "1", "TESTS_OPTIMIZER": "Lookahead"}
     assert output_of("-c", TRAINED, **chosen).splitlines() == ["{'Lookahead'}"] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("until", "found"), [("1", "['tests.test_cells'] (0, 0, 1)"), ("4e9", "[] (1, 0, 0)")]
-)
-def test_tests_that_would_begin_too_late_are_skipped_and_counted(until, found, tmp_path):
-    report = tmp_path / "report.xml"
-    test = "tests/test_cells.py::test_cell_and_mode_of_an_item"
-    output_of("-m", "pytest", test, "--exhaustive", f"--until={until}", f"--junitxml={report}")
-    counts = "import check, pathlib; file = pathlib.Path('{}'); "
-    counts += "print(check.files_of_late(file), check.count(file))"
-    assert output_of("-c", counts.format(report), cwd=ROOT / ".ci").strip() == found

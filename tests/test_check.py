@@ -1,12 +1,14 @@
-"""`.ci/check.py` runs failed tests again, and counts those that then pass."""
+"""`.ci/check.py` runs failed tests again, and counts those that then pass or that come too late."""
 
 import importlib.util
 import sys
+import time
 import types
 
 import pytest
 
 from tests.paths import ROOT
+from tests.programs import output_of
 
 pytestmark = pytest.mark.spread
 
@@ -25,7 +27,7 @@ def check(monkeypatch, tmp_path):
     sys.modules.pop("matrix", None)
 
 
-def run_part(check, monkeypatch, *reports):
+def run_part(check, monkeypatch, *reports, **time_given):
     """Return (what part 2 counted, the arguments of each run), where runs report these tests."""
     left, calls = [*reports], []
 
@@ -36,7 +38,8 @@ def run_part(check, monkeypatch, *reports):
         return 0
 
     monkeypatch.setattr(check, "run_tests", run_tests)
-    options = types.SimpleNamespace(fast=False, pytest_arguments=["-k", "two"], workers=2)
+    given = {"minutes": None, **time_given}
+    options = types.SimpleNamespace(fast=False, pytest_arguments=["-k", "two"], workers=2, **given)
     return check.run_part("jax", 2, 2, options), calls
 
 
@@ -59,3 +62,31 @@ def test_a_test_that_fails_twice_has_failed(check, monkeypatch):
 def test_many_failed_tests_do_not_run_again(check, monkeypatch):
     counts, calls = run_part(check, monkeypatch, PASSED + FAILED * 6)
     assert counts == (1, 6, 0) and len(calls) == 1
+
+
+LATE = '<testcase classname="tests.test_b" name="three"><skipped message="{}"/></testcase>'
+
+
+def test_a_part_has_its_share_of_the_time_and_what_it_leaves_out_is_counted(check, monkeypatch):
+    reports = PASSED + LATE.format("no time is left") * 3 + LATE.format("no such thing here")
+    given = {"minutes": 5, "end": time.time() + 300, "parts_left": 3}
+    counts, [arguments] = run_part(check, monkeypatch, reports, **given)
+    [until] = [float(a.removeprefix("--until=")) for a in arguments if a.startswith("--until")]
+    assert abs(until - time.time() - 100) < 30
+    assert counts == (1, 0, 4)
+    assert check.too_late == {"jax: tests.test_b": 3}
+
+
+def test_without_a_limit_nothing_is_left_out(check, monkeypatch):
+    _, [arguments] = run_part(check, monkeypatch, PASSED)
+    assert not check.too_late and not any("--until" in argument for argument in arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("until", "counts"), [("1", (0, 0, 1)), ("4e9", (1, 0, 0))])
+def test_tests_that_would_begin_later_are_skipped(check, until, counts, tmp_path):
+    report = tmp_path / "report.xml"
+    test = "tests/test_cells.py::test_cell_and_mode_of_an_item"
+    output_of("-m", "pytest", test, "--exhaustive", f"--until={until}", f"--junitxml={report}")
+    assert check.count(report) == counts
+    assert check.files_of_late(report) == ["tests.test_cells"] * counts[2]
