@@ -153,14 +153,14 @@ def _parts(items, count):
 def _order(items, cells):
     """Sort tests, so that one worker runs all of an optimizer: they share compiled code.
 
-    Tests that share something else come first. These take long. At the end of a run, other workers
-    would wait for them.
+    Tests about no optimizer come first, since most take no time. Those that share something, which
+    takes long, are before those of optimizers: at the end, other workers would wait for them.
     """
     files = list(dict.fromkeys(item.path for item in items))
     cases = {id(item): getattr(cells.case_of(item), "name", "") for item in items}
     items.sort(
         key=lambda item: (
-            item.get_closest_marker("xdist_group") is None,
+            1 if item.get_closest_marker("xdist_group") else 2 if cases[id(item)] else 0,
             files.index(item.path),
             cases[id(item)],
         )
