@@ -244,6 +244,8 @@ def main():
     if options.part and not (is_exhaustive(options) and options.part <= EXHAUSTIVE_PARTS):
         parser.error(f"--part is one of 1 to {EXHAUSTIVE_PARTS}, with -- --exhaustive")
 
+    if options.minutes is not None and (is_exhaustive(options) or options.minutes <= 0):
+        parser.error("--minutes is a positive number, and not for -- --exhaustive")
     if options.minutes:
         options.end = time.time() + 60 * options.minutes
         options.parts_left = sum(PARTS.get(suite, 0) for suite in options.suites)
