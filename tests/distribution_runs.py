@@ -238,7 +238,7 @@ def is_usual(spread, steps, run):
 
 
 def is_compiled(run):
-    """Return whether PyTorch compiles the steps of a run, which takes longer than all else."""
+    """Return whether PyTorch compiles the steps of a run."""
     return EXHAUSTIVE or run in (CONTROL, *SOME)
 
 

@@ -30,6 +30,7 @@ from tests import distribution_runs as job
 from tests.distribution_runs import DEVICES, RUNS, fit, make_model, named_rows
 from tests.exchange_worker import on_replicas, two_tensorflow_devices
 from tests.stepping import BACKEND, to_numpy
+from tests.worker_processes import plain_unless
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ def on_torch(results):
         half = functools.partial(loop, parallel=True, exchange=None)
         results.record("half", "loop", job.CONTROL, half)
     for spread, steps, run in job.every_run():
-        with contextlib.nullcontext() if job.is_compiled(run) else keras_tfopt.engine.plain():
+        with plain_unless(job.is_compiled(run)):
             if spread != "one":
                 train = functools.partial(ways[steps], parallel=True)
                 results.record(spread, steps, run, train, facts)

@@ -31,6 +31,7 @@ from tests import averaging
 from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
 from tests.cells import EXHAUSTIVE, INSTALLED, pick
 from tests.methods import METHODS, momentum
+from tests.worker_processes import plain_unless
 
 FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
 SHARED = ENGINE in ("jax_mesh", "mirrored")  # replicas in one process
@@ -358,10 +359,9 @@ def main():
     results = {}
     for kind, method in runs(ENGINE):
         keras.utils.set_random_seed(0)
-        # PyTorch takes longer to compile than for all else: it compiles one kind only.
         is_compiled = BACKEND != "torch" or kind == "fit" or EXHAUSTIVE
         try:
-            with contextlib.nullcontext() if is_compiled else keras_tfopt.engine.plain():
+            with plain_unless(is_compiled):
                 found = KINDS[kind][0](Run(setup), method)
         except Exception:
             found = {"error": traceback.format_exc()}

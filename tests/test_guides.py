@@ -28,11 +28,6 @@ pytest.importorskip("mlxtend")
 pytest.importorskip("sklearn")
 
 
-def guides_here():
-    """Return the guides that run on this backend."""
-    return [guide for guide in runner.names() if cells.EXHAUSTIVE or home(guide) == BACKEND]
-
-
 # Guides that compile many models run where that takes less time, and light ones take their places.
 HOMES = {
     "less_memory": "jax",
@@ -42,6 +37,11 @@ HOMES = {
     "which_optimizer": "torch",
     "workers": "torch",
 }
+
+
+def guides_here():
+    """Return the guides that run on this backend."""
+    return [guide for guide in runner.names() if cells.EXHAUSTIVE or home(guide) == BACKEND]
 
 
 def home(guide):
