@@ -17,6 +17,11 @@ WRONG = (
     ("weight_decay", -0.1, ">= 0. Received: -0.1"),
     ("learning_rate", -0.1, ">= 0. Received: -0.1"),
     ("learning_rate", float("nan"), "finite"),
+    ("slot_dtype", "int4", "'float32', 'bfloat16', 'int8'"),
+    ("maximize", 3, "a bool. Received: 3"),
+    ("row_variables", "(", "regular expressions"),
+    ("groups", 3, "a dictionary from regular expressions"),
+    ("groups", {"bias": {"beta_1": 2.0}}, "in [0, 1). Received: 2.0"),
 )
 OF_STATE = (
     ("amsgrad", True),
@@ -26,6 +31,8 @@ OF_STATE = (
     ("master_weights", True),
     ("weight_decay", 0.1),
     ("clip_unitwise", 0.1),
+    ("row_variables", "kernel"),
+    ("groups", {"kernel": {"weight_decay": 0.1}}),
 )
 
 
@@ -57,6 +64,14 @@ def test_wrappers_pass_on_options():
     assert inner.clipvalue == optimizer.clipvalue == 0.25
     optimizer.apply([keras.ops.ones((3, 4))], [v])
     np.testing.assert_allclose(to_numpy(v), 2 - 0.5 - 0.5 * 0.25, rtol=1e-6)
+
+
+def test_an_optimizer_of_keras_inside_has_fewer_options():
+    optimizer = keras_tfopt.MovingAverage(keras.optimizers.Adam())
+    optimizer.clipnorm = 0.5
+    assert optimizer.inner_optimizer.clipnorm == 0.5
+    with pytest.raises(AttributeError, match="has no option `maximize`, nor has the Adam inside"):
+        optimizer.maximize = True
 
 
 def test_wrong_values_of_a_wrapper():

@@ -212,6 +212,8 @@ def test_objects_that_are_no_gradients(case, runner_of):
     runner = runner_of(case)
     for wrong in ("a gradient", object(), {"values": 1}):
         refuse(runner, "second/kernel", wrong)
+    imaginary = keras.ops.convert_to_tensor(np.full((4, 3), 1j, "complex64"))
+    refuse(runner, "second/kernel", imaginary, "real numbers", "complex64")
 
 
 @every_case("case")

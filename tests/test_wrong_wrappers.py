@@ -35,6 +35,19 @@ def test_a_right_wrapper():
     assert (ops.convert_to_numpy(optimizer.slot(variables[1], "w")) == 0.5).all()
 
 
+@pytest.mark.parametrize(
+    "inner",
+    [
+        keras_tfopt.ScheduleFreeAdamW,
+        lambda: keras_tfopt.MovingAverage(keras_tfopt.ScheduleFreeSGD()),
+        lambda: keras_tfopt.ScheduleFree(keras_tfopt.GradientDescent()),
+    ],
+)
+def test_schedule_free_goes_around_no_other(inner):
+    with pytest.raises(ValueError, match="ScheduleFree needs an inner .* Received: .*ScheduleFree"):
+        keras_tfopt.ScheduleFree(inner())
+
+
 def test_a_slot_of_none_stays():
     optimizer, variables = made(wrapper(after=lambda self, g, x, s, t: (x, {"w": None})))
     step(optimizer, variables)

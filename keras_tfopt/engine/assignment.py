@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.engine.options import (
@@ -9,14 +11,26 @@ from keras_tfopt.engine.options import (
     all_arguments,
     check_base,
     check_learning_rate,
+    check_switch,
     is_number,
 )
+from keras_tfopt.engine.selection import check_choice
+from keras_tfopt.engine.slot_dtype import check_scope, check_slot_dtype
+
+_SWITCHES = ("master_weights", "maximize", "shard_state")
+# Checks of options that are not numbers. Each returns the value to keep.
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    **{name: functools.partial(check_switch, name) for name in _SWITCHES},
+    "row_variables": functools.partial(check_choice, "row_variables"),
+    "slot_dtype": check_slot_dtype,
+}
 
 # Options that decide which state there is.
 _OF_STATE = (
     "use_ema",
     "gradient_accumulation_steps",
     "master_weights",
+    "row_variables",
     "shard_state",
     "slot_dtype",
 )
@@ -36,15 +50,25 @@ def checked(optimizer: Any, name: str, value: Any) -> Any:
         value = declared.check(name, value)
     elif name == "learning_rate" and is_number(value):
         value = check_learning_rate(value)
+    elif name in _CHECKS and name in all_arguments(type(optimizer)):
+        value = _CHECKS[name](value)
+        if name == "slot_dtype":
+            check_scope(optimizer, value)
+        is_plain = True
     elif is_plain and name in DEFAULTS and name in all_arguments(type(optimizer)):
         check_base(type(optimizer), {name: value})
     if is_plain and optimizer.built and not _fits_state(optimizer, name, value):
-        raise ValueError(
-            f"Argument `{name}` of {type(optimizer).__name__} was {getattr(optimizer, name)!r} "
-            f"when the optimizer was built, and its state is for that. Received: {value!r}. Make a "
-            "new optimizer for another value"
-        )
+        raise built_for(optimizer, name, value)
     return value
+
+
+def built_for(optimizer: Any, name: str, value: Any) -> ValueError:
+    """Return the error for an argument that a built optimizer cannot change."""
+    return ValueError(
+        f"Argument `{name}` of {type(optimizer).__name__} was {getattr(optimizer, name)!r} when "
+        f"the optimizer was built, and its state is for that. Received: {value!r}. Make a new "
+        "optimizer for another value"
+    )
 
 
 def _fits_state(optimizer: Any, name: str, value: Any) -> bool:

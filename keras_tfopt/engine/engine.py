@@ -26,7 +26,7 @@ from keras_tfopt.engine.options import (
     check_base,
     check_learning_rate,
     check_savable,
-    check_switches,
+    check_switch,
     current,
 )
 from keras_tfopt.engine.powers import Powers, recall
@@ -139,11 +139,11 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         super().__init__(learning_rate, **base)
         self._start()
         self.row_variables = check_choice("row_variables", row_variables)
-        check_switches(master_weights=master_weights, maximize=maximize, shard_state=shard_state)
-        self.master_weights, self.maximize = master_weights, maximize
-        self.shard_state = shard_state
+        self.master_weights = check_switch("master_weights", master_weights)
+        self.maximize = check_switch("maximize", maximize)
+        self.shard_state = check_switch("shard_state", shard_state)
         self.clip_unitwise = clip_unitwise
-        self.groups = check_form(groups)
+        self._groups = check_form(groups)
         self.slot_dtype = check_slot_dtype(slot_dtype)
         self._initial_learning_rate = learning_rate
         self._no_decay_patterns = []
@@ -191,7 +191,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         # A variable among these is part of the state: Keras has tracked it as an attribute.
         check_shard_state(self)
         self._changing = self.changing_hyperparameters()
-        self.groups = settled_groups(self.groups, likes)
+        self._groups = settled_groups(self.groups, likes)
         self.check_groups(likes)
         if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
             trial.check_rule(self, likes)

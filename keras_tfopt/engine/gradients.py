@@ -200,7 +200,7 @@ def check(gradient: Any, variable: Any, like: Like) -> Any:
                 f"The gradient of {like.path!r} must have the variable's shape {like.shape}. "
                 f"Received: shape {tuple(gradient.shape)}"
             )
-        return ops.cast(gradient, like.dtype)
+        return _in_dtype(gradient, like)
     if not like.shape or not fits(rows.shape, like.shape):
         raise ValueError(
             f"The row gradient of {like.path!r} must be for the variable's shape {like.shape}. "
@@ -213,12 +213,22 @@ def check(gradient: Any, variable: Any, like: Like) -> Any:
             f"Row indices of the gradient of {like.path!r} must lie between 0 and "
             f"{like.shape[0] - 1}. Received: indices from {limits[0]} to {limits[1]}"
         )
-    values = ops.cast(rows.values, like.dtype)
+    values = _in_dtype(rows.values, like)
     # Rows that were looked up are in the batch, even if their gradient is zero.
     named = rows.named or is_looked_up(variable)
     return RowGradient.unchecked(
         values, rows.indices, like.shape, named=named, distinct=rows.distinct
     )
+
+
+def _in_dtype(values: Any, like: Like) -> Any:
+    """Return the numbers of a gradient in the data type to compute in; refuse complex ones."""
+    if "complex" in str(values.dtype):
+        raise TypeError(
+            f"The gradient of {like.path!r} must have real numbers, as its variable does. "
+            f"Received: dtype {keras.backend.standardize_dtype(values.dtype)}"
+        )
+    return ops.cast(values, like.dtype)
 
 
 def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tfopt.engine.assignment import built_for
 from keras_tfopt.engine.groups import (
     check_all,
     check_form,
@@ -20,20 +21,28 @@ from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
 class Grouped:
     """An optimizer with the argument `groups`, and the hyperparameters that follow from it."""
 
-    groups: Any
+    _groups: Any
     slot_dtype: Any
     built: bool
     _hyperparameters: tuple[Hyperparameters, ...]
     _state: Any
 
-    def set_groups(self, groups: Any) -> None:
-        """Set the argument `groups`, or raise an error if it does not fit the rule."""
-        self.groups = check_all(self, check_form(groups))
+    @property
+    def groups(self) -> Any:
+        """The argument `groups`, which can be set until the optimizer is built."""
+        return self._groups
+
+    @groups.setter
+    def groups(self, groups: Any) -> None:
+        groups = check_all(self, check_form(groups))
+        if self.built and groups != self._groups:
+            raise built_for(self, "groups", groups)
+        self._groups = groups
 
     def _finish(self) -> None:
         check_scope(self, self.slot_dtype)
-        if self.groups is not None:
-            self.set_groups(self.groups)
+        if self._groups is not None:
+            self.groups = self._groups
 
     def check_groups(self, likes: Sequence[Like]) -> None:
         """Raise an error if the groups do not fit the variables of a model."""

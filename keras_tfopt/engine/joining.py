@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_tfopt.engine.construction import identity
 from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars
 from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.shared_code import identity
 from keras_tfopt.engine.state import MASTER
 
 AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers

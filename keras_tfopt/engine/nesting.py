@@ -190,9 +190,20 @@ def check_around(cls: type, given: dict[str, Any], inner: Any) -> None:
     check_arguments(cls.__name__, given, own_parameters(cls))
 
 
+def pass_option(wrapper: Any, name: str, value: Any) -> None:
+    """Set an option of the optimizer inside, which is asked for it, too, or raise an error."""
+    inner = wrapper.inner_optimizer
+    if not hasattr(inner, name):
+        raise AttributeError(
+            f"{type(wrapper).__name__} has no option `{name}`, nor has the {type(inner).__name__} "
+            f"inside. Received: {value!r}"
+        )
+    setattr(inner, name, value)
+
+
 def pass_groups(wrapper: Any, inner: Any, groups: Any) -> None:
     """Give the argument `groups` of a wrapper to the rule inside, or raise an error."""
-    if not hasattr(inner, "set_groups"):
+    if not hasattr(inner, "groups"):
         raise TypeError(
             f"Argument `groups` of {type(wrapper).__name__} belongs to the optimizer inside, which "
             f"must be one of keras_tfopt. Received: {inner!r}"
@@ -202,4 +213,4 @@ def pass_groups(wrapper: Any, inner: Any, groups: Any) -> None:
             f"Argument `groups` must be given once. Received: {groups!r}, and {inner.groups!r} of "
             f"the {type(inner).__name__} inside"
         )
-    inner.set_groups(groups)
+    inner.groups = groups

@@ -203,11 +203,11 @@ def check_base(cls: type, base: dict[str, Any]) -> None:
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
 
 
-def check_switches(**values: Any) -> None:
-    """Raise an error for options that are neither True nor False."""
-    for name, value in values.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
+def check_switch(name: str, value: Any) -> bool:
+    """Return an option that is True or False, or raise an error."""
+    if not isinstance(value, bool):
+        raise TypeError(f"Argument `{name}` must be a bool. Received: {value!r}")
+    return value
 
 
 def named_parameters(constructor: Callable) -> list[str]:

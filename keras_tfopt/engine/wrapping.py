@@ -27,6 +27,7 @@ from keras_tfopt.engine.nesting import (
     check_not_outermost,
     innermost,
     pass_groups,
+    pass_option,
 )
 from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY, DEFAULTS
@@ -175,7 +176,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     def __setattr__(self, name: str, value: Any) -> None:
         if self._is_made:
             if name in DEFAULTS and name not in self.own_arguments():
-                setattr(self.inner_optimizer, name, value)  # which is asked for it, too
+                pass_option(self, name, value)
                 return
             value = assignment.checked(self, name, value)
         super().__setattr__(name, value)

@@ -16,7 +16,7 @@ from keras_tfopt.engine import (
     sync,
     variables_of,
 )
-from keras_tfopt.engine.options import check_switches
+from keras_tfopt.engine.options import check_switch
 from keras_tfopt.engine.stock import rate_of, set_calls
 from keras_tfopt.migrate import files, rules
 from keras_tfopt.migrate.kinds import KINDS, is_of_keras
@@ -72,7 +72,8 @@ def load_state(
     >>> model.compile(keras_tfopt.Adam(1e-3, epsilon=1e-7), "mse")
     >>> print(keras_tfopt.migrate.load_state(model.optimizer, model, "old.h5"))
     """
-    check_switches(weights=weights, weights_only=weights_only)
+    check_switch("weights", weights)
+    check_switch("weights_only", weights_only)
     if not isinstance(model, keras.Model):
         raise TypeError(f"Argument `model` must be a keras.Model. Received: {model!r}")
     core = _core(optimizer)

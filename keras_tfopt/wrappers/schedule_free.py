@@ -2,13 +2,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_tfopt.engine import Slot
+from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.nesting import check_one
 from keras_tfopt.fields import within
 from keras_tfopt.rule import register
+from keras_tfopt.rules import ScheduleFreeAdamW, ScheduleFreeSGD
 from keras_tfopt.wrapper import Wrapper
+
+
+def check_scheduled(inner: Any) -> None:
+    """Raise an error for an optimizer that takes an average instead of a schedule already."""
+    # Older versions of Keras have none.
+    of_keras = getattr(keras.optimizers, "ScheduleFreeAdamW", ScheduleFree)
+    for part in parts(inner):
+        if isinstance(part, (ScheduleFree, ScheduleFreeAdamW, ScheduleFreeSGD, of_keras)):
+            raise ValueError(
+                "ScheduleFree needs an inner optimizer whose variables are its own iterates: "
+                f"{type(part).__name__} keeps them and their average in slots. Use that alone, or "
+                f"put ScheduleFree around another optimizer. Received: {inner!r}"
+            )
 
 
 @register
@@ -33,7 +49,8 @@ class ScheduleFree(Wrapper):
     Args:
         inner_optimizer: Any Keras optimizer, or its name or configuration. $\beta$ takes the place
             of its momentum, which is best switched off. Its learning rate is constant, after a
-            warm-up where one is needed: `keras_tfopt.schedules.WarmUp`.
+            warm-up where one is needed: `keras_tfopt.schedules.WarmUp`. It must not be
+            schedule-free itself.
         momentum: $\beta$ in [0, 1). Defaults to 0.9.
         weight_decay_at_y: $\lambda \geq 0$, for all variables. Defaults to 0. A `weight_decay` of
             the inner optimizer acts at z; groups and `exclude_from_weight_decay` are about that.
@@ -77,6 +94,7 @@ class ScheduleFree(Wrapper):
 
     def __post_init__(self) -> None:
         check_one(self.inner_optimizer, type(self).__name__)  # by whose learning rate it weighs
+        check_scheduled(self.inner_optimizer)
 
     def slots(self, like: Any) -> dict[str, Slot]:
         own = {name: Slot(like.shape, "variable") for name in ("z", "x")}

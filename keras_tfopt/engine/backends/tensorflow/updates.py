@@ -23,9 +23,9 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     replicas,
     take,
 )
-from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.shared_code import Shared, sharing_key
 from keras_tfopt.engine.state import has_codes
 
 if TYPE_CHECKING:

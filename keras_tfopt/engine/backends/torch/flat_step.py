@@ -11,8 +11,8 @@ import torch
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.values import is_on_gpu
-from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.hyperparameters import Over
+from keras_tfopt.engine.shared_code import Shared, sharing_key
 from keras_tfopt.engine.state import BLOCK, has_codes
 
 if TYPE_CHECKING:

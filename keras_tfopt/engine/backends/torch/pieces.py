@@ -14,9 +14,9 @@ import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch.values import is_on_gpu
-from keras_tfopt.engine.construction import Shared, sharing_key
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.shared_code import Shared, sharing_key
 from keras_tfopt.engine.slicing import count, sliced
 from keras_tfopt.engine.state import FACTOR, Rows
 

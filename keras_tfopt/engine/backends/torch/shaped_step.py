@@ -17,7 +17,7 @@ import torch
 from keras_tfopt.engine.backends.torch.buckets import can_be_compiled
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.private import replace_all
-from keras_tfopt.engine.construction import Shared, sharing_key
+from keras_tfopt.engine.shared_code import Shared, sharing_key
 from keras_tfopt.engine.state import Stored, has_codes
 
 if TYPE_CHECKING:

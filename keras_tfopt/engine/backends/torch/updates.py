@@ -17,10 +17,10 @@ from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
 from keras_tfopt.engine.backends.torch.shaped_step import row_step, run_shaped, shaped_steps
 from keras_tfopt.engine.backends.torch.values import commit, is_on_gpu
-from keras_tfopt.engine.construction import Shared, identity, sharing_key
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.shared_code import Shared, identity, sharing_key
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
