@@ -16,6 +16,7 @@ from keras import ops
 from keras_tfopt.distributed.exchanges.alike import check_same
 from keras_tfopt.distributed.exchanges.clones import center_of
 from keras_tfopt.distributed.exchanges.exchange import Exchange, current
+from keras_tfopt.distributed.exchanges.hooks import WorkersHooks
 from keras_tfopt.distributed.exchanges.replicas import ReplicaStates
 from keras_tfopt.distributed.exchanges.row_means import mean_gradient
 from keras_tfopt.engine import averages, gradients
@@ -33,34 +34,6 @@ from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
 
 
-class WorkersHooks:
-    """The hooks with their defaults; `keras_tfopt.distributed.OverWorkers` documents them."""
-
-    by_rate = False  # exchanges use the common learning rate, not those of groups
-
-    def updates_between(self) -> int | None:
-        """Return the number of updates between exchanges; None if there are no exchanges."""
-        return None
-
-    def send(self, x: Any, s: Any, t: Any) -> Any:
-        return x
-
-    def receive(self, total: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        raise NotImplementedError(f"{type(self).__name__} must define `receive`.")
-
-    def alone(self, x: Any, s: Any) -> dict[str, Any]:
-        return {}
-
-    def takes_part(self, s: Any, t: Any) -> Any:
-        return True
-
-    def counts(self, s: Any, missing: Any) -> dict[str, Any]:
-        return {}
-
-    def check_workers(self, workers: int) -> None:
-        """Raise an error if the arguments do not fit the number of workers."""
-
-
 class WorkersEngine(WorkersHooks, WrappingEngine):
     """Runs the hooks of `keras_tfopt.distributed.OverWorkers` between workers.
 
@@ -69,14 +42,6 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
     """
 
     is_engine = True
-    # Names of slots that are the same on all workers.
-    shared: tuple[str, ...] = ()
-    # Whether the slot `gradient_sum` adds up gradients, which then move the slot `center`.
-    moves_center = False
-    # Whether gradients are averaged before the step; otherwise workers exchange after it.
-    averages_gradients = False
-    # Whether tables may be divided by rows over the workers.
-    divides_tables = False
 
     def __init__(
         self, inner_optimizer: Any, exchange: Any = None, name: str | None = None, **base: Any
