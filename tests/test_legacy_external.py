@@ -10,6 +10,7 @@ from keras import ops
 
 from integration.tf1 import external
 from keras_tfopt import legacy
+from tests.cells import exhaustive
 from tests.paths import GOLDEN
 
 pytest.importorskip("scipy.optimize")
@@ -71,6 +72,23 @@ def solved_eagerly(name):
     return {**found, "losses": losses, "steps": steps}
 
 
+@pytest.mark.backends("torch", reason="the tests of JAX compute in float64")
+@pytest.mark.parametrize("method", ("L-BFGS-B", "SLSQP", "trust-constr"))
+def test_variables_in_float32(method):
+    x = keras.Variable([3.0, 7.0], dtype="float32")
+    bounds = None if method == "SLSQP" else [(x, (2.0, 8.0))]
+    interface = legacy.ScipyOptimizerInterface(
+        lambda: ops.sum(ops.square(ops.convert_to_tensor(x))),
+        var_list=[x],
+        inequalities=[lambda: x[0] - 2.0, lambda: x[1] - 2.0] if bounds is None else None,
+        var_to_bounds=bounds,
+        method=method,
+    )
+    interface.minimize()
+    np.testing.assert_allclose(ops.convert_to_numpy(x), 2.0, rtol=1e-3)  # of a barrier
+    assert x.dtype == "float32"
+
+
 @pytest.mark.parametrize("name", external.PROBLEMS)
 def test_eager_minimization_equals_the_original(name, caplog):
     # Other tests may have told TensorFlow to be quiet.
@@ -81,8 +99,14 @@ def test_eager_minimization_equals_the_original(name, caplog):
 
 
 @in_graphs
-@pytest.mark.parametrize("name", external.PROBLEMS)
-@pytest.mark.parametrize("resources", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize(
+    ("name", "resources"),
+    [
+        (name, resources) if number % 2 == resources else exhaustive(name, resources)
+        for number, name in enumerate(external.PROBLEMS)
+        for resources in (False, True)
+    ],
+)
 def test_minimization_in_graphs_equals_the_original(name, resources):
     import tensorflow as tf
 

@@ -107,7 +107,7 @@ class ExternalOptimizerInterface:
                 inequality_funcs=[function(place, False) for place in unequal],
                 inequality_grad_funcs=[function(place, True) for place in unequal],
                 packed_bounds=self._packed_bounds,
-                step_callback=step_callback or (lambda x: None),
+                step_callback=step_callback or (lambda x, *state: None),
                 optimizer_kwargs=self.optimizer_kwargs,
             )
         except BaseException:
@@ -218,7 +218,8 @@ class ScipyOptimizerInterface(ExternalOptimizerInterface):
                     f"Optimizer keyword arg '{name}' is set automatically and cannot be injected "
                     "manually"
                 )
-        result = scipy_optimize().minimize(in_float64, initial_val, **{**arguments, **given})
+        start = initial_val.astype("float64")  # SLSQP refuses float32
+        result = scipy_optimize().minimize(in_float64, start, **{**arguments, **given})
         lines = [
             "Optimization terminated with:",
             f"  Message: {result.message}",
