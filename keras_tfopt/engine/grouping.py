@@ -41,8 +41,7 @@ class Grouped:
 
     def _finish(self) -> None:
         check_scope(self, self.slot_dtype)
-        if self._groups is not None:
-            self.groups = self._groups
+        self._groups = check_all(self, self._groups)
 
     def check_groups(self, likes: Sequence[Like]) -> None:
         """Raise an error if the groups do not fit the variables of a model."""
