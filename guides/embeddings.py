@@ -45,7 +45,7 @@ from report import STYLES, StepTimer, backend_name, logarithmic, options, save
 
 import keras_tfopt
 
-args = options(__file__, fast="one rate, few steps")
+args = options(__file__, fast="one rate, few steps, few files")
 started = time.perf_counter()
 print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}, {os.cpu_count()} CPU cores")
 
@@ -64,7 +64,7 @@ def with_pairs(tokens):
     return tokens + [f"{a} {b}" for a, b in zip(tokens, tokens[1:])]
 
 
-files = stdlib_tokens()
+files = stdlib_tokens(max_files=120 if args.fast else None)
 parts = split_by_file(files)
 rows = vocabulary(map(with_pairs, parts[0]), min_count=1)
 targets = vocabulary(parts[0])

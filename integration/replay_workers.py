@@ -12,6 +12,7 @@ status is 0 only if something passed and nothing failed.
 
 import argparse
 import fnmatch
+import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,12 +47,17 @@ class Case:
         self.entry = entry
         self.name = Path(entry["file"]).stem
         self.quirk = entry["status"] == "quirk"
-        with np.load(folder / entry["file"]) as file:
-            self.arrays = dict(file)
-        promised = set(entry["array_names"])
-        if not promised <= set(self.arrays):
-            raise ValueError(f"{self.name} lacks {sorted(promised - set(self.arrays))[:3]}")
+        self.path = folder / entry["file"]
         self.variables = [v["name"] for v in entry["variables"]]
+
+    @functools.cached_property
+    def arrays(self) -> dict[str, Any]:
+        with np.load(self.path) as file:
+            found = dict(file)
+        lacking = sorted(set(self.entry["array_names"]) - set(found))
+        if lacking:
+            raise ValueError(f"{self.name} lacks {lacking[:3]}")
+        return found
 
     def gradients(self, worker: int, event: int) -> dict[str, Any]:
         found = {}

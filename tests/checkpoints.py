@@ -71,14 +71,22 @@ def run_program(python, program, arguments, folder):
     )
 
 
-def tensorflow_1():
-    """Return a Python with TensorFlow 1.15: $TF1_PYTHON, or `python3.7` if it has it."""
+@functools.cache
+def found_tensorflow_1():
+    """Return a Python with TensorFlow 1.15: $TF1_PYTHON, or `python3.7` if it has it, or None."""
     version = "import tensorflow as tf; print(tf.__version__)"
     for python in filter(None, [os.environ.get("TF1_PYTHON"), shutil.which("python3.7")]):
         done = subprocess.run([python, "-c", version], capture_output=True, text=True)
         if done.returncode == 0 and done.stdout.split(".")[:2] == ["1", "15"]:
             return python
-    pytest.skip("no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it")
+    return None
+
+
+def tensorflow_1():
+    """Return a Python with TensorFlow 1.15, or skip the test."""
+    return found_tensorflow_1() or pytest.skip(
+        "no TensorFlow 1.15: set TF1_PYTHON to an interpreter that has it"
+    )
 
 
 # ---- The recorded checkpoint of Adam, and a model for it

@@ -9,7 +9,7 @@ from keras import optimizers as stock
 
 import keras_tfopt as opt
 from tests.cases import CASES
-from tests.cells import EXHAUSTIVE, INSTALLED, is_wanted, pick
+from tests.cells import EXHAUSTIVE, is_wanted
 from tests.compositions import IN_PROCESSES
 from tests.stepping import BACKEND, to_numpy
 
@@ -164,13 +164,12 @@ CONTROL = "LazyAdam"  # is also trained on half of each batch, as one device alo
 SOME = ("global_clipnorm", "accumulation", "accumulation_model", "ema_overwrite", "Picky")
 CLIPPED = ("clipnorm", "clipvalue", "global_clipnorm")
 EAGER = ("LazyAdam", "MoveRows", "accumulation_model", "ema_overwrite", "Picky")
-EVERYWHERE = {CONTROL, "unclipped", *CLIPPED}
 # Runs with `opt.layers.Embedding`
 LOOKUPS = (*PLAIN, "clipvalue", "global_clipnorm", "weight_decay", "accumulation")
 LOOKUPS = (*LOOKUPS, "ema_overwrite", "MovingAverage", "LossScale", "LossScale_keras")
 
-# {spread: {steps: runs}} of this backend
-SPREADS = {
+# {spread: {steps: runs}} of each backend
+ALL = {
     "tensorflow": {
         "mirrored": {
             "fit": RUNS,
@@ -187,7 +186,7 @@ SPREADS = {
     "jax": {
         "data_parallel": {"fit": RUNS, "lookups": LOOKUPS, "rows": PLAIN},
         "table_rows": {
-            "fit": (*PLAIN, *SOME),
+            "fit": (*PLAIN, *SOME, "MovingAverage"),
             "lookups": LOOKUPS,
             "rows": PLAIN,
             "eager": EAGER[:2],
@@ -205,7 +204,60 @@ SPREADS = {
             "rows": PLAIN,
         }
     },
-}[BACKEND]
+}
+# The same for the usual suite. CONTROL takes place with almost all ways to spread work and to
+# make steps. TensorFlow alone has replicas, which run the code of a step at the same time and sum
+# gradients. So most options and wrappers are there, and all of CLIPPED. JAX computes with arrays of
+# all devices: layouts of slots, pieces of rows, models as a whole, conditions and hooks matter.
+# On PyTorch, a process that exchanges gradients has dense means, and the optimizer knows nothing.
+USUAL = {
+    "tensorflow": {
+        "mirrored": {
+            "fit": (
+                *(CONTROL, "GGT", "unclipped", *CLIPPED, "weight_decay", "constraint"),
+                *("accumulation_dense", "ema_overwrite", "ema_accumulation"),
+                *("MovingAverage_model", "MovingAverage_keras", "VariableClipping"),
+                *("StochasticWeightAveraging", "SkipNonFinite_chain", "Picky_keras", "Normalized"),
+                *("LossScale", "LossScale_skips"),
+            ),
+            "lookups": (CONTROL, "GGT", "global_clipnorm", "MovingAverage", "LossScale_keras"),
+            "loop": (CONTROL, "Lopsided"),
+            "rows": (CONTROL, "LARS", "GGT"),
+            "eager": (CONTROL,),
+            "direct": (CONTROL, "Picky"),
+        },
+        "copying": {
+            "several": (CONTROL, "accumulation_model"),
+            "resumed": (CONTROL, "accumulation_model"),
+        },
+    },
+    "jax": {
+        "data_parallel": {
+            "fit": (
+                *(CONTROL, "Lopsided", "accumulation_model", "SkipNonFinite", "Normalized"),
+                "LossScale_keras",
+            ),
+            "rows": (CONTROL,),
+        },
+        "table_rows": {
+            "fit": (CONTROL, "ema_overwrite", "MovingAverage"),
+            "lookups": (CONTROL, "LossScale", "RectifiedAdam"),
+            "rows": (CONTROL, "Lopsided"),
+            "eager": (CONTROL,),
+        },
+        "table_columns": {"fit": (CONTROL,), "lookups": (CONTROL,)},
+        "wide_patterns": {"fit": ("Lopsided",)},  # LazyAdam has no slots of other shapes
+    },
+    "torch": {
+        "processes": {
+            "loop": (CONTROL, "LossScale", "global_clipnorm"),
+            "lookups": (CONTROL, "Lopsided"),
+            "sparse": (CONTROL, "GGT"),
+            "rows": (CONTROL,),
+        }
+    },
+}
+SPREADS = (ALL if EXHAUSTIVE else USUAL)[BACKEND]
 
 
 def optimizer_of(run):
@@ -213,33 +265,17 @@ def optimizer_of(run):
     return run.split(" ")[0].split("_")[0]
 
 
-def is_usual(spread, steps, run):
-    """Return whether a run is part of the usual suite: each optimizer is, on one backend at least.
-
-    CONTROL takes place everywhere, with all ways to spread work and to make steps; the runs in
-    EVERYWHERE do on all backends with the first ways. For each other run and way to make steps, a
-    hash chooses one backend, and there one way to spread work. What a backend runs with its first
-    ways, it does not repeat with ways that no other backend has.
-    """
-    if EXHAUSTIVE:
-        return is_wanted(optimizer_of(run))
-    first = next(iter(SPREADS))
-    if run == CONTROL:
-        return True
-    with_first = run in EVERYWHERE or pick(INSTALLED, run) == BACKEND
-    if spread == first and steps == next(iter(SPREADS[first])):
-        return with_first
-    if with_first and steps not in ("lookups", "rows"):
-        return False
-    if pick(INSTALLED, steps, run) != BACKEND:
-        return False
-    alike = [s for s, modes in SPREADS.items() if run in modes.get(steps, ())]
-    return pick(alike, steps, run) == spread
-
-
 def is_compiled(run):
     """Return whether PyTorch compiles the steps of a run."""
     return EXHAUSTIVE or run in (CONTROL, *SOME)
+
+
+def baseline(steps, run):
+    """Return how steps are made on one device, for runs with these steps to be compared with."""
+    # On TensorFlow these train on the same batches, with row gradients of the same rows. But only
+    # `opt.layers.Embedding` tells that a masked row was looked up, and has to decay.
+    like_fit = BACKEND == "tensorflow" and steps in ("lookups", "loop", "eager", "several")
+    return "fit" if like_fit and (steps, run) != ("lookups", "weight_decay") else steps
 
 
 def every_run():
@@ -249,9 +285,9 @@ def every_run():
         for spread, modes in SPREADS.items()
         for steps, runs in modes.items()
         for run in runs
-        if is_usual(spread, steps, run)
+        if is_wanted(optimizer_of(run))
     ]
-    yield from dict.fromkeys(("one", steps, run) for _, steps, run in spread_runs)
+    yield from dict.fromkeys(("one", baseline(steps, run), run) for _, steps, run in spread_runs)
     yield from spread_runs
 
 

@@ -78,11 +78,7 @@ FLOAT64 = {"policy": "float64", "tolerance": 1e-12}
 
 JOBS = {
     "sequential": Job(),
-    "float64": Job(**FLOAT64),
     "float64_three_lookups": Job(three_lookups, list(IDS), **FLOAT64),
-    "negative_ids": Job(x=np.where(_rng.random(IDS[0].shape) < 0.2, IDS[0] - VOCABULARY, IDS[0])),
-    "three_lookups": Job(three_lookups, list(IDS)),
-    "two_tables": Job(two_tables, list(IDS), looked_up=each),
     "nested_and_shared": Job(nested, list(IDS)),
     "mask_zero_lstm": Job(masked_lstm, np.where(_rng.random(IDS[0].shape) < 0.3, 0, IDS[0])),
     "add_loss_batchnorm_dropout": Job(Subclassed),
@@ -92,29 +88,33 @@ JOBS = {
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         fit={"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
     ),
-    "sample_weight": Job(fit={"sample_weight": WEIGHTS}),
-    "clipnorm": Job(options={"clipnorm": 0.01}),
-    "clipvalue": Job(options={"clipvalue": 0.001}),
-    "global_clipnorm": Job(three_lookups, list(IDS), options={"global_clipnorm": 0.01}),
-    "weight_decay": Job(options={"weight_decay": 0.5}),
-    "loss_scale_factor": Job(three_lookups, list(IDS), options={"loss_scale_factor": 64.0}),
+    "sample_weight_validation_and_ragged_last_batch": Job(
+        x=IDS[0][:-5],
+        y=TARGETS[:-5],
+        fit={"sample_weight": WEIGHTS[:-5], "validation_data": (IDS[1], TARGETS)},
+    ),
+    "clipnorm_and_weight_decay": Job(options={"clipnorm": 0.01, "weight_decay": 0.5}),
+    "clipvalue_and_schedule": Job(options={"clipvalue": 0.001, "learning_rate": SCHEDULE}),
+    "global_clipnorm_and_loss_scale_factor": Job(
+        three_lookups, list(IDS), options={"global_clipnorm": 0.01, "loss_scale_factor": 64.0}
+    ),
     "loss_scale_optimizer": Job(
         three_lookups, list(IDS), wrap=lambda o: keras_tfopt.LossScaleOptimizer(o, 64.0)
     ),
     "loss_scale_optimizer_of_keras": Job(
         wrap=lambda o: keras.optimizers.LossScaleOptimizer(o, 64.0), rows=BACKEND == "torch"
     ),
-    "accumulation": Job(options={"gradient_accumulation_steps": 2}),
+    "accumulation_and_negative_ids": Job(
+        x=np.where(_rng.random(IDS[0].shape) < 0.2, IDS[0] - VOCABULARY, IDS[0]),
+        options={"gradient_accumulation_steps": 2},
+    ),
     "ema": Job(options=EMA),
     "ema_overwrite": Job(options={**EMA, "ema_overwrite_frequency": 3}),
-    "schedule": Job(options={"learning_rate": SCHEDULE}),
     "frozen_at_first": Job(two_tables, list(IDS), looked_up=each, freezes=1),
     "mixed_bfloat16": Job(policy="mixed_bfloat16", **HALF),
     "mixed_float16": Job(policy="mixed_float16", wrap=keras_tfopt.LossScaleOptimizer, **HALF),
     "mixed_float16_of_keras": Job(policy="mixed_float16", rows=BACKEND == "torch", **HALF),
-    "validation": Job(fit={"validation_data": (IDS[1], TARGETS)}),
     "steps_per_execution": Job(compile={"steps_per_execution": 2}),
-    "ragged_last_batch": Job(x=IDS[0][:-5], y=TARGETS[:-5]),
     "saved_and_resumed": Job(three_lookups, list(IDS), resumes=True),
     "wrapped": Job(wrap=lambda o: keras_tfopt.MovingAverage(keras_tfopt.SkipNonFinite(o))),
     "rematerialized_layer": Job(rematerialized_layer),
@@ -143,18 +143,21 @@ WAYS = {
 USUAL = {"tensorflow": "plain", "jax": "compiled", "torch": "plain"}[BACKEND]
 
 
-# These jobs run in every way on every backend. Unless the run is exhaustive, each other job runs in
-# the usual way on one backend.
-EVERYWHERE = ("sequential",)
+# Ways that take long, even for one job.
+SLOW = {"tensorflow": (), "jax": ("plain", "eagerly"), "torch": ("compiled",)}[BACKEND]
 
 
 def every_job():
-    """Yield parameters: a job and a way. Those that only exhaustive runs take are marked."""
+    """Yield parameters: a job and a way. Those that only exhaustive runs take are marked.
+
+    The first job runs on every backend, in each way that is not slow. Each other job runs on one
+    backend, in the usual way.
+    """
     for name in JOBS:
         places = [place for place in INSTALLED if name not in REFUSED.get(place, ())]
         is_home = pick(places, name) == BACKEND
         for way in WAYS:
-            rare = not (name in EVERYWHERE or (is_home and way == USUAL))
+            rare = way in SLOW or not (name == "sequential" or (is_home and way == USUAL))
             marks = [pytest.mark.exhaustive] * rare + [pytest.mark.slow] * (way != USUAL)
             yield pytest.param(name, way, id=f"{name}-{way}", marks=marks)
 
@@ -253,5 +256,5 @@ def set_trainable(model, number, trainable):
 
 def compiled(table, optimizer=None):
     model = make(Job(), table)
-    model.compile(optimizer or keras_tfopt.LazyAdam(RATE), "mse")
+    model.compile(optimizer or keras_tfopt.LazyAdam(RATE), "mse", **WAYS[USUAL])
     return model

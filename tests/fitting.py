@@ -6,11 +6,10 @@ returns an optimizer.
 
 import keras
 import numpy as np
-import pytest
 
 import keras_tfopt
 from tests.compare import same
-from tests.stepping import BACKEND, to_numpy
+from tests.stepping import to_numpy
 
 IDS = np.random.default_rng(0).integers(0, 6, size=(12, 2))
 TARGETS = np.random.default_rng(1).normal(size=(12, 2)).astype("float32")
@@ -87,6 +86,4 @@ def jit_compile(checked):
 
 def steps_per_execution(checked):
     """An epoch has three steps, so the last execution is shorter."""
-    if BACKEND == "torch":
-        pytest.skip("Keras has no steps_per_execution on PyTorch")
     equals_baseline(checked, fitted(checked.make(), {"steps_per_execution": 2}))

@@ -22,14 +22,17 @@ KINDS = ("reference", "resource")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def one_kind_of_each(kinds_of):
-    """Mark a test for `{name: kinds of variables}`: one kind of each name, all if exhaustive."""
+def one_kind_of_each(kinds_of, rare=()):
+    """Mark a test for `{name: kinds of variables}`: one kind of each name, all if exhaustive.
+
+    Names in `rare` run only if exhaustive.
+    """
     pairs = [
         pytest.param(
             name,
             kind,
             id=f"{name}-{kind}",
-            marks=[pytest.mark.exhaustive] * (kind != cells.pick(kinds, name)),
+            marks=[pytest.mark.exhaustive] * (name in rare or kind != cells.pick(kinds, name)),
         )
         for name, kinds in kinds_of.items()
         for kind in kinds

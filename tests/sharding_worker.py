@@ -5,6 +5,7 @@
 Devices must be created before JAX starts. So this program is a process of its own.
 """
 
+import functools
 import os
 import re
 import sys
@@ -25,23 +26,27 @@ ROWS, WIDTH, LENGTH, UNITS, CLASSES, BATCH = 40, 8, 8, 16, 8, 16
 sharding.SMALLEST = 16  # the smallest state that is divided; this model is small
 
 RUNS = {
-    "Adam": lambda **o: opt.Adam(0.01, epsilon=1e-3, weight_decay=0.1, **o),
+    "accumulation": lambda **o: opt.Adagrad(
+        0.05,
+        gradient_accumulation_steps=2,
+        groups={"bias": {"learning_rate_factor": 0.5}, "first": {"frozen": True}},
+        **o,
+    ),
+    "model": lambda **o: opt.GGT(0.01, window=4, **o),
+    "several": lambda **o: opt.DecoupledWeightDecay(
+        opt.Lookahead(several(opt.Adam(0.01, **o), opt.Momentum(0.05, **o)), 2), 0.02
+    ),
+    "MovingAverage": lambda **o: opt.MovingAverage(opt.LazyAdam(0.01, epsilon=1e-3, **o)),
     "options": lambda **o: opt.Adam(
-        0.01, epsilon=1e-3, global_clipnorm=0.1, use_ema=True, ema_overwrite_frequency=3, **o
-    ),
-    "accumulation": lambda **o: opt.LazyAdam(
-        0.01, epsilon=1e-3, gradient_accumulation_steps=2, **o
-    ),
-    "groups": lambda **o: opt.Adagrad(
-        0.05, groups={"bias": {"learning_rate_factor": 0.5}, "first": {"frozen": True}}, **o
+        0.01,
+        epsilon=1e-3,
+        weight_decay=0.1,
+        global_clipnorm=0.1,
+        use_ema=True,
+        ema_overwrite_frequency=3,
+        **o,
     ),
     "stacked": lambda **o: opt.Muon(0.01, **o),
-    "model": lambda **o: opt.GGT(0.01, window=4, **o),
-    "MovingAverage": lambda **o: opt.MovingAverage(opt.LazyAdam(0.01, epsilon=1e-3, **o)),
-    "DecoupledWeightDecay": lambda **o: opt.DecoupledWeightDecay(
-        opt.Lookahead(opt.Momentum(0.05, **o), 2), 0.02
-    ),
-    "several": lambda **o: opt.MovingAverage(several(opt.Adam(0.01, **o), opt.Momentum(0.05, **o))),
 }
 
 
@@ -56,7 +61,7 @@ DENSE_OR_ROWS = {
     "LazyAdam": lambda **o: opt.LazyAdam(0.01, **o),
 }
 IN_LOOPS = ("MovingAverage",)
-ON_A_MODEL_MESH = ("Adam", "stacked")
+ON_A_MODEL_MESH = ("options", "stacked")
 
 
 def make_model():
@@ -155,12 +160,16 @@ def on(distribution, train, make, **options):
     return train(make(**options))
 
 
+@functools.cache
+def start():
+    return make_model().get_weights()
+
+
 def compared(distribution, train, make):
     one, split = on(None, train, make), on(distribution, train, make, shard_state=True)
     here, whole = bytes_of(split.optimizer.variables)
     in_layout = all(is_in_layout(v, v.value) for v in split.trainable_variables)
-    start = make_model().get_weights()
-    moved = [np.max(np.abs(a - b)) for a, b in zip(start, one.get_weights(), strict=True)]
+    moved = [np.max(np.abs(a - b)) for a, b in zip(start(), one.get_weights(), strict=True)]
     return {
         "difference": difference(one, split),
         "moved": float(max(moved)),
@@ -179,16 +188,15 @@ def exchanged(make):
     return sorted((name, [int(n) for n in shape.split(",")]) for shape, name in found)
 
 
-def saved(folder, devices):
-    """Save a model on four devices; compare how it continues on one, two and four."""
+def saved(folder):
+    """Save a model on four devices; compare how it continues on one and on four."""
     path = f"{folder}/sharded.keras"
     whole = on(None, fit, RUNS["MovingAverage"])
     whole.save(f"{folder}/whole.keras")
     on(keras.distribution.DataParallel(), fit, RUNS["MovingAverage"], shard_state=True).save(path)
     fit(None, whole, 1)
     found = {}
-    places = {"none": None, "two": keras.distribution.DataParallel(devices=devices[:2])}
-    for name, distribution in {**places, "four": keras.distribution.DataParallel()}.items():
+    for name, distribution in {"none": None, "four": keras.distribution.DataParallel()}.items():
         keras.distribution.set_distribution(distribution)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -242,12 +250,12 @@ def main(out, folder):
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*kernel"], layouts[".*embeddings"] = (None, "model"), ("model", None)
     model_parallel = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
-    in_fit = [run for run in RUNS if run not in (*IN_LOOPS, "stacked")]
+    in_fit = [run for run in RUNS if run not in (*IN_LOOPS, *ON_A_MODEL_MESH)]
     jobs = {f"fit/{run}": (data_parallel, fit, RUNS[run]) for run in in_fit}
     jobs |= {f"loop/{run}": (data_parallel, loop, RUNS[run]) for run in IN_LOOPS}
     jobs |= {f"mesh/{run}": (model_parallel, fit, RUNS[run]) for run in ON_A_MODEL_MESH}
     tasks = {name: lambda job=job: compared(*job) for name, job in jobs.items()}
-    tasks["saved"] = lambda: saved(folder, devices)
+    tasks["saved"] = lambda: saved(folder)
     for name, make in DENSE_OR_ROWS.items():
         tasks[f"exchanged/{name}"] = lambda make=make: on(data_parallel, exchanged, lambda: make)
     tasks["table"] = lambda: on(data_parallel, lambda _: table(), dict)

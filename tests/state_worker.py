@@ -42,6 +42,7 @@ def slow_tables(variable):
     return {"learning_rate_factor": schedule()} if variable.name == "embeddings" else None
 
 
+LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
 # The state is saved after three steps, which is in the middle of an accumulation.
 MAKERS = {
     "lazy": lambda: keras_tfopt.LazyAdam(0.05, **EVERYTHING),
@@ -68,7 +69,7 @@ MAKERS = {
             2,
         )
     ),
-    "decay": lambda: keras_tfopt.AdamW(
+    "decay": lambda: LazyAdamW(
         0.05, weight_decay=schedule(), decay_variables=keras_tfopt.no_vectors
     ),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(

@@ -170,6 +170,30 @@ class Runner:
         """Make a step. Variables whose paths are not in `gradients` get the gradient None."""
         assert set(gradients) <= {v.path for v in self.variables}, list(gradients)
         gradients = [self._lift(gradients.get(v.path), v) for v in self.variables]
+        with unwritten(gradients):
+            self._step(gradients)
+
+    def minimize(self, gradient, steps):
+        """Make steps by `gradient(x)` of the only variable, on JAX all in one compiled program."""
+        if BACKEND != "jax":
+            (variable,) = self.variables
+            for _ in range(steps):
+                self.step({variable.path: gradient(keras.ops.convert_to_tensor(variable))})
+            return
+        import jax
+
+        def step(_, values):
+            state, (x,) = values
+            new, state = self._stateless(state, [gradient(x)], [x])
+            return [list(state), [keras.ops.convert_to_tensor(value) for value in new]]
+
+        values = [[v.value for v in own] for own in (self.optimizer.variables, self.variables)]
+        new = jax.jit(lambda values: jax.lax.fori_loop(0, steps, step, values))(values)
+        for own, kept in zip((self.optimizer.variables, self.variables), new, strict=True):
+            for variable, value in zip(own, kept, strict=True):
+                variable.assign(value)
+
+    def _step(self, gradients):
         if self.mode == "eager":
             with keras_tfopt.engine.plain():
                 self.optimizer.apply(gradients, self.variables)
@@ -206,6 +230,16 @@ class Runner:
         if isinstance(gradient, np.ndarray | np.floating | float):
             return keras.ops.convert_to_tensor(gradient, dtype=variable.dtype)
         return gradient  # is of the backend already
+
+
+@contextlib.contextmanager
+def unwritten(gradients):
+    """Assert that this context writes to no gradient. Only tensors of PyTorch can be written."""
+    tensors = _flatten(gradients)[1] if BACKEND == "torch" else []
+    dense = [x for x in tensors if keras.ops.is_tensor(x) and not x.is_sparse]
+    kept = [(tensor, tensor.clone()) for tensor in dense]
+    yield
+    assert all(bool(((now == before) | (now != now)).all()) for now, before in kept)
 
 
 def row_pair(case, mode, table, momentum_steps=2):

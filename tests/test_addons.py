@@ -13,6 +13,8 @@ from keras_tfopt import addons
 from tests.paths import SIGNATURES
 from tests.stepping import make_variable, several_only, through_json, to_numpy
 
+# Names and arguments are the same on all backends. test_addons_averages.py has what is not.
+pytestmark = pytest.mark.spread("torch")
 RECORDED = json.loads((SIGNATURES / "addons.json").read_text())
 CLASSES, CONFIGURATIONS = RECORDED["classes"], RECORDED["configurations"]
 CALLS = {
@@ -69,7 +71,6 @@ def assert_alike(optimizer, other):
 # ---- Names and signatures ------------------------------------------------------------------------
 
 
-@pytest.mark.spread
 def test_every_name_of_tensorflow_addons_is_there():
     recorded = {*CLASSES, *RECORDED["functions"]}
     assert recorded == set(addons.names()) == set(addons.__all__) - {"Counterpart", "names"}
@@ -78,14 +79,12 @@ def test_every_name_of_tensorflow_addons_is_there():
         addons.Adam  # noqa: B018
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", [*CLASSES, *RECORDED["functions"]])
 def test_arguments_are_those_of_the_original(name):
     expected = CLASSES[name]["arguments"] if name in CLASSES else RECORDED["functions"][name]
     assert arguments(getattr(addons, name)) == expected
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize(
     ("name", "method"),
     [
@@ -100,14 +99,12 @@ def test_methods_take_what_those_of_the_original_take(name, method):
     assert arguments(getattr(getattr(addons, name), method)) == CLASSES[name]["methods"][method]
 
 
-@pytest.mark.spread
 def test_documentation_names_every_argument():
     for name, cls in addons.CLASSES.items():
         for argument in CLASSES[name]["arguments"]:
             assert f"    {'**' * (argument['name'] == 'kwargs')}{argument['name']}: " in cls.__doc__
 
 
-@pytest.mark.spread
 def test_examples_of_the_documentation_run():
     for name, cls in addons.CLASSES.items():
         (call,) = re.findall(r">>> optimizer = (.*)", cls.__doc__)
@@ -118,7 +115,6 @@ def test_examples_of_the_documentation_run():
 # ---- Arguments -----------------------------------------------------------------------------------
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", addons.CLASSES)
 def test_a_class_is_ours_with_the_defaults_of_the_original(name):
     optimizer = make(name)
@@ -147,7 +143,6 @@ def test_options_of_keras_2():
     assert clipped.clipnorm == 0.01
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make_one", "error", "message"),
     [
@@ -169,7 +164,6 @@ def test_what_is_refused(make_one, error, message):
         make_one()
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", addons.CLASSES)
 def test_bad_input_is_refused_by_every_class(name):
     """The message names the argument and shows the value."""
@@ -184,7 +178,6 @@ def test_bad_input_is_refused_by_every_class(name):
         assert f"`{ours}`" in str(error.value) and repr(value) in str(error.value)
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", addons.CLASSES)
 def test_arguments_of_keras_2_have_their_meaning_or_an_error(name):
     """`use_locking` means nothing; `lr` and `decay` belong to what has a learning rate."""
@@ -212,7 +205,6 @@ falling = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
 # ---- What TensorFlow Addons saved ----------------------------------------------------------------
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", [n for n in CONFIGURATIONS if n != "extended"])
 def test_saved_configurations_load(name):
     saved = CONFIGURATIONS[name]
@@ -290,72 +282,6 @@ def test_extended_classes(base):
     assert_alike(cls(0.1, 0.01, exclude_from_weight_decay=["bias"]), through_json(optimizer))
 
 
-# ---- Averages ------------------------------------------------------------------------------------
-
-
-def trained(optimizer, steps=5, **options):
-    """A small model after some steps of training."""
-    keras.utils.set_random_seed(2)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile(optimizer, "mse")
-    x = np.random.default_rng(0).normal(size=(8 * steps, 3)).astype("float32")
-    model.fit(x, x[:, :2], batch_size=8, verbose=0, **options)
-    return model
-
-
-@pytest.mark.parametrize("name", ["MovingAverage", "SWA"])
-def test_averages_are_assigned(name):
-    model = trained(make(name, **({"average_period": 2} if name == "SWA" else {})))
-    assert isinstance(model.optimizer, addons.AveragedOptimizerWrapper)
-    with keras_tfopt.averaged(model):
-        averages = model.get_weights()
-    before = model.get_weights()
-    model.optimizer.assign_average_vars(model.trainable_variables)
-    for weight, average, old in zip(model.get_weights(), averages, before, strict=True):
-        np.testing.assert_array_equal(weight, average)
-        assert np.any(weight != old)
-    unknown = keras.Variable(np.zeros(2), name="unknown")
-    with pytest.warns(UserWarning, match="no average of 'unknown'"):
-        model.optimizer.assign_average_vars([unknown])
-
-
-def test_weights_and_averages_change_places():
-    model = trained(addons.MovingAverage(keras.optimizers.SGD(0.1), 0.9))
-    with pytest.raises(RuntimeError, match="shadow_copy"):
-        model.optimizer.swap_weights()
-    model.optimizer.shadow_copy(model.trainable_variables)
-    assert model.optimizer.has_shadow_copy
-    weights = model.get_weights()
-    with keras_tfopt.averaged(model):
-        averages = model.get_weights()
-    for expected in (averages, weights):
-        model.optimizer.swap_weights()
-        for found, value in zip(model.get_weights(), expected, strict=True):
-            np.testing.assert_allclose(found, value, rtol=1e-6)
-
-
-@pytest.mark.parametrize("update", [False, True])
-def test_checkpoint_of_averages(tmp_path, update):
-    """The file has the averages; the model gets them too if `update_weights` says so."""
-    path = tmp_path / "averages.weights.h5"
-    callback = addons.AverageModelCheckpoint(update, str(path), save_weights_only=True)
-    model = trained(addons.MovingAverage(keras.optimizers.SGD(0.1), 0.9), callbacks=[callback])
-    weights = model.get_weights()
-    with keras_tfopt.averaged(model):
-        averages = model.get_weights()
-    model.load_weights(path)
-    for saved, average, weight in zip(model.get_weights(), averages, weights, strict=True):
-        np.testing.assert_array_equal(saved, average)
-        assert np.array_equal(saved, weight) == update
-
-
-def test_checkpoint_needs_averages(tmp_path):
-    """The callback refuses an optimizer that keeps no averages."""
-    callback = addons.AverageModelCheckpoint(False, str(tmp_path / "a.weights.h5"))
-    with pytest.raises(TypeError, match="MovingAverage"):
-        trained("sgd", callbacks=[callback])
-
-
 # ---- Several optimizers --------------------------------------------------------------------------
 
 
@@ -387,7 +313,6 @@ def test_layers_have_optimizers_of_their_own(tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("pairs", [None, [], [("sgd", "dense")], ["sgd"], [("sgd", [])]])
 @several_only
 def test_wrong_pairs(pairs):

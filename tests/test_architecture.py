@@ -49,10 +49,10 @@ def part_of(path):
     return "exchanges" if "exchanges" in rest else first.removesuffix(".py")
 
 
-def imports(path):
-    """Dotted names of everything imported anywhere in a file, `from a import b` as a.b."""
-    names = []
-    for node in ast.walk(tree_of(path)):
+def imports(path, at_the_top=False):
+    """Dotted names of everything imported in a file or at its top, `from a import b` as a.b."""
+    names, tree = [], tree_of(path)
+    for node in tree.body if at_the_top else ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -258,12 +258,17 @@ print(json.dumps([sorted(keras_alone), sorted(set(sys.modules) - keras_alone)]))
 """
 
 
+@pytest.mark.spread("torch")  # which is imported fastest
 def test_import_brings_no_other_backend_and_nothing_heavy():
+    """Files that are loaded on every backend import none at their top."""
     keras_alone, added = map(set, json.loads(output_of("-c", IMPORTS).splitlines()[-1]))
     assert "keras_tfopt" in added
     assert BACKEND in keras_alone
     foreign = {name for name in added if name.split(".")[0] in BACKENDS - {BACKEND}}
     assert not foreign
+    common = [path for path in FILES if module_of(path) in added and "backends" not in path.parts]
+    at_the_top = {name for path in common for name in imports(path, at_the_top=True)}
+    assert common and not {name.split(".")[0] for name in at_the_top} & BACKENDS
     heavy = {"scipy", "sklearn", "matplotlib", "pandas", "optax"}
     heavy |= {"torch._dynamo", "torch._inductor"}
     assert not {n for n in added if any(n == h or n.startswith(f"{h}.") for h in heavy)}

@@ -10,7 +10,8 @@ import pytest
 
 import keras_tfopt
 from integration.stock_defects.scenarios import mean_of_outputs
-from tests.cases import CASES, RULES
+from tests.cases import CASES, REPRESENTATIVES, RULES
+from tests.cells import exhaustive
 from tests.compare import assert_close, assert_same
 from tests.options import (
     CASE,
@@ -30,14 +31,33 @@ from tests.stepping import MODES, Rows, Runner, every_mode, make_variable, throu
 
 # Every option, against NumPy
 
+OTHERS = {case.name for case in CASES} - REPRESENTATIVES
+# Together they have every option. Elsewhere than in eager steps, only exhaustive runs take others.
+USUAL = (
+    "use_ema",
+    "loss_scale_factor+clipvalue+weight_decay",
+    "maximize+accumulation+clipnorm+weight_decay",
+    "everything",
+)
+every_option = pytest.mark.parametrize(
+    "name", [name if name in USUAL else exhaustive(name) for name in OPTIONS]
+)
 
-def pairs(cases, names=OPTIONS):
-    """Parametrize over Cases and the options for which `Expected` is defined."""
+
+def pairs(cases, names=OPTIONS, rare=()):
+    """Parametrize over Cases and the options for which `Expected` is defined.
+
+    Only exhaustive runs take Cases whose names are in `rare`.
+    """
     return pytest.mark.parametrize(
         ("case", "name"),
         [
             pytest.param(
-                case, name, id=f"{case.name}-{name}", marks=pytest.mark.cell(invariant=name)
+                case,
+                name,
+                id=f"{case.name}-{name}",
+                marks=[pytest.mark.cell(invariant=name)]
+                + [pytest.mark.exhaustive] * (case.name in rare),
             )
             for case in cases
             for name in names
@@ -52,9 +72,10 @@ def pairs(cases, names=OPTIONS):
 
 
 @pairs(CASES)
-def test_option(case, name):
+@pytest.mark.parametrize("mode", ["eager"])  # tests/cells.py keeps these away from JAX
+def test_option(case, name, mode):
     """Steps equal those in NumPy, and rows without a gradient do not change."""
-    runner = run_against_numpy(case, OPTIONS[name], "eager")
+    runner = run_against_numpy(case, OPTIONS[name], mode)
     if case.sparse == "rows" and not OPTIONS[name].get("use_ema"):  # averages round
         table = runner.values["table/embeddings"]
         assert np.array_equal(table[RESTING], initial()["table/embeddings"][RESTING])
@@ -62,7 +83,7 @@ def test_option(case, name):
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [(name, "compiled") for name in OPTIONS]
+    [(name, "compiled") if name in USUAL else exhaustive(name, "compiled") for name in OPTIONS]
     + [("everything", mode) for mode in MODES if mode not in ("eager", "compiled")],
 )
 @pytest.mark.spread
@@ -71,18 +92,18 @@ def test_option_in_compiled_steps(name, mode):
 
 
 @pytest.mark.slow
-@pairs(CASES, ["everything"])
+@pairs(CASES, ["everything"], rare=OTHERS)
 def test_all_options_together_in_compiled_steps(case, name):
     run_against_numpy(case, OPTIONS[name], "compiled")
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@every_option
 @pytest.mark.spread
 def test_option_in_float64(name):
     run_against_numpy(CASE["LazyAdam"], OPTIONS[name], "eager", "float64")
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@every_option
 @pytest.mark.spread
 def test_option_in_fit(name):
     """In `fit`, the backend computes the gradient of an embedding."""
@@ -160,6 +181,7 @@ def test_dense_steps_are_those_of_stock_keras(name):
         assert_close(a, b, 1e-6, name)
 
 
+@pytest.mark.spread("torch")
 @every_mode
 def test_maximize_equals_that_of_torch(mode):
     torch = pytest.importorskip("torch")

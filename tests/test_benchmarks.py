@@ -25,28 +25,41 @@ from integration.benchmarks import (
     verbs,
 )
 from integration.benchmarks.shapes import WORK
-from tests.stepping import BACKEND, version_of
+from tests.stepping import BACKEND, to_numpy, version_of
 
 SMALL = [(8, 8), (8,)]
 needs_new_torch = pytest.mark.skipif(
     BACKEND == "torch" and version_of("torch") < (2, 13),
     reason="the peer needs functions that older versions of PyTorch lack",
 )
+# Of one rule on each backend, since peers differ.
+ROWS = [
+    rule if rule == "Momentum" else pytest.param(rule, marks=pytest.mark.spread("torch"))
+    for rule in contenders.RULES
+]
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("rule", contenders.RULES)
+@pytest.fixture(autouse=True)
+def plainly():
+    """Compile no rules on PyTorch, which takes longer than the steps. Times mean nothing here."""
+    with keras_tfopt.engine.plain():
+        yield
+
+
+@pytest.mark.parametrize("rule", ROWS)
 def test_a_row_of_the_table(rule):
     """A measurement has all numbers of its row in the table."""
     result = dense.measure(rule, "small", SMALL, budget=0.1, bandwidth=1e10)
     assert result["parameters"] == 72 and result["rounds"] >= 9
-    assert result["milliseconds"]["ours"] > 0
-    spread = result["ratio_to_peer"]
-    assert spread["min"] <= spread["median"] <= spread["max"]
-    assert f"| {rule} | small |" in dense.table([result])
+    assert all(time > 0 for time in result["milliseconds"].values())
+    others = ["peer", "stock"] if contenders.RULES[rule][2] else ["peer"]
+    for spread in [result[f"ratio_to_{other}"] for other in others]:
+        assert spread["min"] <= spread["median"] <= spread["max"]
+    row = dense.table([result]).splitlines()[-1]
+    assert row.startswith(f"| {rule} | small |") and row.count("|  |") == 2 - len(others)
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 def test_costs_that_medians_hide():
     """First steps, growth over time and many variables are measured and shown."""
     assert 0.1 < costs.growth(steps=40, part=20) < 10
@@ -56,29 +69,26 @@ def test_costs_that_medians_hide():
     assert "| 5 | keras_tfopt.Adam |" in costs.table(found)
 
 
-def test_our_step_and_the_peers_move_variables_alike():
+@pytest.mark.parametrize("rule", ["Adam", "Momentum"])
+def test_our_step_and_the_peers_move_variables_alike(rule):
     """Otherwise the ratio of their times would say nothing."""
-    ours, _, stock = contenders.RULES["Adam"]
-    trained = []
-    for make in (ours, stock):
-        variables = [keras.Variable(x) for x in contenders.start(SMALL)]  # torch shares the arrays
-        optimizer = make()
-        for _ in range(3):
-            given = [keras.ops.convert_to_tensor(g) for g in contenders.gradients(SMALL)]
-            optimizer.apply(given, variables)
-        trained.append([keras.ops.convert_to_numpy(v) for v in variables])
-    for a, b, start in zip(*trained, contenders.start(SMALL)):
+    ours, _, stock = contenders.RULES[rule]
+    steps = [contenders.of_keras(make, SMALL) for make in (ours, stock)]
+    steps.append(contenders.peer(rule, SMALL)[1])
+    for _ in range(3):
+        ends = [[to_numpy(variable) for variable in step()] for step in steps]
+    for a, b, by_peer, start in zip(*ends, contenders.start(SMALL), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        # PyTorch and Optax correct the bias of Adam before they add epsilon.
+        np.testing.assert_allclose(a, by_peer, rtol=1e-5, atol=5e-6)
         assert np.abs(a - start).max() > 1e-3
 
 
 @pytest.mark.spread
 def test_shapes_are_those_of_the_models_they_are_named_after():
     count = {name: sum(int(np.prod(s)) for s in make()) for name, make in WORK.items()}
-    resnet = keras.applications.ResNet50(weights=None)
-    assert count["convolutional net"] == sum(
-        int(np.prod(v.shape)) for v in resnet.trainable_variables
-    )
+    # The number of trainable parameters of `keras.applications.ResNet50`.
+    assert count["convolutional net"] == 25_583_592
     assert count["one of 20M"] == 20_000_000
     assert count["200 of 64x64"] == 200 * 64 * 64
 
@@ -208,7 +218,7 @@ def test_solvers_benchmark():
     assert result["ratio"]["median"] > 0 and "| scipy |" in solvers.table([result])
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 def test_state_benchmark():
     """Each contender has a row, and state is as small as the dtype of the slots says."""
     work = "small"
@@ -271,6 +281,7 @@ def test_embedding_benchmark(monkeypatch, tmp_path):
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
+@pytest.mark.spread("torch")
 def test_all_contenders_of_the_embedding_benchmark_learn():
     """All move the same rows. One that left out rows would do less work."""
     for contender in embedding.CONTENDERS:
@@ -294,8 +305,8 @@ def test_a_table_in_parts():
         devices = keras.distribution.list_devices()[:1]
         distribution = keras.distribution.DataParallel(devices=devices).scope()
     with distribution:
-        found = list(tables.measure(64, 4, (16, 32), steps=8, optimizer="lazy_adam"))
-    assert [one["ids"] for one in found] == [16, 32]
+        found = list(tables.measure(64, 4, (16,), steps=8, optimizer="lazy_adam"))
+    assert [one["ids"] for one in found] == [16]
     assert all(one["milliseconds"] >= one["fastest"] > 0 for one in found)
     assert all(one["whole"] == one["here"] >= 3 * 64 * 4 * 4 / 1e9 for one in found)
-    assert "| lazy_adam | 64 | 32 |" in tables.text(found)
+    assert "| lazy_adam | 64 | 16 |" in tables.text(found)

@@ -86,7 +86,11 @@ def test_tests_of_a_formula_run_for_every_optimizer(run):
     for case in OPTIMIZERS:
         represents = case in REPRESENTATIVES
         covered = how_many(run, "engine", case)
-        assert covered == [0, 0, 4] if represents else covered in ([0, 0, 0], [0, 0, 1])
+        if represents:
+            modes = {mode for backend in run.values() for mode, _ in backend["engine", case]}
+            assert sum(covered) == 4 and modes == set(MODES)
+        else:
+            assert covered in ([0, 0, 0], [0, 0, 1])
         sampled += covered == [0, 0, 1]
         assert how_many(run, "rare", case) == [0, 0, 0]
         *away, home = how_many(run, "formula", case)
@@ -158,14 +162,25 @@ def run_without_case(monkeypatch, numbers, *marks):
 MODES_OF = {"tensorflow": (*MODES, "xla"), "jax": MODES, "torch": MODES}
 
 
-@pytest.mark.parametrize("marks", [[], [pytest.mark.spread.mark]])
-def test_a_test_about_no_optimizer_runs_in_all_modes_on_one_backend(marks, monkeypatch):
+def test_a_test_about_no_optimizer_runs_in_all_modes_on_one_backend(monkeypatch):
     homes = collections.Counter()
-    for found in run_without_case(monkeypatch, range(30), *marks).values():
+    for found in run_without_case(monkeypatch, range(30)).values():
         ((home, *others), ways) = zip(*found)
         assert set(others) == {home} and ways == MODES_OF[home]
         homes[home] += 1
     assert len(homes) == 3 and min(homes.values()) >= 4
+
+
+def test_eager_and_compiled_steps_are_spread_apart(monkeypatch):
+    homes = collections.defaultdict(collections.Counter)
+    for found in run_without_case(monkeypatch, range(60), pytest.mark.spread.mark).values():
+        assert sorted({mode for _, mode in found} & set(MODES)) == sorted(MODES)
+        for mode in MODES:
+            ((home, _),) = [pair for pair in found if pair[1] == mode]
+            homes[mode][home] += 1
+    assert set(homes["eager"]) == {"tensorflow", "torch"}
+    assert set(homes["compiled"]) == set(cells.BACKENDS)
+    assert min(min(places.values()) for places in homes.values()) > 10
 
 
 def test_spread_may_name_the_home(monkeypatch):

@@ -8,8 +8,8 @@ import types
 import pytest
 
 from tests.paths import ROOT
-from tests.programs import output_of
 
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.spread
 
 PASSED = '<testcase classname="tests.test_a" name="test_one"/>'
@@ -82,11 +82,11 @@ def test_without_a_limit_nothing_is_left_out(check, monkeypatch):
     assert not check.too_late and not any("--until" in argument for argument in arguments)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("until", "counts"), [("1", (0, 0, 1)), ("4e9", (1, 0, 0))])
-def test_tests_that_would_begin_later_are_skipped(check, until, counts, tmp_path):
+def test_tests_that_would_begin_later_are_skipped(check, until, counts, pytester, tmp_path):
+    pytester.makeconftest("from tests.conftest import pytest_addoption, pytest_runtest_setup")
+    pytester.makepyfile(test_b="def test_one(): pass")
     report = tmp_path / "report.xml"
-    test = "tests/test_cells.py::test_cell_and_mode_of_an_item"
-    output_of("-m", "pytest", test, "--exhaustive", f"--until={until}", f"--junitxml={report}")
+    pytester.runpytest_inprocess(f"--until={until}", f"--junitxml={report}")
     assert check.count(report) == counts
-    assert check.files_of_late(report) == ["tests.test_cells"] * counts[2]
+    assert check.files_of_late(report) == ["test_b"] * counts[2]

@@ -10,6 +10,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints.powers import power_after, steps_of_power
+from tests.cells import INSTALLED
 from tests.checkpoints import (
     ADAM,
     RECORDED,
@@ -25,7 +26,10 @@ from tests.checkpoints import (
 )
 from tests.stepping import to_numpy
 
-pytest.importorskip("tensorflow")
+pytestmark = [
+    pytest.mark.spread("tensorflow"),
+    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
+]
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -113,7 +117,6 @@ def test_without_any_count(tmp_path):
     assert_refused(legacy.CheckpointMismatch, match, prefix, optimizer=optimizer)
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("beta", [0.5, 0.77, 0.9, 0.999, 0.9999])
 def test_steps_of_powers(beta):
     """The expected powers come from the loop of TensorFlow 1, in float32."""
@@ -126,7 +129,6 @@ def test_steps_of_powers(beta):
         power = power * np.float32(beta)
 
 
-@pytest.mark.spread
 def test_powers_too_small_to_tell():
     assert steps_of_power(0.0, 0.9) is None
     assert math.isclose(power_after(86_000, 0.999), 0.999**86_001, rel_tol=0.02)

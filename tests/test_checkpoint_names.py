@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
+from tests.cells import INSTALLED
 from tests.checkpoints import (
     adam,
     assert_loaded,
@@ -18,7 +19,10 @@ from tests.checkpoints import (
     write,
 )
 
-pytest.importorskip("tensorflow")
+pytestmark = [
+    pytest.mark.spread("tensorflow"),
+    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
+]
 
 
 def test_numbers_in_the_names_of_layers_do_not_matter():

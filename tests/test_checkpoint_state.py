@@ -7,6 +7,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
+from tests.cells import INSTALLED
 from tests.checkpoints import (
     ADAM,
     NAMES,
@@ -20,7 +21,10 @@ from tests.checkpoints import (
 )
 from tests.stepping import policy, to_numpy
 
-pytest.importorskip("tensorflow")
+pytestmark = [
+    pytest.mark.spread("tensorflow"),
+    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
+]
 
 
 def test_averages_go_into_those_of_any_optimizer():
@@ -68,6 +72,7 @@ def test_columns_of_ggt_belong_to_the_right_variables():
     np.testing.assert_allclose(gram, buffer @ buffer.T, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.spread("torch")  # whose bfloat16 NumPy cannot read
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(dtype, tmp_path):
     """Variables in half precision take float32 only with `master_weights`."""

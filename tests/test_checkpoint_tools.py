@@ -12,6 +12,7 @@ from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints import files as checkpoint_files
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
 from keras_tfopt.legacy.checkpoints.powers import power_after
+from tests.cells import INSTALLED
 from tests.checkpoints import (
     KINDS,
     NAMES,
@@ -27,10 +28,12 @@ from tests.checkpoints import (
 from tests.programs import output_of
 from tests.stepping import BACKEND, to_numpy
 
-pytest.importorskip("tensorflow")
+pytestmark = [
+    pytest.mark.spread("tensorflow"),
+    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
+]
 
 
-@pytest.mark.spread
 def test_inspection_tells_the_recorded_meanings(capsys):
     words = {"trained variable": "variable", "moving average": "moving average"}
     for kind in KINDS:
@@ -171,7 +174,6 @@ def test_a_gigabyte(tmp_path):
     assert float(more) < 2.5 * one
 
 
-@pytest.mark.spread
 def test_writing_in_groups_gives_one_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_files, "GROUP", 100)
     arrays = {f"v{i}": np.full(20, i, "float32") for i in range(7)}
@@ -188,7 +190,6 @@ def test_writing_in_groups_gives_one_checkpoint(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("other*"))
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("relative", [True, False])
 def test_the_file_checkpoint_lists_all_of_a_folder(relative, tmp_path, monkeypatch):
     import tensorflow as tf

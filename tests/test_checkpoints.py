@@ -1,7 +1,7 @@
 """Checkpoints of TensorFlow 1: loading recorded ones, and writing new ones."""
 
+import functools
 import json
-import sys
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 import keras_tfopt
 from integration import originals, through_legacy
 from keras_tfopt import legacy
+from tests.cells import INSTALLED, exhaustive
 from tests.checkpoints import (
     CASES,
     KINDS,
@@ -23,12 +24,9 @@ from tests.checkpoints import (
     tensorflow_1,
 )
 from tests.paths import SIGNATURES
-from tests.stepping import BACKEND, make_variable, to_numpy
+from tests.stepping import make_variable, to_numpy
 
-pytest.importorskip("tensorflow")
-
-from integration.tf1 import names  # imports TensorFlow
-
+pytestmark = pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files")
 IDS = [f"{kind}-{prefix.split('/')[0]}" for kind, prefix in CASES]
 every_case = pytest.mark.parametrize(("kind", "prefix"), CASES, ids=IDS)
 
@@ -111,17 +109,8 @@ def assert_state(kind, model, optimizer, step, arrays):
 # ---- Loading -------------------------------------------------------------------------------------
 
 
-@pytest.mark.spread
-# Two are marked slow, because other tests nearly cover them: another recording has LazyAdam with an
-# embedding, and the round trip compares all that a swapping saver writes.
-@pytest.mark.parametrize(
-    ("kind", "prefix"),
-    [
-        pytest.param(*case, id=name, marks=[pytest.mark.slow] * slow)
-        for case, name in zip(CASES, IDS, strict=True)
-        for slow in [case[0] == "LazyAdam" or case[1].startswith("swapping")]
-    ],
-)
+@pytest.mark.spread("torch")  # where single operations are the fastest
+@every_case
 def test_training_continues_as_recorded(kind, prefix):
     arrays = np.load(RECORDED / kind / "continuation.npz")
     step = counter()
@@ -138,9 +127,8 @@ def test_training_continues_as_recorded(kind, prefix):
 
 def continue_training(kind, model, optimizer, step, arrays):
     """Make steps 5 to 9 by `train_on_batch`, and compare after each."""
-    # Other tests compile these rules.
-    model.compile(optimizer=optimizer, loss=LOSS, run_eagerly=BACKEND == "tensorflow")
-    with keras_tfopt.engine.plain():
+    model.compile(optimizer=optimizer, loss=LOSS)
+    with keras_tfopt.engine.plain():  # other tests compile these rules
         for t in range(5, 10):
             x, y = batch(arrays, t)
             model.reset_metrics()  # else Keras 3.12 returns the mean loss of all batches
@@ -150,6 +138,7 @@ def continue_training(kind, model, optimizer, step, arrays):
             assert_state(kind, model, optimizer, t, arrays)
 
 
+@pytest.mark.backends("tensorflow", "torch", reason="single operations are slow on JAX")
 @pytest.mark.everywhere
 @every_kind
 def test_minimize_continues_as_recorded(kind):
@@ -159,18 +148,16 @@ def test_minimize_continues_as_recorded(kind):
     report = legacy.load_checkpoint(prefix_of(kind), model, optimizer)
     step.assign(report.global_step)
     assert_state(kind, model, optimizer.keras, 4, arrays)
-    # Single operations are slow on JAX. There, comparing the loaded state has to do.
-    end = 5 if BACKEND == "jax" else 10
     with keras_tfopt.engine.plain():
-        for t in range(5, end):
+        for t in range(5, 10):
             x, y = batch(arrays, t)
             optimizer.minimize(lambda x=x, y=y: LOSS(y, model(x)), step, model.trainable_variables)
             assert_state(kind, model, optimizer.keras, t, arrays)
-    assert int(step) == end
+    assert int(step) == 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Adam", "GGT"])
+@pytest.mark.parametrize("kind", ["Adam", exhaustive("GGT")])
 def test_a_checkpoint_may_be_loaded_during_a_training(kind):
     """Copies of variables that a backend keeps while it trains are replaced as well."""
     arrays = np.load(RECORDED / kind / "continuation.npz")
@@ -235,12 +222,14 @@ def write_loaded(kind, folder):
     return legacy.save_checkpoint(folder / "written", model, optimizer)
 
 
-@pytest.mark.slow
-@pytest.mark.spread
+@pytest.mark.spread("tensorflow")
 def test_graph_mode_continues_from_a_written_checkpoint(tmp_path):
-    prefix = write_loaded("Adam", tmp_path)
-    done = restored_by(sys.executable, "Adam", prefix, tmp_path / "done.npz")
-    assert_restored("Adam", prefix, done)
+    """TensorFlow's own Adam restores it."""
+    from integration.tf1 import restore  # imports TensorFlow
+
+    prefix, folder, out = write_loaded("Adam", tmp_path), RECORDED / "Adam", tmp_path / "done.npz"
+    restore.main(folder / "manifest.json", prefix, folder / "continuation.npz", out)
+    assert_restored("Adam", prefix, np.load(out))
 
 
 @pytest.mark.slow
@@ -264,12 +253,18 @@ def test_tensorflow_1_restores_a_written_checkpoint(kind, tmp_path):
 # ---- Names ---------------------------------------------------------------------------------------
 
 NAMES = json.loads((SIGNATURES / "tf1_checkpoint_names.json").read_text())
-MAKERS = {
-    **names.makers(legacy, legacy),
-    "VariableClippingOptimizer": lambda step: legacy.VariableClippingOptimizer(
-        legacy.MomentumOptimizer(0.1, 0.9), {"dense/bias": [0]}, 1.0
-    ),
-}
+
+
+@functools.cache
+def makers():
+    from integration.tf1 import names  # imports TensorFlow
+
+    return {
+        **names.makers(legacy, legacy),
+        "VariableClippingOptimizer": lambda step: legacy.VariableClippingOptimizer(
+            legacy.MomentumOptimizer(0.1, 0.9), {"dense/bias": [0]}, 1.0
+        ),
+    }
 
 
 def a_layer():
@@ -287,7 +282,7 @@ def states(optimizer, variables):
 def test_names_are_those_of_tensorflow_1(name, tmp_path):
     """The file has exactly the variables of a graph of TensorFlow 1.15.5."""
     expected = NAMES["names"][name]
-    variables, optimizer = a_layer(), MAKERS[name](counter())
+    variables, optimizer = a_layer(), makers()[name](counter())
     with pytest.raises(ValueError, match="must be built"):
         legacy.save_checkpoint(tmp_path / "no", variables, optimizer)
     optimizer.keras.build(sorted(variables, key=lambda variable: variable.path))
@@ -308,7 +303,7 @@ def test_names_are_those_of_tensorflow_1(name, tmp_path):
             if state is not None:
                 np.testing.assert_array_equal(ours[key], to_numpy(state), key)
 
-    again, fresh = a_layer(), MAKERS[name](counter())
+    again, fresh = a_layer(), makers()[name](counter())
     report = legacy.load_checkpoint(tmp_path / "model", again, fresh)
     assert report.iterations == 0 and not report.problems
     assert_same(states(fresh, again), states(optimizer, variables))

@@ -3,10 +3,10 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 
 import keras
 import pytest
@@ -152,70 +152,65 @@ def test_connected_twice():
 
 # ---- The launcher --------------------------------------------------------------------------------
 
+# A program without Keras, which takes long to import
 SCRIPT = """
-import os, sys, time
-import keras_tfopt.distributed as distributed
-workers = distributed.connect(timeout=60)
-print("worker", workers.rank, "of", workers.size, sys.argv[1:], flush=True)
+import json, os, sys, time
+ranks = [os.environ[name] for name in ("RANK", "JAX_PROCESS_ID") if name in os.environ]
+(rank,) = ranks or [json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
+print("worker", rank, sys.argv[1:], "process", os.getpid(), flush=True)
 print("to stderr", file=sys.stderr, flush=True)
-if sys.argv[1] == "fails" and workers.rank == 1:
+if sys.argv[1] == "fails" and str(rank) == "1":
     os._exit(7)
 if sys.argv[1] != "ends":
     time.sleep(300)
-distributed.disconnect()
 """
 
 
-def started(tmp_path, *arguments):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    module = "keras_tfopt.distributed.launch"
-    return subprocess.Popen(
-        [sys.executable, "-m", module, "-n", "2", "--grace", "1", str(script), *arguments],
-        env=worker_processes.settings(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return str(path)
 
 
-def children(process):
-    """Return the ids of the processes that a launcher started."""
-    found = subprocess.run(["ps", "-s", str(process.pid), "-o", "pid="], capture_output=True)
-    return found.stdout.split()
+def assert_ended(out):
+    """Assert that both workers, which have printed the ids of their processes, have ended."""
+    processes = re.findall(r"process (\d+)", out)
+    assert len(processes) == 2
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process), 0)
 
 
 @pytest.mark.slow
 @pytest.mark.spread
 @pytest.mark.parametrize(("what", "status"), [("ends", 0), ("fails", 7)])
-def test_launcher(what, status, tmp_path):
-    process = started(tmp_path, what, "--an-argument")
-    out, errors = process.communicate(timeout=240)
-    assert process.returncode == status, errors[-3000:]
+def test_launcher(what, status, script, capsys):
+    assert launch.launch(2, [sys.executable, script, what, "--an-argument"], 1) == status
+    out, errors = capsys.readouterr()
     for rank in range(2):
-        assert f"[{rank}] worker {rank} of 2 ['{what}', '--an-argument']" in out
+        assert f"[{rank}] worker {rank} ['{what}', '--an-argument']" in out
         assert f"[{rank}] to stderr" in errors
     assert ("Worker 1 of 2 ended with status 7." in errors) == (status == 7)
-    assert not children(process)
+    assert_ended(out)
 
 
 @pytest.mark.slow
 @pytest.mark.spread
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_launcher(sent, tmp_path):
-    process = started(tmp_path, "waits")
-    # PyTorch 2.8 prints such lines before those of the workers.
-    lines = (line for line in iter(process.stdout.readline, "") if "[Gloo]" not in line)
-    assert sorted(line[:12] for line in itertools.islice(lines, 2)) == [
-        "[0] worker 0",
-        "[1] worker 1",
-    ]
+def test_interrupted_launcher(sent, script):
+    process = subprocess.Popen(
+        [sys.executable, "-m", launch.__name__, "-n", "2", "--grace", "1", script, "waits"],
+        env=worker_processes.settings(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = sorted(itertools.islice(process.stdout, 2))
+    assert [line[:12] for line in lines] == ["[0] worker 0", "[1] worker 1"]
     os.kill(process.pid, sent)
     process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
-    time.sleep(0.5)
-    assert not children(process)
+    assert_ended("".join(lines))
 
 
 @pytest.mark.spread

@@ -1,13 +1,24 @@
 """`diagnose` reports the known facts of a small model, and changes nothing."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 
 import keras_tfopt
+from tests.stepping import BACKEND
 
 IDS = np.array([[1, 1, 2, 0], [3, 1, 0, 0]])  # the id 0 is masked
 LABELS = np.array([0, 1])
+
+
+@pytest.fixture(autouse=True)
+def is_plain_on_torch(request):
+    """There, compiling takes longer than all else. One test is about compiled steps."""
+    plain = BACKEND == "torch" and request.function is not test_says_whether_the_step_is_compiled
+    with keras_tfopt.engine.plain() if plain else contextlib.nullcontext():
+        yield
 
 
 def build(optimizer, dtype="float32"):
@@ -116,17 +127,16 @@ DECAYING = {
 }
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 @pytest.mark.parametrize("name", DECAYING)
 def test_the_report_says_which_variables_decay(name):
     """Steps with and without decay differ in exactly these variables."""
-    model = build(DECAYING[name](0.25))
-    start = [np.linspace(1, 2, np.size(w)).reshape(w.shape) for w in model.get_weights()]
     batch = IDS, LABELS, np.zeros(2) if name == "resting" else np.ones(2)
     after = []
     for decay in (0.25, 0.0):
         model = build(DECAYING[name](decay))
-        model.set_weights(start)
+        shapes = [w.shape for w in model.get_weights()]
+        model.set_weights([np.linspace(1, 2, np.prod(s)).reshape(s) for s in shapes])
         report = keras_tfopt.diagnose(model, batch=batch)
         says = {path: row["decay"] for path, row in by_variable(report).items()}
         if decay:
@@ -151,7 +161,7 @@ class Tags(keras.layers.Embedding):
     """A subclass of Keras's layer, as other libraries have it."""
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 @pytest.mark.backends(
     "jax", "torch", reason="on TensorFlow, the gradient of Keras's layer has rows"
 )

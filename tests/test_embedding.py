@@ -5,6 +5,7 @@ model with `keras.layers.Embedding`, batch by batch. It updates all rows, and pu
 were not in the batch. Clipping, accumulation, averages and schedules are Keras's own there.
 """
 
+import gc
 import importlib
 
 import keras
@@ -15,11 +16,12 @@ from keras import layers, ops
 import keras_tfopt
 from keras_tfopt.engine import Like, look_up, moving
 from keras_tfopt.engine.backends.select import backend
-from tests.cases import every_rule
+from tests.cases import REPRESENTATIVES, RULES
 from tests.embedding_jobs import (
     JOBS,
     SEVERAL,
     USUAL,
+    WAYS,
     Job,
     compiled,
     every_job,
@@ -38,6 +40,7 @@ from tests.embedding_models import (
     WIDTH,
     _rng,
     is_table,
+    three_lookups,
     tokens,
 )
 from tests.programs import output_of
@@ -71,6 +74,7 @@ def modes(monkeypatch):
 # ---- Steps ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(("name", "way"), every_job())
 def test_equals_the_dense_computation(name, way, modes, tmp_path):
     job = JOBS[name]
@@ -99,7 +103,7 @@ def test_many_rows_are_updated_in_pieces(monkeypatch, tmp_path):
     constant = {"jax": "NUMBERS", "torch": "PIECE"}[BACKEND]
     updates = importlib.import_module(f"keras_tfopt.engine.backends.{BACKEND}.updates")
     monkeypatch.setattr(updates, constant, 3 * WIDTH)
-    job = JOBS["three_lookups"]
+    job = Job(three_lookups, list(IDS))
     ours, dense = train(job, USUAL, tmp_path), train_densely(job)
     for a, b in zip(ours.weights, dense.weights, strict=True):
         np.testing.assert_allclose(to_numpy(a), to_numpy(b), rtol=0, atol=job.tolerance)
@@ -197,9 +201,15 @@ def test_an_optimizer_of_keras_after_ours_gets_dense_gradients():
     for model in models:
         model.fit(IDS[0], TARGETS, BATCH, epochs=1, shuffle=False, verbose=0)
         earlier.append(model.optimizer)
-        model.compile(keras.optimizers.Adam(RATE), "mse")
+        model.compile(keras.optimizers.Adam(RATE), "mse", **WAYS[USUAL])
         model.fit(IDS[0], TARGETS, BATCH, epochs=1, shuffle=False, verbose=0)
     assert_same_weights(models)
+    if BACKEND == "jax":
+        from keras_tfopt.engine.backends.jax import lookup
+
+        del model, models, earlier
+        gc.collect()
+        assert not lookup.NOTES  # on gradients of either optimizer
 
 
 @pytest.mark.backends("tensorflow", reason="about the tape of TensorFlow")
@@ -252,11 +262,18 @@ def test_a_lookup_in_a_condition(compiles):
     np.testing.assert_array_equal(run(tf.constant(-1.0)), 0 * expected)
 
 
-@every_rule
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=case.name, marks=[pytest.mark.exhaustive] * (case.name not in REPRESENTATIVES)
+        )
+        for case in RULES
+        if case.scope != "model"  # such rules get dense gradients: see OPTIMIZERS
+    ],
+)
 def test_rules_get_rows(case, modes):
     optimizer = case.make()
-    if optimizer.scope == "model":
-        return  # such a rule gets dense gradients: see OPTIMIZERS
     compiled(keras_tfopt.layers.Embedding, optimizer).train_on_batch(
         IDS[0][:BATCH], TARGETS[:BATCH]
     )
@@ -278,7 +295,7 @@ def test_weights_of_either_layer_load_into_the_other(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.spread
+@pytest.mark.spread("jax")
 def test_a_saved_model_loads_without_this_package(tmp_path):
     model = compiled(keras_tfopt.layers.Embedding, "sgd")
     model.save(tmp_path / "model.keras")

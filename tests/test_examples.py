@@ -1,4 +1,4 @@
-"""Examples in docstrings run on JAX, with a small model and its data as given."""
+"""Examples in docstrings run on PyTorch, with a small model and its data as given."""
 
 import contextlib
 import doctest
@@ -11,7 +11,7 @@ import pytest
 
 import keras_tfopt
 from integration.documentation import names
-from tests.stepping import several_only
+from tests.stepping import policy, several_only
 from tests.test_pages import for_verbs, of_keras2
 
 CHECKER = doctest.OutputChecker()
@@ -23,7 +23,11 @@ WITH_AVERAGES = (
 )
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
-pytestmark = pytest.mark.backends("jax", reason="one backend is enough")
+MARKS = {
+    "keras_tfopt.addons.MultiOptimizer": several_only,
+}
+
+pytestmark = pytest.mark.backends("torch", reason="one backend is enough")
 
 
 def documented():
@@ -36,8 +40,7 @@ def documented():
             if inspect.isclass(item) or inspect.isfunction(item):
                 examples = doctest.DocTestParser().get_examples(inspect.getdoc(item) or "")
                 if examples:
-                    marks = [several_only] if path.endswith("MultiOptimizer") else []
-                    yield pytest.param(path, examples, id=path, marks=marks)
+                    yield pytest.param(path, examples, id=path, marks=MARKS.get(path, []))
 
 
 def given(path):
@@ -73,19 +76,17 @@ def given(path):
     }
 
 
-@pytest.fixture
-def policy():
-    """Restore Keras's policy of data types, which examples may change."""
-    before = keras.config.dtype_policy()
-    yield
-    keras.config.set_dtype_policy(before)
-
-
 @pytest.mark.parametrize(("path", "examples"), documented())
-def test_example(path, examples, tmp_path, monkeypatch, policy):
+def test_example(path, examples, tmp_path, monkeypatch):
     if path.endswith(".plot"):
         pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
+    # Compiling takes longer than the few steps of an example. Examples may change the policy.
+    with keras_tfopt.engine.plain(), policy(keras.config.dtype_policy()):
+        run(path, examples)
+
+
+def run(path, examples):
     values = given(path)
     for example in examples:
         code, printed = compile(example.source, path, "single"), io.StringIO()

@@ -13,19 +13,18 @@ import pytest
 import keras_tfopt
 import keras_tfopt.distributed as distributed
 from tests import averaging, exchange_worker, worker_processes
+from tests.cells import EXHAUSTIVE
 from tests.stepping import BACKEND
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
 TOLERANCE = 1e-6  # of float32 after eight steps
 PROCESSES = "processes"
-ENGINES = {
-    "tensorflow": [PROCESSES, "mirrored"],
-    "jax": [PROCESSES, "jax_mesh", "mesh_of_processes"],
-    "torch": [PROCESSES],
-}[BACKEND]
 SPECIAL = {"mixed_dtypes", "other_models", "compiled_by_xla"}
-RUNS = [(e, *run) for e in ENGINES for run in exchange_worker.runs(e if e != PROCESSES else None)]
+RUNS = [(e or PROCESSES, *run) for e in exchange_worker.ENGINES for run in exchange_worker.runs(e)]
+RESUMED = [(engine, method) for engine, kind, method in RUNS if kind == "resumed"]
+if not EXHAUSTIVE:
+    RESUMED = list(dict(RESUMED).items())  # one method for each engine
 
 
 def has_its_own_test(engine, kind, method):
@@ -36,7 +35,7 @@ def has_its_own_test(engine, kind, method):
 def folders(tmp_path_factory):
     """Run the workers of each engine; return {engine: folder with its results}."""
     found = {}
-    for engine in ENGINES:
+    for engine in dict.fromkeys(engine for engine, *_ in RUNS):
         found[engine] = folder = tmp_path_factory.mktemp(engine)
         if engine == PROCESSES:
             ended = worker_processes.run("tests.exchange_worker", folder)
@@ -122,7 +121,7 @@ def test_replicas_need_the_outermost_optimizer(results):
         assert "ModelAverage must be the outermost optimizer" in worker["error"]
 
 
-@pytest.mark.parametrize(("engine", "method"), [(e, m) for e, kind, m in RUNS if kind == "resumed"])
+@pytest.mark.parametrize(("engine", "method"), RESUMED)
 def test_one_worker_continues_from_a_model_of_several(engine, method, folders):
     """It steps as the optimizer inside, to the bit."""
     path = folders[engine] / f"{method}-0.keras"

@@ -50,7 +50,7 @@ def test_accumulation_does_not_copy_the_state():
     assert ours < arrays * ROWS * WIDTH * 4
 
 
-@pytest.mark.parametrize("name", ["Lion", "ADOPT", "Adan", "LaProp", "AdEMAMix"])
+@pytest.mark.parametrize("name", ["Adam", "Lion", "ADOPT", "Adan", "LaProp", "AdEMAMix"])
 def test_rules_of_elements_need_no_memory_of_their_own(name):
     import jax
 

@@ -10,6 +10,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import engine
+from tests.cells import exhaustive
 from tests.fast_paths import OF_ALL_SCOPES, OPTIMIZERS, SHAPES, train, variables
 from tests.programs import output_of
 
@@ -160,83 +161,8 @@ def test_a_subset_of_the_variables_and_back():
     np.testing.assert_allclose(moments, 1 - 0.9**2, rtol=1e-5)
 
 
-def run_program(code):
-    """Run code in a process of its own: in this one, other rules may wait for the compiler."""
-    output_of("-c", textwrap.dedent(code))
-
-
-def test_training_continues_while_a_rule_is_compiled():
-    run_program("""
-        import numpy, torch
-        import keras_tfopt
-        from keras_tfopt import engine
-        from keras_tfopt.engine.backends.torch import compile as torch_compile
-        from tests.fast_paths import train, variables
-
-        engine.compile_in_background(True)
-        values, optimizer = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
-        train(optimizer, values, steps=2)
-        assert "in the background" in torch_compile.report(optimizer)
-        torch_compile._worker().submit(print).result()  # what came before it is compiled
-        train(optimizer, values, steps=2)
-        assert torch_compile.report(optimizer).startswith("compiled"), "it has not switched"
-        with engine.plain():
-            others, plain = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
-            train(plain, others, steps=2)
-            expected = train(plain, others, steps=2)
-        found = train(optimizer, values, steps=0)
-        for a, b in zip(found, expected):
-            numpy.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
-
-        torch.use_deterministic_algorithms(True)
-        optimizer = keras_tfopt.Momentum(0.1)
-        train(optimizer, variables(), steps=1)
-        assert torch_compile.report(optimizer).startswith("compiled"), "it is repeatable"
-    """)
-
-
-def test_a_session_cleared_while_a_rule_is_compiled_stops_nothing():
-    run_program("""
-        import keras
-        from keras_tfopt import LARS, engine
-        from keras_tfopt.engine.backends.torch import compile as torch_compile
-        from tests.fast_paths import train, variables
-
-        engine.compile_in_background(True)
-        values, optimizer = variables(), LARS(0.1, eeta=0.1)
-        train(optimizer, values, steps=1)
-        compiling = torch_compile._worker().submit(print)  # done after the rule
-        while not compiling.done():
-            keras.utils.clear_session(free_memory=False)
-        train(optimizer, values, steps=2)
-        assert torch_compile.report(optimizer).startswith("compiled")
-    """)
-
-
-@pytest.mark.parametrize("rule", ["GGT(0.5)", "Prodigy(slice_p=5)"])
-def test_after_a_cleared_session_rules_are_compiled_for_all_sizes_again(rule):
-    run_program(f"""
-        import keras, numpy
-        import keras_tfopt
-        from keras_tfopt import engine
-
-        engine.compile_in_background(False)
-        def moved(size):
-            variable, optimizer = keras.Variable(numpy.ones(size)), keras_tfopt.{rule}
-            optimizer.apply([numpy.ones(size, "float32")], [variable])
-            return keras.ops.convert_to_numpy(variable)
-
-        for _ in range(2):
-            for size in (1, 2, 7):
-                values = moved(size)
-                with engine.plain():
-                    numpy.testing.assert_allclose(values, moved(size), 1e-6)
-            keras.utils.clear_session()
-    """)
-
-
 def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
-    run_program("""
+    program = """
         import os, warnings
         os.environ["CXX"] = "/nowhere/c++"
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
@@ -254,7 +180,8 @@ def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
         import numpy
         for a, b in zip(fast, plain):
             numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
-    """)
+    """
+    output_of("-c", textwrap.dedent(program))
 
 
 def test_variables_that_muon_leaves_to_another_rule_share_flat_memory():
@@ -323,7 +250,7 @@ class OneOfThree(keras_tfopt.Rule):
         return x - t.lr * (second + s.first + s.third), {"second": second}
 
 
-@pytest.mark.parametrize("make", [keras_tfopt.Adam, keras_tfopt.AMSGrad, OneOfThree])
+@pytest.mark.parametrize("make", [exhaustive(keras_tfopt.Adam), keras_tfopt.AMSGrad, OneOfThree])
 def test_two_bfloat16_slots_share_words(make):
     fast, plain = make(0.1, slot_dtype="bfloat16"), make(0.1, slot_dtype="bfloat16")
     results = [train(fast, variables(), steps=1)]
@@ -338,7 +265,8 @@ def test_two_bfloat16_slots_share_words(make):
         assert np.allclose(one, other, atol=2e-6) or np.mean(one == other) > 0.99
 
 
-def test_int8_slots_before_their_code_is_compiled(monkeypatch):
+@pytest.mark.parametrize("other", ("plain", exhaustive("compiled")))
+def test_int8_slots_before_their_code_is_compiled(other, monkeypatch):
     """With vectors of 256 bits, steps get codes together with the same numbers as float32."""
     import torch
 
@@ -349,6 +277,7 @@ def test_int8_slots_before_their_code_is_compiled(monkeypatch):
     for works in (False, True):
         monkeypatch.setattr(torch_compile, "_compiler_works", works)
         optimizer = keras_tfopt.Adam(0.1, beta_1=0.87, slot_dtype="int8")
-        results.append(train(optimizer, variables()))
-    for uncompiled, compiled in zip(*results, strict=True):
-        np.testing.assert_allclose(uncompiled, compiled, rtol=2e-6, atol=2e-6)
+        with engine.plain() if works and other == "plain" else contextlib.nullcontext():
+            results.append(train(optimizer, variables()))
+    for uncompiled, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(uncompiled, expected, rtol=2e-6, atol=2e-6)

@@ -1,6 +1,7 @@
 """If one worker fails, the others get an error. Workers are processes: tests/fault_worker.py."""
 
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ LIMIT = TIMEOUT + 3 + 10
 # JAX aborts a process if others give no sign of life for so long.
 SILENCE = 100 if BACKEND == "jax" and version_of("jax") < (0, 7) else TIMEOUT + 10
 END = LIMIT + SILENCE + 10
+MISSED = rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"
 
 
 def run(fault, folder, **more):
@@ -32,23 +34,28 @@ def run(fault, folder, **more):
     return ended, min(map(float, failed)) - start if failed else None
 
 
-@pytest.mark.parametrize(
-    ("fault", "limit", "reason"),
-    [
-        spread("killed", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
-        spread("raises", LIMIT, "worker 1 has ended with OSError: the disk is full"),
-        spread("stalls", LIMIT, rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"),
-    ],
-)
-def test_others_end_with_a_clear_error(fault, limit, reason, tmp_path):
-    (survivor, other), seconds = run(fault, tmp_path)
-    assert survivor.status != 0 and other.status != 0
-    assert re.search(rf"Worker 0 of 2: exchange 2.*{reason}", survivor.text), survivor.text[-3000:]
-    assert seconds < limit
-    assert not list(tmp_path.glob("*.npy"))
+def assert_clear_error(survivor, seconds, reason, folder):
+    """Check that the first of two workers has soon ended with this error, without weights."""
+    assert survivor.status != 0
+    assert re.search(f"Worker 0 of 2: {reason}", survivor.text), survivor.text[-3000:]
+    assert seconds < LIMIT
+    assert not list(folder.glob("*.npy"))
     if BACKEND == "jax":
         message = f"gives no sign of life for {SILENCE} s, JAX itself aborts this process"
         assert message in survivor.text  # a warning at the start
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        spread("raises", "worker 1 has ended with OSError: the disk is full"),
+        spread("stalls", MISSED),
+    ],
+)
+def test_others_end_with_a_clear_error(fault, reason, tmp_path):
+    (survivor, other), seconds = run(fault, tmp_path)
+    assert_clear_error(survivor, seconds, f"exchange 2.*{reason}", tmp_path)
+    assert other.status != 0
     if fault == "stalls":  # later it finds that the others have gone
         assert "Worker 1 of 2: " in other.text or BACKEND == "jax", other.text[-3000:]
 
@@ -76,9 +83,10 @@ def test_unequal_numbers_of_steps(tmp_path):
 
 @pytest.mark.spread
 def test_all_resume_from_their_backups(tmp_path):
-    """They end at the weights of a training without a fault."""
-    (survivor, _), _ = run("backup_killed", tmp_path)
-    assert survivor.status != 0
+    """If one is killed, the other ends. Both resume, to the weights of a run without a fault."""
+    (survivor, killed), seconds = run("backup_killed", tmp_path)
+    assert_clear_error(survivor, seconds, rf"exchange \d+.*{MISSED}", tmp_path)
+    assert killed.status == -signal.SIGKILL
     ended, _ = run("backup", tmp_path)
     known, _ = averaging.train("ModelAverage", steps=2 * averaging.STEPS)
     for rank, worker in enumerate(ended):

@@ -1,9 +1,12 @@
 """Programs of TensorFlow 1 make the losses that they made on 1.15.5, with nothing changed."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 
+from tests.cells import exhaustive
 from tests.paths import GOLDEN
 
 if keras.backend.backend() != "tensorflow":
@@ -18,12 +21,19 @@ STEPS = 60
 # Sums are in another order there, so that the last bits differ.
 LOSSES = {"rtol": 1e-6, "atol": 1e-6}
 VARIABLES = {"rtol": 1e-5, "atol": 1e-5}
+USUAL = [("convolutional", "reference"), ("skip_gram", "resource"), ("gan", "resource")]
 
 
-@pytest.mark.parametrize("resources", [False, True], ids=["reference", "resource"])
-@pytest.mark.parametrize("name", programs.PROGRAMS)
-def test_losses_are_those_of_tensorflow_1(name, resources, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pair if pair in USUAL else exhaustive(*pair)
+        for pair in itertools.product(programs.PROGRAMS, ("reference", "resource"))
+    ],
+)
+def test_losses_are_those_of_tensorflow_1(name, kind, tmp_path):
     out = tmp_path / "out.npz"
+    resources = kind == "resource"
     programs.main(name, str(tmp_path), STEPS, str(out), "keras_tfopt.legacy", resources)
     ours, recorded = np.load(out), np.load(RECORDED / f"{name}.npz")
     assert set(ours) == set(recorded)
@@ -32,13 +42,6 @@ def test_losses_are_those_of_tensorflow_1(name, resources, tmp_path):
     for key in recorded:
         tolerance = LOSSES if key in losses else VARIABLES
         np.testing.assert_allclose(ours[key], recorded[key], **tolerance, err_msg=key)
-
-
-def test_they_have_learned():
-    for name, loss in (("convolutional", "loss"), ("skip_gram", "loss")):
-        recorded = np.load(RECORDED / f"{name}.npz")
-        losses = [recorded[f"{loss}/{step}"] for step in range(STEPS)]
-        assert np.mean(losses[-10:]) < 0.6 * np.mean(losses[:10]), name
 
 
 def test_the_gan_goes_on_from_the_checkpoint_of_tensorflow_1(tmp_path):

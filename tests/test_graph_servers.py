@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import tf, v1
+from tests.cells import EXHAUSTIVE
+from tests.graphs import KINDS, one_kind_of_each, tf, v1
 from tests.paths import GOLDEN, ROOT
 from tests.programs import output_of
 
@@ -33,22 +34,20 @@ CASES = {
 
 @pytest.mark.slow
 def test_two_workers_and_a_parameter_server_train_as_on_tensorflow_1(tmp_path):
-    """The recorded program trains by seven methods around our optimizers and TensorFlow's."""
+    """The recorded program trains by five methods around our optimizers and TensorFlow's."""
     out = tmp_path / "out.npz"
     program = ROOT / "integration" / "tf1" / "servers.py"
-    output_of(program, out, "keras_tfopt.legacy")
+    output_of(program, out, "keras_tfopt.legacy", "" if EXHAUSTIVE else "some")
     ours, recorded = np.load(out), np.load(GOLDEN / "tf1_programs" / "servers.npz")
-    assert len(recorded) == 78 and len(ours) == 2 * len(recorded)
-    for name in recorded:
-        for source in ("module", "tensorflow"):
-            value = ours[name.replace("tensorflow", source, 1)]
-            if name.endswith("ModelAverage/GradientDescent/1/step"):
-                # The other worker also counts, and may be one step ahead.
-                assert set(value - recorded[name]) <= {0, 1}, f"{source} {name}: {value}"
-                continue
-            np.testing.assert_allclose(
-                value, recorded[name], 1e-5, 1e-6, err_msg=f"{source} {name}"
-            )
+    assert len(recorded) == 78 and len(ours) == (2 * len(recorded) if EXHAUSTIVE else 88)
+    assert {name.replace("module", "tensorflow", 1) for name in ours} == set(recorded)
+    for name, value in ours.items():
+        expected = recorded[name.replace("module", "tensorflow", 1)]
+        if name.endswith("ModelAverage/GradientDescent/1/step"):
+            # The other worker also counts, and may be one step ahead.
+            assert set(value - expected) <= {0, 1}, f"{name}: {value}"
+            continue
+        np.testing.assert_allclose(value, expected, 1e-5, 1e-6, err_msg=name)
 
 
 # ---- Recorded schedules --------------------------------------------------------------------------
@@ -174,21 +173,21 @@ class Worker:
         return self.session.run(found)
 
 
-# Some cases of each method run always. Exhaustive runs take all, with both kinds of variables.
-FEW = ("Momentum_w2", "Adam_w2", "sparse", "regression")
-CHOSEN = [
-    pytest.param(case, kind, marks=() if always else pytest.mark.exhaustive)
-    for number, case in enumerate(sorted(CASES))
-    for kind in (False, True)
-    for always in [kind == number % 2 and any(part in case for part in FEW)]
-]
+# Exhaustive runs take all cases.
+USUAL = """
+AGNOptimizer__Adam_w2_p3 AGNOptimizer__Momentum_w2_p2 AGNOptimizer__Momentum_w2_p2_zero_grad
+ElasticAverageOptimizer__Adam_w2_p3_rho ElasticAverageOptimizer__Momentum_w2_p2_zero_grad
+ElasticAverageOptimizer__GradientDescent_w2_p2_regression
+ModelAverageOptimizer__Adam_w2_i3 ModelAverageOptimizer__Momentum_w2_i1
+ModelAverageOptimizer__Momentum_w2_i2
+""".split()
 
 
-@pytest.mark.parametrize(("case", "use_resource"), CHOSEN)
-def test_recorded_schedules(cluster, case, use_resource):
+@one_kind_of_each(dict.fromkeys(CASES, KINDS), rare=CASES.keys() - USUAL)
+def test_recorded_schedules(cluster, name, kind):
     """Workers step in the recorded order. All state equals the recording after every event."""
-    entry = CASES[case]
-    workers = [Worker(cluster, case, n, use_resource) for n in range(entry["num_workers"])]
+    entry, use_resource = CASES[name], kind == "resource"
+    workers = [Worker(cluster, name, n, use_resource) for n in range(entry["num_workers"])]
     for worker in workers:
         worker.session.run(worker.begin)
     recorded, compared = workers[0].recorded, set()
@@ -202,13 +201,13 @@ def test_recorded_schedules(cluster, case, use_resource):
             for thread in threads:
                 thread.join(20)
         for worker in workers:
-            for name, value in worker.state().items():
-                if name not in recorded:
+            for key, value in worker.state().items():
+                if key not in recorded:
                     continue
-                compared.add(name)
-                tolerance = entry["tolerances"]["slot" if "slot" in name else "var"]
+                compared.add(key)
+                tolerance = entry["tolerances"]["slot" if "slot" in key else "var"]
                 np.testing.assert_allclose(
-                    value, recorded[name][event], err_msg=f"{name} {event}", **tolerance
+                    value, recorded[key][event], err_msg=f"{key} {event}", **tolerance
                 )
     given = ("/grad/", "/data/", "total_grad/", "_power", "/loss", "schedule", "init/")
     wanted = {name for name in recorded if not any(part in name for part in given)}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
+from tests.cells import exhaustive
 from tests.graphs import MAKE, assert_close, eagerly, session, start, straight, tf, v1, variable
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
@@ -43,8 +44,20 @@ def test_checkpoints_of_objects(name, where, tmp_path):
     assert_close(value, straight(MAKE[name], 4), factor=10)
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 1)])
-@pytest.mark.parametrize("more", [{}, {"svd_interval": 2}, {"max_matrix_size": 2}])
+@pytest.mark.parametrize(
+    ("shape", "more"),
+    [
+        ((2, 3), {}),
+        ((3,), {"svd_interval": 2}),
+        ((4, 1), {"max_matrix_size": 2}),
+        ((2, 3), {"max_matrix_size": 2}),
+        exhaustive((3,), {}),
+        exhaustive((4, 1), {}),
+        exhaustive((2, 3), {"svd_interval": 2}),
+        exhaustive((4, 1), {"svd_interval": 2}),
+        exhaustive((3,), {"max_matrix_size": 2}),
+    ],
+)
 def test_checkpoints_of_objects_with_slots_of_other_shapes(shape, more, tmp_path):
     """Slots of Shampoo, which are restored before a step has made them."""
 

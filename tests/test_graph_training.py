@@ -54,7 +54,6 @@ def test_losses_and_state_equal_those_of_tensorflow_1(whole):
     assert set(ours) == set(recorded) and len(ours) > STEPS
     for name in recorded:
         np.testing.assert_allclose(ours[name], recorded[name], rtol=1e-4, atol=2e-6, err_msg=name)
-    assert recorded[f"loss/{STEPS - 1}"] < 0.1 * recorded["loss/0"], "it has learned"
 
 
 def test_an_interrupted_training_continues_to_the_bit(data, whole, tmp_path):

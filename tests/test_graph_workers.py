@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import tf, v1
+from tests.graphs import KINDS, one_kind_of_each, tf, v1
 from tests.paths import GOLDEN
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
@@ -20,56 +20,53 @@ CASES = {
 READ, APPLY = 1, 2
 
 
-@pytest.mark.parametrize("use_resource", [True, False])
-@pytest.mark.parametrize("case", CASES)
-def test_recorded_schedules(case, use_resource):
+@one_kind_of_each(dict.fromkeys(CASES, KINDS))
+def test_recorded_schedules(name, kind):
     """A worker reads variables at one event. Its gradient is applied at a later one."""
-    entry = CASES[case]
+    entry = CASES[name]
     recorded = np.load(FOLDER / entry["file"])
     inner = entry["inner_optimizer"]
-    names = [variable["name"] for variable in entry["variables"]]
+    paths = [variable["name"] for variable in entry["variables"]]
     with tf.Graph().as_default(), v1.Session() as session:
         variables = {
-            name: v1.get_variable(
-                name, initializer=recorded[f"init/{name}"], use_resource=use_resource
+            path: v1.get_variable(
+                path, initializer=recorded[f"init/{path}"], use_resource=kind == "resource"
             )
-            for name in names
+            for path in paths
         }
         step = v1.train.get_or_create_global_step()
-        fed = {name: v1.placeholder("float32", variables[name].shape) for name in names}
+        fed = {path: v1.placeholder("float32", variables[path].shape) for path in paths}
         optimizer = legacy.DropStaleGradientOptimizer(
             getattr(legacy, f"{inner['class_name']}Optimizer")(**inner["config"]), **entry["kwargs"]
         )
-        loss = tf.add_n([tf.reduce_sum(fed[name] * variables[name]) for name in names])
+        loss = tf.add_n([tf.reduce_sum(fed[path] * variables[path]) for path in paths])
         pairs = optimizer.compute_gradients(loss, list(variables.values()))
         train = optimizer.apply_gradients(pairs, global_step=step)
         (dropped,) = [v for v in optimizer.variables() if v.op.name == "stale_counter"]
+        state = {"extra/global_step": step, "extra/stale_counter": dropped}
+        for path, variable in variables.items():
+            state[f"var/{path}"] = variable
+            for slot in optimizer.get_slot_names():
+                state[f"slot/{path}/{slot}"] = optimizer.get_slot(variable, slot)
+        tolerances = {"extra": 0.0, "var": 2e-5, "slot": 1e-4}
         session.run(v1.global_variables_initializer())
         read = {}
         applied = 0
-        for event, (worker, kind) in enumerate(recorded["schedule"]):
-            feed = {fed[n]: recorded[f"worker/{worker}/grad/{n}"][event] for n in names}
-            if kind == READ:
+        for event, (worker, what) in enumerate(recorded["schedule"]):
+            feed = {fed[path]: recorded[f"worker/{worker}/grad/{path}"][event] for path in paths}
+            if what == READ:
                 read[worker] = session.run(optimizer._local_step, feed), feed
-            elif kind == APPLY:
+            elif what == APPLY:
                 local_step, feed = read[worker]
                 returned = session.run(train, {**feed, optimizer._local_step: local_step})
                 assert returned == recorded[f"worker/{worker}/extra/returned"][event]
                 applied += 1
             else:
-                pytest.fail(f"no such event: {kind}")
-            assert session.run(step) == recorded["center/extra/global_step"][event]
-            assert session.run(dropped) == recorded["center/extra/stale_counter"][event]
-            for name, variable in variables.items():
-                expected = recorded[f"center/var/{name}"][event]
-                np.testing.assert_allclose(session.run(variable), expected, rtol=2e-5, atol=5e-6)
-                for slot in optimizer.get_slot_names():
-                    np.testing.assert_allclose(
-                        session.run(optimizer.get_slot(variable, slot)),
-                        recorded[f"center/slot/{name}/{slot}"][event],
-                        rtol=1e-4,
-                        atol=5e-6,
-                    )
+                pytest.fail(f"no such event: {what}")
+            for key, value in session.run(state).items():
+                expected = recorded[f"center/{key}"][event]
+                rtol = tolerances[key.split("/")[0]]
+                np.testing.assert_allclose(value, expected, rtol, 5e-6, err_msg=f"{key} {event}")
         assert applied > 3
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.cases import every_case
+from tests.cases import CASES, REPRESENTATIVES
+from tests.cells import EXHAUSTIVE
 from tests.compare import assert_close, assert_same, follow
 from tests.grouped import DATA, GRADIENTS, START, Grouped, hyperparameters_of, network
 from tests.small_model import FEW, gradients, initial
@@ -41,8 +42,15 @@ def assert_moved(optimizer, mode, expected, steps=1, grads=GRADIENTS):
         assert_close(value, np.broadcast_to(expected[path], value.shape), 1e-6, path)
 
 
-@every_case("case")
-@eager_and_compiled
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(case, mode, id=f"{case.name}-{mode}")
+        for case in CASES
+        for mode in ("eager", "compiled")
+        if mode == "eager" or EXHAUSTIVE or case.name in REPRESENTATIVES
+    ],
+)
 def test_every_optimizer_with_two_groups_matches_its_reference(case, mode):
     """The kernel is in both groups. The second one also sets hyperparameters."""
     groups = {
@@ -259,6 +267,7 @@ def test_functions_that_are_not_registered_cannot_be_saved():
         optimizer.get_config()
 
 
+@pytest.mark.spread("jax")
 def test_a_saved_model_continues_as_one_that_was_not_saved(tmp_path):
     """Paths of variables change when a model is loaded."""
     model = network()
@@ -282,7 +291,7 @@ def test_a_saved_model_continues_as_one_that_was_not_saved(tmp_path):
 # Reports
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 def test_groups_are_shown(capsys):
     model = network()
     groups = {"bias": {"weight_decay": 0.0}, "dense/": {"learning_rate_factor": 0.5}}

@@ -3,6 +3,7 @@
 import itertools
 
 import keras
+import numpy as np
 import pytest
 
 import keras_tfopt
@@ -20,15 +21,23 @@ def changing(case):
     return [n for n, v in arguments.items() if isinstance(v, float) and n not in others]
 
 
-# One after the other in steps that cost little, and all together in those that are compiled.
+# One after the other in steps that cost little.
 every_number = pytest.mark.parametrize(
-    ("case", "names", "mode"),
+    ("case", "name", "mode"),
     [
-        pytest.param(case, names, mode, id=f"{case.name}-{'-'.join(names)}-{mode}")
+        pytest.param(case, name, "eager", id=f"{case.name}-{name}-eager")
+        for case in RULES
+        for name in changing(case)
+    ],
+)
+# All together in those that are compiled.
+every_rule_with_numbers = pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(case, mode, id=f"{case.name}-{mode}")
         for case in RULES
         for mode in MODES
-        for names in ([[n] for n in changing(case)] if mode == "eager" else [changing(case)])
-        if names
+        if changing(case) and mode != "eager"
     ],
 )
 
@@ -54,19 +63,28 @@ def values_of(case, names):
 
 
 @every_number
-def test_a_schedule_is_read_at_every_step(case, names, mode):
-    values = values_of(case, names)
-    decay = keras.optimizers.schedules.PiecewiseConstantDecay
-    schedules = {name: decay([0, 1, 2], each) for name, each in values.items()}
-    runner = Runner(case.make(**schedules), initial(), mode)
-    follow(runner, Changing(case, values), gradients(len(FACTORS)), 8 * case.tolerance())
+def test_a_schedule_is_read_at_every_step(case, name, mode):
+    follow_numbers(case, mode, scheduled=[name])
 
 
 @every_number
-def test_a_variable_is_read_at_every_step(case, names, mode):
-    values = values_of(case, names)
-    variables = {n: keras.Variable(each[0], trainable=False) for n, each in values.items()}
-    runner = Runner(case.make(**variables), initial(), mode)
+def test_a_variable_is_read_at_every_step(case, name, mode):
+    follow_numbers(case, mode, assigned=[name])
+
+
+@every_rule_with_numbers
+def test_schedules_and_variables_are_read_at_every_compiled_step(case, mode):
+    names = changing(case)
+    follow_numbers(case, mode, scheduled=names[::2], assigned=names[1::2])
+
+
+def follow_numbers(case, mode, scheduled=(), assigned=()):
+    """Compare steps in which some hyperparameters are schedules and some are variables."""
+    values = values_of(case, [*scheduled, *assigned])
+    decay = keras.optimizers.schedules.PiecewiseConstantDecay
+    schedules = {name: decay([0, 1, 2], values[name]) for name in scheduled}
+    variables = {name: keras.Variable(values[name][0], trainable=False) for name in assigned}
+    runner = Runner(case.make(**schedules, **variables), initial(), mode)
     expected = Changing(case, values)
     for step, grads in enumerate(gradients(len(FACTORS))):
         for name, variable in variables.items():
@@ -83,6 +101,14 @@ def test_a_callable_is_read_at_each_eager_step_and_once_when_compiled(name, mode
     once = mode in ("compiled", "xla") and BACKEND != "torch"
     expected = Changing(case, {name: [values[0]] * 4 if once else values})
     follow(runner, expected, gradients(4), 4e-6)
+
+
+def test_float64_variables_use_an_assigned_rate_in_full_precision():
+    optimizer = keras_tfopt.Momentum(0.1)
+    runner = Runner(optimizer, {"kernel": np.ones(2)}, "compiled", "float64")
+    optimizer.learning_rate = 0.3
+    runner.step({"kernel": np.ones(2)})
+    assert np.max(np.abs(runner.values["kernel"] - 0.7)) < 1e-15
 
 
 def test_several_hyperparameters_change_at_once():

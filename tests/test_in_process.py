@@ -29,7 +29,7 @@ def plainly():
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != QUIRK])
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 def test_recorded_schedule(name):
     problem, error = replay_workers.replay(RECORDED[name])
     assert problem is None
@@ -42,7 +42,7 @@ def test_there_are_all_recordings():
     assert [name for name, case in RECORDED.items() if case.quirk] == [QUIRK]
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 def test_repeated_rows_are_summed_which_the_original_does_wrongly():
     """The accumulator of the original expects sorted rows. Everything else is as recorded."""
     case = RECORDED[QUIRK]
@@ -138,6 +138,7 @@ def test_the_order_of_workers_matters_only_if_asynchronous():
         np.testing.assert_array_equal(ends(make, [0, 0, 1, 1]), ends(make, [1, 0, 1, 0]))
 
 
+@pytest.mark.spread("torch")
 def test_the_mean_of_a_row_is_over_the_workers_that_sent_it():
     table = np.zeros((4, 2), "f")
     method = keras_tfopt.SyncReplicas(keras_tfopt.LazyAdam(0.1), None)

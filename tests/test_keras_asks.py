@@ -1,7 +1,7 @@
 """The checks that Keras's own tests make of its optimizers, for each of our optimizers.
 
 Keras's tests take numbers from SGD. These tests take them from the reference of each rule, or from
-the same optimizer without the option. Other files have the remaining checks: recorded values
+the same optimizer without the option. Other files have the remaining checks: the formulas
 (test_contract.py), configurations (test_contract_state.py), pickling (test_copies.py), constraints
 (test_in_fit.py), options of the base class (test_base_options.py), accumulation
 (test_accumulation.py), loss scales (test_loss_scaling.py), row gradients (test_rows.py), strategies

@@ -8,18 +8,18 @@ import pytest
 
 import keras_tfopt
 from tests.small_model import gradients, initial
-from tests.stepping import Runner, eager_and_compiled
+from tests.stepping import Runner
 
-# test_contract.py checks the formula on every backend.
-pytestmark = pytest.mark.spread
+# test_contract.py checks the formula on every backend, also in compiled code.
+pytestmark = pytest.mark.spread("torch")
 
 PATHS = ("layer/kernel", "layer/bias")
 PLAN = gradients(steps=("normal",) * 3, paths=PATHS)
 
 
-def moved(optimizer, mode="compiled"):
+def moved(optimizer):
     """Return the variables after three steps."""
-    runner = Runner(optimizer, initial(paths=PATHS), mode)
+    runner = Runner(optimizer, initial(paths=PATHS), "eager")
     for grads in PLAN:
         runner.step(grads)
     return runner.values
@@ -39,17 +39,16 @@ def assert_alike(found, expected, paths=PATHS):
         np.testing.assert_allclose(found[path], expected[path], rtol=1e-6, err_msg=path)
 
 
-@eager_and_compiled
-def test_variables_without_decay_have_no_ratio_by_default(mode):
+def test_variables_without_decay_have_no_ratio_by_default():
     plain = lamb(weight_decay=0.0, exclude_from_layer_adaptation=".")
     for optimizer, same in [
         (excluding(lamb(), "bias"), plain),
         (excluding(lamb(exclude_from_layer_adaptation=[]), "bias"), lamb(weight_decay=0.0)),
         (lamb(exclude_from_layer_adaptation="bias"), lamb(exclude_from_layer_adaptation=".")),
     ]:
-        found = moved(optimizer, mode)
-        assert_alike(found, moved(same, mode), ["layer/bias"])
-        assert_alike(found, moved(lamb(), mode), ["layer/kernel"])
+        found = moved(optimizer)
+        assert_alike(found, moved(same), ["layer/bias"])
+        assert_alike(found, moved(lamb()), ["layer/kernel"])
 
 
 def is_bias(variable):
@@ -67,18 +66,17 @@ def all_but_last(variable):
     return range(len(variable.shape) - 1) if len(variable.shape) > 1 else None
 
 
-@eager_and_compiled
-def test_each_column_may_have_a_ratio_of_its_own(mode):
+def test_each_column_may_have_a_ratio_of_its_own():
     """With norms over axis 0, each column of a matrix moves as a separate variable."""
     start = initial(paths=PATHS)["layer/kernel"]
     columns = [f"column{i}" for i in range(start.shape[1])]
-    apart = Runner(lamb(), dict(zip(columns, start.T, strict=True)), mode)
+    apart = Runner(lamb(), dict(zip(columns, start.T, strict=True)))
     for grads in PLAN:
         apart.step(dict(zip(columns, grads["layer/kernel"].T, strict=True)))
     expected = np.stack([apart.values[name] for name in columns], axis=1)
-    whole = moved(lamb(), mode)["layer/bias"]
+    whole = moved(lamb())["layer/bias"]
     for axis in (0, [0], -2, all_but_last):
-        found = moved(lamb(axis=axis), mode)
+        found = moved(lamb(axis=axis))
         np.testing.assert_allclose(found["layer/kernel"], expected, rtol=1e-5)
         np.testing.assert_allclose(found["layer/bias"], whole, rtol=1e-6)
 
@@ -122,7 +120,7 @@ def test_the_step_in_the_docstring():
     start, grads = {"kernel": np.array([3.0, 4.0])}, {"kernel": np.ones(2)}
     stock = keras.optimizers.Lamb(0.1, epsilon=1e-6, weight_decay=0.1)
     for optimizer, where in ((keras_tfopt.LAMB(0.1, weight_decay=0.1), "here"), (stock, "there")):
-        runner = Runner(optimizer, start, "compiled")
+        runner = Runner(optimizer, start)
         runner.step(grads)
         x, y = runner.values["kernel"]
         assert f"$({x:.2f}, {y:.2f})$ {where}" in text

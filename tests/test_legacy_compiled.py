@@ -332,6 +332,7 @@ def test_a_new_function_in_each_step_warns():
     assert to_numpy(x).tolist() == [-36.0]
 
 
+@jax_only
 def test_a_loss_is_not_kept_alive():
     x, optimizer = variable([0.0]), legacy.GradientDescentOptimizer(1.0)
 

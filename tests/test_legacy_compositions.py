@@ -7,16 +7,13 @@ import pytest
 import keras_tfopt
 from integration.tf1.compositions import RULES, SCENARIOS, kinds_of, run
 from keras_tfopt import legacy
-from tests.cells import EXHAUSTIVE
-from tests.paths import GOLDEN, ROOT
-from tests.programs import output_of
+from tests.cells import EXHAUSTIVE, exhaustive
+from tests.paths import GOLDEN
 from tests.stepping import BACKEND, to_numpy
 
 RECORDED = np.load(GOLDEN / "tf1_graphs" / "compositions.npz")
 SOME = "" if EXHAUSTIVE else "some"  # "some": each scenario runs on one kind of variables
 ON_TENSORFLOW = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
-# Tests of what the fixture `ours` has computed, once and not once per worker.
-IN_GRAPHS = pytest.mark.xdist_group("compositions")
 
 # {extreme scenario: words in `names()` if our numbers differ from the original}
 EDGES = {"no epsilon": "epsilon of 0", "not a number": "was NaN", "overflow": "overflows"}
@@ -45,51 +42,64 @@ def assert_recorded(name, kind, found):
 # ---- In graphs -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory):
-    """Run the recorded program with our optimizers; return its results."""
-    out = tmp_path_factory.mktemp("compositions") / "ours.npz"
-    program = ROOT / "integration" / "tf1" / "compositions.py"
-    output_of(program, out, "keras_tfopt.legacy", SOME)
-    return dict(np.load(out))
+@pytest.fixture
+def in_graphs(monkeypatch):
+    """Return a function that makes the steps of a scenario in a graph, as in TensorFlow 1."""
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", False)
+
+    def found(name, kind, train=legacy):
+        steps = run(tf.compat.v1, train, legacy, SCENARIOS[name], kind)
+        return {key: np.stack([one[key] for one in steps]) for key in SCENARIOS[name].start}
+
+    return found
 
 
-def in_graphs(ours, name, kind):
-    return {variable: ours[f"{name}/{kind}/{variable}"] for variable in SCENARIOS[name].start}
+# Around rules whose steps have the form of others.
+RARE = (
+    "Adadelta Adagrad AdaMax GradientDescent Nadam PowerSign ProximalAdagrad "
+    "ProximalGradientDescent"
+).split()
+
+
+def usually(names, rare=RARE):
+    """Parametrize over scenarios; those of a rule in `rare` are for exhaustive runs."""
+    left = {f"{within}, {rule}" for within in ("multitask", "branch") for rule in rare}
+    params = [exhaustive(name) if name in left else name for name in names]
+    return pytest.mark.parametrize("name", params)
 
 
 @ON_TENSORFLOW
-@IN_GRAPHS
-@pytest.mark.parametrize("name", [n for n in SCENARIOS if not edge_of(n) and not is_ignored(n)])
-def test_in_graphs(name, ours):
+@usually([n for n in SCENARIOS if not edge_of(n) and not is_ignored(n)])
+def test_in_graphs(name, in_graphs):
     """Every composition gives the recorded numbers of TensorFlow 1.15.5."""
     for kind in kinds_of(name, SOME):
-        assert_recorded(name, kind, in_graphs(ours, name, kind))
+        assert_recorded(name, kind, in_graphs(name, kind))
 
 
 @ON_TENSORFLOW
-@IN_GRAPHS
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if edge_of(name)])
-def test_extreme_numbers_differ_only_if_names_say_so(name, ours):
+def test_extreme_numbers_differ_only_if_names_say_so(name, in_graphs):
     edge, rule = name.split(", ")
     said = EDGES[edge] in legacy.names()[f"{rule}Optimizer"].differs
     for kind in kinds_of(name, SOME):
         if not said:
-            assert_recorded(name, kind, in_graphs(ours, name, kind))
+            assert_recorded(name, kind, in_graphs(name, kind))
             continue
-        found, theirs = ours[f"{name}/{kind}/a"], RECORDED[f"{name}/{kind}/a"]
+        found, theirs = in_graphs(name, kind)["a"], RECORDED[f"{name}/{kind}/a"]
         assert not np.array_equal(found[:, 0], theirs[:, 0], equal_nan=True)
         np.testing.assert_allclose(found[:, 1], theirs[:, 1], rtol=2e-5)
 
 
 @ON_TENSORFLOW
-@IN_GRAPHS
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if is_ignored(name)])
-def test_minimize_takes_the_variables_to_decay(name, ours):
+def test_minimize_takes_the_variables_to_decay(name, in_graphs):
     """In the original, `minimize` ignores the choice and decays all variables."""
     asked = name.replace("by minimize, ", "").replace("decay of some ", "decay of some, ")
     for kind in kinds_of(name, SOME):
-        found = in_graphs(ours, name, kind)
+        found = in_graphs(name, kind)
         assert_recorded(asked, kind, found)
         np.testing.assert_allclose(RECORDED[f"{name}/{kind}/a"], found["a"], rtol=1e-5)
         assert np.all(RECORDED[f"{name}/{kind}/b"] != found["b"])
@@ -99,29 +109,29 @@ def test_minimize_takes_the_variables_to_decay(name, ours):
     assert "`decay_var_list` of `minimize` acts" in legacy.names()[cls].differs
 
 
+OF_TENSORFLOW = RULES[:10]  # which `tf.train` has; others are ours there, too
 STOCK = [
     name
     for name in SCENARIOS
     if name in ("clipping, plain", "clipping, minimized")
     or name.split(", ")[0] in ("multitask", "decay", "decay of some")
-    and name.split(", ")[1].removeprefix("extended ") in set(RULES) - {"GGT", "LazyAdam"}
+    and name.split(", ")[1].removeprefix("extended ") in OF_TENSORFLOW
 ]
 
 
 @ON_TENSORFLOW
-@pytest.mark.parametrize("name", STOCK)
-def test_around_optimizers_of_tensorflow(name):
+@usually(STOCK, ["ProximalAdagrad", "ProximalGradientDescent"])
+def test_around_optimizers_of_tensorflow(name, in_graphs):
     """`tf.train` means `tf.compat.v1.train` here."""
     import tensorflow as tf
 
     (kind,) = kinds_of(name, "some")
-    steps = run(tf.compat.v1, tf.compat.v1.train, legacy, SCENARIOS[name], kind)
-    found = {key: np.stack([one[key] for one in steps]) for key in SCENARIOS[name].start}
-    assert_recorded(name, kind, found)
+    assert_recorded(name, kind, in_graphs(name, kind, tf.compat.v1.train))
 
 
-# ---- Eagerly, on all backends --------------------------------------------------------------------
+# ---- Eagerly -------------------------------------------------------------------------------------
 
+SHARED = pytest.mark.backends("tensorflow", "torch", reason="JAX and PyTorch share the code")
 EAGER = [
     name
     for name, scenario in SCENARIOS.items()
@@ -153,6 +163,7 @@ def run_eagerly(scenario):
     return {name: np.stack(values) for name, values in after.items()}
 
 
+@SHARED
 @pytest.mark.spread
 @pytest.mark.parametrize("name", [name for name in EAGER if not is_ignored(name)])
 def test_eagerly(name):
@@ -160,6 +171,7 @@ def test_eagerly(name):
     assert_recorded(name, "resource", run_eagerly(SCENARIOS[name]))
 
 
+@SHARED
 def test_a_gradient_of_zeros_for_ggt():
     """In the original, and so on TensorFlow, the previous gradient acts again."""
     scenario = SCENARIOS["multitask, GGT"]

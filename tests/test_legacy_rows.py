@@ -1,11 +1,14 @@
 """Row gradients in `keras_tfopt.legacy`: given ones, and those of rows that a loss looks up."""
 
+import itertools
+
 import numpy as np
 import pytest
 from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
+from tests.cells import exhaustive
 from tests.stepping import BACKEND, make_variable, to_numpy
 from tests.verbs import variable
 
@@ -55,23 +58,37 @@ def by_index(table, ids):
 STEPS = [([1, 1, 2], 3.0), ([0, 2, 3], 1.0), ([1, 3, 0], 0.0)]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("look_up", [by_take, by_index])
+MAKE = {
+    "LazyAdam": lambda: legacy.LazyAdamOptimizer(0.5),
+    "Momentum": lambda: legacy.MomentumOptimizer(0.5, 0.9),
+    "MomentumW": lambda: legacy.MomentumWOptimizer(0.1, 0.5, 0.9),
+    "clipping": lambda: legacy.VariableClippingOptimizer(
+        legacy.AdamOptimizer(0.5), {"table": [1]}, 1.0
+    ),
+    "averages": lambda: legacy.MovingAverageOptimizer(legacy.MomentumOptimizer(0.5, 0.9)),
+}
+USUAL = [
+    ("LazyAdam", by_take, False),
+    ("LazyAdam", by_index, True),
+    ("Momentum", by_index, False),
+    ("MomentumW", by_take, True),
+    ("clipping", by_index, True),
+    ("averages", by_take, False),
+]
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("name", "look_up", "compiled"),
     [
-        lambda: legacy.LazyAdamOptimizer(0.5),
-        lambda: legacy.MomentumOptimizer(0.5, 0.9),
-        lambda: legacy.MomentumWOptimizer(0.1, 0.5, 0.9),
-        lambda: legacy.VariableClippingOptimizer(legacy.AdamOptimizer(0.5), {"table": [1]}, 1.0),
-        lambda: legacy.MovingAverageOptimizer(legacy.MomentumOptimizer(0.5, 0.9)),
+        way if way in USUAL else exhaustive(*way)
+        for way in itertools.product(MAKE, (by_take, by_index), (False, True))
     ],
 )
-def test_looked_up_rows_of_any_table_are_touched(make, look_up, compiled):
+def test_looked_up_rows_of_any_table_are_touched(name, look_up, compiled):
     """All rows that are looked up are touched, and no others, as with row gradients."""
     table, twin = (make_variable("table", np.arange(10.0).reshape(5, 2)) for _ in range(2))
     kernel = make_variable("kernel", np.ones((2, 2), "f"))
-    optimizer, told = make(), make()
+    optimizer, told = MAKE[name](), MAKE[name]()
 
     def loss(ids, factor):
         rows = look_up(table, ids)

@@ -17,6 +17,9 @@ from keras_tfopt.engine import plain
 from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
+# Single operations are the fastest in PyTorch.
+pytestmark = pytest.mark.spread("torch")
+
 FOLDER = GOLDEN / "keras2"
 TRAININGS = json.loads((FOLDER / "trainings.json").read_text())
 STEPS = 40
@@ -96,7 +99,7 @@ def test_a_training_continues(name, file):
     np.testing.assert_allclose(losses, TRAININGS[name]["losses"], rtol=1e-5)
 
 
-@pytest.mark.spread
+@pytest.mark.spread("jax")
 @pytest.mark.parametrize("name", ("new_Nadam", "addons_LAMB"))
 def test_a_training_continues_in_fit(name):
     model = network()
@@ -147,7 +150,6 @@ WRITERS = {
 }
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize(
     "make",
     [
@@ -220,7 +222,6 @@ def test_averages_of_use_ema(first, second, suffix, tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
-@pytest.mark.spread
 def test_averages_begin_at_the_weights_if_the_file_has_none(tmp_path):
     model, plain_file, file = network(), tmp_path / "plain.h5", tmp_path / "averages.h5"
     trained(keras_tfopt.Adam(0.1), plain_file)
@@ -234,7 +235,6 @@ def test_averages_begin_at_the_weights_if_the_file_has_none(tmp_path):
     assert any("use_ema=False" in note for note in report.notes)
 
 
-@pytest.mark.spread
 def test_a_sum_of_gradients_is_left_out(tmp_path):
     trained(keras_tfopt.Adam(0.1, gradient_accumulation_steps=2), tmp_path / "model.h5")
     optimizer = keras_tfopt.Adam(0.1, gradient_accumulation_steps=2)
@@ -246,7 +246,6 @@ def test_a_sum_of_gradients_is_left_out(tmp_path):
 # ---- Files that do not fit -------------------------------------------------------------------
 
 
-@pytest.mark.spread
 def test_h5_files_of_keras_3_that_do_not_fit(tmp_path):
     trained(keras_tfopt.Muon(0.1), tmp_path / "muon.h5")
     trained(keras_tfopt.Adam(0.1), tmp_path / "adam.h5")
@@ -262,7 +261,6 @@ def test_h5_files_of_keras_3_that_do_not_fit(tmp_path):
         assert not optimizer.built
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("program", ("keras 2", "keras 3"))
 def test_a_list_of_names_in_pieces(program, tmp_path):
     """Keras splits lists of names that are longer than 64 KiB."""

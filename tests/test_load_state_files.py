@@ -11,7 +11,6 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import migrate
-from keras_tfopt.engine import plain
 from tests.stepping import to_numpy
 from tests.test_load_state import (
     FOLDER,
@@ -21,7 +20,11 @@ from tests.test_load_state import (
     losses_of,
     network,
     optimizer_of,
+    trained,
 )
+
+# Most need PyTorch, and its single operations are the fastest.
+pytestmark = pytest.mark.spread("torch")
 
 # {class of torch.optim and a remark: (its arguments, our optimizer)}
 TORCH = {
@@ -71,7 +74,6 @@ def trained_in_torch(name):
     return optimizer, weights, losses(batches()[STEPS:])
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", TORCH)
 def test_a_training_of_pytorch_continues(name, tmp_path):
     torch = pytest.importorskip("torch")
@@ -128,6 +130,12 @@ def test_a_training_of_optax_continues(name, tmp_path):
         w, a, v, b = [params[path] for path in paths]
         return ((jax.numpy.tanh(x @ w + a) @ v + b - y) ** 2).mean()
 
+    @jax.jit
+    def moved(params, state, x, y):
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        updates, state = rule.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
     losses = []
     for step, (x, y) in enumerate(batches()):
         if step == STEPS:
@@ -136,9 +144,7 @@ def test_a_training_of_optax_continues(name, tmp_path):
             np.savez(tmp_path / "state.npz", **named)
             for path, variable in zip(paths, model.trainable_variables):
                 variable.assign(np.asarray(params[path]))
-        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-        updates, state = rule.update(gradients, state, params)
-        params = optax.apply_updates(params, updates)
+        params, state, loss = moved(params, state, x, y)
         losses.append(float(loss))
     optimizer = OPTAX[name]()
     migrate.load_state(optimizer, model, tmp_path / "state.npz")
@@ -188,22 +194,15 @@ def test_a_file_of_another_of_our_rules(tmp_path):
 
 
 def test_the_product_of_keras_3_nadam_is_loaded(tmp_path):
-    old = keras.optimizers.Nadam(0.02)
-    model = half_trained(old)
-    model.save(tmp_path / "model.keras")
+    later = batches()[3:6]
     for new in (migrate.Nadam(0.02), keras.optimizers.Nadam(0.02)):
-        other = network()
+        old = keras.optimizers.Nadam(0.02)
+        model, other = trained(old, tmp_path / "model.keras"), network()
         other.set_weights(model.get_weights())
         migrate.load_state(new, other, tmp_path / "model.keras")
-        with plain():
-            later = batches()[3:6]
-            losses = losses_of(other, new, later)
+        losses = losses_of(other, new, later)
         fresh = keras_tfopt.from_keras(old)
-        other.set_weights(model.get_weights())
         np.testing.assert_allclose(losses, losses_of(model, fresh, later), rtol=1e-5)
-        model.set_weights(other.get_weights())
-        model = keras.saving.load_model(tmp_path / "model.keras")
-        old = model.optimizer
 
 
 # ---- Files that do not fit -------------------------------------------------------------------
@@ -226,7 +225,6 @@ def adam():
 H5 = FOLDER / "legacy_Adam.h5"
 
 
-@pytest.mark.spread
 def test_a_file_of_another_model():
     for width, weights in ((5, False), (5, True)):
         model = network(width)
@@ -239,7 +237,6 @@ def test_a_file_of_another_model():
     assert "another model" in str(unchanged(adam(), more, H5))
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize(
     ("make", "name", "message"),
     (
@@ -256,7 +253,6 @@ def test_an_optimizer_that_cannot_go_on(make, name, message):
     assert re.search(message, str(error), re.DOTALL), error
 
 
-@pytest.mark.spread
 def test_momentum_needs_a_learning_rate(tmp_path):
     shutil.copy(FOLDER / "legacy_SGD.h5", tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5", "a") as file:
@@ -266,7 +262,6 @@ def test_momentum_needs_a_learning_rate(tmp_path):
     assert "must be a number > 0" in str(error)
 
 
-@pytest.mark.spread
 def test_files_without_state_of_an_optimizer(tmp_path):
     with h5py.File(tmp_path / "weights.h5", "w") as file:
         file.attrs["layer_names"] = ["dense"]
@@ -279,7 +274,6 @@ def test_files_without_state_of_an_optimizer(tmp_path):
     assert "no state of an optimizer" in str(unchanged(adam(), network(), tmp_path / "x.keras"))
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("kept", (0.0, 0.3, 0.9))
 def test_truncated_files(kept, tmp_path):
     half_trained(adam()).save(tmp_path / "x.keras")
@@ -294,7 +288,6 @@ def test_truncated_files(kept, tmp_path):
         assert isinstance(error, ValueError) and name in str(error)
 
 
-@pytest.mark.spread
 def test_weights_in_several_files_of_which_one_is_gone(tmp_path):
     half_trained(adam()).save_weights(tmp_path / "x.weights.json", max_shard_size=2e-7)
     *_, last = sorted(tmp_path.glob("*.h5"))
@@ -302,7 +295,6 @@ def test_weights_in_several_files_of_which_one_is_gone(tmp_path):
     assert last.name in str(unchanged(adam(), network(), tmp_path / "x.weights.json"))
 
 
-@pytest.mark.spread
 def test_truncated_checkpoints(tmp_path):
     pytest.importorskip("tensorflow")
     shutil.copytree(FOLDER / "legacy_Adam_checkpoint", tmp_path / "x")
@@ -314,7 +306,6 @@ def test_truncated_checkpoints(tmp_path):
     assert "damaged" in str(unchanged(adam(), network(), index))
 
 
-@pytest.mark.spread
 def test_other_things_than_files_of_state(tmp_path):
     (tmp_path / "x.txt").write_text("text")
     assert "none of these" in str(unchanged(adam(), network(), tmp_path / "x.txt"))
@@ -329,7 +320,6 @@ class Planted:
         return (print, ("run",))
 
 
-@pytest.mark.spread
 def test_pickles_are_loaded_on_request_only(tmp_path, capsys):
     torch = pytest.importorskip("torch")
     old, _, _ = trained_in_torch("SGD")
@@ -346,7 +336,6 @@ def test_pickles_are_loaded_on_request_only(tmp_path, capsys):
     assert "run" not in capsys.readouterr().out
 
 
-@pytest.mark.spread
 def test_several_optimizers_in_a_checkpoint(tmp_path):
     tf = pytest.importorskip("tensorflow")
     kernel = tf.Variable(np.ones((4, 1), "float32"), name="dense/kernel")
@@ -361,7 +350,6 @@ def test_several_optimizers_in_a_checkpoint(tmp_path):
     assert "['first', 'second']" in str(error) and "`name`" in str(error)
 
 
-@pytest.mark.spread
 def test_state_goes_to_the_optimizer_inside_a_wrapper_without_slots():
     model = network()
     optimizer = keras_tfopt.DecoupledWeightDecay(adam(), 1e-4)

@@ -1,10 +1,11 @@
-"""100,000 compiled steps match the formula, build one program, and need no more memory or time.
+"""Thousands of steps match the formula, build one program, and need no more memory or time.
 
 The gradient is of a quadratic function whose minimum moves, so that steps do not become zero. The
 reference makes the same steps in float64. On JAX and TensorFlow the steps are a loop in a compiled
-function. On PyTorch they are calls of `apply`, and there are fewer.
+function. On PyTorch they are calls of `apply`.
 
-Without `--exhaustive`, only representative elementwise rules run, with fewer steps.
+Elementwise rules that are representative make 10,000 steps. With `--exhaustive`, all elementwise
+rules do, and 100,000 steps. On PyTorch and in float32 there are a tenth of them.
 """
 
 import gc
@@ -20,7 +21,7 @@ from tests.cases import REPRESENTATIVES, RULES
 from tests.cells import EXHAUSTIVE
 from tests.stepping import BACKEND, make_variable, to_numpy
 
-STEPS = 100_000 if EXHAUSTIVE else 20_000
+STEPS = 100_000 if EXHAUSTIVE else 10_000
 CHUNKS = 10
 WAVES = np.array([0.0, 1.0, 2.0, 3.0])
 CURVATURE = np.array([0.2, 0.5, 1.0, 2.0])
@@ -136,15 +137,16 @@ def test_a_long_run(case):
         loop.run(chunk * loop.count)
         x = to_numpy(loop.variable)
         seconds.append(time.perf_counter() - start)
-        gc.collect()
-        memory.append(resident())
         if chunk == 0:
             programs = loop.programs()
+        if chunk in (2, CHUNKS - 1):
+            gc.collect()
+            memory.append(resident())
     assert loop.programs() == programs
     assert int(to_numpy(loop.optimizer.iterations)) == steps
     # The first chunks compile and warm up. Others may use the machine, so take the best of several.
     assert min(seconds[-3:]) < 2 * max(seconds[1:4]), seconds
-    assert memory[-1] - memory[2] < 20_000, memory  # KiB: what allocators do by themselves
+    assert memory[1] - memory[0] < 20_000, memory  # KiB: what allocators do by themselves
     expected = by_reference(case, steps)
     assert np.all(np.isfinite(x)) and np.max(np.abs(x - START)) > 1e-3
     # Each step rounds by 1e-16. Roundings of all but the last thousands of steps decay.

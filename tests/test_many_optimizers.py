@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from tests.cells import EXHAUSTIVE
+from tests.cells import BACKENDS, EXHAUSTIVE, exhaustive
 from tests.stepping import BACKEND, Runner, to_numpy
 
 MODE = "fast" if BACKEND == "tensorflow" else "compiled"
@@ -65,7 +65,10 @@ GROUPS = (
 )
 
 
-@pytest.mark.parametrize("first", range(len(GROUPS)))
+firsts = [pytest.param(n, marks=pytest.mark.spread(name)) for n, name in enumerate(BACKENDS)]
+
+
+@pytest.mark.parametrize("first", [*firsts, exhaustive(3)])
 def test_optimizers_with_groups_of_one_rule(first):
     for number in range(first, first + len(GROUPS)):
         options, ends = GROUPS[number % len(GROUPS)], []
@@ -81,7 +84,7 @@ def test_optimizers_with_groups_of_one_rule(first):
 
 
 @pytest.mark.slow
-@pytest.mark.spread
+@pytest.mark.spread("tensorflow")  # on JAX each Runner has a `jit` of its own, which shares nothing
 def test_optimizers_that_come_and_go():
     """New optimizers may get the id and the memory of old ones."""
     known, rng, alive = expected(), np.random.default_rng(0), []
@@ -100,7 +103,7 @@ def test_optimizers_that_come_and_go():
         del runner, one
         if len(alive) > 12:
             del alive[:: int(rng.integers(2, 5))]
-        if number % 10 == 0:
+        if number % 50 == 0:
             gc.collect()
 
 
@@ -111,7 +114,7 @@ def test_optimizers_in_threads():
 
     def train(maker):
         runner = Runner(MAKERS[maker](), start(shapes, maker), MODE)
-        for step in range(200):
+        for step in range(80):
             runner.step(gradients(shapes, maker, step % STEPS))
         return runner.values
 

@@ -9,7 +9,7 @@ from keras_tfopt.engine import stacking
 from tests.stepping import Rows, Runner, every_mode
 
 # test_contract.py checks the formula on every backend.
-pytestmark = pytest.mark.spread
+pytestmark = pytest.mark.spread("torch")
 
 PLAIN = dict(learning_rate=1.0, momentum=0.0, nesterov=False, scaling="original", others=None)
 

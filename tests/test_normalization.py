@@ -34,6 +34,7 @@ class PreNorm(layers.Layer):
         return self.dense(self.norm(x))
 
 
+@pytest.mark.spread("torch")
 def test_normalization_and_bias_by_the_layer():
     """Names and shapes would be misleading: some scales and biases have two axes."""
     x = inputs = keras.Input((4, 6))
@@ -91,6 +92,7 @@ def test_normalization_and_bias_of_applications(name):
     assert any("'batch_norm'" in t for t in warned(lambda: as_advised_before.build(chosen)))
 
 
+@pytest.mark.spread("jax")
 @several_only
 def test_normalization_does_not_decay_in_fit(tmp_path):
     """With zero gradients only kernels shrink, also in a saved and loaded model."""

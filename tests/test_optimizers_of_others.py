@@ -40,8 +40,16 @@ STOCK = [
 ]
 
 
-@pytest.mark.parametrize("cls", STOCK)
-@pytest.mark.parametrize("options", ({}, {"loss_scale_factor": 2.0}), ids=("", "scaled"))
+def stock_and_scaled():
+    """Yield classes with options. Scaling divides gradients, whichever class gets them."""
+    for cls in STOCK:
+        yield pytest.param(cls, {}, id=cls.__name__)
+        marks = [pytest.mark.exhaustive] * (cls.__name__ not in ("SGD", "Adam", "Plain"))
+        scaled = {"loss_scale_factor": 2.0}
+        yield pytest.param(cls, scaled, id=f"{cls.__name__}-scaled", marks=marks)
+
+
+@pytest.mark.parametrize(("cls", "options"), stock_and_scaled())
 @pytest.mark.spread
 @every_mode
 def test_row_gradients_for_optimizers_of_others_are_summed(cls, options, mode):

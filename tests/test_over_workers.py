@@ -16,8 +16,9 @@ from integration.in_process import InProcess
 from keras_tfopt.distributed import Alone
 from tests import averaging
 from tests.averaging import INPUTS, PERIOD, START, STEPS
+from tests.cells import exhaustive
 from tests.methods import AFTER, METHODS, momentum
-from tests.small_model import gradients, initial
+from tests.small_model import FEW, gradients, initial
 from tests.stepping import BACKEND, MODES, Rows, Runner, to_numpy, version_of
 from tests.threads import VALUES, gradient, together, train
 
@@ -26,25 +27,30 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 # One worker
 
+BASES = {
+    "defaults": {},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "clipnorm": {"clipnorm": 0.5},
+}
+WITH_OPTIONS = [(method, "eager", base) for method in METHODS for base in list(BASES)[1:]]
+
 
 @pytest.mark.parametrize(
-    ("mode", "base"),
+    ("method", "mode", "base"),
     [
-        *((mode, {}) for mode in MODES),
-        ("eager", {"gradient_accumulation_steps": 2}),
-        ("eager", {"clipnorm": 0.5}),
+        *((method, mode, "defaults") for method in METHODS for mode in MODES),
+        *(row if row[0] in ("AGN", "SyncReplicas") else exhaustive(*row) for row in WITH_OPTIONS),
     ],
 )
-@every_method
 @pytest.mark.spread
 def test_one_worker_is_the_optimizer_inside_to_the_bit(method, mode, base):
     for make in (
-        lambda: keras_tfopt.LazyAdam(0.1, **base),
-        lambda: keras.optimizers.Adam(0.1, **base),
+        lambda: keras_tfopt.LazyAdam(0.1, **BASES[base]),
+        lambda: keras.optimizers.Adam(0.1, **BASES[base]),
     ):
-        ours = Runner(METHODS[method](make()), initial(), mode)
-        inner = Runner(make(), initial(), mode)
-        for grads in gradients():
+        ours = Runner(METHODS[method](make()), initial(paths=FEW), mode)
+        inner = Runner(make(), initial(paths=FEW), mode)
+        for grads in gradients(paths=FEW):
             if "keras." in type(inner.optimizer).__module__:
                 # Keras's optimizers do not sum repeated rows, and ours pass on sums.
                 grads = {p: None if isinstance(g, Rows) else g for p, g in grads.items()}

@@ -145,7 +145,6 @@ def run(optimizer, plain=False):
     return [ops.convert_to_numpy(v) for v in variables]
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize("plain", [False, True], ids=["compiled", "plain"])
 @pytest.mark.parametrize("kind", CHANGING)
 @pytest.mark.parametrize("cls", RULES)
@@ -156,6 +155,7 @@ def test_rules_may_use_all_that_python_classes_have(cls, kind, plain):
         np.testing.assert_allclose(value, expected, rtol=2e-6)
 
 
+@pytest.mark.spread("jax")
 def test_models_with_such_rules_are_saved_and_loaded(tmp_path):
     x, y = np.ones((8, 3), "float32"), np.zeros((8, 1), "float32")
     for cls in RULES:
@@ -256,7 +256,7 @@ class MyAverage(keras_tfopt.MovingAverage):
         self.extra = extra
 
 
-@pytest.mark.spread
+@pytest.mark.spread("jax")
 @pytest.mark.parametrize(
     ("make", "same", "expected"),
     [

@@ -9,7 +9,9 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.distributed.launch import free_ports
-from tests.programs import ROOT, run
+from tests.cells import spread
+from tests.paths import ROOT
+from tests.stepping import policy
 
 # Pages whose blocks together are a program.
 PROGRAMS = ("README.md", "docs/getting_started.md", "docs/faq.md", "docs/user_guide/schedules.md")
@@ -30,17 +32,6 @@ ELSEWHERE = {
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 JAX = pytest.mark.backends("jax", reason="one backend is enough")
 CALL = re.compile(r"`(keras_tfopt\.\w+\([^`]*\))`")
-
-
-@JAX
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PROGRAMS)
-def test_a_program(page, tmp_path):
-    blocks = BLOCK.findall((ROOT / page).read_text("utf-8"))
-    if any(".plot(" in block for block in blocks):
-        pytest.importorskip("matplotlib")
-    done = run("-c", "\n".join(blocks), cwd=tmp_path, JAX_ENABLE_X64="0")
-    assert blocks and done.returncode == 0, done.stderr[-3000:]
 
 
 def small_model():
@@ -198,20 +189,24 @@ def test_block_of_a_page(page, number, tmp_path, monkeypatch):
         exec(blocks[number], make())
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("page", IN_ORDER)
-def test_page_with_a_small_model(page, tmp_path, monkeypatch, policy):
+PAGES = [pytest.param(page, marks=JAX) for page in PROGRAMS] + [spread(page) for page in IN_ORDER]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_program(page, tmp_path, monkeypatch):
     blocks = BLOCK.findall((ROOT / page).read_text("utf-8"))
+    assert blocks
+    given = {"__name__": "__main__"}
+    if page in IN_ORDER:
+        given |= {"keras": keras, "keras_tfopt": keras_tfopt, **small_model()}
     monkeypatch.chdir(tmp_path)
-    exec("\n".join(blocks), {"keras": keras, "keras_tfopt": keras_tfopt, **small_model()})
-
-
-@pytest.fixture
-def policy():
-    """Restore Keras's policy of data types, which pages may change."""
-    before = keras.config.dtype_policy()
-    yield
-    keras.config.set_dtype_policy(before)
+    draws = any(".plot(" in block for block in blocks)
+    plt = pytest.importorskip("matplotlib.pyplot") if draws else None
+    with policy(keras.config.dtype_policy()):  # which pages may change
+        exec("\n".join(blocks), given)
+    if draws:
+        plt.close("all")
 
 
 @pytest.mark.spread

@@ -6,7 +6,8 @@ import pytest
 
 import keras_tfopt
 from tests import small_model, stepping
-from tests.cases import every_rule, over_workers, wrappers
+from tests.cases import REPRESENTATIVES, RULES, over_workers, wrappers
+from tests.cells import EXHAUSTIVE, exhaustive
 from tests.compare import assert_close, suited
 from tests.options import CASE, INITIAL, OPTIONS, Expected, gradients
 from tests.stepping import Rows, Runner, eager_and_compiled, make_variable, to_numpy
@@ -83,11 +84,19 @@ def test_options_on_half_precision_variables(dtype, name, mode):
     assert set(kept) <= {"float32", "int32", "int64", "bool"}
 
 
-@every_rule
-def test_master_weights_take_the_steps_of_float32(case):
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(case, mode, id=f"{case.name}-{mode}")
+        for case in RULES
+        for mode in ("eager", "compiled")
+        if EXHAUSTIVE or (mode == "compiled") == (case.name in REPRESENTATIVES)
+    ],
+)
+def test_master_weights_take_the_steps_of_float32(case, mode):
     """Variables in bfloat16 are the rounded copies."""
     start = rounded(small_model.initial(paths=small_model.FEW), "bfloat16")
-    runner = Runner(case.make(master_weights=True), start, "compiled", "bfloat16")
+    runner = Runner(case.make(master_weights=True), start, mode, "bfloat16")
     reference = case.make_reference()
     x = {path: value.astype("float64") for path, value in start.items()}
     s = reference.start(x)
@@ -115,7 +124,7 @@ def variants_around():
 
 @pytest.mark.formula
 @variants_around()
-@stepping.eager_and_compiled
+@pytest.mark.parametrize("mode", ["eager", exhaustive("compiled")])
 def test_hooks_see_and_change_master_weights(case, variant, mode):
     """With variables in bfloat16, slots and copies equal those of float32."""
     start = rounded(small_model.initial(paths=small_model.FEW), "bfloat16")

@@ -14,9 +14,9 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tests.cases import CASES, RULES, every_case
-from tests.cells import EXHAUSTIVE
+from tests.cells import EXHAUSTIVE, exhaustive
 from tests.compare import assert_close
-from tests.stepping import MODES, Runner, through_json
+from tests.stepping import Runner, through_json
 
 examples = settings(
     max_examples=100 if EXHAUSTIVE else 8,
@@ -24,7 +24,6 @@ examples = settings(
     database=None,
     deadline=datetime.timedelta(seconds=60),  # the first example of a mode is compiled
 )
-PLAIN = {"eager", "compiled"} & set(MODES)
 
 
 def each_of(cases):
@@ -184,9 +183,9 @@ def test_illegal_values_are_refused_by_the_name_of_the_argument(case):
 POWERS = st.integers(-6, 6).map(lambda exponent: 2.0**exponent)
 
 
-@pytest.mark.formula
+@pytest.mark.spread("torch")
 @each_of([case for case in RULES if case.step_scales_with_power is not None])
-@pytest.mark.parametrize("mode", sorted(PLAIN))
+@pytest.mark.parametrize("mode", ["eager", exhaustive("compiled")])
 def test_gradients_of_another_scale(case, mode):
     """Factors are powers of two, which are exact. So the steps are the same to the bit."""
     start = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
@@ -221,7 +220,7 @@ def shapes(draw):
     return *pair, draw(st.integers(1, 11)), draw(st.integers(0, 99))
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")  # JAX compiles each operation for each of the shapes
 @each_of([case for case in RULES if case.scope in ("element", "model")])
 def test_elementwise_rules_do_not_depend_on_shapes(case):
     """A variable moves alike in another shape, or cut into two variables."""

@@ -20,7 +20,7 @@ from tests.cells import EXHAUSTIVE
 from tests.compositions import WRAPPERS
 from tests.stepping import BACKEND, MODES, Rows, Runner
 
-EXAMPLES = 300 if EXHAUSTIVE else {"tensorflow": 10, "jax": 5, "torch": 10}[BACKEND]
+EXAMPLES = 300 if EXHAUSTIVE else {"tensorflow": 5, "jax": 2, "torch": 5}[BACKEND]
 STEPS = 3
 VALUES = {
     "embedding/embeddings": np.random.default_rng(0).normal(size=(6, 3)),

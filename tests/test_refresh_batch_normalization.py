@@ -49,6 +49,7 @@ def assert_statistics(found, wanted):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.spread("jax")
 def test_the_training_itself_does_not_change():
     plain, refreshed = make_model(), make_model()
     plain.fit(X, Y, **FIT)
@@ -71,6 +72,7 @@ def test_before_an_evaluation(verb):
         np.testing.assert_allclose(found, getattr(model, verb)(*arguments, verbose=0), rtol=1e-5)
 
 
+@pytest.mark.spread("torch")
 def test_checkpoints_have_the_statistics(tmp_path):
     model, path = make_model(), tmp_path / "averages.weights.h5"
     save = keras_tfopt.callbacks.AveragesCheckpoint(path, save_weights_only=True)
@@ -80,6 +82,7 @@ def test_checkpoints_have_the_statistics(tmp_path):
     assert_statistics(statistics(loaded), expected(model))
 
 
+@pytest.mark.spread("torch")
 @pytest.mark.parametrize(
     ("make", "batches", "message"),
     [

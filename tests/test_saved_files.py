@@ -22,7 +22,7 @@ def test_all_saved_models_are_still_there():
     assert len(SAVED) == 40 and SAVED <= {case.name for case in CASES}
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")  # the fastest without compiling
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES if c.name in SAVED])
 def test_a_model_of_an_earlier_version_goes_on(case):
     path = FOLDER / f"{case.name}.keras"

@@ -12,7 +12,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy, schedules
 from tests.paths import GOLDEN
-from tests.stepping import through_json, to_numpy
+from tests.stepping import BACKEND, through_json, to_numpy
 
 TF1 = GOLDEN / "tf1"
 ENTRY = next(
@@ -234,20 +234,22 @@ def expected_of(folder, case):
 
 
 def compiled(function):
-    """Return the function as training compiles it. On PyTorch, training does not."""
-    if keras.backend.backend() == "jax":
+    """Return the function as training compiles it."""
+    if BACKEND == "jax":
         import jax
 
         return jax.jit(function)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+    import tensorflow as tf
 
-        return tf.function(function, jit_compile=True)
-    return function
+    return tf.function(function, jit_compile=True)
+
+
+WAYS = ["number", "integer tensor", "float tensor"]
+WAYS += ["compiled"] * (BACKEND != "torch")  # training on PyTorch does not compile a schedule
 
 
 @pytest.mark.everywhere
-@pytest.mark.parametrize("how", ["number", "integer tensor", "float tensor", "compiled"])
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize(("folder", "case"), RECORDED)
 def test_recorded_learning_rates(folder, case, how):
     schedule, (steps, expected) = ours(case), expected_of(folder, case)

@@ -12,7 +12,7 @@ from tests.small_model import gradients
 from tests.stepping import BACKEND, Rows, Runner, every_mode
 
 # test_contract.py checks the formula on every backend.
-pytestmark = pytest.mark.spread
+pytestmark = pytest.mark.spread("torch")
 
 KERNEL = {"layer/kernel": np.random.default_rng(0).normal(size=(4, 3)).astype("float32")}
 

@@ -18,17 +18,9 @@ on_jax = [
     pytest.mark.xdist_group("sharding"),
 ]
 RUNS = {
-    "fit": [
-        "Adam",
-        "options",
-        "accumulation",
-        "groups",
-        "model",
-        "DecoupledWeightDecay",
-        "several",
-    ],
+    "fit": ["accumulation", "model", "several"],
     "loop": ["MovingAverage"],
-    "mesh": ["Adam", "stacked"],
+    "mesh": ["options", "stacked"],
 }
 TOLERANCE = 2e-6
 
@@ -73,7 +65,7 @@ class TestOnAMesh:
         gathered = [s for n, s in found(results, "exchanged/LazyAdam") if n == "all-gather"]
         assert sorted(gathered) == rows
 
-    @pytest.mark.parametrize(("devices", "part"), [("none", 1.0), ("two", 0.55), ("four", 0.3)])
+    @pytest.mark.parametrize(("devices", "part"), [("none", 1.0), ("four", 0.3)])
     def test_saved_state_goes_on_elsewhere(self, devices, part, results):
         difference, here, warned = found(results, "saved")[devices]
         assert difference <= TOLERANCE

@@ -10,6 +10,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
+from tests.cells import exhaustive
 from tests.checkpoints import assert_same, contents, run_program, tensorflow_1
 from tests.paths import GOLDEN
 from tests.stepping import to_numpy
@@ -193,7 +194,7 @@ def test_round_trip_is_exact(models, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spread
-@pytest.mark.parametrize("interpreter", ["here", "TensorFlow 1.15"])
+@pytest.mark.parametrize("interpreter", [exhaustive("here"), "TensorFlow 1.15"])
 def test_the_program_continues_from_a_written_checkpoint(models, tmp_path, interpreter):
     python = sys.executable if interpreter == "here" else tensorflow_1()
     adams = optimizers(models)

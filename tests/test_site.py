@@ -118,14 +118,6 @@ class TestRuns:
             a = 0.95 * a + 0.05 * run.points[k + 1]
             assert np.allclose(run.averages[k], a, rtol=1e-4, atol=1e-5), k
 
-    def test_pictures(self, tmp_path):
-        pytest.importorskip("matplotlib")
-        from integration.documentation import pictures
-
-        for path in (pictures.draw_curve("lars", tmp_path), pictures.draw_paths("lars", tmp_path)):
-            colors = set(re.findall(r"#([0-9a-f]{6})\b", path.read_text()))
-            assert colors and all(c[:2] == c[2:4] == c[4:] for c in colors), "shades of gray only"
-
     def test_pictures_are_kept_until_their_code_changes(self, tmp_path, monkeypatch):
         pytest.importorskip("matplotlib")
         from integration.documentation import kept

@@ -9,7 +9,7 @@ from integration import recordings
 from keras_tfopt.rules.eigenbases import eigenbasis
 from tests.compare import assert_close
 from tests.paths import GOLDEN
-from tests.stepping import Runner, eager_and_compiled
+from tests.stepping import Runner
 
 MODERN = GOLDEN / "modern"
 
@@ -19,7 +19,9 @@ def recorded(name):
     return case
 
 
-@eager_and_compiled
+@pytest.mark.parametrize(
+    "mode", [pytest.param("eager", marks=pytest.mark.spread("torch")), "compiled"]
+)
 def test_merged_kernels_equal_the_original_with_reordered_axes(mode):
     case = recorded("SOAP__merge_dims")
     order = (3, 2, 0, 1)  # output and input channels, height, width

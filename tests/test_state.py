@@ -68,7 +68,7 @@ def assert_continue_alike(model, again):
 
 @pytest.mark.slow
 @every_maker
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 def test_a_saved_model_continues(make, tmp_path):
     """The model is saved in the middle of an accumulation."""
     model = trained(make)
@@ -86,7 +86,7 @@ def is_of_keras(name):
     ("name", "is_built"),
     [(name, built) for built in (True, False) for name in OTHERS if built or not is_of_keras(name)],
 )
-@pytest.mark.spread
+@pytest.mark.spread("torch")
 def test_training_continues_from_saved_weights(name, is_built, tmp_path):
     """This works for an optimizer that is not built, too. Keras skips the state there."""
     make = OTHERS[name]

@@ -6,12 +6,13 @@ import pytest
 
 import keras_tfopt
 
-jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.backends("jax", reason="they are JAX's")
 
 
 def stepper(optimizer, *shapes):
     """Return a function from a scale of fixed gradients to new variables, and what it needs."""
+    import jax
+
     random = np.random.default_rng(0)
     names = ("kernel", "embeddings")
     variables = [
@@ -37,6 +38,8 @@ MAKERS = {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_steps_in_scan_and_vmap(name):
+    import jax
+
     step, x, state = stepper(MAKERS[name](), (4, 3), (5, 2))
     expected = []
     for scale in (1.0, 0.5):
@@ -57,6 +60,8 @@ def test_steps_in_scan_and_vmap(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_gradients_through_a_step(name):
+    import jax
+
     step, *_ = stepper(MAKERS[name](row_variables=None), (4, 3), (5, 2))
 
     def loss(scale):
@@ -68,6 +73,8 @@ def test_gradients_through_a_step(name):
 
 def test_gradients_through_a_step_that_moves_rows_alone():
     """docs/limits.md says so."""
+    import jax
+
     step, *_ = stepper(MAKERS["Momentum"](), (4, 3), (5, 2))
     with pytest.raises(ValueError, match="while_loop"):
         jax.grad(lambda scale: sum(jax.numpy.sum(x) for x in step(scale)[0]))(1.3)

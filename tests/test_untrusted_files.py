@@ -95,13 +95,11 @@ def test_a_model_file_with_code_in_the_configuration_of_its_optimizer(tmp_path, 
             keras.saving.load_model(tmp_path / "bad.keras")
 
 
-def rewrite(source, target, config=None, without=(), weights=None):
-    """Write a model file with a changed configuration, fewer members or other weights."""
+def rewrite(source, target, config=None, weights=None):
+    """Write a model file with a changed configuration or other weights."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             data = old.read(name)
-            if name in without:
-                continue
             if name == "config.json" and config is not None:
                 content = json.loads(data)
                 config(content)
@@ -246,15 +244,6 @@ def test_truncated_files_of_weights(saved, tmp_path):
 
 def test_damaged_model_files(saved, tmp_path):
     source, bad = saved / "model.keras", tmp_path / "bad.keras"
-    data = source.read_bytes()
-    for length in (0, 1, 100, len(data) // 2, len(data) - 1):
-        bad.write_bytes(data[:length])
-        with pytest.raises(ERRORS):
-            keras.saving.load_model(bad)
-    for member in ("config.json", "model.weights.h5"):
-        rewrite(source, bad, without=[member])
-        with pytest.raises(ERRORS):
-            keras.saving.load_model(bad)
     rewrite(source, bad, weights=lambda data: data[: len(data) // 2])
     with pytest.raises(ERRORS):
         keras.saving.load_model(bad)

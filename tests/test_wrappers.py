@@ -12,7 +12,6 @@ from integration import recordings
 from tests.cases import CASES
 from tests.compare import assert_same
 from tests.paths import GOLDEN
-from tests.programs import output_of
 from tests.small_model import gradients, initial
 from tests.stepping import (
     MODES,
@@ -150,24 +149,6 @@ class TestExtension:
         assert again.get_config() == optimizer.get_config()
         assert isinstance(again.inner_optimizer, cls)  # on PyTorch, Keras makes a subclass
         assert again.beta_1 == 0.5 and again.inner_optimizer.clipnorm == 1.0
-
-    @pytest.mark.spread
-    def test_is_loaded_in_another_process(self, tmp_path):
-        program = f"""
-import sys, keras, keras_tfopt, numpy as np
-LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
-path = {str(tmp_path / "model.keras")!r}
-if sys.argv[1] == "save":
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(LazyAdamW(0.1, weight_decay=0.01), "mse")
-    model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
-    model.save(path)
-else:
-    model = keras.saving.load_model(path)
-    assert type(model.optimizer) is LazyAdamW and int(model.optimizer.iterations) == 1
-"""
-        for verb in ("save", "load"):
-            output_of("-c", program, verb)
 
     @pytest.mark.spread
     @pytest.mark.parametrize("wrong", (3, keras_tfopt.LARS(), keras_tfopt.MovingAverage, dict))

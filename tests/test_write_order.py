@@ -7,6 +7,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt.engine import plain
 from keras_tfopt.engine.write_order import LARGE, in_order
+from tests.cells import EXHAUSTIVE
 
 SHAPE = (520, 512)
 MAKERS = {
@@ -81,8 +82,15 @@ def test_steps_of_a_large_variable_are_those_operation_by_operation(name):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("shape", [SHAPE, (521, 513)], ids=["blocks", "rest"])
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        pytest.param(name, shape, id=f"{name}-{kind}")
+        for name in MAKERS
+        for kind, shape in {"blocks": SHAPE, "rest": (521, 513)}.items()
+        if EXHAUSTIVE or kind == "blocks" or name in ("Lion", "Adan", "Ftrl")
+    ],
+)
 @pytest.mark.backends("jax", reason="JAX says how much memory compiled code takes")
 def test_a_compiled_step_of_a_large_variable_stores_no_array_of_its_size(name, shape):
     import jax

@@ -106,16 +106,16 @@ def run_alone(module, *arguments, limit=240, **more):
 
 
 def arrays_of_workers(module, folder, fewer):
-    """Run a module with 2, 4, 1 and again 2 workers, which load what those before have saved.
+    """Run a module with 4, 1 and 2 workers, which load what those before have saved.
 
-    With 4, and the second time, only the runs named in `fewer` are made. Each worker writes
-    `{size}_{rank}.npz` into the folder, with arrays `run/number`, and "facts", a text in JSON.
+    With 4, only the runs named in `fewer` are made. Each worker writes `{size}_{rank}.npz` into the
+    folder, with arrays `run/number`, and "facts", a text in JSON.
 
     Returns:
         {(size, rank): {run: {number: array}}}; the run "facts" has what the text says.
     """
     found = {}
-    for size, names in ((2, []), (4, fewer), (1, []), (2, fewer)):
+    for size, names in ((4, fewer), (1, []), (2, [])):
         arguments = module, folder, *names
         if size > 1:
             ended = run(*arguments, workers=size, limit=600)
@@ -131,7 +131,7 @@ def arrays_of_workers(module, folder, fewer):
                         continue
                     name, number = key.split("/")
                     arrays.setdefault(name, {})[int(number)] = array
-            found[size, rank] = {**arrays, **found.get((size, rank), {})}
+            found[size, rank] = arrays
     return found
 
 

@@ -70,8 +70,11 @@ def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return drawn.reshape(shape) if drawn.size == math.prod(shape) else np.resize(drawn, shape)
 
 
-def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
-    """A step of any Keras optimizer, the way `fit` of this backend runs it."""
+def of_keras(make: Callable, shapes: Shapes) -> Callable[[], list[Any]]:
+    """A step of any Keras optimizer, the way `fit` of this backend runs it.
+
+    This step and that of a peer return the variables.
+    """
     variables = [keras.Variable(x, name=f"v{i}") for i, x in enumerate(start(shapes))]
     optimizer = make()
     optimizer.build(variables)
@@ -80,16 +83,17 @@ def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
 
         given = [tf.constant(g) for g in gradients(shapes)]
         step = tf.function(lambda: optimizer.apply(given, variables), autograph=False)
-        return lambda: (step(), optimizer.iterations.numpy())
+        return lambda: (step(), optimizer.iterations.numpy()) and variables
     if BACKEND == "torch":
         import torch
 
         given = [keras.ops.convert_to_tensor(g) for g in gradients(shapes)]
 
-        def run() -> None:
+        def run() -> list[Any]:
             with torch.no_grad():
                 optimizer.apply(given, variables)
             wait()
+            return variables
 
         return run
     import jax
@@ -102,14 +106,15 @@ def of_keras(make: Callable, shapes: Shapes) -> Callable[[], None]:
     )
     state = [[v.value for v in variables], [v.value for v in optimizer.variables]]
 
-    def run_jax() -> None:
+    def run_jax() -> list[Any]:
         state[:] = step(*state, given)
         jax.block_until_ready(state)
+        return state[0]
 
     return run_jax
 
 
-def peer(rule: str, shapes: Shapes) -> tuple[str, Callable[[], None]]:
+def peer(rule: str, shapes: Shapes) -> tuple[str, Callable[[], list[Any]]]:
     """The fastest hand-made counterpart on this backend, and its name."""
     if (BACKEND, rule) in PEERS:
         return PEERS[BACKEND, rule](shapes)
@@ -129,12 +134,12 @@ def torch_parameters(shapes: Shapes) -> list[Any]:
 
 
 def _torch(name: str, **options: Any) -> Callable:
-    def make(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+    def make(shapes: Shapes) -> tuple[str, Callable[[], list[Any]]]:
         import torch
 
         parameters = torch_parameters(shapes)
         optimizer = getattr(torch.optim, name)(parameters, fused=True, **options)
-        return f"torch.optim.{name}(fused=True)", lambda: (optimizer.step(), wait()) and None
+        return f"torch.optim.{name}(fused=True)", lambda: (optimizer.step(), wait()) and parameters
 
     return make
 
@@ -158,7 +163,7 @@ def apply_adam(x: list[Any], m: list[Any], v: list[Any], given: list[Any], t: An
         )
 
 
-def _tensorflow_adam(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+def _tensorflow_adam(shapes: Shapes) -> tuple[str, Callable[[], list[Any]]]:
     import tensorflow as tf
 
     x, m, v = _tensorflow_state(shapes, 3)
@@ -169,10 +174,10 @@ def _tensorflow_adam(shapes: Shapes) -> tuple[str, Callable[[], None]]:
     def run() -> None:
         apply_adam(x, m, v, given, tf.cast(step.assign_add(1), "float32"))
 
-    return "tf.raw_ops.ResourceApplyAdam", lambda: (run(), step.numpy()) and None
+    return "tf.raw_ops.ResourceApplyAdam", lambda: (run(), step.numpy()) and x
 
 
-def _tensorflow_momentum(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+def _tensorflow_momentum(shapes: Shapes) -> tuple[str, Callable[[], list[Any]]]:
     import tensorflow as tf
 
     x, a = _tensorflow_state(shapes, 2)
@@ -187,7 +192,7 @@ def _tensorflow_momentum(shapes: Shapes) -> tuple[str, Callable[[], None]]:
                 var=one.handle, accum=slot.handle, lr=LEARNING_RATE, grad=g, momentum=0.9
             )
 
-    return "tf.raw_ops.ResourceApplyMomentum", lambda: (run(), step.numpy()) and None
+    return "tf.raw_ops.ResourceApplyMomentum", lambda: (run(), step.numpy()) and x
 
 
 def _tensorflow_state(shapes: Shapes, count: int) -> list[list[Any]]:
@@ -198,7 +203,7 @@ def _tensorflow_state(shapes: Shapes, count: int) -> list[list[Any]]:
     return [first, *([tf.Variable(np.zeros_like(x)) for x in values] for _ in range(count - 1))]
 
 
-def optax_step(rule: Any, shapes: Shapes) -> Callable[[], None]:
+def optax_step(rule: Any, shapes: Shapes) -> Callable[[], list[Any]]:
     """A step of an optimizer of optax, jitted, in place of its variables."""
     import jax
     import optax
@@ -213,15 +218,16 @@ def optax_step(rule: Any, shapes: Shapes) -> Callable[[], None]:
     step = jax.jit(one, donate_argnums=(0, 1))
     state = [x, rule.init(x)]
 
-    def run() -> None:
+    def run() -> list[Any]:
         state[:] = step(*state, given)
         jax.block_until_ready(state)
+        return state[0]
 
     return run
 
 
 def _optax(name: str, **options: Any) -> Callable:
-    def make(shapes: Shapes) -> tuple[str, Callable[[], None]]:
+    def make(shapes: Shapes) -> tuple[str, Callable[[], list[Any]]]:
         import optax
 
         rule = getattr(optax, name)(LEARNING_RATE, **options)

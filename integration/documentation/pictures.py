@@ -153,4 +153,7 @@ def draw_growth(page: FilePath, path: FilePath) -> FilePath:
 def _save(figure: plt.Figure, path: FilePath) -> FilePath:
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+    colors = set(re.findall(r"#([0-9a-f]{6})\b", path.read_text("utf-8")))
+    if colored := [c for c in sorted(colors) if not c[:2] == c[2:4] == c[4:]]:
+        raise ValueError(f"{path.name} must have shades of gray only, and has {colored}.")
     return path

@@ -1,11 +1,12 @@
 """Two workers and a parameter server, processes of their own, train by the methods of contrib.
 
-    python integration/tf1/servers.py OUT [MODULE]
+    python integration/tf1/servers.py OUT [MODULE [SOME]]
 
 It runs on TensorFlow 1.15.5 with `tf.contrib.opt`, and on that of today with the optimizers from
 MODULE, `keras_tfopt.legacy`, around those of MODULE and around those of `tf.compat.v1.train`. OUT
 gets an archive with what each worker sees after each of its turns, which is the first dimension:
-`<inner from>/<method>/<inner>/<worker>/<what>`.
+`<inner from>/<method>/<inner>/<worker>/<what>`. With SOME, any word, each case but the last has its
+optimizer from one of the two only.
 
 Workers with a turn each wait for each other by files. Those of methods that wait by themselves
 run freely.
@@ -23,10 +24,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
-import tensorflow
 
-tf = tensorflow.compat.v1
-tf.logging.set_verbosity(tf.logging.ERROR)
+if sys.argv[1:2] == ["--"]:  # the process that starts the others needs no TensorFlow
+    import tensorflow
+
+    tf = tensorflow.compat.v1
+    tf.logging.set_verbosity(tf.logging.ERROR)
 WORKERS, TURNS, WAIT = 2, 8, 180  # seconds, for busy machines
 OPEN = []  # the chief of synchronous replicas would wait for two minutes to close its session
 
@@ -41,6 +44,11 @@ CASES = [
     ("DropStale", "Momentum", False),
     ("SyncReplicas", "Momentum", True),
 ]
+# Those that SOME leaves out, by where the optimizer inside is from.
+LEFT_OUT = {
+    "module": [CASES[0], CASES[3], CASES[4], CASES[5]],
+    "tensorflow": [CASES[1], CASES[2]],
+}
 IN_TURNS = ("AGN", "ElasticAverage", "DropStale")
 
 
@@ -147,7 +155,7 @@ def made(method, opt, contrib, getter, chief, worker):
     return one, lambda: one.make_session_run_hook(chief, num_tokens=0)
 
 
-def process(role, index, ports, out, module):
+def process(role, index, ports, out, module, some):
     """What a process does."""
     addresses = ["localhost:" + port for port in ports.split(",")]
     cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
@@ -164,6 +172,8 @@ def process(role, index, ports, out, module):
     done = {}
     for source, train in sources.items():
         for case in CASES:
+            if some and case in LEFT_OUT[source]:
+                continue
             folder = os.path.join(os.path.dirname(out), "-".join([source, *case[:2]]))
             os.makedirs(folder, exist_ok=True)
             seen = train_one(case, contrib, train, cluster, server.target, index, folder)
@@ -176,7 +186,7 @@ def process(role, index, ports, out, module):
     os._exit(0)
 
 
-def main(out, module=""):
+def main(out, module="", some=""):
     sockets = [socket.socket() for _ in range(WORKERS + 1)]
     for one in sockets:
         one.bind(("localhost", 0))
@@ -186,9 +196,9 @@ def main(out, module=""):
     with tempfile.TemporaryDirectory() as folder:
         outs = [os.path.join(folder, f"{worker}.npz") for worker in range(WORKERS)]
         command = [sys.executable, os.path.abspath(__file__), "--"]
-        servers = subprocess.Popen(command + ["ps", "0", ports, folder, module])
+        servers = subprocess.Popen(command + ["ps", "0", ports, folder, module, some])
         workers = [
-            subprocess.Popen(command + ["worker", str(index), ports, one, module])
+            subprocess.Popen(command + ["worker", str(index), ports, one, module, some])
             for index, one in enumerate(outs)
         ]
         try:
@@ -210,7 +220,7 @@ def main(out, module=""):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--":
-        role, index, ports, out, module = sys.argv[2:]
-        process(role, int(index), ports, out, module)
+        role, index, *others = sys.argv[2:]
+        process(role, int(index), *others)
     else:
         main(*sys.argv[1:])

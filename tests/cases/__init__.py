@@ -29,17 +29,20 @@ def every_case(*names):
     return pytest.mark.parametrize(names, params)
 
 
-def main_variant_in_all_modes(others, marks=()):
+def main_variant_in_all_modes(others, is_rare=lambda case, variant, mode: False):
     """Parametrize over all modes for the main variant, and over `others` for the other variants.
 
-    Tests of the other variants get the marks.
+    Only exhaustive runs have those for which `is_rare` returns True.
     """
     params = [
-        pytest.param(case, variant, mode, id=f"{case.name}-{variant}-{mode}", marks=own)
+        pytest.param(
+            *(case, variant, mode),
+            id=f"{case.name}-{variant}-{mode}",
+            marks=pytest.mark.exhaustive if is_rare(case, variant, mode) else (),
+        )
         for case in CASES
         for variant in case.variants
-        for modes, own in [(MODES, ()) if variant == case.main else (others, marks)]
-        for mode in modes
+        for mode in (MODES if variant == case.main else others)
     ]
     return pytest.mark.parametrize(("case", "variant", "mode"), params)
 
