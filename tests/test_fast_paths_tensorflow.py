@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from keras_tfopt.engine import construction
+from keras_tfopt.engine import shared_code
 from tests.fast_paths import OPTIMIZERS, SHAPES, train, variables
 from tests.stepping import to_numpy
 
@@ -90,8 +90,8 @@ def test_shared_code_outlives_the_variables_it_was_made_for():
 def test_shared_code_keeps_no_optimizer_alive(monkeypatch):
     from keras_tfopt.engine.backends.tensorflow import updates as engine
 
-    monkeypatch.setattr(engine, "_shared", construction.Shared())
-    monkeypatch.setattr(construction.Shared, "LIMIT", 3)
+    monkeypatch.setattr(engine, "_shared", shared_code.Shared())
+    monkeypatch.setattr(shared_code.Shared, "LIMIT", 3)
     optimizer = keras_tfopt.Adam(0.01)
     train(optimizer, variables(), steps=1)
     assert len(engine._shared) == 3 < len(compiled_functions(optimizer))
