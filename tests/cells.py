@@ -80,6 +80,11 @@ def pick(options, *words):
     return options[zlib.crc32("/".join(words).encode()) % len(options)]
 
 
+def is_every_sixth(*words):
+    """Return True for every sixth of all words, always for the same ones."""
+    return pick((True, *[False] * 5), "sample", *words)
+
+
 def _params(item):
     return item.callspec.params if hasattr(item, "callspec") else {}
 
@@ -190,7 +195,7 @@ def line_of(item, representatives):
     cell = cell_of(item)
     if cell.optimizer in representatives:
         return "representative"
-    return "sixth" if pick((True, *[False] * 5), "sample", *cell) else "rest"
+    return "sixth" if is_every_sixth(*cell) else "rest"
 
 
 def left_out(items, backend, representatives):

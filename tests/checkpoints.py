@@ -13,12 +13,16 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
+from tests.cells import INSTALLED
 from tests.paths import GOLDEN, ROOT
 from tests.stepping import to_numpy
 
 RECORDED = GOLDEN / "tf1" / "checkpoints"
 KINDS = sorted(p.name for p in RECORDED.iterdir())
 every_kind = pytest.mark.parametrize("kind", KINDS)
+needs_tensorflow = pytest.mark.skipif(
+    "tensorflow" not in INSTALLED, reason="TensorFlow reads the files"
+)
 
 
 @functools.cache

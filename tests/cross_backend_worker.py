@@ -7,16 +7,14 @@ Keys are `<Case>/<jit>/<epoch>/<weight>`. Values of `<jit>` differ between backe
 value of `<jit>`, chosen by a hash.
 """
 
-import contextlib
 import sys
 
 import keras
 import numpy as np
 
-from keras_tfopt.engine import plain
 from tests.cases import CASES, REPRESENTATIVES
 from tests.cells import EXHAUSTIVE, is_wanted, pick
-from tests.stepping import BACKEND
+from tests.stepping import BACKEND, plain_unless
 
 JIT = {"tensorflow": (False, True), "jax": (True,), "torch": (False,)}
 
@@ -55,7 +53,7 @@ def fit():
             model.compile(optimizer=case.make(), loss="mse", jit_compile=jit)
             for epoch in (1, 2):
                 # PyTorch compiles rules in the background, for longer than all this takes.
-                with plain() if BACKEND == "torch" else contextlib.nullcontext():
+                with plain_unless(BACKEND != "torch"):
                     model.fit(ids, targets, batch_size=8, shuffle=False, verbose=0)
                 for name, value in zip(("table", "kernel", "bias"), model.get_weights()):
                     yield f"{case.name}/{'jit' if jit else 'plain'}/{epoch}/{name}", value

@@ -29,8 +29,7 @@ from keras_tfopt.layers import Embedding
 from tests import distribution_runs as job
 from tests.distribution_runs import DEVICES, RUNS, fit, make_model, named_rows
 from tests.exchange_worker import on_replicas, two_tensorflow_devices
-from tests.stepping import BACKEND, to_numpy
-from tests.worker_processes import plain_unless
+from tests.stepping import BACKEND, plain_unless, to_numpy
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 

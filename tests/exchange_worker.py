@@ -15,7 +15,7 @@ import pathlib
 import sys
 import traceback
 
-from tests.stepping import BACKEND
+from tests.stepping import BACKEND, plain_unless
 
 STARTED = __name__ == "__main__"
 ENGINE = sys.argv[2] if STARTED and len(sys.argv) > 2 else None
@@ -31,7 +31,6 @@ from tests import averaging
 from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
 from tests.cells import EXHAUSTIVE, INSTALLED, pick
 from tests.methods import METHODS, momentum
-from tests.worker_processes import plain_unless
 
 FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
 SHARED = ENGINE in ("jax_mesh", "mirrored")  # replicas in one process

@@ -92,6 +92,11 @@ def policy(name):
         keras.config.set_dtype_policy(before)
 
 
+def plain_unless(is_compiled):
+    """Return a context in which PyTorch does not compile, which takes longer than all else."""
+    return contextlib.nullcontext() if is_compiled else keras_tfopt.engine.plain()
+
+
 def to_numpy(x):
     """Return a copy as a NumPy array; float32, which is exact, if `x` is in half precision."""
     if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16"):

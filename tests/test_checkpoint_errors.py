@@ -10,7 +10,6 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints.powers import power_after, steps_of_power
-from tests.cells import INSTALLED
 from tests.checkpoints import (
     ADAM,
     RECORDED,
@@ -22,14 +21,12 @@ from tests.checkpoints import (
     contents,
     dense,
     maybe_built,
+    needs_tensorflow,
     recorded,
 )
 from tests.stepping import to_numpy
 
-pytestmark = [
-    pytest.mark.spread("tensorflow"),
-    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
-]
+pytestmark = [pytest.mark.spread("tensorflow"), needs_tensorflow]
 
 
 @pytest.mark.parametrize("built", [True, False])

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.cells import INSTALLED
 from tests.checkpoints import (
     adam,
     assert_loaded,
@@ -15,14 +14,12 @@ from tests.checkpoints import (
     contents,
     dense,
     maybe_built,
+    needs_tensorflow,
     recorded,
     write,
 )
 
-pytestmark = [
-    pytest.mark.spread("tensorflow"),
-    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
-]
+pytestmark = [pytest.mark.spread("tensorflow"), needs_tensorflow]
 
 
 def test_numbers_in_the_names_of_layers_do_not_matter():

@@ -7,7 +7,6 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.cells import INSTALLED
 from tests.checkpoints import (
     ADAM,
     NAMES,
@@ -17,14 +16,12 @@ from tests.checkpoints import (
     assert_same,
     contents,
     dense,
+    needs_tensorflow,
     recorded,
 )
 from tests.stepping import policy, to_numpy
 
-pytestmark = [
-    pytest.mark.spread("tensorflow"),
-    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
-]
+pytestmark = [pytest.mark.spread("tensorflow"), needs_tensorflow]
 
 
 def test_averages_go_into_those_of_any_optimizer():

@@ -12,7 +12,6 @@ from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints import files as checkpoint_files
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
 from keras_tfopt.legacy.checkpoints.powers import power_after
-from tests.cells import INSTALLED
 from tests.checkpoints import (
     KINDS,
     NAMES,
@@ -22,16 +21,14 @@ from tests.checkpoints import (
     contents,
     dense,
     manifest,
+    needs_tensorflow,
     recorded,
     write,
 )
 from tests.programs import output_of
 from tests.stepping import BACKEND, to_numpy
 
-pytestmark = [
-    pytest.mark.spread("tensorflow"),
-    pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files"),
-]
+pytestmark = [pytest.mark.spread("tensorflow"), needs_tensorflow]
 
 
 def test_inspection_tells_the_recorded_meanings(capsys):

@@ -10,7 +10,7 @@ import pytest
 import keras_tfopt
 from integration import originals, through_legacy
 from keras_tfopt import legacy
-from tests.cells import INSTALLED, exhaustive
+from tests.cells import exhaustive
 from tests.checkpoints import (
     CASES,
     KINDS,
@@ -19,6 +19,7 @@ from tests.checkpoints import (
     contents,
     every_kind,
     manifest,
+    needs_tensorflow,
     prefix_of,
     run_program,
     tensorflow_1,
@@ -26,7 +27,7 @@ from tests.checkpoints import (
 from tests.paths import SIGNATURES
 from tests.stepping import make_variable, to_numpy
 
-pytestmark = pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow reads the files")
+pytestmark = needs_tensorflow
 IDS = [f"{kind}-{prefix.split('/')[0]}" for kind, prefix in CASES]
 every_case = pytest.mark.parametrize(("kind", "prefix"), CASES, ids=IDS)
 

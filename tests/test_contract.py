@@ -15,26 +15,15 @@ import keras_tfopt
 from tests import stepping
 from tests.cases import (
     CASES,
-    REPRESENTATIVES,
     every_case,
     main_variant_in_all_modes,
+    of_each_kind,
     training_of,
 )
 from tests.cells import exhaustive
 from tests.compare import follow
 from tests.small_model import FEW, gradients, initial
 from tests.stepping import BACKEND, MODES, Rows, Runner, eager_and_compiled, every_mode, to_numpy
-
-# Usual runs have the representatives only.
-of_each_kind = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=[pytest.mark.exhaustive] * is_alike)
-        for case in CASES
-        for is_alike in [case.name not in REPRESENTATIVES]
-    ],
-)
-
 
 # Numbers
 
@@ -62,7 +51,7 @@ def test_matches_its_reference_in_float64(case, variant):
 
 @pytest.mark.spread
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "eager"])
-@of_each_kind
+@of_each_kind(CASES)
 def test_matches_its_reference_in_float64_in_other_modes(case, mode):
     match_in_float64(case, case.main, mode)
 

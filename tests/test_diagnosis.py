@@ -1,13 +1,11 @@
 """`diagnose` reports the known facts of a small model, and changes nothing."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import BACKEND
+from tests.stepping import BACKEND, plain_unless
 
 IDS = np.array([[1, 1, 2, 0], [3, 1, 0, 0]])  # the id 0 is masked
 LABELS = np.array([0, 1])
@@ -16,8 +14,8 @@ LABELS = np.array([0, 1])
 @pytest.fixture(autouse=True)
 def is_plain_on_torch(request):
     """There, compiling takes longer than all else. One test is about compiled steps."""
-    plain = BACKEND == "torch" and request.function is not test_says_whether_the_step_is_compiled
-    with keras_tfopt.engine.plain() if plain else contextlib.nullcontext():
+    is_about_it = request.function is test_says_whether_the_step_is_compiled
+    with plain_unless(BACKEND != "torch" or is_about_it):
         yield
 
 

@@ -16,7 +16,7 @@ from keras import layers, ops
 import keras_tfopt
 from keras_tfopt.engine import Like, look_up, moving
 from keras_tfopt.engine.backends.select import backend
-from tests.cases import REPRESENTATIVES, RULES
+from tests.cases import RULES, of_each_kind
 from tests.embedding_jobs import (
     JOBS,
     SEVERAL,
@@ -262,16 +262,8 @@ def test_a_lookup_in_a_condition(compiles):
     np.testing.assert_array_equal(run(tf.constant(-1.0)), 0 * expected)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            case, id=case.name, marks=[pytest.mark.exhaustive] * (case.name not in REPRESENTATIVES)
-        )
-        for case in RULES
-        if case.scope != "model"  # such rules get dense gradients: see OPTIMIZERS
-    ],
-)
+# Rules of scope "model" get dense gradients: see OPTIMIZERS.
+@of_each_kind([case for case in RULES if case.scope != "model"])
 def test_rules_get_rows(case, modes):
     optimizer = case.make()
     compiled(keras_tfopt.layers.Embedding, optimizer).train_on_batch(

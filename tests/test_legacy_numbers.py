@@ -1,6 +1,5 @@
 """Hyperparameters that our Keras classes refuse and TensorFlow 1 takes, such as negative rates."""
 
-import contextlib
 import copy
 import json
 
@@ -13,7 +12,7 @@ import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.engine.powers import keep_powers
 from tests.paths import SIGNATURES
-from tests.stepping import BACKEND, make_variable, to_numpy
+from tests.stepping import BACKEND, make_variable, plain_unless, to_numpy
 from tests.verbs import variable
 
 # (class, arguments, the variable [1, 2] after three steps with the gradient [0.1, -0.2])
@@ -26,7 +25,7 @@ GRADIENT = [0.1, -0.2]
 def moved_by(optimizer, gradients=(GRADIENT,) * 3):
     """Return [1, 2] after steps. PyTorch compiles none: that takes longer than the steps."""
     x = variable()
-    with keras_tfopt.engine.plain() if BACKEND == "torch" else contextlib.nullcontext():
+    with plain_unless(BACKEND != "torch"):
         for gradient in gradients:
             optimizer.apply_gradients([(np.array(gradient, "f"), x)])
     return to_numpy(x)

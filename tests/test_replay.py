@@ -51,16 +51,12 @@ def every_way(usual):
 # ---- The recordings ------------------------------------------------------------------------------
 
 
-def every_sixth(*words):
-    return cells.pick((True, *[False] * 5), "sample", *words)
-
-
 def usual(name):
     """Return the ways to replay a recording: the plain one if it is fast, for a sixth another, too.
 
     The other way is compiled, on one backend that a hash chooses.
     """
-    if every_sixth(name) and cells.pick(cells.INSTALLED, name) == BACKEND:
+    if cells.is_every_sixth(name) and cells.pick(cells.INSTALLED, name) == BACKEND:
         # With another word, or the hash that has chosen the backend would choose the way.
         return (*PLAIN_IF_FAST, cells.pick(OTHERS, "way", name))
     return PLAIN_IF_FAST
@@ -68,7 +64,7 @@ def usual(name):
 
 def usual_through(names):
     """Return {name: ways} for other names of optimizers: plain ones, of every sixth if slow."""
-    return {name: PLAIN_IF_FAST or (PLAIN,) * every_sixth(BACKEND, name) for name in names}
+    return {name: PLAIN_IF_FAST or (PLAIN,) * cells.is_every_sixth(BACKEND, name) for name in names}
 
 
 @pytest.mark.everywhere

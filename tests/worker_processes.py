@@ -1,6 +1,5 @@
 """Start processes of workers, and read the results that they write."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +13,6 @@ import numpy as np
 
 from keras_tfopt.distributed import environment
 from keras_tfopt.distributed.launch import free_ports, loopback
-from keras_tfopt.engine import plain
 from tests.paths import ROOT
 from tests.stepping import BACKEND
 
@@ -33,11 +31,6 @@ def error_of(action):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def plain_unless(is_compiled):
-    """Return a context in which PyTorch does not compile, which takes longer than all else."""
-    return contextlib.nullcontext() if is_compiled else plain()
 
 
 def settings(**more):

@@ -1,11 +1,10 @@
 """Optimizers inside of others, in branches, and at the edges of their numbers, in graphs.
 
-    python integration/tf1/compositions.py OUT [MODULE [SOME]]
+    python integration/tf1/compositions.py OUT [MODULE]
 
 It runs on TensorFlow 1.15.5, and on that of today with the optimizers of MODULE,
 `keras_tfopt.legacy`. OUT gets an archive with the variables of each of `SCENARIOS` after each step,
-one upon the other, as `<scenario>/<kind of variables>/<variable>`. With SOME, any word, each
-scenario is run on one of the two kinds of variables.
+one upon the other, as `<scenario>/<kind of variables>/<variable>`.
 """
 
 import importlib
@@ -291,12 +290,7 @@ def run(tf, train, opt, scenario, kind):
         return after
 
 
-def kinds_of(name, some=False):
-    """Return the kinds of variables that a scenario is run on: some is one of them."""
-    return [KINDS[len(name) % 2]] if some else KINDS
-
-
-def main(out, module=None, some=""):
+def main(out, module=None):
     import tensorflow
 
     tf = tensorflow.compat.v1
@@ -309,7 +303,7 @@ def main(out, module=None, some=""):
         train = tf.train
     found = {}
     for name, scenario in SCENARIOS.items():
-        for kind in kinds_of(name, some):
+        for kind in KINDS:
             steps = run(tf, train, opt, scenario, kind)
             for variable in scenario.start:
                 found[f"{name}/{kind}/{variable}"] = np.stack([step[variable] for step in steps])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.engine.options import (
@@ -17,14 +15,8 @@ from keras_tfopt.engine.options import (
 from keras_tfopt.engine.selection import check_choice
 from keras_tfopt.engine.slot_dtype import check_scope, check_slot_dtype
 
-_SWITCHES = ("master_weights", "maximize", "shard_state")
-# Checks of options that are not numbers. Each returns the value to keep.
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    **{name: functools.partial(check_switch, name) for name in _SWITCHES},
-    "row_variables": functools.partial(check_choice, "row_variables"),
-    "slot_dtype": check_slot_dtype,
-}
-
+# Options that are not numbers, whose values `check_option` looks at.
+_CHECKED = ("row_variables", "slot_dtype", "master_weights", "maximize", "shard_state")
 # Options that decide which state there is.
 _OF_STATE = (
     "use_ema",
@@ -36,6 +28,13 @@ _OF_STATE = (
 )
 # Options of which a built optimizer knows for each variable whether they are None.
 _NONE_OR_NOT = ("weight_decay", "clip_unitwise")
+
+
+def check_option(name: str, value: Any) -> Any:
+    """Return the value to keep of an option that is not a number, or raise an error."""
+    if name == "row_variables":
+        return check_choice(name, value)
+    return check_slot_dtype(value) if name == "slot_dtype" else check_switch(name, value)
 
 
 def checked(optimizer: Any, name: str, value: Any) -> Any:
@@ -50,8 +49,8 @@ def checked(optimizer: Any, name: str, value: Any) -> Any:
         value = declared.check(name, value)
     elif name == "learning_rate" and is_number(value):
         value = check_learning_rate(value)
-    elif name in _CHECKS and name in all_arguments(type(optimizer)):
-        value = _CHECKS[name](value)
+    elif name in _CHECKED and name in all_arguments(type(optimizer)):
+        value = check_option(name, value)
         if name == "slot_dtype":
             check_scope(optimizer, value)
         is_plain = True

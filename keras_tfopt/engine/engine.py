@@ -11,6 +11,7 @@ import keras
 
 from keras_tfopt.engine import trial
 from keras_tfopt.engine.all_variables import AllVariablesMover
+from keras_tfopt.engine.assignment import check_option
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot, check_slots_of_elements, constant, path_of
 from keras_tfopt.engine.construction import Formulas
@@ -26,16 +27,15 @@ from keras_tfopt.engine.options import (
     check_base,
     check_learning_rate,
     check_savable,
-    check_switch,
     current,
 )
 from keras_tfopt.engine.powers import Powers, recall
 from keras_tfopt.engine.results import checked_dictionary, checked_slots
 from keras_tfopt.engine.rows import sees_rows
-from keras_tfopt.engine.selection import check_choice, excluding, is_chosen, settled
+from keras_tfopt.engine.selection import excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
 from keras_tfopt.engine.slicing import shape_of, steps_along
-from keras_tfopt.engine.slot_dtype import as_kept, check_slot_dtype, check_slots, storage
+from keras_tfopt.engine.slot_dtype import as_kept, check_slots, storage
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     MASTER,
@@ -138,13 +138,13 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         check_base(type(self), {**base, "clip_unitwise": clip_unitwise})
         super().__init__(learning_rate, **base)
         self._start()
-        self.row_variables = check_choice("row_variables", row_variables)
-        self.master_weights = check_switch("master_weights", master_weights)
-        self.maximize = check_switch("maximize", maximize)
-        self.shard_state = check_switch("shard_state", shard_state)
+        self.row_variables = check_option("row_variables", row_variables)
+        self.master_weights = check_option("master_weights", master_weights)
+        self.maximize = check_option("maximize", maximize)
+        self.shard_state = check_option("shard_state", shard_state)
         self.clip_unitwise = clip_unitwise
         self._groups = check_form(groups)
-        self.slot_dtype = check_slot_dtype(slot_dtype)
+        self.slot_dtype = check_option("slot_dtype", slot_dtype)
         self._initial_learning_rate = learning_rate
         self._no_decay_patterns = []
         self._statics = Cache()

@@ -47,6 +47,16 @@ def main_variant_in_all_modes(others, is_rare=lambda case, variant, mode: False)
     return pytest.mark.parametrize(("case", "variant", "mode"), params)
 
 
+def of_each_kind(cases):
+    """Parametrize over Cases, of which usual runs have the representatives only."""
+    params = [
+        pytest.param(case, id=case.name, marks=[pytest.mark.exhaustive] * is_alike)
+        for case in cases
+        for is_alike in [case.name not in REPRESENTATIVES]
+    ]
+    return pytest.mark.parametrize("case", params)
+
+
 def training_of(case, function):
     """Return the Training of a Case that minimizes a function, "quadratic" or "rosenbrock"."""
     own = getattr(case, function)
