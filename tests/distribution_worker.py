@@ -17,9 +17,10 @@ import functools
 import os
 import sys
 
+from tests import virtual_devices
+
 if __name__ == "__main__":
-    _flag = "--xla_force_host_platform_device_count=2"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_flag}"
+    virtual_devices.use(2)
 
 import keras
 import numpy as np

@@ -10,17 +10,17 @@ FOLDER/RANK.json. With an engine of replicas, one process writes the results of 
 
 import contextlib
 import json
-import os
 import pathlib
 import sys
 import traceback
 
+from tests import virtual_devices
 from tests.stepping import BACKEND, plain_unless
 
 STARTED = __name__ == "__main__"
 ENGINE = sys.argv[2] if STARTED and len(sys.argv) > 2 else None
 if ENGINE == "jax_mesh":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    virtual_devices.use(2)
 
 import keras
 import numpy as np

@@ -6,13 +6,14 @@ Devices must be created before JAX starts. So this program is a process of its o
 """
 
 import functools
-import os
 import re
 import sys
 import warnings
 
+from tests import virtual_devices
+
 if __name__ == "__main__":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    virtual_devices.use(4)
 
 import jax
 import keras

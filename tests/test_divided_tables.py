@@ -58,7 +58,9 @@ class TestOnAMesh:
         tolerance = ROUNDED if run.startswith("bfloat16") else TOLERANCE
         assert one["moved"] > 0.01
         assert one["difference"] <= tolerance and one["predicted"] <= tolerance
-        assert one["rested"] and one["in_layout"]
+        # The average of two equal numbers is rounded.
+        assert one["unseen_moved"] <= (TOLERANCE if run.endswith("/ema") else 0)
+        assert one["in_layout"]
 
     @every_mesh_run
     def test_memory_of_a_device(self, run, mesh):

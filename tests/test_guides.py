@@ -55,7 +55,7 @@ def home(guide):
 def printed(tmp_path_factory):
     """Return a function from a guide to what it printed."""
     folder = tmp_path_factory.mktemp("guides")
-    output_of("-m", "tests.guides_worker", folder, *guides_here(), **AS_USERS)
+    output_of("-m", "tests.guides_worker", folder, *guides_here(), hidden=(), **AS_USERS)
 
     def text_of(guide):
         text, out = (folder / f"{guide}.txt").read_text("utf-8"), folder / guide / "curves.png"

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tests import worker_processes
+from tests import virtual_devices, worker_processes
 from tests.cells import exhaustive, spread
 from tests.programs import output_of
 from tests.stepping import BACKEND, needs_new_xla
@@ -96,7 +96,7 @@ def test_a_step_of_a_divided_table_is_in_place(cls, slots):
     arguments = {"layer": "divided", "cls": cls, "table": [2 * ROWS, WIDTH], "policy": "float32"}
     program = "tests.memory_worker", json.dumps(arguments)
     if BACKEND == "jax":
-        flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+        flags = {"XLA_FLAGS": virtual_devices.flags(4)}
         ended, part = [worker_processes.run_alone(*program, **FREED, **flags)], TABLE / 2
     else:
         ended, part = worker_processes.run(*program, workers=2, **FREED), TABLE

@@ -70,7 +70,8 @@ def contents(files, folder):
 @pytest.mark.parametrize("guide", ["from_addons", "switching"])
 def test_a_notebook_runs_in_an_empty_folder(guide, monkeypatch, tmp_path):
     """The first one has files of its own. The second one starts itself again."""
-    text = output_of("-c", program(notebook(guide, monkeypatch)), cwd=tmp_path, **AS_USERS)
+    source = program(notebook(guide, monkeypatch))
+    text = output_of("-c", source, cwd=tmp_path, hidden=(), **AS_USERS)
     assert "Traceback" not in text and list((tmp_path / "output").glob(f"{guide}-*.png"))
 
 

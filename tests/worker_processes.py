@@ -14,6 +14,7 @@ import numpy as np
 from keras_tfopt.distributed import environment
 from keras_tfopt.distributed.launch import free_ports, loopback
 from tests.paths import ROOT
+from tests.programs import search_path
 from tests.stepping import BACKEND
 
 
@@ -35,9 +36,9 @@ def error_of(action):
 
 def settings(**more):
     """Return environment variables: one thread, the CPU, JAX without x64, one backend alone."""
-    hidden = None if BACKEND == "tensorflow" else str(ROOT / "tests" / "without_tensorflow")
-    path = os.pathsep.join(filter(None, [hidden, str(ROOT), os.environ.get("PYTHONPATH")]))
-    known = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
+    hidden = ["unused"] if BACKEND == "tensorflow" else ["unused", "tensorflow"]
+    path = search_path(os.environ.get("PYTHONPATH", ""), hidden=hidden)
+    known = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     return {
         **known,
         **loopback(),
