@@ -235,6 +235,7 @@ USUAL = {
         "data_parallel": {
             "fit": (
                 *(CONTROL, "Lopsided", "accumulation_model", "SkipNonFinite", "Normalized"),
+                *("accumulation", "ema", "Cautious", "ScheduleFree", "Multitask"),
                 "LossScale_keras",
             ),
             "rows": (CONTROL,),
