@@ -22,6 +22,8 @@ class Field:
 
     default: Any
     check: Callable[[str, Any], Any]
+    may_change: bool = False
+    """Whether it may be something that gives a number in each step."""
 
 
 def within(
@@ -47,7 +49,8 @@ def within(
     """
     how = {"left_open": left_open, "right_open": right_open}
     check = check_number if fixed else check_hyperparameter
-    return _field_of(lambda name, value: check(name, value, low, high, **how), default)
+    field = _field_of(lambda name, value: check(name, value, low, high, **how), default)
+    return dataclasses.replace(field, may_change=not fixed)
 
 
 def integer(low: int, *, default: Any = REQUIRED) -> Any:
@@ -116,7 +119,7 @@ def _take_fields(cls: type[Fielded]) -> list[str]:
     own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
     for name, inherited in cls._fields.items():
         if name in vars(cls) and name not in own and not isinstance(vars(cls)[name], property):
-            own[name] = Field(vars(cls)[name], inherited.check)  # another default
+            own[name] = dataclasses.replace(inherited, default=vars(cls)[name])
     cls._fields = {**cls._fields, **own}
     for name, declared in own.items():
         if declared.default is REQUIRED:
@@ -128,6 +131,12 @@ def _take_fields(cls: type[Fielded]) -> list[str]:
     cls._first_default = vars(cls)["learning_rate"]
     delattr(cls, "learning_rate")  # where Keras has a property
     return ["learning_rate", *own]
+
+
+def _is_annotated(cls: type, name: str) -> bool:
+    """Return whether a class, or one that it derives from below the engine, annotates a name."""
+    engine = cls.__mro__.index(_engine_of(cls))
+    return any(name in inspect.get_annotations(one) for one in cls.__mro__[:engine])
 
 
 def _constructor(cls: type[Fielded]) -> Callable[..., None]:
@@ -156,6 +165,13 @@ def _constructor(cls: type[Fielded]) -> Callable[..., None]:
             given.setdefault(first.name, default)
         if first.name not in given:
             raise TypeError(f"{cls.__name__} needs the argument `{first.name}`")
+        for name in given.keys() - {*names, *cls._options}:
+            if _is_annotated(cls, name):
+                raise TypeError(
+                    f"{cls.__name__} has no argument {name!r}, only an attribute of that name. An "
+                    f"argument is declared as in `{name}: float = keras_tfopt.within(default=1)`, "
+                    f"or by integer, flag or field. Received: {name}={given[name]!r}"
+                )
         start(self, **given)
         for name, declared in fields.items():
             if own[name] is REQUIRED:

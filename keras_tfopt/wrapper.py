@@ -10,6 +10,7 @@ from keras_tfopt.engine import (
     Like,
     Slot,
     WrappingEngine,
+    changes,
     check_savable,
     decoded,
     encoded,
@@ -103,7 +104,11 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         return {}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        """Return scalars, as `keras_tfopt.Rule.scalars`, from the inner learning rate."""
+        """Return scalars, as `keras_tfopt.Rule.scalars`, from the inner learning rate.
+
+        Hooks of one variable find numbers in arguments that are schedules. Here, and in hooks of
+        all variables, `self.now(self.factor)` is the number of this step.
+        """
         return {"lr": lr}
 
     def get_config(self) -> dict[str, Any]:
@@ -115,6 +120,11 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         """Return the names of the constructor's arguments that are the wrapper's own."""
         names = self._saved_arguments()
         return [name for name in names if name not in ("name", "inner_optimizer", *self.unsaved)]
+
+    def changing_arguments(self) -> dict[str, Any]:
+        """Return the own arguments that are not numbers, but give one in each step."""
+        own = {name: getattr(self, name) for name, f in self._fields.items() if f.may_change}
+        return {name: value for name, value in own.items() if changes(value)}
 
     def own_config(self) -> dict[str, Any]:
         """Return the arguments that are the wrapper's own, serializable."""

@@ -57,9 +57,12 @@ def test_wrong_values(name, value, message, wrap):
     assert optimizer.get_config() == before
 
 
-def test_wrappers_pass_on_options():
+@pytest.mark.parametrize(
+    "wrap", (keras_tfopt.MovingAverage, lambda inner: keras_tfopt.LossScaleOptimizer(inner, 1.0))
+)
+def test_wrappers_pass_on_options(wrap):
     inner = keras_tfopt.GradientDescent(0.5)
-    optimizer, v = stepped(keras_tfopt.MovingAverage(inner), 1)
+    optimizer, v = stepped(wrap(inner), 1)
     optimizer.clipvalue = 0.25
     assert inner.clipvalue == optimizer.clipvalue == 0.25
     optimizer.apply([keras.ops.ones((3, 4))], [v])

@@ -20,6 +20,7 @@ def momentum(**base):
 
 
 EMA = {"use_ema": True, "ema_momentum": 0.9}
+TWO = {"gradient_accumulation_steps": 2}
 FROZEN_BIAS = {"last/bias$": {"frozen": True}}
 SOURCES = {
     "MovingAverage": lambda: keras_tfopt.MovingAverage(momentum(), 0.9),
@@ -34,6 +35,9 @@ SOURCES = {
         keras_tfopt.DecoupledWeightDecay(keras_tfopt.MovingAverage(keras.optimizers.SGD(0.1)), 0.01)
     ),
     "stock use_ema inside": lambda: keras_tfopt.Multitask(keras.optimizers.Adam(0.1, **EMA)),
+    "accumulation": lambda: keras_tfopt.MovingAverage(momentum(**TWO), 0.9),
+    "accumulation use_ema": lambda: momentum(**TWO, **EMA),
+    "stock accumulation": lambda: keras_tfopt.MovingAverage(keras.optimizers.SGD(0.1, **TWO), 0.9),
     "scaled": lambda: keras_tfopt.LossScaleOptimizer(keras_tfopt.MovingAverage(momentum(), 0.9)),
     "of several": lambda: keras.optimizers.MultiOptimizer(
         keras.optimizers.OptimizerMap(
@@ -102,6 +106,9 @@ FORMULAS = {
     "SWA": lambda path: [np.mean(w, axis=0) for w in zip(path[2], path[4], path[6], strict=True)],
     "use_ema": lambda path: averages(path[1:], 0.9),  # starts at the first new weights
     "stock use_ema": lambda path: averages(path[1:], 0.9),
+    "accumulation": lambda path: averages(path[::2], 0.9),
+    "accumulation use_ema": lambda path: averages(path[2::2], 0.9),
+    "stock accumulation": lambda path: averages(path[::2], 0.9),
     "scaled": lambda path: averages(path, 0.9),
     "inside": lambda path: averages(path, 0.9999),
 }

@@ -189,6 +189,15 @@ def test_the_signature_says_what_the_class_declares():
 
 
 @pytest.mark.spread
+def test_an_attribute_is_no_argument():
+    class Attribute(Plain):
+        beta: float = BETA
+
+    with pytest.raises(TypeError, match=r"'beta', only an .*`beta: float = .*within.*beta=0.5"):
+        Attribute(0.1, beta=0.5)
+
+
+@pytest.mark.spread
 def test_declared_arguments_and_a_constructor_do_not_mix():
     with pytest.raises(TypeError, match="`__post_init__"):
 
@@ -332,3 +341,59 @@ def test_slots_may_take_old_values_of_variables_and_of_other_slots(around, mode)
         found = runner.values[path], slots["last"], slots["last_but_one"]
         for value, number in zip(found, expected, strict=True):
             np.testing.assert_array_equal(value, np.full((3, 2), number))
+
+
+# ---- Arguments of hooks that change with the steps
+
+
+class Before(keras_tfopt.Wrapper):
+    beta: float = keras_tfopt.within(default=BETA)
+
+    def before(self, g, x, s, t):
+        return self.beta * g, x
+
+
+class After(keras_tfopt.Wrapper):
+    scope = "element"  # compiled together with the rule
+    beta: float = keras_tfopt.within(default=BETA)
+
+    def after(self, g, x, s, t):
+        return self.beta * x, {}
+
+
+class Accept(keras_tfopt.Wrapper):
+    beta: float = keras_tfopt.within(default=BETA)
+
+    def accept(self, g, x, t):
+        return ops.convert_to_tensor(self.beta) > 0.1
+
+
+class WithScalars(keras_tfopt.Wrapper):
+    beta: float = keras_tfopt.within(default=BETA)
+
+    def scalars(self, lr, step):
+        return {"lr": lr, "factor": self.now(self.beta)}
+
+    def before(self, g, x, s, t):
+        return t.factor * g, x
+
+
+HOOKS = {
+    Before: lambda x, beta: x - LR * beta,
+    After: lambda x, beta: beta * (x - LR),
+    Accept: lambda x, beta: x - LR * (beta > 0.1),
+    WithScalars: lambda x, beta: x - LR * beta,
+}
+
+
+@every_mode
+@pytest.mark.parametrize("kind", CHANGING)
+@pytest.mark.parametrize("cls", HOOKS)
+def test_arguments_of_hooks_may_change_with_the_steps(cls, kind, mode):
+    make, beta = CHANGING[kind]
+    wrapped = cls(keras_tfopt.GradientDescent(LR), make())
+    runner, expected = Runner(wrapped, {"kernel": np.ones((3, 2))}, mode), 1.0
+    for step in range(STEPS):
+        runner.step({"kernel": np.ones((3, 2))})
+        expected = HOOKS[cls](expected, beta(step))
+    np.testing.assert_allclose(runner.values["kernel"], expected, rtol=2e-6)

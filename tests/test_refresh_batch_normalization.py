@@ -50,6 +50,16 @@ def assert_statistics(found, wanted):
 
 
 @pytest.mark.spread("jax")
+def test_statistics_that_are_nan_heal():
+    model = make_model()
+    model.fit(X, Y, **FIT)
+    for v in model.layers[1].non_trainable_weights:
+        v.assign(np.full(4, np.nan, "float32"))
+    model.evaluate(X, Y, callbacks=[Refresh(BATCHES)], verbose=0)
+    assert_statistics(statistics(model), expected(model))
+
+
+@pytest.mark.spread("jax")
 def test_the_training_itself_does_not_change():
     plain, refreshed = make_model(), make_model()
     plain.fit(X, Y, **FIT)

@@ -90,6 +90,31 @@ def test_an_impossible_formula_is_refused_with_its_line(update, says, line):
     assert (ops.convert_to_numpy(variable) == 1).all()
 
 
+def assign(self, g, x, s, t):
+    self.count.assign(self.count + 1)
+    return x - t.lr * g, {}
+
+
+def draw(self, g, x, s, t):
+    return x - t.lr * (g + keras.random.normal(g.shape, seed=self.seeds)), {}
+
+
+@pytest.mark.parametrize("update", [assign, draw])
+def test_a_formula_that_assigns_variables_is_refused(update):
+    """Compiled steps would assign them once, or leave a tracer of JAX in them."""
+
+    def keep(self):
+        self.count, self.seeds = keras.Variable(2.0), keras.random.SeedGenerator(1)
+
+    members = {"__post_init__": keep, "scope": "variable", "update": update}
+    optimizer = rule(**members)(0.5)
+    before = [ops.convert_to_numpy(v).tolist() for v in (optimizer.count, optimizer.seeds.state)]
+    with pytest.raises(TypeError, match="must not assign variables, nor draw .*Keep .*`slots`"):
+        optimizer.build([keras.Variable(np.ones((3, 2), "float32"), name="kernel")])
+    after = [ops.convert_to_numpy(v).tolist() for v in (optimizer.count, optimizer.seeds.state)]
+    assert after == before and not optimizer.built
+
+
 @pytest.mark.parametrize(
     ("member", "value", "error", "says"),
     [
@@ -100,6 +125,10 @@ def test_an_impossible_formula_is_refused_with_its_line(update, says, line):
         ("facts", lambda self, path: path, TypeError, "a dictionary by name"),
         ("update", lambda self, g, x, s, t: (x, {"m": "one"}), TypeError, "m as a tensor.*'one'"),
         ("update", lambda self, g, x, s, t: (None, {}), TypeError, "variable as a tensor.*None"),
+        ("update", lambda self, g, x, s, t: (x, {"m": 0.0}), TypeError, "m as a tensor.*0.0"),
+        ("update", lambda self, g, x, s, t: (0.0, {}), TypeError, "variable as a tensor.*0.0"),
+        ("scalars", lambda self, lr, step: {"step": step - 1}, ValueError, "other names.*'step'"),
+        ("facts", lambda self, path: {"norm": 2.0}, ValueError, "other names.*'norm'"),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"slot_dtype": "int8"}])

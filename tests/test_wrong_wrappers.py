@@ -95,6 +95,7 @@ def test_what_hooks_return(member, value, error, says):
     [
         ("before_step", lambda self, grads, v: None, TypeError, "each of the 2 variables.*None"),
         ("before_step", lambda self, grads, v: grads[:1], TypeError, "each of the 2 variables"),
+        ("before_step", lambda self, grads, v: [None, grads[1]], TypeError, "each of the 2 var"),
         ("accept_step", lambda self, grads, s: True, TypeError, "truth value and a dictionary"),
         ("accept_step", lambda self, grads, s: (True, {"n": 1}), KeyError, "'n'"),
     ],

@@ -15,7 +15,8 @@ class RefreshBatchNormalization(keras.callbacks.Callback):
     the weights produce other activations. This callback puts the averages into the model and calls
     it with some batches. Means and variances become the averages of those of the batches. This
     happens at the end of each epoch, and before an evaluation or prediction if there were steps
-    since. The statistics stay in the model; layers do not use them in training.
+    since. The statistics stay in the model; layers do not use them in training. In a layer that
+    the model calls several times for a batch, later calls have more weight.
 
     Args:
         batches: Inputs of the model, batch by batch: a list, or another iterable that can be read
@@ -81,6 +82,9 @@ class RefreshBatchNormalization(keras.callbacks.Callback):
                 for number, batch in enumerate(self.batches, start=1):
                     for layer in layers:
                         layer.momentum = 1 - 1 / number  # so that all batches have equal weight
+                        if number == 1:
+                            _make_finite(layer.moving_mean)
+                            _make_finite(layer.moving_variance)
                     self.model(batch, training=True)
         finally:
             for layer, momentum in zip(layers, momenta, strict=True):
@@ -88,3 +92,9 @@ class RefreshBatchNormalization(keras.callbacks.Callback):
         if number == 0:
             raise ValueError("Argument `batches` must have at least one batch. Received none")
         self._is_fresh = True
+
+
+def _make_finite(statistics: keras.Variable) -> None:
+    """Replace NaN and infinities, of which even zero times the old statistics would be NaN."""
+    values = keras.ops.convert_to_tensor(statistics)
+    statistics.assign(keras.ops.where(keras.ops.isfinite(values), values, 1.0))

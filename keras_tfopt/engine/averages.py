@@ -52,10 +52,10 @@ def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[
     found: dict[int, tuple[Any, Any]] = {}
     owners: dict[int, Any] = {}
     for source in sources:
-        if not source.built or not int(backend.number(source.iterations)):
+        if not source.built or not _steps_of(source):
             raise ValueError(
                 f"There are no averages before the first step of {type(source).__name__}. "
-                f"Received: iterations={0 if not source.built else int(source.iterations)}"
+                "Received: iterations=0"
             )
         for variable, average in _averages_now(source, current):
             other = owners.setdefault(id(variable), source)
@@ -67,6 +67,13 @@ def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[
                 )
             found[id(variable)] = variable, ops.cast(average, variable.dtype)
     return list(found.values())
+
+
+def _steps_of(optimizer: Any) -> int:
+    """Return the number of steps done; micro-steps of a step that has not ended do not count."""
+    count = optimizer.iterations  # of an optimizer that accumulates, a tensor
+    is_variable = isinstance(count, keras.Variable)
+    return int(backend.number(count) if is_variable else ops.convert_to_numpy(count))
 
 
 def _averages(optimizer: Any) -> bool:

@@ -19,7 +19,7 @@ from keras_tfopt.engine.state import write
 def run(
     wrapper: Any,
     name: str,
-    call: Callable[[Any, Any, Any, Any], tuple[Any, Any, dict]],
+    call: Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, dict]],
     incoming: Incoming,
     scalars: dict[tuple[str, int], dict[str, Any]],
     old: list[Any] | None = None,
@@ -31,7 +31,7 @@ def run(
     Args:
         wrapper: The optimizer with the hook.
         name: The name of the hook.
-        call: `(g, x, s, t) -> g, x, {slot: value}`, pure.
+        call: `(hooks, g, x, s, t) -> g, x, {slot: value}`, pure.
         incoming: The gradients and their variables.
         scalars: The scalars in `t`, by the keys of entries.
         old: The values of `t.old`, for each variable.
@@ -79,7 +79,7 @@ def run(
             t = Scalars(found, entry.facts, rows, over_one(), mask)
             slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
             seen_g = g if wrapper.needs_gradient else None
-            new_g, x, new = call(seen_g, x, slots, t)
+            new_g, x, new = call(wrapper.hooks_in(found), seen_g, x, slots, t)
             if mask is not None:
                 x = ops.where(mask, x, current)
                 new = {name: ops.where(mask, value, s[name]) for name, value in new.items()}

@@ -213,8 +213,10 @@ def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:
             lr = lr * scalar(wrapper.now(settings.factor), dtype)
         by_groups = "scalars_in" in wrapper.defines
         found = wrapper.scalars_in(settings, lr, step) if by_groups else wrapper.scalars(lr, step)
-        values = {**found, "step": step}.items()
-        known[dtype, rate] = {n: scalar(v, dtype) for n, v in values if v is not None}
+        values = {**found, "step": step}
+        for name, value in wrapper._changing.items():
+            values[HYPERPARAMETER + name] = wrapper.now(value)
+        known[dtype, rate] = {n: scalar(v, dtype) for n, v in values.items() if v is not None}
     return known
 
 

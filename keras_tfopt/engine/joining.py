@@ -9,18 +9,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars
 from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
-from keras_tfopt.engine.state import MASTER
+from keras_tfopt.engine.state import HYPERPARAMETER, MASTER
 
 AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers
 APART = ("before_step", "accept", "after_step", "meet")
@@ -37,6 +38,7 @@ class Part:
     Attributes:
         prefix: Prefix of the names of the wrapper's scalars and slots.
         hooks: The `self` of the hooks, which holds the wrapper's arguments.
+        changing: Names of the arguments that are numbers of each step.
         names: Names of the slots.
         facts: Facts about the variable, for `t`.
         calls: The hooks that there are, of "before" and "after".
@@ -44,6 +46,7 @@ class Part:
 
     prefix: str
     hooks: Any
+    changing: tuple[str, ...]
     names: tuple[str, ...]
     facts: tuple[tuple[str, Any], ...]
     calls: tuple[str, ...]
@@ -52,6 +55,13 @@ class Part:
         """Return a key that is equal for parts that can share compiled code."""
         arguments = identity(dict(vars(self.hooks)))
         return type(self.hooks), arguments, self.prefix, self.names, self.facts, self.calls
+
+    def hooks_in(self, scalars: Mapping[str, Any]) -> Any:
+        """Return the `self` of the hooks in a step with these scalars."""
+        if not self.changing:
+            return self.hooks
+        now = {name: scalars[HYPERPARAMETER + name] for name in self.changing}
+        return instance(type(self.hooks), {**vars(self.hooks), **now})
 
 
 class Joined(NamedTuple):
@@ -148,7 +158,8 @@ class Joining:
                 continue
             facts = tuple(here.facts.items())
             prefix = f"{AROUND}{number}."
-            parts.append(Part(prefix, wrapper.hooks_alone(), tuple(here.slots), facts, calls))
+            own_hooks, changing = wrapper.hooks_alone(), tuple(wrapper._changing)
+            parts.append(Part(prefix, own_hooks, changing, tuple(here.slots), facts, calls))
             keys.append((number, here.scalars))
             own += here.slots.values()
             scope = scope if wrapper.scope == "element" else "variable"
@@ -217,22 +228,23 @@ def _joined(
                 for n, v in scalars.items()
                 if n.startswith(part.prefix)
             }
-            seen.append((s, Scalars(own, dict(part.facts), False, over)))
+            t = Scalars(own, dict(part.facts), False, over)
+            seen.append((part.hooks_in(own), s, t))
             start = end
-        for part, (s, t) in zip(parts, seen, strict=True):
+        for part, (hooks, s, t) in zip(parts, seen, strict=True):
             if "before" in part.calls:
-                seen_g = g if part.hooks.needs_gradient else None
-                new_g, x = part.hooks.before(seen_g, x, s, t)
-                _check_gradient(part.hooks, new_g is seen_g)
+                seen_g = g if hooks.needs_gradient else None
+                new_g, x = hooks.before(seen_g, x, s, t)
+                _check_gradient(hooks, new_g is seen_g)
         old = x
         x, changed = call(g, x, slots[:count], of_rule, mask, over, apart, narrow)
         new: list[list[Any]] = []
-        for part, (s, t) in zip(reversed(parts), reversed(seen), strict=True):
+        for part, (hooks, s, t) in zip(reversed(parts), reversed(seen), strict=True):
             found: dict[str, Any] = {}
             if "after" in part.calls:
-                if part.hooks.needs_old:
+                if hooks.needs_old:
                     t.old = old
-                x, found = part.hooks.after(g if part.hooks.needs_gradient else None, x, s, t)
+                x, found = hooks.after(g if hooks.needs_gradient else None, x, s, t)
             new.insert(0, [found.get(name) for name in part.names])
         return x, [*changed, *(value for values in new for value in values)]
 

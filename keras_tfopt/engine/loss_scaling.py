@@ -16,7 +16,7 @@ from keras_tfopt.engine.building import constant, describe, listed, pair
 from keras_tfopt.engine.configuration import portable
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.nesting import check_around, check_inner
+from keras_tfopt.engine.nesting import check_around, check_inner, pass_option
 from keras_tfopt.engine.options import CLIPPING_AND_DECAY, DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Around
@@ -33,6 +33,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     """
 
     _own = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
+    _is_made = False
 
     def __init__(
         self,
@@ -48,6 +49,13 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
         super().__init__(inner, initial_scale, dynamic_growth_steps, name=name)
         self.leave_to_inner(*CLIPPING_AND_DECAY)
         self._fast = Cache()
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_made and name in DEFAULTS and name != "loss_scale_factor":
+            pass_option(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, serializable."""

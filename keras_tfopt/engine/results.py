@@ -8,6 +8,9 @@ from typing import Any
 
 from keras_tfopt.engine.state import Slot
 
+# Names in `t` that rules and wrappers cannot give another meaning.
+OF_ENGINE = ("step", "rows", "touched", "norm", "sum", "mean", "old")
+
 
 def check_class_attribute(cls: type, name: str, allowed: tuple[str, ...]) -> None:
     """Raise an error if an attribute of a class has another value than those allowed."""
@@ -53,9 +56,21 @@ def checked_dictionary(owner: Any, method: str, found: Any) -> dict[str, Any]:
     return dict(found)
 
 
+def checked_scalars(owner: Any, method: str, found: Any) -> dict[str, Any]:
+    """Return the result of `scalars` or `facts`, or raise an error for names that `t` has."""
+    for name in (found := checked_dictionary(owner, method, found)):
+        if name in OF_ENGINE:
+            raise ValueError(
+                f"{type(owner).__name__}.{method} must use other names than those which the engine "
+                f"sets in `t`: {', '.join(OF_ENGINE)}. Received: {name!r}"
+            )
+    return found
+
+
 def checked_list(owner: Any, method: str, found: Any, count: int) -> list[Any]:
     """Return the result of a hook for all variables, or raise an error if it is none."""
-    if not isinstance(found, (list, tuple)) or len(found) != count:
+    is_list = isinstance(found, (list, tuple)) and len(found) == count
+    if not is_list or any(one is None for one in found):
         raise TypeError(
             f"{type(owner).__name__}.{method} must return a list with an item for each of the "
             f"{count} variables. Received: {found!r}"

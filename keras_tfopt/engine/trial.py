@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
-import numbers
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,10 @@ from keras_tfopt.engine.results import (
     check_accepted,
     check_before,
     check_result,
-    checked_dictionary,
+    checked_scalars,
     checked_slots,
 )
-from keras_tfopt.engine.state import Like, Rows, Slot
+from keras_tfopt.engine.state import HYPERPARAMETER, Like, Rows, Slot
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.engine import Engine
@@ -74,13 +73,13 @@ def _try(engine: Engine, like: Like) -> None:
     slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
     elements = engine.scope == "element"
     with _located(rule, "facts"):
-        facts = {} if elements else rule.facts_of(like)
+        facts = {} if elements else checked_scalars(rule, "facts", rule.facts_of(like))
 
     def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
         kept, numbers = values[: len(slots)], values[len(slots) :]
         now = engine.formula(dict(zip(changing, numbers, strict=True)))
         with _located(rule, "scalars"):
-            scalars = checked_dictionary(rule, "scalars", now.scalars(lr, number))
+            scalars = checked_scalars(rule, "scalars", now.scalars(lr, number))
         scalars["step"] = number
         t = Scalars(scalars, facts, False, REFUSED if elements else over_one())
         with _located(rule, "update"):
@@ -96,31 +95,42 @@ def _try(engine: Engine, like: Like) -> None:
             _check_dtype(method, name, value, before)
         return new_x
 
-    backend.run_on_shapes(take_step, [*_given(like, slots), *[((), like.dtype)] * len(changing)])
+    given = [*_given(like, slots), *[((), like.dtype)] * len(changing)]
+    with keras.StatelessScope() as scope:
+        backend.run_on_shapes(take_step, given)
+    # On PyTorch, nothing is drawn where there are only shapes.
+    draws = any(isinstance(value, keras.random.SeedGenerator) for value in vars(rule).values())
+    if scope.state_mapping or draws:
+        raise TypeError(
+            f"{type(rule).__name__}.update must not assign variables, nor draw numbers by a "
+            "keras.random.SeedGenerator, which assigns its own: compiled steps would not do it. "
+            "Keep what changes in `slots`, and return its new value"
+        )
 
 
 def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
     slots = checked_slots(wrapper, wrapper.slots(like))
-    facts = checked_dictionary(wrapper, "facts", wrapper.facts(like))
+    facts = checked_scalars(wrapper, "facts", wrapper.facts(like))
     slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
     has_rate = hasattr(wrapper.inner_optimizer, "learning_rate")
     name = type(wrapper).__name__
 
     def try_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> None:
         found = _called(wrapper.scalars, lr if has_rate else None, number)
-        scalars = checked_dictionary(wrapper, "scalars", found)
+        scalars = checked_scalars(wrapper, "scalars", found)
         known = {name: value for name, value in scalars.items() if value is not None}
         t = Scalars({**known, "old": x, "step": number}, facts, False, over_one())
         s, seen = slots_of(*values), g if wrapper.needs_gradient else None
+        hooks = wrapper.hooks_in({HYPERPARAMETER + name: lr for name in wrapper._changing})
         if "before" in wrapper.defines:
-            result = _called(wrapper.before, seen, x, s, t)
+            result = _called(hooks.before, seen, x, s, t)
             check_before(wrapper, result, seen)
             for what, value, before in zip(("gradient", "variable"), result, (g, x), strict=True):
                 _check_shape(f"{name}.before", f"the {what}", value, before)
         if "accept" in wrapper.defines:
-            check_accepted(wrapper, _called(wrapper.accept, g, x, t))
+            check_accepted(wrapper, _called(hooks.accept, g, x, t))
         if "after" in wrapper.defines:
-            result = _called(wrapper.after, seen, x, s, t)
+            result = _called(hooks.after, seen, x, s, t)
             old = {"the variable": x, **s._asdict()}
             new_x, new = check_result(f"{name}.after", result, x, s._asdict())
             for what, value in {"the variable": new_x, **new}.items():
@@ -170,7 +180,7 @@ def _located(rule: Any, method: str) -> Iterator[None]:
 
 
 def _check_shape(method: str, name: str, value: Any, old: Any) -> None:
-    if isinstance(value, (numbers.Real, Rows)) or (value is None and name != "the variable"):
+    if isinstance(value, Rows) or (value is None and name != "the variable"):
         return
     if not hasattr(value, "shape"):
         raise TypeError(f"{method} must return {name} as a tensor. Received: {value!r}")

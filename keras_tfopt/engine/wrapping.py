@@ -126,6 +126,9 @@ class Hooks(Constructed):
     def own_arguments(self) -> list[str]:
         return []
 
+    def changing_arguments(self) -> dict[str, Any]:
+        return {}
+
     def workers(self) -> int:
         """Return the number of workers that step together."""
         return 1
@@ -167,6 +170,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         self.inner_optimizer = inner
         inside = pipeline_of(inner)
         self._pipeline = Pipeline((self, *inside.wrappers), inside.mover)
+        self._changing: dict[str, Any] = {}
         # The settings of variables in groups that matter to hooks, by index.
         self._rates: tuple[Settings, ...] = ()
         if groups is not None:
@@ -180,7 +184,8 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
                 return
             value = assignment.checked(self, name, value)
         super().__setattr__(name, value)
-        if self._engine_attributes and name in self.own_arguments():
+        if self._is_made and name in self.own_arguments():
+            self._changing = self.changing_arguments()
             for part in parts(self):  # their compiled code has the earlier value
                 getattr(part, "_statics", {}).clear()
                 getattr(part, "_fast", {}).clear()
@@ -189,6 +194,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
 
     def _create(self, variables: list[Any], likes: list[Like]) -> None:
         counters = checked_slots(self, self.counters(), "counters")
+        self._changing = self.changing_arguments()
         if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
             trial.check_hooks(self, likes)
         if not self.inner_optimizer.built:
@@ -268,6 +274,16 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         own.update({n: v for n, v in vars(self).items() if n not in self._engine_attributes})
         return instance(type(self), {**own, **(values or {})})
 
+    def hooks_in(self, scalars: Mapping[str, Any]) -> Any:
+        """Return the `self` of hooks of one variable, in which all arguments are numbers.
+
+        Args:
+            scalars: The scalars of a step.
+        """
+        if not self._changing:
+            return self
+        return self.hooks_alone({n: scalars[HYPERPARAMETER + n] for n in self._changing})
+
     def known_count(self, name: str) -> int | None:
         """Return a counter as a number, or None while a step is being compiled."""
         if not self.built:
@@ -328,8 +344,8 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         if "before" not in self.defines:
             return incoming.grads
 
-        def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
-            result = self.before(g, x, s, t)
+        def call(own: Any, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
+            result = own.before(g, x, s, t)
             check_before(self, result, g)
             return *result, {}
 
@@ -340,8 +356,8 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         if "after" in self.defines:
             method = f"{type(self).__name__}.after"
 
-            def call(g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
-                result = self.after(g, x, s, t)
+            def call(own: Any, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
+                result = own.after(g, x, s, t)
                 return None, *check_result(method, result, x, s._asdict())
 
             hooks.run(self, "after", call, incoming, scalars, old)
@@ -362,9 +378,10 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             if self._overwrite_variable_with_gradient(variable):
                 continue
             entry = self._state.entries[place]
-            t = Scalars(scalars[entry.scalars], entry.facts, False, over_one())
+            found = scalars[entry.scalars]
+            t = Scalars(found, entry.facts, False, over_one())
             x = hooks.exact_value(entry, variable)
-            accepted = self.accept(gradients.dense(gradient), x, t)
+            accepted = self.hooks_in(found).accept(gradients.dense(gradient), x, t)
             for owned in [variable, *state_of(self.inner_optimizer, place)]:
                 kept.append((owned, accepted, keras.ops.copy(backend.read(owned))))
         return kept

@@ -145,7 +145,7 @@ class Optimizer(OptimizerBase):
 
         Raises:
             RuntimeError: if `loss` is not callable, or inside a bare `jax.jit`.
-            TypeError: if `inputs` is no tuple or holds anything else.
+            TypeError: if `inputs` is no tuple or list, or holds anything else.
             ValueError: if `var_list` holds anything but variables, no variable has a gradient, an
                 argument is not among its values, or a compiled `loss` reads other arrays.
         """
