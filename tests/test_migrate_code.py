@@ -88,6 +88,14 @@ def test_old_scripts_do_not_run(name):
         ),
         ("Adam(clipvalue=0.5, jit_compile=True)", "Adam(clipvalue=0.5)"),
         ("Adam.from_config(config)", "Adam.from_config(config)"),
+        ("Lion()", "Lion(learning_rate=0.0001)"),
+        ("Lion(0.1)", "Lion(0.1)"),
+        ("partial(Adam, lr=0.1)", "partial(Adam, learning_rate=0.1)"),
+        ("partial(legacy.Adam)", "partial(keras_tfopt.Adam, epsilon=1e-7)"),
+        ("tf.optimizers.SGD(lr=0.1)", "keras.optimizers.SGD(learning_rate=0.1)"),
+        ("tf.compat.v2.optimizers.SGD(lr=0.1)", "keras.optimizers.SGD(learning_rate=0.1)"),
+        ("adam.Adam(lr=0.1)", "keras_tfopt.Adam(learning_rate=0.1, epsilon=1e-7)"),
+        ("ada.Adagrad(0.1)", "keras_tfopt.migrate.Adagrad(0.1, epsilon_in_root=False)"),
         ("legacy.Adam(epsilon=1e-8)", "keras_tfopt.Adam(epsilon=1e-8)"),
         ("legacy.RMSprop(0.1, 0.9, 0.9)", "keras_tfopt.migrate.RMSprop(0.1, 0.9, 0.9)"),
         (
@@ -101,9 +109,15 @@ def test_old_scripts_do_not_run(name):
     ),
 )
 def test_arguments(before, after):
-    head = "import keras\nfrom keras.optimizers import SGD, Adam, legacy\n\n"
-    code, _ = rewritten(f"{head}x = {before}  # why\n")
+    head = (
+        "from functools import partial\nimport keras\nimport tensorflow as tf\n"
+        "from keras.optimizers import SGD, Adam, Lion, legacy\n"
+        "from tensorflow.python.keras.optimizer_v2 import adam\n"
+        "import keras.optimizers.legacy.adagrad as ada\n\n"
+    )
+    code, findings = rewritten(f"{head}x = {before}  # why\n")
     assert code.endswith(f"\nx = {after}  # why\n")
+    assert not findings or "more" in before
 
 
 @pytest.mark.parametrize(
@@ -122,6 +136,7 @@ def test_arguments(before, after):
             "sums the gradients of replicas",
         ),
         ("keras.optimizers.legacy.RMSprop(momentum=m)", "epsilon_in_root"),
+        ("x = {'rmsprop': keras.optimizers.legacy.RMSprop}", "calls of this class need eps"),
         ("import tf_keras", "Keras 2"),
         ("from keras.optimizers import *", "one by one"),
         ("import tensorflow_addons as tfa; tfa.optimizers.Missing()", "no 'Missing'"),
@@ -160,6 +175,38 @@ def test_messages_about_what_the_user_has_to_decide(line, words):
 def test_methods(before, after):
     head = "import keras\n\nopt = keras.optimizers.Adam()\n"
     assert rewritten(f"{head}{before}\n") == (f"{head}{after}\n", [])
+
+
+def test_optimizers_in_attributes():
+    source = "import keras\n\nself.d = keras.optimizers.Adam()\nself.d.lr = self.e.lr = 1e-4\n"
+    code, findings = rewritten(f"{source}self.d.get_weights()\nself.d.minimize(loss, [])\n")
+    assert "\nself.d.learning_rate = self.e.lr = 1e-4\n[v.numpy() for v in self.d.vari" in code
+    assert [finding.line for finding in findings] == [6]
+
+
+@pytest.mark.parametrize(
+    ("other", "args", "lines"),
+    [
+        ("tensorflow.keras.optimizers", "learning_rate=0.1", []),
+        ("tensorflow_addons.optimizers", "lr=0.1", [6]),
+        ("own_optimizers", "lr=0.1", [6]),
+    ],
+)
+def test_a_class_that_is_imported_in_two_ways(other, args, lines):
+    head = "try:\n    from keras.optimizers import AdamW\nexcept ImportError:\n"
+    head += f"    from {other} import AdamW\n\n"
+    code, findings = rewritten(f"{head}AdamW(lr=0.1)\n")
+    assert code == f"{head}AdamW({args})\n"
+    assert [finding.line for finding in findings] == lines
+
+
+def test_rules_of_keras_2():
+    head = "import keras\n\n\nclass Own(keras.optimizers.SGD):\n"
+    source = f"{head}    def _resource_apply_dense(self, grad, var): ...\n"
+    code, findings = rewritten(source)
+    assert code == source and [finding.line for finding in findings] == [5]
+    assert "write a keras_tfopt.Rule" in findings[0].text
+    assert not rewritten(source.replace("_resource_apply_dense", "update_step"))[1]
 
 
 def test_other_objects_with_these_names_stay():

@@ -43,6 +43,8 @@ def of_keras(
     given.change("learning_rate", 0, _as_float)
     given.change("momentum", 1 if name == "SGD" else None, _as_float)
     _decay(name, given, schedules, tell)
+    if name == "Lion" and not given.has_stars and given.at("learning_rate", 0) is None:
+        given.add("learning_rate", RATES[name])
     clipping = [option for option in _CLIPPING if given.value(option) is not None]
     if len(clipping) > 1:
         tell(f"Keras 3 takes one of {clipping} only")
@@ -116,7 +118,7 @@ def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
         tell(f"`decay` has become a schedule, in which `{text}` must be a number")
     schedule = cst.Call(
         cst.parse_expression(f"{schedules}.InverseTimeDecay"),
-        [cst.Arg(rate, comma=_COMMA), cst.Arg(cst.Integer("1"), comma=_COMMA), cst.Arg(decay)],
+        [cst.Arg(rate, comma=COMMA), cst.Arg(cst.Integer("1"), comma=COMMA), cst.Arg(decay)],
     )
     if given.at("learning_rate", 0) is None:
         given.add("learning_rate", schedule)
@@ -129,7 +131,7 @@ _AGGREGATION = {
     "experimental_aggregate_gradients": "True",
     "skip_gradients_aggregation": "False",
 }
-_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
@@ -208,18 +210,18 @@ class _Arguments:
         new = cst.Arg(value, keyword=cst.Name(name), equal=_EQUAL)
         stars = [place for place, arg in enumerate(self.args) if arg.star == "**"]
         if stars:
-            self.args.insert(stars[0], new.with_changes(comma=_COMMA))
+            self.args.insert(stars[0], new.with_changes(comma=COMMA))
             return
         if self.args:
             last = self.args[-1]
             if isinstance(last.comma, cst.Comma):  # on lines of their own
-                between = self.args[-2].comma if len(self.args) > 1 else _COMMA
+                between = self.args[-2].comma if len(self.args) > 1 else COMMA
                 new = new.with_changes(comma=last.comma)
                 self.args[-1] = last.with_changes(comma=between)
             else:
                 new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
                 self.args[-1] = last.with_changes(
-                    comma=_COMMA, whitespace_after_arg=cst.SimpleWhitespace("")
+                    comma=COMMA, whitespace_after_arg=cst.SimpleWhitespace("")
                 )
         self.args.append(new)
 

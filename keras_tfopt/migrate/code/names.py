@@ -11,8 +11,10 @@ from keras_tfopt.legacy.table import TABLE
 
 _KERAS = r"(?:tensorflow(?:\.compat\.v[12]|\.python)?\.keras|keras)"
 _TENSORFLOW = r"tensorflow(?:\.compat\.v1)?"
-_LEGACY = re.compile(rf"^{_KERAS}\.optimizers\.legacy\.(\w+)$")
-_STOCK = re.compile(rf"^({_KERAS}\.optimizers)((?:\.\w+)*)\.(\w+)$")
+_OPTIMIZERS = rf"(?:{_KERAS}|tensorflow(?:\.compat\.v2)?)\.optimizers"
+# Modules of classes may stand between. The legacy classes were `optimizer_v2` before.
+_LEGACY = re.compile(rf"^(?:{_OPTIMIZERS}\.legacy\.(?:\w+\.)?|{_KERAS}\.optimizer_v2\.\w+\.)(\w+)$")
+_STOCK = re.compile(rf"^({_OPTIMIZERS})((?:\.\w+)*)\.(\w+)$")
 _SCHEDULE = re.compile(rf"^{_KERAS}\.experimental\.(\w+)$")
 _ADDONS = re.compile(r"^tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)$")
 _TF1 = re.compile(rf"^{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)\.(\w+)$")
@@ -32,7 +34,7 @@ POSITIONAL = {
     "Lion": 3,
     "Adafactor": 1,
 }
-# Default learning rates of Keras 2 that are not 0.001.
+# Default learning rates of Keras 2 that are not 0.001. In Keras 3, that of Lion is 0.001.
 RATES = {"SGD": "0.01", "Lion": "0.0001"}
 # What replaces the legacy classes, with the arguments that make ours do the same.
 LEGACY_CLASSES: dict[str, tuple[str, dict[str, str]]] = {
@@ -122,7 +124,7 @@ def advice(name: str, has_verbs: bool) -> str | None:
         return f"write keras.optimizers.schedules.{schedule}, which counts the steps by itself"
     if match and match[1] == "Saver" and not has_verbs:
         return "keras_tfopt.legacy.load_checkpoint reads its files into models of Keras"
-    if match := _LEGACY.match(name):
+    if (match := _LEGACY.match(name)) and match[1][0].isupper():
         return f"Keras 3 has no `legacy.{match[1]}`: write a keras_tfopt.Rule in its place"
     if (match := _ADDONS.match(name)) and match[1] not in ADDONS:
         return f"keras_tfopt.addons has no {match[1]!r}"

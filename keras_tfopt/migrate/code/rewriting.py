@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import libcst as cst
@@ -18,7 +18,7 @@ from libcst.metadata import (
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
-from keras_tfopt.migrate.code.names import Found, advice, find
+from keras_tfopt.migrate.code.names import LEGACY_CLASSES, Found, advice, find
 
 _VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "MonitoredTrainingSession")
 _GONE = {
@@ -29,6 +29,12 @@ _GONE = {
     "set_weights": "the order of the state is another in Keras 3: keras_tfopt.migrate.load_state "
     "reads files of Keras 2",
 }
+_METHODS_OF_RULES = (
+    "_create_slots",
+    "_resource_apply_dense",
+    "_resource_apply_sparse",
+    "get_updates",
+)
 _SCHEDULES = "keras.optimizers.schedules"
 # Parts of this package that are imported by themselves.
 _PARTS = ("keras_tfopt.addons", "keras_tfopt.legacy")
@@ -76,6 +82,7 @@ class _Rewriter(cst.CSTTransformer):
         self._optimizers: set[str] = set()
         self._imports: list[tuple[str, str | None, str | None, str]] = []
         self._not_names: set[int] = set()
+        self._called: set[int] = set()
 
     # ---- Imports --------------------------------------------------------------------------------
 
@@ -143,6 +150,10 @@ class _Rewriter(cst.CSTTransformer):
             if text is not None:
                 self._tell(original, text)
             return updated
+        if found.family == "legacy" and id(original) not in self._called:
+            needed = [f"{n}={value}" for n, value in LEGACY_CLASSES[found.name][1].items()]
+            if needed:
+                self._tell(original, f"calls of this class need {', '.join(needed)}")
         if found.new is None:
             return updated
         parts = [part for part in _PARTS if found.new.startswith(f"{part}.")]
@@ -165,13 +176,25 @@ class _Rewriter(cst.CSTTransformer):
 
     has_tf1 = False
 
+    def visit_Call(self, node: cst.Call) -> None:
+        self._called.add(id(self._class_called(node)))
+
+    def _class_called(self, node: cst.Call) -> Any:
+        """Return what a call makes an instance of, itself or by `functools.partial`."""
+        is_partial = node.args and self._full_name(node.func) == "functools.partial"
+        return node.args[0].value if is_partial else node.func
+
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
-        name = self._full_name(original_node.func)
+        called = self._class_called(original_node)
+        name = self._full_name(called)
         found = find(name, self.has_verbs) if name else None
         if found is not None:
-            return updated_node.with_changes(
-                args=self._arguments(found, original_node, updated_node)
-            )
+            first = 0 if called is original_node.func else 1
+            given = updated_node.args[first:]
+            args = [*updated_node.args[:first], *self._arguments(found, original_node, given)]
+            if first and len(args) > 1:
+                args[0] = args[0].with_changes(comma=arguments.COMMA)
+            return updated_node.with_changes(args=args)
         if self._is_method(original_node, "apply_gradients") and not self.has_tf1:
 
             def tell(text: str) -> None:
@@ -213,18 +236,30 @@ class _Rewriter(cst.CSTTransformer):
             found = find(name, self.has_verbs) if name else None
             if found is not None and found.family != "schedule":
                 self.has_tf1 = self.has_tf1 or found.family == "tf1"
-                targets = [t.target for t in node.targets if isinstance(t.target, cst.Name)]
-                self._optimizers |= {target.value for target in targets}
+                self._optimizers |= {_code(target.target) for target in node.targets}
 
-    def _arguments(self, found: Found, original: cst.Call, updated: cst.Call) -> list[cst.Arg]:
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        """Tell of methods by which optimizers of one's own were written in Keras 2."""
+        names = [self._full_name(base.value) for base in node.bases]
+        found = [find(name, self.has_verbs) for name in names if name]
+        if not any(one is not None and one.family in ("keras", "legacy") for one in found):
+            return
+        for method in m.findall(node, m.FunctionDef()):
+            name = method.name.value  # type: ignore[attr-defined]
+            if name in _METHODS_OF_RULES:
+                self._tell(method, f"Keras 3 does not call `{name}`: write a keras_tfopt.Rule")
+
+    def _arguments(
+        self, found: Found, original: cst.Call, given: Sequence[cst.Arg]
+    ) -> list[cst.Arg]:
         def tell(text: str) -> None:
             self._tell(original, text)
 
-        args = list(updated.args)
+        args = list(given)
         if found.family == "legacy":
             args = arguments.of_legacy(found.name, args, _SCHEDULES, tell)
         elif found.family == "keras":
-            schedules = self._schedules(original.func, found)
+            schedules = self._schedules(self._class_called(original), found)
             args = arguments.of_keras(found.name, args, schedules, tell)
         elif found.family == "addons":
             args = arguments.of_addons(args)
@@ -253,13 +288,18 @@ class _Rewriter(cst.CSTTransformer):
     def _full_name(self, node: Any) -> str | None:
         """Return the full name of something imported, or None if it was not imported."""
         names: Iterable[Any] = self.get_metadata(QualifiedNameProvider, node, ()) or ()
-        found = {n.name for n in names if n.source == QualifiedNameSource.IMPORT}
-        return found.pop() if len(found) == 1 else None
+        found = sorted(n.name for n in names if n.source == QualifiedNameSource.IMPORT)
+        if len(found) < 2:
+            return found[0] if found else None
+        # After `try: from ... except ImportError: from ...`, a name has several full names.
+        kinds = {one and one[:2] for one in (find(name, self.has_verbs) for name in found)}
+        if len(kinds) > 1:
+            self._tell(node, f"this may be {' or '.join(found)}: import it in one way")
+        return None if len(kinds) > 1 or kinds == {None} else found[0]
 
     def _is_optimizer(self, node: Any) -> bool:
-        if isinstance(node, cst.Name):
-            return node.value in self._optimizers
-        return isinstance(node, cst.Attribute) and node.attr.value == "optimizer"
+        is_named = isinstance(node, (cst.Name, cst.Attribute)) and _code(node) in self._optimizers
+        return is_named or isinstance(node, cst.Attribute) and node.attr.value == "optimizer"
 
     def _is_method(self, node: cst.Call, name: str) -> bool:
         func: Any = node.func
