@@ -95,6 +95,8 @@ def test_old_scripts_do_not_run(name):
         ("tf.optimizers.SGD(lr=0.1)", "keras.optimizers.SGD(learning_rate=0.1)"),
         ("tf.compat.v2.optimizers.SGD(lr=0.1)", "keras.optimizers.SGD(learning_rate=0.1)"),
         ("adam.Adam(lr=0.1)", "keras_tfopt.Adam(learning_rate=0.1, epsilon=1e-7)"),
+        ("optimizer_v2.adam.Adam()", "keras_tfopt.Adam(epsilon=1e-7)"),
+        ("rates.CosineDecay(1.0, 5)", "keras.optimizers.schedules.CosineDecay(1.0, 5)"),
         ("ada.Adagrad(0.1)", "keras_tfopt.migrate.Adagrad(0.1, epsilon_in_root=False)"),
         ("legacy.Adam(epsilon=1e-8)", "keras_tfopt.Adam(epsilon=1e-8)"),
         ("legacy.RMSprop(0.1, 0.9, 0.9)", "keras_tfopt.migrate.RMSprop(0.1, 0.9, 0.9)"),
@@ -113,6 +115,8 @@ def test_arguments(before, after):
         "from functools import partial\nimport keras\nimport tensorflow as tf\n"
         "from keras.optimizers import SGD, Adam, Lion, legacy\n"
         "from tensorflow.python.keras.optimizer_v2 import adam\n"
+        "from keras.optimizers import optimizer_v2\n"
+        "from keras.optimizer_v2 import learning_rate_schedule as rates\n"
         "import keras.optimizers.legacy.adagrad as ada\n\n"
     )
     code, findings = rewritten(f"{head}x = {before}  # why\n")
@@ -177,6 +181,24 @@ def test_methods(before, after):
     assert rewritten(f"{head}{before}\n") == (f"{head}{after}\n", [])
 
 
+def test_attributes_that_are_set_further_down():
+    head = "import keras\n\nopt.lr = 1\nself.d.lr = 1e-4\n"
+    source = f"{head}self.d = keras.optimizers.Adam()\nopt = keras.optimizers.Adam()\n"
+    assert rewritten(source) == (source.replace("self.d.lr", "self.d.learning_rate"), [])
+
+
+@pytest.mark.parametrize(
+    ("given", "has_finding"),
+    [("Lion", True), ("SGD, decay=0.1", True), ("SGD, lr=0.1, decay=0.1", False)],
+)
+def test_rates_in_partial(given, has_finding):
+    """They are written there, and calls of the result may pass others."""
+    head = "from functools import partial\nfrom keras.optimizers import SGD, Lion\n\n"
+    code, findings = rewritten(f"{head}partial({given})\n")
+    assert "learning_rate=" in code
+    assert [finding.line for finding in findings] == [4] * has_finding
+
+
 def test_optimizers_in_attributes():
     source = "import keras\n\nself.d = keras.optimizers.Adam()\nself.d.lr = self.e.lr = 1e-4\n"
     code, findings = rewritten(f"{source}self.d.get_weights()\nself.d.minimize(loss, [])\n")
@@ -198,6 +220,13 @@ def test_a_class_that_is_imported_in_two_ways(other, args, lines):
     code, findings = rewritten(f"{head}AdamW(lr=0.1)\n")
     assert code == f"{head}AdamW({args})\n"
     assert [finding.line for finding in findings] == lines
+
+
+def test_a_backend_that_is_imported_in_two_ways():
+    head = "try:\n    from keras import backend as K\nexcept ImportError:\n"
+    head += "    from tensorflow.keras import backend as K\n\nK.clear_session()\n"
+    code, findings = rewritten(f"{head}K.set_value(model.optimizer.lr, 0.1)\n")
+    assert (code, findings) == (f"{head}model.optimizer.learning_rate = 0.1\n", [])
 
 
 def test_rules_of_keras_2():

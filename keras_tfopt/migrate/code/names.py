@@ -12,10 +12,11 @@ from keras_tfopt.legacy.table import TABLE
 _KERAS = r"(?:tensorflow(?:\.compat\.v[12]|\.python)?\.keras|keras)"
 _TENSORFLOW = r"tensorflow(?:\.compat\.v1)?"
 _OPTIMIZERS = rf"(?:{_KERAS}|tensorflow(?:\.compat\.v2)?)\.optimizers"
-# Modules of classes may stand between. The legacy classes were `optimizer_v2` before.
-_LEGACY = re.compile(rf"^(?:{_OPTIMIZERS}\.legacy\.(?:\w+\.)?|{_KERAS}\.optimizer_v2\.\w+\.)(\w+)$")
+_V2 = rf"{_KERAS}(?:\.optimizers)?\.optimizer_v2"  # where the legacy classes were before
+# Modules of classes may stand between.
+_LEGACY = re.compile(rf"^(?:{_OPTIMIZERS}\.legacy\.(?:\w+\.)?|{_V2}\.\w+\.)(\w+)$")
 _STOCK = re.compile(rf"^({_OPTIMIZERS})((?:\.\w+)*)\.(\w+)$")
-_SCHEDULE = re.compile(rf"^{_KERAS}\.experimental\.(\w+)$")
+_SCHEDULE = re.compile(rf"^(?:{_KERAS}\.experimental|{_V2}\.learning_rate_schedule)\.(\w+)$")
 _ADDONS = re.compile(r"^tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)$")
 _TF1 = re.compile(rf"^{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)\.(\w+)$")
 
@@ -51,7 +52,6 @@ LEGACY_CLASSES: dict[str, tuple[str, dict[str, str]]] = {
 DECAYING = {"AdamWOptimizer": "AdamW", "MomentumWOptimizer": "MomentumW"}
 # Arguments that Keras 3 does not have.
 DROPPED = ("jit_compile", "is_legacy_optimizer", "use_locking")
-_SCHEDULES = ("CosineDecay", "CosineDecayRestarts")
 _RATES_OF_TF1 = {
     "cosine_decay": "CosineDecay",
     "exponential_decay": "ExponentialDecay",
@@ -59,6 +59,7 @@ _RATES_OF_TF1 = {
     "piecewise_constant": "PiecewiseConstantDecay",
     "polynomial_decay": "PolynomialDecay",
 }
+_SCHEDULES = (*_RATES_OF_TF1.values(), "CosineDecayRestarts", "LearningRateSchedule")
 # What to do about names of TensorFlow 1 that are gone.
 _INSTEAD = {
     "contrib.estimator.clip_gradients_by_norm": "clip what `compute_gradients` returns by "
@@ -91,6 +92,8 @@ def find(name: str, has_verbs: bool) -> Found | None:
         name: As imported: `"tensorflow.keras.optimizers.Adam"`.
         has_verbs: Whether the program calls `minimize` and other methods of TensorFlow 1.
     """
+    if (match := _SCHEDULE.match(name)) and match[1] in _SCHEDULES:
+        return Found("schedule", match[1], f"keras.optimizers.schedules.{match[1]}")
     if match := _LEGACY.match(name):
         if match[1] in LEGACY_CLASSES:
             return Found("legacy", match[1], LEGACY_CLASSES[match[1]][0])
@@ -99,8 +102,6 @@ def find(name: str, has_verbs: bool) -> Found | None:
         return Found("addons", match[1], f"keras_tfopt.addons.{match[1]}")
     if (match := _TF1.match(name)) and match[1] in TABLE:
         return Found("tf1", match[1], _in_place_of_tf1(match[1], has_verbs))
-    if (match := _SCHEDULE.match(name)) and match[1] in _SCHEDULES:
-        return Found("schedule", match[1], f"keras.optimizers.schedules.{match[1]}")
     if match := _STOCK.match(name):
         known = {stock.lower(): stock for stock in POSITIONAL}
         stock = known.get(match[3].lower())

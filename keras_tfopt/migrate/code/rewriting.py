@@ -84,6 +84,12 @@ class _Rewriter(cst.CSTTransformer):
         self._not_names: set[int] = set()
         self._called: set[int] = set()
 
+    def visit_Module(self, node: cst.Module) -> None:
+        """See attributes that are optimizers first: methods further up may use them."""
+        targets = [m.AtLeastN(m.AssignTarget(m.Attribute()), n=1)]
+        for assign in m.findall(node, m.Assign(targets=targets)):
+            self.visit_Assign(assign)  # type: ignore[arg-type]
+
     # ---- Imports --------------------------------------------------------------------------------
 
     def visit_Import(self, node: cst.Import) -> bool:
@@ -188,13 +194,11 @@ class _Rewriter(cst.CSTTransformer):
         called = self._class_called(original_node)
         name = self._full_name(called)
         found = find(name, self.has_verbs) if name else None
-        if found is not None:
-            first = 0 if called is original_node.func else 1
-            given = updated_node.args[first:]
-            args = [*updated_node.args[:first], *self._arguments(found, original_node, given)]
-            if first and len(args) > 1:
-                args[0] = args[0].with_changes(comma=arguments.COMMA)
+        if found is not None and called is original_node.func:
+            args = self._arguments(found, original_node, updated_node.args)
             return updated_node.with_changes(args=args)
+        if found is not None:
+            return self._partial(found, original_node, updated_node)
         if self._is_method(original_node, "apply_gradients") and not self.has_tf1:
 
             def tell(text: str) -> None:
@@ -213,6 +217,18 @@ class _Rewriter(cst.CSTTransformer):
         if _is_float(updated_node) and _is_float(updated_node.args[0].value):
             return updated_node.args[0].value
         return updated_node
+
+    def _partial(self, found: Found, original: cst.Call, updated: cst.Call) -> cst.Call:
+        """Return a call of `functools.partial`, with arguments of Keras 3."""
+        cls, *given = updated.args
+        args = self._arguments(found, original, given)
+        if "learning_rate" in _keywords(args) and not _keywords(given) & {"lr", "learning_rate"}:
+            self._tell(
+                original, "the learning rate is written here: calls of this must not pass another"
+            )
+        if args:
+            cls = cls.with_changes(comma=arguments.COMMA)
+        return updated.with_changes(args=[cls, *args])
 
     def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
         """Rewrite `K.set_value(model.optimizer.lr, rate)`, which Keras 3 does not have."""
@@ -295,7 +311,7 @@ class _Rewriter(cst.CSTTransformer):
         kinds = {one and one[:2] for one in (find(name, self.has_verbs) for name in found)}
         if len(kinds) > 1:
             self._tell(node, f"this may be {' or '.join(found)}: import it in one way")
-        return None if len(kinds) > 1 or kinds == {None} else found[0]
+        return None if len(kinds) > 1 else found[0]
 
     def _is_optimizer(self, node: Any) -> bool:
         is_named = isinstance(node, (cst.Name, cst.Attribute)) and _code(node) in self._optimizers
@@ -313,6 +329,10 @@ class _Rewriter(cst.CSTTransformer):
 
 def _dotted(node: Any) -> str:
     return _code(node).replace(" ", "")
+
+
+def _keywords(args: Iterable[cst.Arg]) -> set[str]:
+    return {arg.keyword.value for arg in args if arg.keyword is not None}
 
 
 def _is_rate(node: Any) -> bool:
