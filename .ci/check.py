@@ -42,7 +42,7 @@ EXHAUSTIVE_PARTS = 6
 FEW = 5
 # Compiling takes most of the time of tests, whose programs then run for milliseconds. In usual runs
 # XLA optimizes operations as for users and makes machine code for a CPU with less effort, which
-# saves a quarter of all time. Exhaustive runs compile as users do.
+# saves a quarter of the time on JAX. Exhaustive runs compile as users do.
 QUICK_COMPILATION = {
     "tensorflow": "--xla_backend_optimization_level=0",
     "jax": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",

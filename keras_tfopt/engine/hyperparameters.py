@@ -200,6 +200,11 @@ def scalars_of(
     return {**{name: scalar(value, dtype) for name, value in scalars.items()}, "step": step}
 
 
+def arguments_in(scalars: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the values in a step of arguments that change, from its scalars."""
+    return {name: scalars[HYPERPARAMETER + name] for name in names}
+
+
 def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:
     """Return the scalars in `t` of a wrapper's hooks in step `number`, by the keys of entries."""
     known = {}

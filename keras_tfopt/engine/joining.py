@@ -17,11 +17,11 @@ from keras import ops
 
 from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import NOTHING, Incoming
-from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars
+from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
 from keras_tfopt.engine.moving import Update, over_one
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
-from keras_tfopt.engine.state import HYPERPARAMETER, MASTER
+from keras_tfopt.engine.state import MASTER
 
 AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers
 APART = ("before_step", "accept", "after_step", "meet")
@@ -60,7 +60,7 @@ class Part:
         """Return the `self` of the hooks in a step with these scalars."""
         if not self.changing:
             return self.hooks
-        now = {name: scalars[HYPERPARAMETER + name] for name in self.changing}
+        now = arguments_in(scalars, self.changing)
         return instance(type(self.hooks), {**vars(self.hooks), **now})
 
 

@@ -52,6 +52,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
         self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # It has a scale of its own in place of `loss_scale_factor`.
         if self._is_made and name in DEFAULTS and name != "loss_scale_factor":
             pass_option(self, name, value)
         else:

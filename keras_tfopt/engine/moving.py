@@ -15,11 +15,11 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.dither import seed_of
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, mean
+from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, arguments_in, mean
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
-from keras_tfopt.engine.state import HYPERPARAMETER, MASTER, Like, Stored, write
+from keras_tfopt.engine.state import MASTER, Like, Stored, write
 from keras_tfopt.engine.stored import in_row_blocks, names_without_scales, read_slots, written_slots
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def rounds(updates: Sequence[Update]) -> list[list[Update]]:
 
 def rule_at(rule: Any, changing: tuple[str, ...], scalars: dict[str, Any]) -> Any:
     """Return the rule with the attributes of a step, from its scalars."""
-    return rule.with_attributes({name: scalars[HYPERPARAMETER + name] for name in changing})
+    return rule.with_attributes(arguments_in(scalars, changing))
 
 
 def bind_rule(

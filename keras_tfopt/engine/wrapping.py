@@ -15,7 +15,7 @@ from keras_tfopt.engine.building import add_slot, check_slots_of_elements
 from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Known, Scalars
+from keras_tfopt.engine.hyperparameters import Known, Scalars, arguments_in
 from keras_tfopt.engine.keras_private import tracked
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.nesting import (
@@ -282,7 +282,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         """
         if not self._changing:
             return self
-        return self.hooks_alone({n: scalars[HYPERPARAMETER + n] for n in self._changing})
+        return self.hooks_alone(arguments_in(scalars, self._changing))
 
     def known_count(self, name: str) -> int | None:
         """Return a counter as a number, or None while a step is being compiled."""
