@@ -13,6 +13,7 @@ if BACKEND != "tensorflow":  # this also skips the files that import this one
 
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_util
 
 from keras_tfopt import legacy
 
@@ -109,3 +110,8 @@ def straight(make, steps, kind="resource"):
         for _ in range(steps):
             sess.run(train)
         return sess.run(x)
+
+
+def choose_control_flow(monkeypatch, version):
+    """Make `cond` and `while_loop` "of version 1" in this test, or "later"."""
+    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", version == "later")

@@ -5,13 +5,13 @@ import json
 import keras
 import numpy as np
 import pytest
-from tensorflow.python.ops import control_flow_util
 
 from keras_tfopt import legacy
 from tests.cells import exhaustive
 from tests.graphs import (
     MAKE,
     assert_close,
+    choose_control_flow,
     counter,
     eagerly,
     every_kind,
@@ -50,7 +50,7 @@ TRIED = {
 )
 def test_steps_in_a_branch(name, kind, flow, monkeypatch):
     """A step inside `cond` is made only if its branch is taken."""
-    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", flow == "later")
+    choose_control_flow(monkeypatch, flow)
     with session() as sess:
         x, acts = variable([1.0, -2.0], "x", kind), v1.placeholder("bool", [])
         optimizer = MAKE[name]()
@@ -81,7 +81,7 @@ def test_steps_in_a_branch(name, kind, flow, monkeypatch):
 )
 def test_steps_in_a_loop(name, flow, monkeypatch):
     """Steps inside `while_loop` equal steps one after the other."""
-    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", flow == "later")
+    choose_control_flow(monkeypatch, flow)
     with session() as sess:
         x = variable([1.0, -2.0], "x")
         optimizer = MAKE[name]()

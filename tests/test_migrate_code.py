@@ -207,6 +207,28 @@ def test_optimizers_in_attributes():
 
 
 @pytest.mark.parametrize(
+    "assignment",
+    [
+        "a: keras.optimizers.Optimizer = Adam()",
+        "a = b = Adam()",
+        "x, a = 1, Adam()",
+        "[(x, y), (a, z)] = (1, 2), (Adam(), 3)",
+        "a = Adam() if fast else None",
+        "a = given or Adam()",
+        "f(a := Adam())",
+        "a = (b := Adam())",
+        "a = Adam.from_config(config)",
+    ],
+)
+def test_forms_of_assignments(assignment):
+    head = (
+        f"import keras\nfrom keras.optimizers import Adam\n\n{assignment}\nx.lr = y.lr = z.lr = 1\n"
+    )
+    source = f"{head}a.lr = 0.1\n"
+    assert rewritten(source) == (source.replace("a.lr", "a.learning_rate"), [])
+
+
+@pytest.mark.parametrize(
     ("other", "args", "lines"),
     [
         ("tensorflow.keras.optimizers", "learning_rate=0.1", []),

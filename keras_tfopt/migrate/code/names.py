@@ -113,6 +113,12 @@ def find(name: str, has_verbs: bool) -> Found | None:
     return None
 
 
+def is_base_class(name: str) -> bool:
+    """Return whether it is the class that optimizers of Keras derive from."""
+    match = _STOCK.match(name)
+    return match is not None and match[3] == "Optimizer"
+
+
 def advice(name: str, has_verbs: bool) -> str | None:
     """Return what to do about a name that cannot be rewritten, or None."""
     if _SESSIONS.match(name):
@@ -129,10 +135,6 @@ def advice(name: str, has_verbs: bool) -> str | None:
         return f"Keras 3 has no `legacy.{match[1]}`: write a keras_tfopt.Rule in its place"
     if (match := _ADDONS.match(name)) and match[1] not in ADDONS:
         return f"keras_tfopt.addons has no {match[1]!r}"
-    if (match := _STOCK.match(name)) and match[3] == "Optimizer":
-        return (
-            "optimizers of your own derive from another class in Keras 3: write a keras_tfopt.Rule"
-        )
     if _SCHEDULE.match(name) and "Linear" in name:
         return "Keras 3 has no such schedule: write a function of the step for keras_tfopt"
     return None

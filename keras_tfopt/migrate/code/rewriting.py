@@ -18,7 +18,7 @@ from libcst.metadata import (
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
-from keras_tfopt.migrate.code.names import LEGACY_CLASSES, Found, advice, find
+from keras_tfopt.migrate.code.names import LEGACY_CLASSES, Found, advice, find, is_base_class
 
 _VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "MonitoredTrainingSession")
 _GONE = {
@@ -86,9 +86,11 @@ class _Rewriter(cst.CSTTransformer):
 
     def visit_Module(self, node: cst.Module) -> None:
         """See attributes that are optimizers first: methods further up may use them."""
-        targets = [m.AtLeastN(m.AssignTarget(m.Attribute()), n=1)]
-        for assign in m.findall(node, m.Assign(targets=targets)):
+        for assign in m.findall(node, m.Assign()):
             self.visit_Assign(assign)  # type: ignore[arg-type]
+        for annotated in m.findall(node, m.AnnAssign()):
+            self.visit_AnnAssign(annotated)  # type: ignore[arg-type]
+        self._optimizers = {name for name in self._optimizers if "." in name}
 
     # ---- Imports --------------------------------------------------------------------------------
 
@@ -245,19 +247,47 @@ class _Rewriter(cst.CSTTransformer):
         self._forget_import(call.func)
         return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
 
+    # Names of optimizers are remembered, because their attributes have other names in Keras 3.
+
     def visit_Assign(self, node: cst.Assign) -> None:
-        """Remember the names of optimizers, whose attributes have other names in Keras 3."""
-        if isinstance(node.value, cst.Call):
-            name = self._full_name(node.value.func)
-            found = find(name, self.has_verbs) if name else None
+        for target in node.targets:
+            self._remember(target.target, node.value)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self._remember(node.target, node.value)
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        self._remember(node.target, node.value)
+
+    def _remember(self, target: Any, value: Any) -> None:
+        if isinstance(target, (cst.Tuple, cst.List)) and isinstance(value, (cst.Tuple, cst.List)):
+            for one, its_value in zip(target.elements, value.elements, strict=False):
+                self._remember(one.value, its_value.value)
+        elif isinstance(value, cst.NamedExpr):
+            self._remember(target, value.value)
+        elif isinstance(value, cst.IfExp):
+            self._remember(target, value.body)
+            self._remember(target, value.orelse)
+        elif isinstance(value, cst.BooleanOperation):
+            self._remember(target, value.left)
+            self._remember(target, value.right)
+        elif isinstance(value, cst.Call):
+            name = self._full_name(value.func)
+            found = find(name.removesuffix(".from_config"), self.has_verbs) if name else None
             if found is not None and found.family != "schedule":
                 self.has_tf1 = self.has_tf1 or found.family == "tf1"
-                self._optimizers |= {_code(target.target) for target in node.targets}
+                self._optimizers.add(_code(target))
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        """Tell of methods by which optimizers of one's own were written in Keras 2."""
-        names = [self._full_name(base.value) for base in node.bases]
-        found = [find(name, self.has_verbs) for name in names if name]
+        """Tell of optimizers of one's own as they were written in Keras 2."""
+        names = [name for base in node.bases if (name := self._full_name(base.value))]
+        if any(map(is_base_class, names)):
+            self._tell(
+                node,
+                "optimizers of your own derive from another class in Keras 3: write a "
+                "keras_tfopt.Rule",
+            )
+        found = [find(name, self.has_verbs) for name in names]
         if not any(one is not None and one.family in ("keras", "legacy") for one in found):
             return
         for method in m.findall(node, m.FunctionDef()):
