@@ -18,6 +18,7 @@ from libcst.metadata import (
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
+from keras_tfopt.migrate.code.assignments import Assignment, assigned_calls
 from keras_tfopt.migrate.code.names import LEGACY_CLASSES, Found, advice, find, is_base_class
 
 _VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "MonitoredTrainingSession")
@@ -86,10 +87,8 @@ class _Rewriter(cst.CSTTransformer):
 
     def visit_Module(self, node: cst.Module) -> None:
         """See attributes that are optimizers first: methods further up may use them."""
-        for assign in m.findall(node, m.Assign()):
-            self.visit_Assign(assign)  # type: ignore[arg-type]
-        for annotated in m.findall(node, m.AnnAssign()):
-            self.visit_AnnAssign(annotated)  # type: ignore[arg-type]
+        for assignment in m.findall(node, m.Assign() | m.AnnAssign()):
+            self.visit_Assign(assignment)  # type: ignore[arg-type]
         self._optimizers = {name for name in self._optimizers if "." in name}
 
     # ---- Imports --------------------------------------------------------------------------------
@@ -247,36 +246,16 @@ class _Rewriter(cst.CSTTransformer):
         self._forget_import(call.func)
         return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
 
-    # Names of optimizers are remembered, because their attributes have other names in Keras 3.
-
-    def visit_Assign(self, node: cst.Assign) -> None:
-        for target in node.targets:
-            self._remember(target.target, node.value)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        self._remember(node.target, node.value)
-
-    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-        self._remember(node.target, node.value)
-
-    def _remember(self, target: Any, value: Any) -> None:
-        if isinstance(target, (cst.Tuple, cst.List)) and isinstance(value, (cst.Tuple, cst.List)):
-            for one, its_value in zip(target.elements, value.elements, strict=False):
-                self._remember(one.value, its_value.value)
-        elif isinstance(value, cst.NamedExpr):
-            self._remember(target, value.value)
-        elif isinstance(value, cst.IfExp):
-            self._remember(target, value.body)
-            self._remember(target, value.orelse)
-        elif isinstance(value, cst.BooleanOperation):
-            self._remember(target, value.left)
-            self._remember(target, value.right)
-        elif isinstance(value, cst.Call):
-            name = self._full_name(value.func)
+    def visit_Assign(self, node: Assignment) -> None:
+        """Remember the names of optimizers, whose attributes have other names in Keras 3."""
+        for target, call in assigned_calls(node):
+            name = self._full_name(call.func)
             found = find(name.removesuffix(".from_config"), self.has_verbs) if name else None
             if found is not None and found.family != "schedule":
                 self.has_tf1 = self.has_tf1 or found.family == "tf1"
-                self._optimizers.add(_code(target))
+                self._optimizers.add(target)
+
+    visit_AnnAssign = visit_NamedExpr = visit_Assign
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         """Tell of optimizers of one's own as they were written in Keras 2."""
