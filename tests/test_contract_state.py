@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.cases import every_case, keras_options, main_variant_in_all_modes
+from tests.cases import CASES, every_case, keras_options, main_variant_in_all_modes
 from tests.compare import assert_same, same
 from tests.small_model import FEW, gradients, initial
 from tests.stepping import Runner, innermost, make_variable, to_numpy
@@ -117,6 +117,28 @@ def test_weights_round_trip_in_mid_training(case, variant, mode):
         restored.step(grads)
         assert_same(trained.snapshot(), restored.snapshot())
         assert any(not np.array_equal(a, b) for a, b in zip(start, trained.snapshot()))
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("built", [False, True])
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES if c.inner])
+def test_state_that_the_optimizer_inside_refuses_is_an_error(case, built, monkeypatch, tmp_path):
+    """Keras must not look for it a second time, under another name, and find nothing there."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(case.make(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.save_weights(tmp_path / "state.weights.h5")
+    model.compile(case.make(), "mse")
+    if built:
+        model.optimizer.build(model.trainable_variables)
+
+    def refuse(self, store):
+        if set(store.keys()):
+            raise ValueError("refused")
+
+    monkeypatch.setattr(case.inner, "load_own_variables", refuse)
+    with pytest.raises(ValueError, match="refused"):
+        model.load_weights(tmp_path / "state.weights.h5")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from keras import ops
 
 import keras_tfopt
 from tests.cases import every_case, keras_options
+from tests.cells import exhaustive
 from tests.compare import assert_close
 from tests.stepping import Runner, innermost, make_variable, several_only, to_numpy
 
@@ -157,6 +158,38 @@ def test_variables_that_are_overwritten_with_their_gradients(case, every):
     assert not np.array_equal(to_numpy(kernel), START)  # some do not move in the first step
     if case.changes_variables_after_the_step or case.slots_that_change_in_all_rows:
         assert all(v is not scale for v, _ in optimizer.averages_now(lambda v: v.value))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras_tfopt.Prodigy(),
+        lambda: keras_tfopt.MovingAverage(
+            keras_tfopt.Adam(use_ema=True, gradient_accumulation_steps=2)
+        ),
+        exhaustive(lambda: keras_tfopt.GGT()),
+        exhaustive(lambda: keras_tfopt.LBFGS()),
+        exhaustive(lambda: keras_tfopt.ScheduleFree(keras_tfopt.Adam())),
+    ],
+)
+def test_a_saved_model_of_float8_continues(make, tmp_path):
+    """Keras lists the variables of the loaded model in another order."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 6)).astype("float32"), rng.normal(size=(8, 4)).astype("float32")
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(4)])
+    model.quantize("float8")
+    model.compile(make(), "mse")
+    for _ in range(5):
+        model.train_on_batch(x, y)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    orders = [[tuple(v.shape) for v in m.trainable_variables] for m in (model, again)]
+    assert orders[0] != orders[1]
+    for _ in range(3):
+        before = model.predict_on_batch(x)
+        assert model.train_on_batch(x, y) == again.train_on_batch(x, y)
+        assert np.array_equal(model.predict_on_batch(x), again.predict_on_batch(x))
+    assert not np.array_equal(model.predict_on_batch(x), before)
 
 
 # Weight decay

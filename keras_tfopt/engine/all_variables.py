@@ -18,14 +18,22 @@ from keras_tfopt.engine.hyperparameters import Over, Scalars
 from keras_tfopt.engine.moving import Mover, current_value, over_one, rule_at
 from keras_tfopt.engine.results import check_described
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along
-from keras_tfopt.engine.state import DECAY_FACTOR, FACTOR, MASTER, Like, widest, write
+from keras_tfopt.engine.state import (
+    DECAY_FACTOR,
+    FACTOR,
+    MASTER,
+    Like,
+    overwritten_last,
+    widest,
+    write,
+)
 
 
 class ModelRule:
     """A rule over all variables at once, in three parts: pure functions that can be compiled.
 
-    They compute with vectors: all numbers of the variables, end to end in the order of building, or
-    a piece of these.
+    They compute with vectors: all numbers of the variables, end to end in the order of
+    `overwritten_last`, or a piece of these.
     """
 
     def __init__(
@@ -184,9 +192,11 @@ class AllVariablesMover(Mover):
 
     def _apply_rule(self, incoming: Incoming, joined: Any = None) -> None:
         own = self.optimizer
-        given = dict(zip(incoming.places, map(gradients.dense, incoming.grads), strict=True))
+        entries, known = overwritten_last(own._state.entries), own._state.entries
+        pairs = zip(incoming.places, incoming.grads, strict=True)
+        given = {id(known[place]): gradients.dense(g) for place, g in pairs}
         members, end = [], 0
-        for entry in own._state.entries:
+        for entry in entries:
             start, end = end, end + math.prod(entry.like.shape)
             master = entry.slots.get(MASTER)
             facts = entry.like, start, end, entry.decays, master, entry.rate
@@ -194,7 +204,7 @@ class AllVariablesMover(Mover):
         if "model rule" not in own._fast:
             own._fast["model rule"] = self._bound_rule()
         step = ModelStep(own._fast["model rule"], members, own._state.shared)
-        g = [given.get(place) for place in range(len(members))]
+        g = [given.get(id(entry)) for entry in entries]
         scalars = self._scalars(step.rule.dtype)
         if not backend.run_in_pieces(own, step, g, scalars):
             self._run_whole(step, g, scalars)

@@ -8,6 +8,7 @@ and other methods on every backend, and compiled code keeps no state alive.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
@@ -33,7 +34,7 @@ _STATE, _OPEN, _FROZEN = "_formula_state", "open", "frozen"
 class Constructed:
     """Remember the arguments of the outermost constructor, whichever constructors it calls."""
 
-    _arguments: dict[str, Any]
+    _arguments: collections.UserDict[str, Any]
     """The given arguments by name, including those passed on by `**kwargs`."""
     _is_made = False
     """Whether the outermost constructor has ended."""
@@ -181,7 +182,8 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
             constructor(self, *args, **kwargs)
             return
         arguments = _by_name(constructor, self, args, kwargs)
-        object.__setattr__(self, "_arguments", arguments)
+        # Keras looks for optimizers in all dictionaries: it would load one inside a second time.
+        object.__setattr__(self, "_arguments", collections.UserDict(arguments))
         changing = _changing_arguments(self, arguments)
         if not changing:
             constructor(self, *args, **kwargs)

@@ -44,6 +44,7 @@ from keras_tfopt.engine.state import (
     Like,
     Settings,
     Slot,
+    overwritten_last,
     widest,
 )
 from keras_tfopt.engine.step import Pipeline
@@ -230,19 +231,20 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         entries = super()._add_entries(variables, likes)
         self.clips_units |= any(e.unit_limit is not None for e in entries)
         self.bounds_norms |= any(e.settings.max_norm is not None for e in entries)
-        for e in entries if self.use_ema else ():
-            # Averages start at the values of the variables: training may end before a step.
-            e.average = add_slot(
-                self, e.variable, e.like, "average", Slot(e.like.shape, "variable")
-            )
-            self._model_variables_moving_average.append(e.average)
+        if self.use_ema:
+            for e in overwritten_last(entries):
+                # Averages start at the values of the variables: training may end before a step.
+                e.average = add_slot(
+                    self, e.variable, e.like, "average", Slot(e.like.shape, "variable")
+                )
+            self._model_variables_moving_average += [e.average for e in entries]
         if self.gradient_accumulation_steps:
-            for e in entries:
+            for e in overwritten_last(entries):
                 # Keras saves .h5 files by paths, and Adagrad has a slot "accumulator".
                 e.accumulator = add_slot(
                     self, e.variable, e.like, "summed_gradients", Slot(e.like.shape)
                 )
-                self._accumulated_gradients.append(e.accumulator)
+            self._accumulated_gradients += [e.accumulator for e in entries]
             for e in entries:
                 # The sum does not show which rows were named: their gradient may be zero.
                 if e.sparse != "dense" and e.like.shape:
@@ -250,7 +252,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
                     e.touched_rows = add_slot(self, e.variable, e.like, "touched_rows", rows)
         return entries
 
-    def _entry(self, variable: Any, like: Like) -> Entry:
+    def _entry(self, variable: Any, like: Like, place: int) -> Entry:
         settings = self.settings_of(like)
         number = self.hyperparameters_of(settings)
         hyperparameters = self._hyperparameters[number]

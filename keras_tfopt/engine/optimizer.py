@@ -43,8 +43,8 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         """Create the state for the first variables."""
         raise NotImplementedError
 
-    def _entry(self, variable: Any, like: Like) -> Entry:
-        """Create the state for one variable."""
+    def _entry(self, variable: Any, like: Like, place: int) -> Entry:
+        """Create the state for one variable, which has this place among all."""
         raise NotImplementedError
 
     def choices(self) -> dict[str, Any]:
@@ -106,12 +106,17 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             self._add_entries(list(variables), likes)
 
     def _add_entries(self, variables: list[Any], likes: list[Like]) -> list[Entry]:
-        entries = []
-        for variable, like in zip(variables, likes, strict=True):
-            self._trainable_variables_indices[self._var_key(variable)] = len(self._state.entries)
+        first = len(self._state.entries)
+        for place, variable in enumerate(variables, first):
+            self._trainable_variables_indices[self._var_key(variable)] = place
             self._trainable_variables.append(variable)
-            entries.append(self._entry(variable, like))
-            self._state.add(entries[-1])
+        count, overwritten = len(variables), self._overwrite_variable_with_gradient
+        # Their state is last: see `overwritten_last`.
+        order = sorted(range(count), key=lambda n: overwritten(variables[n]))
+        made = {n: self._entry(variables[n], likes[n], first + n) for n in order}
+        entries = [made[n] for n in range(count)]
+        for entry in entries:
+            self._state.add(entry)
         return entries
 
     def entry_of(self, variable: Any) -> Entry:

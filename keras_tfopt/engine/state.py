@@ -268,6 +268,14 @@ class Entry:
         self.rests = self.overwritten or self.settings.frozen
 
 
+def overwritten_last(entries: Sequence[Entry]) -> list[Entry]:
+    """Return entries in the order of their state, which does not depend on scales of float8.
+
+    State is saved by position, and a loaded model lists these scales in other places.
+    """
+    return sorted(entries, key=lambda entry: entry.overwritten)
+
+
 class State:
     """The state of one optimizer: an entry for each variable, and variables that belong to all.
 

@@ -207,7 +207,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         for name, slot in counters.items():
             self._state.shared[name] = add_slot(self, None, whole, name, slot)
 
-    def _entry(self, variable: Any, like: Like) -> Entry:
+    def _entry(self, variable: Any, like: Like, place: int) -> Entry:
         described = checked_slots(self, self.slots(like))
         if self.scope == "element":
             check_slots_of_elements("wrapper", described, like)
@@ -226,7 +226,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             settings=self.settings_of(like),
             scalars=(like.dtype, self._rate_of(self.settings_of(like))),
             reach=reach,
-            master=self._pipeline.mover.master_of(len(self._state.entries)),
+            master=self._pipeline.mover.master_of(place),
         )
 
     def _checked_reach(self, like: Like) -> str | None:
