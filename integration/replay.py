@@ -81,7 +81,7 @@ def trajectory(
     start = entry["global_step_initial"]
     global_step = keras.Variable(start, trainable=False, dtype="int32", name="global_step")
     if through == "addons":
-        optimizer = through_addons.build(case, **_row_variables(case, native))
+        optimizer = through_addons.build(case)
     elif through == "legacy":
         rates = list(case.learning_rates.values())
         rate = keras.Variable(rates[0], trainable=False, name="rate") if rates else None

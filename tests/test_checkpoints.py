@@ -278,6 +278,29 @@ def states(optimizer, variables):
     return [state for state in found if state is not None]
 
 
+def test_names_do_not_depend_on_earlier_models(tmp_path):
+    """Keras numbers the models of a process: `sequential_1` is the second."""
+    for place in range(2):
+        layers = [keras.layers.Dense(3, name="hidden"), keras.layers.Dense(1, name="out")]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        optimizer = legacy.AdamOptimizer(0.1)
+        optimizer.keras.build(model.trainable_variables)
+        alone = contents(legacy.save_checkpoint(tmp_path / f"{place}", model, optimizer))
+        assert {"hidden/kernel", "out/bias", "out/bias/Adam_1"} <= set(alone)
+        listed = contents(legacy.save_checkpoint(tmp_path / f"of {place}", [model], [optimizer]))
+        assert {f"{model.name}/hidden/kernel", f"{model.name}/out/bias/Adam"} <= set(listed)
+    assert model.name.startswith("sequential_")
+
+
+def test_powers_inside_of_clipping_of_keras(tmp_path):
+    """`keras_tfopt.VariableClipping` is saved as the class of the original name."""
+    variables = a_layer()
+    optimizer = keras_tfopt.VariableClipping(keras_tfopt.Adam(), {"dense/bias": [0]}, 1.0)
+    optimizer.build(variables)
+    ours = contents(legacy.save_checkpoint(tmp_path / "model", variables, optimizer))
+    assert set(ours) == set(NAMES["names"]["VariableClippingOptimizer, around Adam"])
+
+
 @pytest.mark.parametrize("name", sorted(NAMES["names"]))
 @pytest.mark.filterwarnings("ignore:Weight decay beside")
 def test_names_are_those_of_tensorflow_1(name, tmp_path):

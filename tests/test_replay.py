@@ -111,6 +111,20 @@ def test_recording_through_the_names_of_tensorflow_addons(name, way):
     assert 0 <= outcome.error <= 1
 
 
+SPARSE_ADDONS = [name for name, case in CASES.items() if case.folder == ADDONS and case.sparse]
+
+
+@pytest.mark.spread
+@pytest.mark.backends(*stepping.NATIVE, reason="no row gradients of its own")
+@every_way(usual_through(SPARSE_ADDONS))
+def test_row_gradients_of_the_backend_through_the_names_of_tensorflow_addons(name, way):
+    """They touch the rows that they name, whatever the name of the variable."""
+    case = CASES[name]
+    with stepping.precision(case.float64):
+        ours = replay.trajectory(case, WAYS[way], native=True, through="addons")
+    assert case.compare(ours).difference is None
+
+
 # Recordings of TensorFlow Addons that are not replayed through our own classes, and why.
 NOT_REPLAYED = {
     "*CyclicalLearningRate__*": "a schedule: test_schedules.py compares it, by number and compiled",

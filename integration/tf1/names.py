@@ -62,6 +62,12 @@ def makers(train, opt):
         "VariableClippingOptimizer": lambda step: opt.VariableClippingOptimizer(
             momentum(), {}, 1.0
         ),
+        "VariableClippingOptimizer, around Adam": lambda step: opt.VariableClippingOptimizer(
+            train.AdamOptimizer(), {}, 1.0
+        ),
+        "MovingAverageOptimizer, around clipping": lambda step: opt.MovingAverageOptimizer(
+            opt.VariableClippingOptimizer(opt.AdaMaxOptimizer(), {}, 1.0, name="Clip")
+        ),
         "extend_with_decoupled_weight_decay(LazyAdamOptimizer)": lambda step: LazyAdamW(
             0.1, learning_rate=0.1
         ),

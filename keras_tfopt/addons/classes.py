@@ -24,6 +24,7 @@ class Original:
     """Base of all classes, which takes arguments and configurations of the original."""
 
     _row = Row()
+    names_rows = True
 
     def _make(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Translate arguments to ours; given are those of the original, or ours by name."""

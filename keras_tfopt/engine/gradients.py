@@ -182,8 +182,11 @@ def clip_units(incoming: Incoming, entries: Sequence[Entry]) -> Incoming:
     return incoming._replace(grads=clipped)
 
 
-def check(gradient: Any, variable: Any, like: Like) -> Any:
-    """Return the gradient as a tensor or RowGradient to compute with, or raise an error."""
+def check(gradient: Any, variable: Any, like: Like, names_rows: bool = False) -> Any:
+    """Return the gradient as a tensor or RowGradient to compute with, or raise an error.
+
+    With `names_rows`, row gradients of the backend touch all rows that they name.
+    """
     rows = gradient
     if not isinstance(gradient, RowGradient):
         rows = backend.from_native(gradient, like.shape)
@@ -215,7 +218,7 @@ def check(gradient: Any, variable: Any, like: Like) -> Any:
         )
     values = _in_dtype(rows.values, like)
     # Rows that were looked up are in the batch, even if their gradient is zero.
-    named = rows.named or is_looked_up(variable)
+    named = rows.named or names_rows or is_looked_up(variable)
     return RowGradient.unchecked(
         values, rows.indices, like.shape, named=named, distinct=rows.distinct
     )

@@ -133,7 +133,7 @@ class Pipeline:
         grads = [
             g
             if backend.is_ready(g, v, entries[place].like)
-            else gradients.check(g, v, entries[place].like)
+            else gradients.check(g, v, entries[place].like, owner.names_rows)
             for g, v, place in zip(grads, variables, places, strict=True)
         ]
         if RowGradient in map(type, grads):
@@ -254,6 +254,9 @@ class Stepping:
 
     _pipeline: Pipeline
     _iterations: Any
+    names_rows = False
+    """Whether `tf.IndexedSlices` and sparse tensors touch all rows that they name, as in `addons`;
+    otherwise `row_variables` chooses variables, of which they touch the rows that are not zero."""
 
     @backend.outside_compiler
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:

@@ -31,6 +31,7 @@ class Row(tables.Row):
     shared: tuple[str, ...] = ()
     scratch: tuple[str, ...] = ()
     counts: bool = False
+    scopes: bool = False
     unnamed: bool = False
     checked: tuple[str, ...] = ()
     verbs: str = "rule"

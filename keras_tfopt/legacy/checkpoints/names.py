@@ -195,8 +195,9 @@ def spellings(paths: Sequence[str], model: Any = None, layers: Iterable[Any] = (
     numbers = _renumbered(layers)
     for names in list(found):
         found.append(["/".join(numbers.get(one, one) for one in n.split("/")) for n in names])
-    distinct = {tuple(names): names for names in found}
-    return [names for names in distinct.values() if len(set(names)) == len(names)]
+    # Of two that are equal, the last one stays: files are written with the last of all.
+    distinct = {tuple(names): names for names in reversed(found)}
+    return [names for names in reversed(distinct.values()) if len(set(names)) == len(names)]
 
 
 def _renumbered(layers: Iterable[Any]) -> dict[str, str]:

@@ -31,6 +31,8 @@ class Origin:
     """The names that slots may have in files, the likeliest first."""
     slot_bases: Mapping[str, str]
     """The names of slots that differ from these."""
+    scope: str = ""
+    """The scope of variables that are no slots, with a slash at its end."""
 
     def suffixes(self, base: str, variable: Any, here: Iterable[str]) -> dict[str, str]:
         """Return the suffixes of a variable's slots, by slot, in the order of creation."""
@@ -97,12 +99,10 @@ def origin_of(optimizer: Any) -> Origin:
     Raises:
         TypeError: if there is none, or its state has no names in files.
     """
-    ours = keras_optimizer(optimizer)
+    ours, scope = keras_optimizer(optimizer), _scope_of(optimizer)
     while hasattr(optimizer, "_opt"):  # a wrapper of the originals
         optimizer = optimizer._opt
-    name = None
-    if isinstance(optimizer, Optimizer):
-        name = next((c.__name__ for c in type(optimizer).__mro__ if c.__name__ in TABLE), None)
+    name = _name_of(optimizer)
     if name is None:
         names = _stand_for(ours)
         bases = tuple(dict.fromkeys(TABLE[one].default_base(one) for one in names))
@@ -122,7 +122,29 @@ def origin_of(optimizer: Any) -> Origin:
             "files have variables without names"
         )
     extended = TABLE[names[0]].extends
-    return Origin(names, TABLE[extended or names[0]], bases, slot_bases)
+    return Origin(names, TABLE[extended or names[0]], bases, slot_bases, scope)
+
+
+def _name_of(optimizer: Any) -> str | None:
+    """Return the name of the original class of one of `keras_tfopt.legacy`."""
+    if not isinstance(optimizer, Optimizer):
+        return None
+    return next((c.__name__ for c in type(optimizer).__mro__ if c.__name__ in TABLE), None)
+
+
+def _scope_of(optimizer: Any) -> str:
+    """Return the scope in which wrappers make variables of the optimizer inside, or nothing."""
+    scopes = []
+    while hasattr(optimizer, "_opt"):
+        name = _name_of(optimizer)
+        if name is not None and TABLE[name].scopes:
+            scopes.append(optimizer.get_name())
+        optimizer = optimizer._opt
+    if not isinstance(optimizer, Optimizer):
+        inside = [type(part).__name__ for part in parts(optimizer)]
+        rows = {row.ours: row.default_base(name) for name, row in TABLE.items() if row.scopes}
+        scopes += [rows[name] for name in inside if name in rows]
+    return "".join(f"{scope}/" for scope in scopes)
 
 
 def _stand_for(optimizer: Any) -> tuple[str, ...]:

@@ -123,8 +123,11 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
         origin, ours = origin_of(one), keras_optimizer(one)
         yield from _slots(origin, ours, names)
         for shared in (*_shared(origin.row, ours, names), *_counts(origin.row, ours)):
-            yield shared._replace(name=numbered(shared.name, counts[shared.name]))
-            counts[shared.name] += 1
+            name = f"{origin.scope}{shared.name}"
+            first, *rest = name.split("/")  # the first one, scope or variable, is numbered
+            counted = "/".join([numbered(first, counts[name]), *rest])
+            counts[name] += 1
+            yield shared._replace(name=counted)
 
 
 def _trained_by(optimizer: Any, names: Mapping[int, str]) -> dict[int, Any]:

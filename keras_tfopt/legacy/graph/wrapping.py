@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -74,12 +75,14 @@ class WrapperVerbs(Converting, OfTable):
         check_counter(global_step)
         self._begin_step(global_step)
         self._create_own_slots(self._covered(pairs), pairs)
-        done = self._opt.apply_gradients(given, global_step=global_step, name=name)
+        scoped = v1.name_scope(name, self._name) if self._row.scopes else None
+        with scoped or contextlib.nullcontext(name or self._name) as own_name:
+            done = self._opt.apply_gradients(given, global_step=global_step, name=name)
         with backend.following([done]):
             changed = self._run_after(pairs)
         if backend.is_eager():
             return done
-        return backend.group(done, *changed, name=name or self._name)
+        return backend.group(done, *changed, name=own_name)
 
     def _covered(self, pairs: Pairs) -> list[Any]:
         return [variable for _, variable in pairs]
