@@ -21,7 +21,9 @@ def test_an_assigned_learning_rate_takes_effect(make, attribute):
     optimizer, x = make(), variable()
     pairs = [(np.ones(2, "f"), x)]
     optimizer.apply_gradients(pairs)
+    assert float(getattr(optimizer, attribute)) == 0.5
     setattr(optimizer, attribute, 0.25)
+    assert float(getattr(optimizer, attribute)) == 0.25
     optimizer.apply_gradients(pairs)
     with pytest.warns(UserWarning, match="`learning_rate`.*-1"):
         setattr(optimizer, attribute, -1.0)

@@ -4,6 +4,7 @@ test_exchanges.py tests several processes, test_over_workers_state.py tests stat
 """
 
 import contextlib
+import os
 import warnings
 
 import keras
@@ -56,9 +57,11 @@ def test_one_worker_is_the_optimizer_inside_to_the_bit(method, mode, base):
                 grads = {p: None if isinstance(g, Rows) else g for p, g in grads.items()}
             ours.step(grads)
             inner.step(grads)
-        # XLA of JAX 0.6 rounds a step differently if it is in a condition.
-        old = BACKEND == "jax" and mode == "compiled" and version_of("jax") < (0, 7)
-        tolerance = 1e-6 if old else 0
+        # XLA of JAX 0.6 rounds a step differently if it is in a condition. So does that of today
+        # where flags make it compile with less effort.
+        compiled = BACKEND == "jax" and mode == "compiled"
+        rounds = compiled and (version_of("jax") < (0, 7) or "XLA_FLAGS" in os.environ)
+        tolerance = 1e-6 if rounds else 0
         for path, value in inner.values.items():
             np.testing.assert_allclose(ours.values[path], value, rtol=tolerance)
         state = zip(ours.optimizer.inner_optimizer.variables, inner.optimizer.variables)

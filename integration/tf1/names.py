@@ -29,6 +29,7 @@ def makers(train, opt):
         "AdagradDAOptimizer": lambda step: train.AdagradDAOptimizer(0.1, step),
         "AdagradOptimizer": lambda step: train.AdagradOptimizer(0.1),
         "AdamOptimizer": lambda step: train.AdamOptimizer(),
+        "AdamOptimizer, named": lambda step: train.AdamOptimizer(name="generator/Adam"),
         "FtrlOptimizer": lambda step: train.FtrlOptimizer(0.1),
         "FtrlOptimizer, named": lambda step: train.FtrlOptimizer(
             0.1, accum_name="acc", linear_name="lin"

@@ -28,13 +28,21 @@ _PRIVATE = frozenset(
 
 
 class OriginalAttributes:
-    """Let programs assign the learning rate, and refuse other attributes of the originals.
+    """Let programs read and assign the learning rate, and refuse other attributes of the originals.
 
     An assignment to these would have no effect here, so it raises an error.
     """
 
+    def _get_rate(self) -> Any:
+        raise AttributeError(f"{type(self).__name__} has no learning rate of its own")
+
     def _set_rate(self, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} has no learning rate of its own")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _RATES:
+            return self._get_rate()
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _RATES:
@@ -106,7 +114,7 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
         if argument in WITHOUT_MEANING:
             check_bool(argument, value)
         elif argument == "name":
-            ours["name"] = value
+            ours["name"] = value.replace("/", "_")  # names of Keras have no scopes
         elif argument == "global_step":
             ours["global_step"] = count
         elif argument == "learning_rate":

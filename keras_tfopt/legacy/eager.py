@@ -88,6 +88,9 @@ class RuleVerbs(Optimizer, OfTable):
     def _tell_keras(self, global_step: Any) -> None:
         """Give the Keras optimizer the global step, if it needs it."""
 
+    def _get_rate(self) -> Any:
+        return self.keras.learning_rate
+
     def _set_rate(self, value: Any) -> None:
         with as_in_the_original(self._kind, self._row):
             self.keras.learning_rate = check_learning_rate(rate_of(value))

@@ -266,16 +266,23 @@ class Place(NamedTuple):
 def places(names: Iterable[str]) -> dict[str, Place]:
     """Find state by its name: `scope/dense/kernel/Adam_1` belongs to `dense/kernel`."""
     known = set(names)
-    found = {}
-    for name in known:
-        head, _, suffix = name.rpartition("/")
-        pieces = head.split("/")
-        for start in range(len(pieces)):
-            owner = "/".join(pieces[start:])
-            if owner in known:
-                found[name] = Place(owner, suffix)
-                break
-    return found
+    found = {name: _place_of(name, known) for name in known}
+    return {name: place for name, place in found.items() if place is not None}
+
+
+def _place_of(name: str, known: set[str]) -> Place | None:
+    pieces = name.split("/")
+    last = len(pieces) - 1
+    # The suffix has several pieces if the name of the optimizer has a slash.
+    ranges = [
+        *((start, last) for start in range(last)),
+        *((0, end) for end in range(last - 1, 0, -1)),
+    ]
+    for start, end in ranges:
+        owner = "/".join(pieces[start:end])
+        if owner in known:
+            return Place(owner, "/".join(pieces[end:]))
+    return None
 
 
 def by_owner(places: Mapping[str, Place]) -> dict[str, dict[str, str]]:

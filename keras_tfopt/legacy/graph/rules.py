@@ -47,6 +47,10 @@ class RuleVerbs(ConvertingRule, OfTable):
                 found["learning_rate"] = Later(given["learning_rate"])
         return found
 
+    def _get_rate(self) -> Any:
+        made = self._optimizer
+        return self._arguments["learning_rate"] if made is None else made.learning_rate
+
     def _set_rate(self, value: Any) -> None:
         if self._optimizer is not None:
             raise AttributeError(
