@@ -269,9 +269,10 @@ class Entry:
 
 
 def overwritten_last(entries: Sequence[Entry]) -> list[Entry]:
-    """Return entries in the order of their state, which does not depend on scales of float8.
+    """Return entries in the order of their state: those that Keras overwrites are the last.
 
-    State is saved by position, and a loaded model lists these scales in other places.
+    State is saved by position. A loaded model lists variables that Keras overwrites, the scales of
+    float8, in other places than the model that was saved.
     """
     return sorted(entries, key=lambda entry: entry.overwritten)
 
