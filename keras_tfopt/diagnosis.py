@@ -67,7 +67,8 @@ class Diagnosis:
 def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Diagnosis:
     """Run one training step, print its effect on each variable, and undo it.
 
-    Afterwards variables, optimizer state and the model's other state are as before.
+    Afterwards variables, optimizer state and the model's other state are as before. Where several
+    workers train one model, all of them must call this.
 
     Args:
         model: A compiled `keras.Model`, which gives the loss.
@@ -98,7 +99,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
     if not optimizer.built:
         optimizer.build(variables)
     accumulates = any(part.gradient_accumulation_steps for part in parts(optimizer))
-    with _restored([*model.variables, *optimizer.variables]):
+    with _restored([*model.variables, *_state_here(optimizer)]):
         looked_up = inspection.lookups(model, x)
         grads = inspection.gradients(model, optimizer, (x, y, *weight), looked_up)
         facts = inspection.describe(optimizer, variables, grads, looked_up)
@@ -119,6 +120,12 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
     found = Diagnosis(name, keras.backend.backend(), facts, compiled, warnings)
     print(found)
     return found
+
+
+def _state_here(optimizer: Any) -> list[Any]:
+    """Return the state of an optimizer without that which other workers have."""
+    shards = [one for part in parts(optimizer) if (one := getattr(part, "shards", None))]
+    return [v for v in optimizer.variables if all(one.is_here(v) for one in shards)]
 
 
 @contextlib.contextmanager

@@ -212,7 +212,16 @@ def main(folder, *names):
             if own or saved.exists():
                 keep(f"from_{other}", fit(keras.saving.load_model(saved), rank, size))
 
+    def diagnosing():
+        model = fit(compiled(ShardedState(RUNS["MovingAverage"]())), rank, size)
+        before = [*model.get_weights(), *state_of(model.optimizer)]
+        report = opt.diagnose(model, batch=tuple(mine(array[:1], rank, size) for array in data()))
+        after = [*model.get_weights(), *state_of(model.optimizer)]
+        facts["undone"] = len(report.rows), all(map(np.array_equal, before, after))
+
     tasks = {"saving": saving} if names else {"nan": skipping, "scaled": scaling, "saving": saving}
+    if size == 2:
+        tasks["undone"] = diagnosing
     for name, action in tasks.items():
         with opt.engine.plain():
             attempt(name, action)

@@ -259,6 +259,31 @@ def test_ids_beyond_int32(monkeypatch):
     assert places.tolist() == [0, 5 * 10**9 - 1, 0, 5 * 10**9 - 1]
 
 
+@pytest.mark.backends("torch", reason="on a mesh of JAX, tables are drawn as a whole")
+def test_initial_rows_of_workers_differ():
+    from keras_tfopt.distributed.exchanges.torch_tables import WorkerRows
+
+    class One(Exchange):
+        def __init__(self, rank):
+            self.rank, self.size = rank, 2
+
+    def drawn(seed):
+        """Draw rows as each process does, with a generator of its own."""
+        made = [keras.initializers.RandomUniform(seed=seed()) for _ in range(2)]
+        parts = [WorkerRows(One(n), 8).initializer(made[n])((4, 3)) for n in range(2)]
+        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])
+
+    for seed in (lambda: 3, lambda: keras.random.SeedGenerator(3)):
+        assert len(np.unique(drawn(seed), axis=0)) == 8
+    for initializer in (
+        keras.initializers.Orthogonal(),
+        keras.initializers.Identity(),
+        keras.initializers.GlorotUniform(),
+    ):
+        with pytest.raises(ValueError, match="use RandomUniform"):
+            WorkerRows(One(0), 8).initializer(initializer)
+
+
 @pytest.mark.spread
 @pytest.mark.parametrize("shard", ["columns", True, 4])
 def test_other_values_of_shard_are_refused(shard):

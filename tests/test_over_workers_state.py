@@ -157,6 +157,25 @@ def test_a_model_is_saved_with_the_center(tmp_path):
         ),
         (
             None,
+            lambda e: keras_tfopt.SyncReplicas(
+                keras_tfopt.Adam() if e.rank else momentum(), None, exchange=e
+            ),
+            "same optimizer.*Adam on worker 1, Momentum on worker 0",
+        ),
+        (
+            None,
+            lambda e: METHODS["DropStale"](keras_tfopt.Adam(0.5 + e.rank), exchange=e),
+            "same optimizer.*{'learning_rate': 1.5} on worker 1, {'learning_rate': 0.5} on",
+        ),
+        (
+            None,
+            lambda e: METHODS["AGN"](
+                keras_tfopt.Lookahead(keras_tfopt.Adam(beta_1=0.5 + e.rank / 4)), exchange=e
+            ),
+            "same optimizer.*0.75.* on worker 1",
+        ),
+        (
+            None,
             lambda e: keras_tfopt.SkipNonFinite(METHODS["AGN"](momentum(), exchange=e)),
             r"AGN\(SkipNonFinite\(...\)\) instead of SkipNonFinite\(AGN",
         ),

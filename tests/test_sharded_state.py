@@ -71,6 +71,10 @@ class TestTrained:
         assert all(half[run] <= 0.6 * whole[run] for run in whole)
         assert "on another worker" in results[2, 0]["facts"]["splits"]
 
+    def test_diagnose_undoes_its_step_on_both_workers(self, results):
+        for rank in range(2):
+            assert results[2, rank]["facts"]["undone"] == [3, True]
+
     @pytest.mark.parametrize(
         ("what", "error"),
         [

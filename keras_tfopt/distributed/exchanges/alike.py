@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Mapping
 from typing import Any
+
+
+def described_inside(optimizer: Any) -> dict[str, Any]:
+    """Return what must be the same of an optimizer inside: its class and plain arguments."""
+    return {"class": type(optimizer).__name__, **_plain(optimizer.get_config())}
+
+
+def _plain(value: Any) -> Any:
+    """Return a configuration without names, which Keras numbers; objects by their class."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items() if key != "name"}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    is_plain = value is None or isinstance(value, (str, numbers.Number))
+    return value if is_plain else type(value).__name__
 
 
 def check_same(one: dict[str, Any], first: dict[str, Any], rank: int) -> None:
     """Raise an error if a worker has another optimizer or model than the first one."""
-    for key in ("optimizer", "arguments"):
+    for key in ("optimizer", "arguments", "inside"):
         if one[key] != first[key]:
+            mine, theirs = _differences(one[key], first[key])
             raise ValueError(
-                f"All workers must have the same optimizer. Received: {one[key]} on worker "
-                f"{rank}, {first[key]} on worker 0"
+                f"All workers must have the same optimizer. Received: {mine} on worker {rank}, "
+                f"{theirs} on worker 0"
             )
     pairs = zip(one["variables"], first["variables"], strict=False)
     different = [f"number {n}: {a} and {b}" for n, (a, b) in enumerate(pairs) if a != b]
@@ -26,3 +44,13 @@ def check_same(one: dict[str, Any], first: dict[str, Any], rank: int) -> None:
             "Either all workers go on from saved state or none. Received: saved state on worker "
             f"{0 if first['resumes'] else rank}, none on worker {rank if first['resumes'] else 0}"
         )
+
+
+def _differences(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return two descriptions without the arguments that are the same in both."""
+    if not isinstance(one, dict):
+        return one, other
+    if one.get("class") != other.get("class"):
+        return one["class"], other["class"]
+    keys = [k for k in {**one, **other} if one.get(k) != other.get(k)]
+    return {k: one.get(k) for k in keys}, {k: other.get(k) for k in keys}

@@ -10,6 +10,13 @@ import numpy as np
 import torch
 from torch import distributed
 
+# Initializers whose numbers depend on all rows, or on how many there are.
+_OF_WHOLE_TABLES = (
+    keras.initializers.VarianceScaling,
+    keras.initializers.Orthogonal,
+    keras.initializers.Identity,
+)
+
 
 class WorkerRows:
     """The division of a table over the workers, in parts that differ by at most one row.
@@ -41,12 +48,14 @@ class WorkerRows:
 
         Each worker draws from its own seed. If the initializer returns the whole table, it is cut.
         """
-        if isinstance(initializer, keras.initializers.VarianceScaling):
+        if isinstance(initializer, _OF_WHOLE_TABLES):
             raise ValueError(
-                f"{type(initializer).__name__} draws numbers by the size of a table, of which each "
+                f"{type(initializer).__name__} depends on the size of a table, of which each "
                 "worker has a part: use RandomUniform or RandomNormal"
             )
         seed = getattr(initializer, "seed", None)
+        if isinstance(seed, keras.random.SeedGenerator):
+            seed = int(keras.ops.convert_to_numpy(seed.next())[0]) % 2**31
         if isinstance(seed, int):
             config = {**initializer.get_config(), "seed": seed + self.exchange.rank}
             initializer = type(initializer).from_config(config)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.distributed.exchanges.alike import check_same
+from keras_tfopt.distributed.exchanges.alike import check_same, described_inside
 from keras_tfopt.distributed.exchanges.clones import center_of
 from keras_tfopt.distributed.exchanges.exchange import Exchange, current
 from keras_tfopt.distributed.exchanges.hooks import WorkersHooks
@@ -146,9 +146,12 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         if exchange.size == 1 or exchange.one_process:
             return
         resumes = self._waiting is not None
+        # Elsewhere each worker may move its own variables in its own way.
+        steps_alike = self.averages_gradients or self.moves_center or self.divides_tables
         mine = {
             "optimizer": type(self).__name__,
             "arguments": {**self.own_config(), "accumulation": self.gradient_accumulation_steps},
+            "inside": described_inside(self.inner_optimizer) if steps_alike else {},
             "variables": [
                 [describe(v, type(self).__name__).name, list(whole_shape(v)), str(v.dtype)]
                 for v in variables
