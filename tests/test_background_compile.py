@@ -141,6 +141,20 @@ def test_programs_go_on_while_rules_are_compiled(section, done):
     assert f"ok {section}\n" in done.stdout, done.stdout[-4000:] + done.stderr[-4000:]
 
 
+def test_a_program_that_ends_waits_for_one_function_only():
+    """After a search over arguments, hundreds may wait to be compiled."""
+    lines = (
+        "import time",
+        "from keras_tfopt.engine.backends.torch.compile import _worker",
+        "def slow(): time.sleep(1); print('called', flush=True)",
+        "results = [_worker().submit(slow) for _ in range(60)]",
+        "results[0].result()",
+    )
+    done = run("-c", "\n".join(lines))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert 1 <= done.stdout.count("called") < 10
+
+
 def test_row_indices_are_checked_while_another_thread_compiles(monkeypatch):
     """The flag of PyTorch that says so is one for all threads."""
     import torch

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from keras_tfopt.engine.state import Like
 from tests.cases import CASES, RULES, every_case
 from tests.cells import EXHAUSTIVE, exhaustive
 from tests.compare import assert_close
@@ -28,6 +29,18 @@ examples = settings(
 
 def each_of(cases):
     return pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in cases])
+
+
+# Programs
+
+
+@pytest.mark.spread
+@each_of([case for case in RULES if case.scope == "variable"])
+def test_variables_of_one_shape_share_a_program(case):
+    """They do if their facts are equal."""
+    optimizer = case.build()
+    facts = [optimizer.facts_of(Like((4, 3), "float32", f"{name}/kernel")) for name in "ab"]
+    assert facts[0] == facts[1]
 
 
 # Legal arguments

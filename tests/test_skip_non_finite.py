@@ -51,6 +51,20 @@ def test_a_step_that_is_not_finite_changes_nothing(make, mode):
         np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
 
 
+@every_mode
+@pytest.mark.spread("torch")  # which sums gradients before it looks at each number
+def test_large_finite_numbers_are_no_infinity(mode):
+    """Their sum overflows, and infinities of both signs add up to NaN."""
+    large = np.float32(3e38)
+    optimizer = keras_tfopt.SkipNonFinite(keras_tfopt.GradientDescent(1e-38))
+    runner = Runner(optimizer, {"k": np.zeros(3), "b": np.zeros(2)}, mode)
+    runner.step({"k": np.full(3, large), "b": np.array([-large, large])})
+    assert optimizer.skipped == 0
+    np.testing.assert_allclose(runner.values["k"], -3.0, rtol=1e-6)
+    runner.step({"k": np.array([np.inf, -np.inf, 0.0]), "b": np.ones(2)})
+    assert optimizer.skipped == 1
+
+
 @pytest.mark.parametrize("mode", IMMEDIATE)
 def test_too_many_skipped_steps_in_a_row(mode):
     optimizer = keras_tfopt.SkipNonFinite(keras_tfopt.Momentum(0.1), max_consecutive=1)

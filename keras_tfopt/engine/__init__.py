@@ -29,7 +29,7 @@ from keras_tfopt.engine.building import check_distinct, path_of, prepare
 from keras_tfopt.engine.configuration import decoded, encoded, optimizer_from
 from keras_tfopt.engine.construction import has_constructor
 from keras_tfopt.engine.engine import Engine
-from keras_tfopt.engine.gradients import clipped_by_global_norm
+from keras_tfopt.engine.gradients import all_finite, clipped_by_global_norm
 from keras_tfopt.engine.groups import several_paths
 from keras_tfopt.engine.inspection import Describing, GroupTable
 from keras_tfopt.engine.keras_private import exempt_from_rematerialization, layers_below, layers_in

@@ -76,7 +76,7 @@ def refuse_unless_finite(owner: Any, values: Sequence[Any], variables: Sequence[
 
 def all_finite(grads: Sequence[Any]) -> Any:
     """Return whether all numbers of checked gradients are finite, as a scalar."""
-    return ops.all(ops.stack([ops.all(ops.isfinite(values_of(g))) for g in grads]))
+    return backend.all_finite([values_of(g) for g in grads])
 
 
 def _map(function: Any, gradient: Any) -> Any:

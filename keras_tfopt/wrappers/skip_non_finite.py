@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.engine import Slot
+from keras_tfopt.engine import Slot, all_finite
 from keras_tfopt.fields import integer
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
@@ -54,7 +54,7 @@ class SkipNonFinite(Wrapper):
         return {"skipped": Slot((), 0, "int32"), "skipped_in_a_row": Slot((), 0, "int32")}
 
     def accept_step(self, grads: list[Any], s: Any) -> tuple[Any, dict[str, Any]]:
-        finite = ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in grads]))
+        finite = all_finite(grads)
         missed = ops.cast(ops.logical_not(finite), "int32")
         return finite, {
             "skipped": s.skipped + missed,

@@ -134,6 +134,11 @@ def eigh_is_slow() -> bool:
     return False
 
 
+def all_finite(tensors: Sequence[Any]) -> Any:
+    ops = keras.ops
+    return ops.all(ops.stack([ops.all(ops.isfinite(tensor)) for tensor in tensors]))
+
+
 def compute_scalars(
     engine: Any, attributes: Mapping[str, Any], function: Callable, given: tuple
 ) -> dict[str, Any]:

@@ -234,6 +234,9 @@ class Numbers(Protocol):
     def is_finite(self, tensor: Any) -> bool | None:
         """Return whether all numbers are finite; None in a trace."""
 
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        """Return whether all numbers of all tensors are finite, as a scalar tensor."""
+
     def conditional(self, condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
         """Return the result of one of two functions of no arguments; the other does not run."""
 

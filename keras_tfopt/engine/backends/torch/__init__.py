@@ -36,6 +36,7 @@ from keras_tfopt.engine.backends.torch.values import (
     add_product,
     add_scaled,
     add_variable,
+    all_finite,
     as_bytes,
     bits_of,
     combine_rows,

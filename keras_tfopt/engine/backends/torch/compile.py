@@ -6,6 +6,7 @@ training starts at once. Both compute the same, up to rounding in the last place
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import functools
 import logging
@@ -37,14 +38,48 @@ _count = 0  # functions that were compiled in this process
 _is_compiling = threading.Event()
 
 
+class _Worker:
+    """Call functions in a thread, one after the other.
+
+    A program that ends waits for the one that is running. It does not wait for others, which
+    executors of Python would call first: after a search there may be hundreds.
+    """
+
+    def __init__(self) -> None:
+        self._calls: collections.deque[tuple] = collections.deque()
+        self._lock, self._has_thread = threading.Lock(), False
+
+    def submit(self, function: Callable, *args: Any) -> concurrent.futures.Future:
+        """Return the future result of a call."""
+        result: concurrent.futures.Future = concurrent.futures.Future()
+        with self._lock:
+            self._calls.append((result, function, args))
+            if not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._run, name="keras_tfopt-compile").start()
+        return result
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls or not threading.main_thread().is_alive():
+                    self._has_thread = False
+                    return
+                result, function, args = self._calls.popleft()
+            try:
+                result.set_result(function(*args))
+            except BaseException as error:
+                result.set_exception(error)
+
+
 @functools.cache
-def _worker() -> concurrent.futures.ThreadPoolExecutor:
-    """Return the thread that compiles. A program waits for it before it ends."""
+def _worker() -> _Worker:
+    """Return the worker that compiles."""
     logging.getLogger("keras_tfopt").info(
         "PyTorch compiles the rules of optimizers in the background, which takes seconds; until "
         "then steps run operation by operation."
     )
-    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="keras_tfopt-compile")
+    return _Worker()
 
 
 class Compiled:

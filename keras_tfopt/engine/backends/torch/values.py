@@ -186,6 +186,15 @@ def is_finite(tensor: Any) -> bool | None:
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
+def all_finite(tensors: Sequence[Any]) -> Any:
+    # As for one tensor. Sums of several in one call take a fifth of the time of tests.
+    sums = torch.stack([tensor.sum().to(torch.float32) for tensor in tensors])
+    finite = torch.isfinite(sums).all()
+    if bool(finite):
+        return finite
+    return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
+
+
 def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
     return true() if bool(condition) else false()
 
