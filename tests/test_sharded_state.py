@@ -73,7 +73,7 @@ class TestTrained:
 
     def test_diagnose_undoes_its_step_on_both_workers(self, results):
         for rank in range(2):
-            assert results[2, rank]["facts"]["undone"] == [3, True]
+            assert results[2, rank]["facts"]["undone"] == [7, True]
 
     @pytest.mark.parametrize(
         ("what", "error"),
