@@ -202,7 +202,7 @@ class TestOnWorkers:
             ("keras", "is one of rows only: use an optimizer of keras_tfopt"),
             ("ids", "the table 'table/embeddings' has 42 rows. Received: id 42"),
             ("few", "2 workers cannot each have a part of 1 rows"),
-            ("initializer", "GlorotUniform draws numbers by the size of a table"),
+            ("initializer", "GlorotUniform depends on the size of a table"),
             ("DistributedDataParallel", "use keras_tfopt.distributed.ShardedState instead"),
         ],
     )
