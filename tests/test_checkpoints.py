@@ -301,6 +301,22 @@ def test_powers_inside_of_clipping_of_keras(tmp_path):
     assert set(ours) == set(NAMES["names"]["VariableClippingOptimizer, around Adam"])
 
 
+@pytest.mark.parametrize("first", [legacy.AdaMaxOptimizer, legacy.GradientDescentOptimizer])
+def test_scopes_of_two_optimizers_are_numbered(first, tmp_path):
+    """The second has the names of TensorFlow 1.15.5, whichever powers the first has."""
+    variables, optimizers = a_layer(), []
+    for make, variable in zip((first, legacy.AdamOptimizer), variables, strict=True):
+        dims = {variable.path: [0]}
+        optimizers.append(legacy.VariableClippingOptimizer(make(0.1), dims, 1.0))
+        optimizers[-1].keras.build([variable])
+    ours = contents(legacy.save_checkpoint(tmp_path / "model", variables, optimizers))
+    powers = {name for name in ours if name.endswith("_power")}
+    expected = {"VariableClipping_1/beta1_power", "VariableClipping_1/beta2_power"}
+    if first is legacy.AdaMaxOptimizer:
+        expected.add("VariableClipping/beta1_power")
+    assert powers == expected
+
+
 @pytest.mark.parametrize("name", sorted(NAMES["names"]))
 @pytest.mark.filterwarnings("ignore:Weight decay beside")
 def test_names_are_those_of_tensorflow_1(name, tmp_path):

@@ -54,9 +54,10 @@ def assert_recorded(name, kind, found):
 def in_graphs(monkeypatch):
     """Return a function that makes the steps of a scenario in a graph, as in TensorFlow 1."""
     import tensorflow as tf
-    from tensorflow.python.ops import control_flow_util
 
-    monkeypatch.setattr(control_flow_util, "ENABLE_CONTROL_FLOW_V2", False)
+    from tests.graphs import choose_control_flow  # on TensorFlow only
+
+    choose_control_flow(monkeypatch, "of version 1")
 
     def found(name, kind, train=legacy):
         steps = run(tf.compat.v1, train, legacy, SCENARIOS[name], kind)

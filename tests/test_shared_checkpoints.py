@@ -10,15 +10,12 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.cells import INSTALLED, exhaustive
-from tests.checkpoints import assert_same, contents, run_program, tensorflow_1
+from tests.cells import exhaustive
+from tests.checkpoints import assert_same, contents, needs_tensorflow, run_program, tensorflow_1
 from tests.paths import GOLDEN
 from tests.stepping import to_numpy
 
-# Importing TensorFlow takes seconds, so it is imported only where these tests run.
-pytestmark = pytest.mark.skipif(
-    "tensorflow" not in INSTALLED, reason="TensorFlow reads checkpoints"
-)
+pytestmark = needs_tensorflow
 
 RECORDED = GOLDEN / "tf1_programs"
 PREFIX = RECORDED / "gan" / "model.ckpt-20"

@@ -99,8 +99,9 @@ def origin_of(optimizer: Any) -> Origin:
     Raises:
         TypeError: if there is none, or its state has no names in files.
     """
-    ours, scope = keras_optimizer(optimizer), _scope_of(optimizer)
+    ours, around = keras_optimizer(optimizer), []
     while hasattr(optimizer, "_opt"):  # a wrapper of the originals
+        around.append(optimizer)
         optimizer = optimizer._opt
     name = _name_of(optimizer)
     if name is None:
@@ -122,6 +123,7 @@ def origin_of(optimizer: Any) -> Origin:
             "files have variables without names"
         )
     extended = TABLE[names[0]].extends
+    scope = _scope_of(around, () if name else parts(optimizer))
     return Origin(names, TABLE[extended or names[0]], bases, slot_bases, scope)
 
 
@@ -132,18 +134,16 @@ def _name_of(optimizer: Any) -> str | None:
     return next((c.__name__ for c in type(optimizer).__mro__ if c.__name__ in TABLE), None)
 
 
-def _scope_of(optimizer: Any) -> str:
-    """Return the scope in which wrappers make variables of the optimizer inside, or nothing."""
-    scopes = []
-    while hasattr(optimizer, "_opt"):
-        name = _name_of(optimizer)
-        if name is not None and TABLE[name].scopes:
-            scopes.append(optimizer.get_name())
-        optimizer = optimizer._opt
-    if not isinstance(optimizer, Optimizer):
-        inside = [type(part).__name__ for part in parts(optimizer)]
-        rows = {row.ours: row.default_base(name) for name, row in TABLE.items() if row.scopes}
-        scopes += [rows[name] for name in inside if name in rows]
+def _scope_of(wrappers: Iterable[Any], inside: Iterable[Any]) -> str:
+    """Return the scope in which wrappers make variables of the optimizer inside, or nothing.
+
+    Those of `keras_tfopt.legacy` are outermost; `inside` are optimizers of Keras.
+    """
+    rows = {name: row for name, row in TABLE.items() if row.scopes}
+    scopes = [one.get_name() for one in wrappers if _name_of(one) in rows]
+    default = {row.ours: row.default_base(name) for name, row in rows.items()}
+    names = [type(part).__name__ for part in inside]
+    scopes += [default[name] for name in names if name in default]
     return "".join(f"{scope}/" for scope in scopes)
 
 

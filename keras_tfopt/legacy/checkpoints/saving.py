@@ -122,12 +122,13 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
     for one in optimizers:
         origin, ours = origin_of(one), keras_optimizer(one)
         yield from _slots(origin, ours, names)
+        outermost, _, rest = origin.scope.partition("/")
+        scope = f"{numbered(outermost, counts[outermost])}/{rest}" if outermost else ""
+        counts[outermost] += 1
         for shared in (*_shared(origin.row, ours, names), *_counts(origin.row, ours)):
-            name = f"{origin.scope}{shared.name}"
-            first, *rest = name.split("/")  # the first one, scope or variable, is numbered
-            counted = "/".join([numbered(first, counts[name]), *rest])
+            name = f"{scope}{shared.name}"
+            yield shared._replace(name=numbered(name, counts[name]))
             counts[name] += 1
-            yield shared._replace(name=counted)
 
 
 def _trained_by(optimizer: Any, names: Mapping[int, str]) -> dict[int, Any]:
