@@ -6,10 +6,13 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tfopt.engine.backends.select import backend
+
 
 def described_inside(optimizer: Any) -> dict[str, Any]:
     """Return what must be the same of an optimizer inside: its class and plain arguments."""
-    return {"class": type(optimizer).__name__, **_plain(optimizer.get_config())}
+    with backend.lifted():  # Keras's optimizers read the value of their learning rate
+        return {"class": type(optimizer).__name__, **_plain(optimizer.get_config())}
 
 
 def _plain(value: Any) -> Any:

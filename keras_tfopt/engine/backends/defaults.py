@@ -21,6 +21,10 @@ def number(variable: Any) -> float:
     return float(variable.value)
 
 
+def lifted() -> contextlib.AbstractContextManager:
+    return contextlib.nullcontext()
+
+
 def is_variable(value: Any) -> bool:
     return isinstance(value, keras.Variable)
 

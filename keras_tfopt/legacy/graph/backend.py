@@ -10,12 +10,11 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from keras_tfopt.engine.backends.tensorflow import is_variable
+from keras_tfopt.engine.backends.tensorflow import is_variable, lifted
 from keras_tfopt.engine.state import Like
 
 v1 = tf.compat.v1
 is_eager = tf.executing_eagerly
-lifted = tf.init_scope  # a context for making state, outside of functions that are being traced
 value_of = tf.identity  # of an operation of `write`: the value that the variable then has
 
 
@@ -138,7 +137,7 @@ def row_mask(indices: Any, variable: Any, values: Any) -> Any:
 
 def outermost_graph() -> Any:
     """Return the graph that state belongs to, even inside `cond` or a function; None if eager."""
-    with tf.init_scope():
+    with lifted():
         return None if tf.executing_eagerly() else v1.get_default_graph()
 
 
@@ -156,7 +155,7 @@ def place() -> tuple:
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
     """Make Keras optimizers in this context without adding variables to a TensorFlow 1 graph."""
-    with tf.init_scope():
+    with lifted():
         if tf.executing_eagerly():
             yield
         else:

@@ -28,6 +28,9 @@ class Variables(Protocol):
         On TensorFlow, this also works while a step is traced.
         """
 
+    def lifted(self) -> contextlib.AbstractContextManager:
+        """Return a context in which variables have values, even while a step is traced."""
+
     def copy_of(self, variable: Any, dtype: str) -> Any:
         """Return the value of a variable in memory of its own, cast to `dtype`.
 

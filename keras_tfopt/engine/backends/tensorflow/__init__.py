@@ -42,6 +42,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     has_accelerator,
     is_finite,
     is_variable,
+    lifted,
     limits,
     norm,
     number,

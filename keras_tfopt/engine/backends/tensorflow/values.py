@@ -25,8 +25,11 @@ def is_variable(value: Any) -> bool:
     return isinstance(value, (keras.Variable, tf.Variable, tf.compat.v1.Variable))
 
 
+lifted = tf.init_scope
+
+
 def number(variable: Any) -> float:
-    with tf.init_scope():
+    with lifted():
         return float(variable.value.numpy())
 
 
@@ -107,13 +110,13 @@ def build_scope(engine: Any, variables: Sequence[Any]) -> contextlib.AbstractCon
         # Within a traced step, state would be initialized again in each step. But if this step also
         # builds the model, there are no values to start from yet. Then `tf.function` itself moves
         # the initialization out of the step, after that of the model.
-        scopes.enter_context(tf.init_scope())
+        scopes.enter_context(lifted())
     scopes.enter_context(strategy.scope())
     return scopes
 
 
 def _initialized(variables: Sequence[Any]) -> bool:
-    with tf.init_scope():
+    with lifted():
         return all(bool(native(variable).is_initialized()) for variable in variables)
 
 
