@@ -11,7 +11,7 @@ from keras import ops
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.rows import RowGradient, fits, is_looked_up
-from keras_tfopt.engine.state import Entry, Like, own_copy, widest
+from keras_tfopt.engine.state import Entry, Like, own_copy
 
 _TINY = 1e-6  # gradients of smaller norm are not divided by it
 
@@ -87,9 +87,9 @@ def scaled(gradient: Any, scale: Any) -> Any:
     return _map(lambda values: values * ops.cast(scale, values.dtype), gradient)
 
 
-def _limited(values: Any, most: float) -> Any:
-    bound = ops.convert_to_tensor(most, keras.backend.standardize_dtype(values.dtype))
-    return ops.clip(values, -bound, bound)
+def _with_values(grads: list[Any], values: list[Any]) -> list[Any]:
+    """Return gradients of the same rows with other numbers."""
+    return [_map(lambda _, new=new: new, g) for g, new in zip(grads, values, strict=True)]
 
 
 def _shrinking(norm: Any, most: float) -> Any:
@@ -97,6 +97,12 @@ def _shrinking(norm: Any, most: float) -> Any:
     bound = ops.convert_to_tensor(most, keras.backend.standardize_dtype(norm.dtype))
     # Not `ops.maximum`, which computes float64 in float32 on torch.
     return ops.where(norm <= bound, ops.ones_like(norm), bound / norm)
+
+
+def _shrinking_each(values: list[Any], most: float) -> list[Any]:
+    """Return for each gradient the factor that scales it down to a norm of at most `most`."""
+    norms = ops.sqrt(backend.squared_norms(values))
+    return ops.unstack(_shrinking(norms, most), len(values))
 
 
 def _shrinking_all(total: Any, most: float) -> Any:
@@ -107,11 +113,8 @@ def _shrinking_all(total: Any, most: float) -> Any:
 
 def norm(grads: list[Any], shards: Any = None) -> Any:
     """Return the norm over all gradients; with `shards`, also over those of other workers."""
-    squares = [ops.sum(ops.square(values_of(g))) for g in grads]
-    dtype = widest([keras.backend.standardize_dtype(square.dtype) for square in squares])
-    if shards is not None:
-        return shards.norm(squares, dtype)
-    return ops.sqrt(sum(ops.cast(square, dtype) for square in squares))
+    squares = backend.squared_norms([values_of(g) for g in grads])
+    return ops.sqrt(ops.sum(squares)) if shards is None else shards.norm(squares)
 
 
 def clipped_by_global_norm(grads: Sequence[Any], most: float) -> tuple[list[Any], Any]:
@@ -236,11 +239,13 @@ def _in_dtype(values: Any, like: Like) -> Any:
 
 def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
     """Clip gradients by the optimizer's options, and negate them if it maximizes."""
+    values = [values_of(g) for g in grads]
     if optimizer.clipvalue is not None:
-        grads = [_map(lambda values: _limited(values, optimizer.clipvalue), g) for g in grads]
+        grads = _with_values(grads, backend.limit_all(values, optimizer.clipvalue))
     elif optimizer.clipnorm is not None:
-        grads = [scaled(g, _shrinking(norm([g]), optimizer.clipnorm)) for g in grads]
+        scales = _shrinking_each(values, optimizer.clipnorm)
+        grads = _with_values(grads, backend.scale_all(values, scales))
     elif optimizer.global_clipnorm is not None:
         scale = _shrinking_all(norm(grads, optimizer.shards), optimizer.global_clipnorm)
-        grads = [scaled(g, scale) for g in grads]
+        grads = _with_values(grads, backend.scale_all(values, [scale] * len(values)))
     return [_map(ops.negative, g) for g in grads] if optimizer.maximize else grads

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 from keras import ops
 
 from keras_tfopt.engine import gradients
@@ -381,13 +380,15 @@ class Mover:
         done = backend.read(own._iterations)
         count = done // (own.gradient_accumulation_steps or 1) + 1
         every = own.ema_overwrite_frequency
-        for entry in own.entries_here():
-            dtype = keras.backend.standardize_dtype(entry.average.dtype)
-            x, a = backend.read(entry.variable), backend.read(entry.average)
-            value = ops.cast(x, dtype)
-            a = own.ema_momentum * a + (1 - own.ema_momentum) * value
-            a = ops.where(ops.equal(count, 1), value, a)
-            backend.commit([(entry.average, None, a)])
+        entries = own.entries_here()
+        weights = {}
+        for dtype in {entry.average.dtype for entry in entries}:
+            one, usual = (ops.convert_to_tensor(w, dtype) for w in (1.0, 1 - own.ema_momentum))
+            weights[dtype] = ops.where(ops.equal(count, 1), one, usual)
+        for entry in entries:
+            x = backend.read(entry.variable)
+            backend.move_toward(entry.average, x, weights[entry.average.dtype])
             if every:
-                x = ops.where(ops.equal(count % every, 0), ops.cast(a, x.dtype), x)
+                average = ops.cast(backend.read(entry.average), x.dtype)
+                x = ops.where(ops.equal(count % every, 0), average, x)
                 backend.commit([(entry.variable, None, x)])

@@ -138,13 +138,11 @@ class TorchShards:
         return value
 
     @torch.no_grad()
-    def norm(self, squares: Sequence[Any], dtype: str) -> Any:
-        """Return the square root of the sum of some scalars of all workers."""
-        total = torch.zeros((), dtype=torch.float64, device=_device())
-        for square in squares:
-            total += square
+    def norm(self, squares: Any) -> Any:
+        """Return the square root of the sum of the vectors of all workers."""
+        total = squares.sum(dtype=torch.float64).to(_device())
         self.exchange.watch(lambda: distributed.all_reduce(total))
-        return torch.sqrt(total).to(getattr(torch, dtype))
+        return torch.sqrt(total).to(squares.dtype)
 
     def _gathered(self, tensor: Any) -> list[Any]:
         """Return the tensors of all workers, which may have different numbers of rows."""

@@ -113,6 +113,26 @@ def set_random_state(state: Any) -> None:
     pass
 
 
+def squared_norms(tensors: Sequence[Any]) -> Any:
+    ops = keras.ops
+    if not tensors:
+        return ops.zeros((0,))
+    return ops.stack([ops.sum(ops.square(tensor)) for tensor in tensors])
+
+
+def scale_all(tensors: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
+    pairs = zip(tensors, factors, strict=True)
+    return [tensor * keras.ops.cast(factor, tensor.dtype) for tensor, factor in pairs]
+
+
+def limit_all(tensors: Sequence[Any], most: float) -> list[Any]:
+    limited = []
+    for tensor in tensors:
+        bound = keras.ops.convert_to_tensor(most, keras.backend.standardize_dtype(tensor.dtype))
+        limited.append(keras.ops.clip(tensor, -bound, bound))
+    return limited
+
+
 def lerp(start: Any, end: Any, weight: Any) -> Any:
     return start + weight * (end - start)
 

@@ -45,6 +45,7 @@ from keras_tfopt.engine.backends.jax.values import (
     has_accelerator,
     is_finite,
     limits,
+    move_toward,
     norm,
     row_products,
     take,

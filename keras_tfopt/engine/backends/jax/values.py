@@ -80,6 +80,11 @@ def accumulate(accumulator: Any, gradient: Any) -> None:
     accumulator.assign(total)
 
 
+def move_toward(variable: Any, value: Any, weight: Any) -> None:
+    moved = (1 - weight) * variable.value + weight * value.astype(variable.dtype)
+    commit([(variable, None, moved)])
+
+
 def norm(x: Any) -> Any:
     return jnp.sqrt(jnp.sum(jnp.square(x)))
 

@@ -54,6 +54,12 @@ class Variables(Protocol):
     def accumulate(self, accumulator: Any, gradient: Any) -> None:
         """Add a gradient, a tensor or a `RowGradient` of distinct rows, to a variable."""
 
+    def move_toward(self, variable: Any, value: Any, weight: Any) -> None:
+        """Assign `(1 - weight) * variable + weight * value`, for a scalar of the variable's dtype.
+
+        If the weight is 1, the variable becomes the value.
+        """
+
     def add_variable(self, engine: Any, variable: Any, **options: Any) -> keras.Variable:
         """Return a new variable of an optimizer, on the devices of `variable`.
 
@@ -204,6 +210,15 @@ class Numbers(Protocol):
 
     def norm(self, x: Any) -> Any:
         """Return the Euclidean norm of all of `x`, a scalar."""
+
+    def squared_norms(self, tensors: Sequence[Any]) -> Any:
+        """Return a vector with the squared Euclidean norm of each tensor, in the widest dtype."""
+
+    def scale_all(self, tensors: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
+        """Return each tensor times a scalar tensor."""
+
+    def limit_all(self, tensors: Sequence[Any], most: float) -> list[Any]:
+        """Return the tensors with numbers limited to `-most` and `most`."""
 
     def bits_of(self, x: Any) -> Any:
         """Return the bits of float32 numbers as int32."""

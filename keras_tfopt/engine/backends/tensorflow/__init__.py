@@ -44,6 +44,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     is_variable,
     lifted,
     limits,
+    move_toward,
     norm,
     number,
     once,

@@ -76,6 +76,11 @@ def accumulate(accumulator: Any, gradient: Any) -> None:
         commit([(accumulator, None, read(accumulator) + gradient)])
 
 
+def move_toward(variable: Any, value: Any, weight: Any) -> None:
+    moved = (1 - weight) * read(variable) + weight * tf.cast(value, variable.dtype)
+    commit([(variable, None, moved)])
+
+
 def assign(variable: Any, indices: Any, value: Any) -> None:
     value = tf.cast(value, variable.dtype)
     if indices is None:

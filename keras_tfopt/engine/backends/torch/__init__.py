@@ -51,14 +51,18 @@ from keras_tfopt.engine.backends.torch.values import (
     least_of_lines,
     lerp,
     lesser,
+    limit_all,
     limits,
+    move_toward,
     norm,
     part_of,
     random_state,
     relu,
     row_products,
     row_shards,
+    scale_all,
     set_random_state,
+    squared_norms,
     take,
 )
 

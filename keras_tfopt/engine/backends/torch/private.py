@@ -198,6 +198,9 @@ def compile_operations(
 # PyTorch uses these for `torch.optim`. For small variables, a call for each takes most of the time.
 copy_all = torch._foreach_copy_
 zero_all = torch._foreach_zero_
+norm_all = torch._foreach_norm
+scaled_all = torch._foreach_mul
+limited_above, limited_below = torch._foreach_clamp_max, torch._foreach_clamp_min
 
 
 def users_of(storage: Any) -> int | None:

@@ -12,6 +12,12 @@ from torch import distributed
 
 from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.torch.compile import in_compiler
+from keras_tfopt.engine.backends.torch.private import (
+    limited_above,
+    limited_below,
+    norm_all,
+    scaled_all,
+)
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
@@ -119,8 +125,41 @@ def accumulate(accumulator: Any, gradient: Any) -> None:
         accumulator.assign(total)
 
 
+def move_toward(variable: Any, value: Any, weight: Any) -> None:
+    apart = in_scope()
+    start = variable.value
+    moved = start.clone() if apart else start
+    moved.lerp_(value.to(start.dtype), weight)
+    if apart:
+        variable.assign(moved)
+
+
 def norm(x: Any) -> Any:
     return torch.linalg.vector_norm(x)
+
+
+def squared_norms(tensors: Sequence[Any]) -> Any:
+    if not tensors:
+        return defaults.squared_norms(tensors)
+    norms = norm_all(tensors) if _are_plain(tensors) else list(map(norm, tensors))
+    return torch.stack(norms).square()
+
+
+def scale_all(tensors: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
+    if not _are_plain(tensors):
+        return defaults.scale_all(tensors, factors)
+    return list(scaled_all(tensors, factors))
+
+
+def limit_all(tensors: Sequence[Any], most: float) -> list[Any]:
+    if not _are_plain(tensors):
+        return defaults.limit_all(tensors, most)
+    return list(limited_above(limited_below(tensors, -most), most))
+
+
+def _are_plain(tensors: Sequence[Any]) -> bool:
+    """Return whether functions of many tensors take these: not transforms of PyTorch, for one."""
+    return not in_scope() and {*map(type, tensors)} == {torch.Tensor}
 
 
 def bits_of(x: Any) -> Any:
