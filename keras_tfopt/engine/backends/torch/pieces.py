@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
+from keras_tfopt.engine.backends.torch.private import copy_all
 from keras_tfopt.engine.backends.torch.values import is_on_gpu
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
@@ -40,6 +41,54 @@ class Part:
     kept_end: int
 
 
+@dataclasses.dataclass
+class Flat:
+    """Variables, their master copies and their gradients, each as a vector in its own memory."""
+
+    variables: list[Any]
+    masters: list[Any]  # None where there is no master copy
+    grads: list[Any]  # None where a variable has no gradient
+    rule: ModelRule
+
+    def __post_init__(self) -> None:
+        self.dtype = getattr(torch, self.rule.dtype)
+
+    def gradient(self, piece: list[Part]) -> Any:
+        """Return the gradient of a piece."""
+        return _joined(
+            [
+                self.variables[part.number].new_zeros(part.end - part.start, dtype=self.dtype)
+                if self.grads[part.number] is None
+                else _part(self.grads[part.number], part).to(self.dtype)
+                for part in piece
+            ]
+        )
+
+    def values(self, piece: list[Part]) -> list[Any]:
+        """Return the values of the parts of a piece, in the dtype of the arithmetic."""
+        values = []
+        for part in piece:
+            x, master = _part(self.variables[part.number], part), self.masters[part.number]
+            if master is None:  # the usual case, to be fast
+                values.append(x.to(self.dtype))
+            else:
+                values.append(self.rule.value(x, _part(master, part)))
+        return values
+
+    def write(self, piece: list[Part], values: list[Any]) -> None:
+        """Write new values of the parts of a piece to variables that have a gradient."""
+        old, new = [], []
+        for part, value in zip(piece, values, strict=True):
+            if self.grads[part.number] is None:
+                continue
+            for vectors in (self.variables, self.masters):
+                if vectors[part.number] is not None:
+                    old.append(_part(vectors[part.number], part))
+                    new.append(value)
+        if old:
+            copy_all(old, new)
+
+
 def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> bool:
     values = [one.variable.value for one in step.variables]
     devices = {v.device.type for v in values}
@@ -48,27 +97,32 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
         return False
     on_gpu = is_on_gpu(values[0])
     slots = {name: slot.value.detach() for name, slot in step.slots.items()}
-    grads = [None if g is None else g.reshape(-1) for g in grads]
+    flat = Flat(
+        [v.detach().view(-1) for v in values],
+        [None if v.master is None else v.master.value.detach().view(-1) for v in step.variables],
+        [None if g is None else g.reshape(-1) for g in grads],
+        step.rule,
+    )
     pieces = _pieces(step.variables, step.rule.every, PIECE_ON_GPU if on_gpu else PIECE)
     sums_of, update = _compiled_parts(engine, step.rule, on_gpu)
     sums: dict[str, Any] = {}
     of_variables = (FACTOR, "weight_decay_rate")
     common = {name: value for name, value in scalars.items() if name not in of_variables}
     for piece in pieces:
-        g, x = _gradient(step, piece, grads), _joined(_values(step, piece))
+        g, x = flat.gradient(piece), _joined(flat.values(piece))
         some = _sliced(step, piece, g, x)
         found = sums_of(g, x, _cut(step, slots, piece), common, some)
         sums = {name: sums[name] + one for name, one in found.items()} if sums else found
     known, new = step.rule.solve(sums, slots, common)
     for piece in pieces:
         cut = _cut(step, slots, piece)
-        x, is_copy = _in_place_or_copied(step, piece, grads, scalars)
-        g = _gradient(step, piece, grads)
+        x, is_copy = _in_place_or_copied(step, piece, flat, scalars)
+        g = flat.gradient(piece)
         rows = update(g, x, cut, common, known, _sliced(step, piece, g, x))
         for name, (index, value) in rows.items():
             cut[name][int(index)].copy_(value)
         if is_copy:
-            _write(step, piece, grads, _settled(step, piece, x, scalars, known))
+            flat.write(piece, _settled(step, piece, flat, x, scalars, known))
     for name, value in new.items():
         slots[name].copy_(value)
     return True
@@ -147,61 +201,36 @@ def _pieces(variables: Sequence[ModelVariable], every: int, most: int) -> list[l
     return pieces
 
 
-def _gradient(step: ModelStep, piece: list[Part], grads: list[Any]) -> Any:
-    like = next(g for g in grads if g is not None)
-    return _joined(
-        [
-            like.new_zeros(part.end - part.start)
-            if grads[part.number] is None
-            else step.rule.gradient(grads[part.number])[part.start : part.end]
-            for part in piece
-        ]
-    )
-
-
-def _values(step: ModelStep, piece: list[Part]) -> list[Any]:
-    """Return the values of the parts of a piece, in the dtype of the arithmetic."""
-    values = []
-    for part in piece:
-        one = step.variables[part.number]
-        master = None if one.master is None else _flat(one.master, part)
-        values.append(step.rule.value(_flat(one.variable, part), master))
-    return values
-
-
 def _in_place_or_copied(
-    step: ModelStep, piece: list[Part], grads: list[Any], scalars: dict[str, Any]
+    step: ModelStep, piece: list[Part], flat: Flat, scalars: dict[str, Any]
 ) -> tuple[Any, bool]:
     """Return the values of a piece for an update in place, and whether they are a copy."""
-    values = _values(step, piece)
+    values = flat.values(piece)
     if len(piece) == 1:
         (part,), (value,) = piece, values
-        one = step.variables[part.number]
         # Learning rate factors and weight decay need the old values after the update.
-        is_own = not one.decays and FACTOR not in scalars and grads[part.number] is not None
-        if is_own and value.data_ptr() == _flat(one.variable, part).data_ptr():
+        decays = step.variables[part.number].decays
+        is_own = not decays and FACTOR not in scalars and flat.grads[part.number] is not None
+        if is_own and value.data_ptr() == _part(flat.variables[part.number], part).data_ptr():
             return value, False
     return torch.cat(values), True
 
 
 def _settled(
-    step: ModelStep, piece: list[Part], new: Any, scalars: dict[str, Any], known: dict[str, Any]
-) -> Any:
-    """Apply learning rate factors and weight decay to new values of a piece; return the result."""
+    step: ModelStep,
+    piece: list[Part],
+    flat: Flat,
+    new: Any,
+    scalars: dict[str, Any],
+    known: dict[str, Any],
+) -> list[Any]:
+    """Apply learning rate factors and weight decay to new values of a piece; return its parts."""
     parts = new.split([part.end - part.start for part in piece])
-    each = zip(piece, _values(step, piece), parts, strict=True)
-    return _joined(
-        [step.rule.settled(step.variables[p.number], x, y, scalars, known) for p, x, y in each]
-    )
-
-
-def _write(step: ModelStep, piece: list[Part], grads: list[Any], x: Any) -> None:
-    for part, value in zip(piece, x.split([p.end - p.start for p in piece]), strict=True):
-        one = step.variables[part.number]
-        if grads[part.number] is not None:
-            _flat(one.variable, part).copy_(value)
-            if one.master is not None:
-                _flat(one.master, part).copy_(value)
+    variables = [step.variables[part.number] for part in piece]
+    if FACTOR not in scalars and not any(one.decays for one in variables):
+        return parts
+    each = zip(variables, flat.values(piece), parts, strict=True)
+    return [step.rule.settled(one, x, y, scalars, known) for one, x, y in each]
 
 
 def _cut(step: ModelStep, slots: dict[str, Any], piece: list[Part]) -> dict[str, Any]:
@@ -229,8 +258,9 @@ def _sliced(step: ModelStep, piece: list[Part], *vectors: Any) -> tuple:
     return tuple(torch.cat(sliced(flat, ranges, every)) for flat in vectors)
 
 
-def _flat(variable: Any, part: Part) -> Any:
-    return variable.value.detach().view(-1)[part.start : part.end]
+def _part(vector: Any, part: Part) -> Any:
+    whole = part.end - part.start == vector.shape[0]  # the usual case, to be fast
+    return vector if whole else vector[part.start : part.end]
 
 
 def _joined(parts: list[Any]) -> Any:
