@@ -38,6 +38,15 @@ JOINED = {
     ),
     "8_bits": lambda: keras_tfopt.ScheduleFree(adam(slot_dtype="int8")),
 }
+AROUND_MASTERS = {
+    "adam_w": lambda: keras_tfopt.AdamW(0.01, weight_decay=0.1, master_weights=True),
+    "moving_average": lambda: keras_tfopt.MovingAverage(adam(master_weights=True), 0.9),
+    "cautious": lambda: keras_tfopt.Cautious(adam(master_weights=True)),
+    "schedule_free": lambda: keras_tfopt.ScheduleFree(adam(master_weights=True), r=1.0),
+    "three": lambda: keras_tfopt.MovingAverage(
+        keras_tfopt.Cautious(decayed(adam(master_weights=True, slot_dtype="bfloat16"))), 0.9
+    ),
+}
 APART = {
     # The rule gets clipped gradients, and Cautious the original ones.
     "hooks_that_see_gradients": lambda: keras_tfopt.Cautious(adam(clipvalue=0.1)),
@@ -76,6 +85,32 @@ def test_hooks_in_one_call_equal_separate_hooks(name):
     if keras.backend.backend() != "jax":  # which compiles whole steps
         compiled = [part for key in engine.innermost(optimizer)._fast for part in key]
         assert any(getattr(part, "around", None) for part in compiled)
+
+
+@pytest.mark.parametrize("name", AROUND_MASTERS)
+def test_hooks_around_master_weights(name):
+    """Of variables in half precision, whose numbers may be assigned between steps."""
+    make = AROUND_MASTERS[name]
+
+    def run():
+        optimizer, values = make(), variables("bfloat16")
+        steps(optimizer, values, 3)
+        values[1].assign(keras.ops.ones(SHAPES[1]))
+        return optimizer, values, steps(optimizer, values, 3)
+
+    optimizer, values, got = run()
+    with engine.plain():
+        expected = run()[2]
+    exact = [optimizer.slot(value, "master_weight") for value in values]
+    for value, copy in zip(values, exact, strict=True):
+        rounded = keras.ops.cast(copy, "bfloat16")
+        assert keras.ops.all(keras.ops.equal(rounded, keras.ops.convert_to_tensor(value)))
+    # A number midway between two of bfloat16 may get either.
+    for number, (one, other) in enumerate(zip(got, expected, strict=True)):
+        close = 2e-6 if number >= len(values) and str(one.dtype) == "float32" else 2**-7
+        one, other = one.astype("float32"), other.astype("float32")
+        np.testing.assert_allclose(one, other, rtol=close, atol=close)
+    assert all(optimizer._pipeline.joining()._makers)
 
 
 def test_two_wrappers_around_one_optimizer():

@@ -18,7 +18,7 @@ from keras import ops
 from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
-from keras_tfopt.engine.moving import Update, over_one
+from keras_tfopt.engine.moving import Update, current_value, over_one
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
 from keras_tfopt.engine.state import MASTER
@@ -141,9 +141,10 @@ class Joining:
     def _bind(self, place: int) -> Callable[..., Update] | None:
         """Return a function that makes updates of a variable; None if hooks run separately."""
         entry = self.mover.optimizer._state.entries[place]
+        has_master = MASTER in entry.slots
         kept = keras.backend.standardize_dtype(entry.variable.dtype)
-        is_plain = not (entry.has_rows or MASTER in entry.slots or entry.variable.constraint)
-        if entry.rests or not is_plain or kept != entry.like.dtype:
+        is_rounded = kept != entry.like.dtype and not has_master
+        if entry.rests or entry.has_rows or entry.variable.constraint or is_rounded:
             return None
         of_rule = self.mover.bind(place, "dense", False)
         kind, _, like, names, slots, cut, call = of_rule.args
@@ -173,7 +174,8 @@ class Joining:
         around = tuple(part.key() for part in parts)
         kind = dataclasses.replace(kind, scope=scope, around=around)
         names = (*names, *(part.prefix + name for part in parts for name in part.names))
-        joined = _joined(parts, call, len(slots), over_one())
+        full = like.dtype if has_master else None
+        joined = _joined(parts, call, len(slots), over_one(), full)
         slots, cut = [*slots, *own], (*cut, *[False] * len(own))
         return functools.partial(Update, kind, place, like, names, slots, cut, joined, rate=rate)
 
@@ -203,9 +205,22 @@ def _check_gradient(hooks: Any, is_same: bool) -> None:
 
 
 def _joined(
-    parts: Sequence[Part], call: Callable[..., tuple[Any, list[Any]]], count: int, over: Over
+    parts: Sequence[Part],
+    call: Callable[..., tuple[Any, list[Any]]],
+    count: int,
+    over: Over,
+    full: str | None,
 ) -> Callable[..., tuple[Any, list[Any]]]:
-    """Return the bound rule `call` with hooks around it; `count` slots are those of the rule."""
+    """Return the bound rule `call` with hooks around it.
+
+    Args:
+        parts: The hooks.
+        call: The bound rule.
+        count: The number of its slots.
+        over: The functions of a variable for formulas that see it as a whole.
+        full: The dtype of the master copy, the last of these slots, which hooks see and change;
+            None if there is none.
+    """
     types = [collections.namedtuple("Slots", part.names) for part in parts]  # type: ignore[misc]
 
     def joined(
@@ -231,13 +246,18 @@ def _joined(
             t = Scalars(own, dict(part.facts), False, over)
             seen.append((part.hooks_in(own), s, t))
             start = end
+        kept, own_slots = x.dtype, list(slots[:count])
+        if full is not None:
+            x = current_value(x, own_slots[-1], full)
         for part, (hooks, s, t) in zip(parts, seen, strict=True):
             if "before" in part.calls:
                 seen_g = g if hooks.needs_gradient else None
                 new_g, x = hooks.before(seen_g, x, s, t)
                 _check_gradient(hooks, new_g is seen_g)
         old = x
-        x, changed = call(g, x, slots[:count], of_rule, mask, over, apart, narrow)
+        if full is not None:
+            own_slots[-1] = x
+        x, changed = call(g, x, own_slots, of_rule, mask, over, apart, narrow)
         new: list[list[Any]] = []
         for part, (hooks, s, t) in zip(reversed(parts), reversed(seen), strict=True):
             found: dict[str, Any] = {}
@@ -246,6 +266,8 @@ def _joined(
                     t.old = old
                 x, found = hooks.after(g if hooks.needs_gradient else None, x, s, t)
             new.insert(0, [found.get(name) for name in part.names])
-        return x, [*changed, *(value for values in new for value in values)]
+        if full is not None:
+            changed[-1] = x
+        return ops.cast(x, kept), [*changed, *(value for values in new for value in values)]
 
     return joined
