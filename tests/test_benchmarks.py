@@ -15,8 +15,8 @@ from integration.benchmarks import (
     dense,
     embedding,
     exchange,
-    groups,
     modern,
+    options,
     results,
     solvers,
     state,
@@ -201,13 +201,15 @@ def test_a_wrapper_is_compared_with_the_optimizer_inside_alone(monkeypatch):
 
 
 @pytest.mark.spread
-def test_groups_benchmark():
-    """Each variable has one of twelve learning rates."""
+def test_options_benchmark():
+    """Each variable has one of twelve learning rates, or an option has a peer in Keras."""
     shapes = [(4, 4)] * 24
-    factors = [s["learning_rate_factor"] for s in groups.layers(len(shapes)).values()]
+    factors = [s["learning_rate_factor"] for s in options.layers(len(shapes)).values()]
     assert len(set(factors)) == 12 and max(factors) == 1.0
-    result = groups.measure("Adam", shapes, budget=0.1)
-    assert result["rounds"] >= 9 and "| Adam |" in groups.table([result])
+    for option in (options.LEARNING_RATES, "clipnorm"):
+        result = options.measure("Adam", option, shapes, budget=0.1)
+        assert result["rounds"] >= 9 and f"| {option} |" in options.table([result])
+        assert ("to keras" in result) == (option == "clipnorm")
 
 
 def test_solvers_benchmark():
