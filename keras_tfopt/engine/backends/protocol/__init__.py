@@ -24,6 +24,7 @@ from typing import Protocol
 
 from keras_tfopt.engine.backends.protocol.steps import Diagnosis, LossGradients, Tracing, Updates
 from keras_tfopt.engine.backends.protocol.values import (
+    Lists,
     Numbers,
     Replicas,
     Rows,
@@ -39,6 +40,7 @@ class Backend(
     Tables,
     Replicas,
     Rows,
+    Lists,
     Numbers,
     Updates,
     Tracing,

@@ -205,11 +205,8 @@ class Rows(Protocol):
         """Return a row gradient as a tensor of the variable's shape, and sum repeated rows."""
 
 
-class Numbers(Protocol):
-    """Computations that differ between backends."""
-
-    def norm(self, x: Any) -> Any:
-        """Return the Euclidean norm of all of `x`, a scalar."""
+class Lists(Protocol):
+    """Compute with the numbers of many tensors at once."""
 
     def squared_norms(self, tensors: Sequence[Any]) -> Any:
         """Return a vector with the squared Euclidean norm of each tensor, in the widest dtype."""
@@ -219,6 +216,16 @@ class Numbers(Protocol):
 
     def limit_all(self, tensors: Sequence[Any], most: float) -> list[Any]:
         """Return the tensors with numbers limited to `-most` and `most`."""
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        """Return whether all numbers of all tensors are finite, as a scalar tensor."""
+
+
+class Numbers(Protocol):
+    """Computations that differ between backends."""
+
+    def norm(self, x: Any) -> Any:
+        """Return the Euclidean norm of all of `x`, a scalar."""
 
     def bits_of(self, x: Any) -> Any:
         """Return the bits of float32 numbers as int32."""
@@ -251,9 +258,6 @@ class Numbers(Protocol):
 
     def is_finite(self, tensor: Any) -> bool | None:
         """Return whether all numbers are finite; None in a trace."""
-
-    def all_finite(self, tensors: Sequence[Any]) -> Any:
-        """Return whether all numbers of all tensors are finite, as a scalar tensor."""
 
     def conditional(self, condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
         """Return the result of one of two functions of no arguments; the other does not run."""
