@@ -141,10 +141,7 @@ class Joining:
     def _bind(self, place: int) -> Callable[..., Update] | None:
         """Return a function that makes updates of a variable; None if hooks run separately."""
         entry = self.mover.optimizer._state.entries[place]
-        has_master = MASTER in entry.slots
-        kept = keras.backend.standardize_dtype(entry.variable.dtype)
-        is_rounded = kept != entry.like.dtype and not has_master
-        if entry.rests or entry.has_rows or entry.variable.constraint or is_rounded:
+        if entry.rests or entry.has_rows or entry.variable.constraint:
             return None
         of_rule = self.mover.bind(place, "dense", False)
         kind, _, like, names, slots, cut, call = of_rule.args
@@ -174,8 +171,7 @@ class Joining:
         around = tuple(part.key() for part in parts)
         kind = dataclasses.replace(kind, scope=scope, around=around)
         names = (*names, *(part.prefix + name for part in parts for name in part.names))
-        full = like.dtype if has_master else None
-        joined = _joined(parts, call, len(slots), over_one(), full)
+        joined = _joined(parts, call, len(slots), over_one(), like.dtype, MASTER in entry.slots)
         slots, cut = [*slots, *own], (*cut, *[False] * len(own))
         return functools.partial(Update, kind, place, like, names, slots, cut, joined, rate=rate)
 
@@ -209,7 +205,8 @@ def _joined(
     call: Callable[..., tuple[Any, list[Any]]],
     count: int,
     over: Over,
-    full: str | None,
+    dtype: str,
+    has_master: bool,
 ) -> Callable[..., tuple[Any, list[Any]]]:
     """Return the bound rule `call` with hooks around it.
 
@@ -218,8 +215,9 @@ def _joined(
         call: The bound rule.
         count: The number of its slots.
         over: The functions of a variable for formulas that see it as a whole.
-        full: The dtype of the master copy, the last of these slots, which hooks see and change;
-            None if there is none.
+        dtype: The dtype of the arithmetic.
+        has_master: Whether the last slot of the rule is a master copy, which hooks see and change.
+            Otherwise they see the variable as it is kept, so it is rounded between them.
     """
     types = [collections.namedtuple("Slots", part.names) for part in parts]  # type: ignore[misc]
 
@@ -246,27 +244,32 @@ def _joined(
             t = Scalars(own, dict(part.facts), False, over)
             seen.append((part.hooks_in(own), s, t))
             start = end
-        kept, own_slots = x.dtype, list(slots[:count])
-        if full is not None:
-            x = current_value(x, own_slots[-1], full)
+        own_slots, kept = list(slots[:count]), x.dtype
+        is_exact = has_master or keras.backend.standardize_dtype(kept) == dtype
+        x = current_value(x, own_slots[-1] if has_master else None, dtype)
         for part, (hooks, s, t) in zip(parts, seen, strict=True):
             if "before" in part.calls:
                 seen_g = g if hooks.needs_gradient else None
                 new_g, x = hooks.before(seen_g, x, s, t)
+                x = x if is_exact else ops.cast(ops.cast(x, kept), dtype)
                 _check_gradient(hooks, new_g is seen_g)
         old = x
-        if full is not None:
+        if has_master:
             own_slots[-1] = x
-        x, changed = call(g, x, own_slots, of_rule, mask, over, apart, narrow)
+        x, changed = call(
+            g, x if is_exact else ops.cast(x, kept), own_slots, of_rule, mask, over, apart, narrow
+        )
         new: list[list[Any]] = []
         for part, (hooks, s, t) in zip(reversed(parts), reversed(seen), strict=True):
             found: dict[str, Any] = {}
             if "after" in part.calls:
                 if hooks.needs_old:
                     t.old = old
+                x = ops.cast(x, dtype)
                 x, found = hooks.after(g if hooks.needs_gradient else None, x, s, t)
+                x = x if is_exact else ops.cast(x, kept)
             new.insert(0, [found.get(name) for name in part.names])
-        if full is not None:
+        if has_master:
             changed[-1] = x
         return ops.cast(x, kept), [*changed, *(value for values in new for value in values)]
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import keras
 import torch
 
 from keras_tfopt.engine.backends.torch import words
@@ -175,16 +176,19 @@ def can_be_compiled(update: Update) -> bool:
         update.kind.mode == "dense"
         and type(update.gradient) is torch.Tensor  # compiled code does not check for subclasses
         and 0 not in update.like.shape
-        and keeps_masters(update)
+        and keeps_roundings(update)
     )
 
 
-def keeps_masters(update: Update) -> bool:
-    """Return whether compiled code tells numbers assigned to a variable from its master copy.
+def keeps_roundings(update: Update) -> bool:
+    """Return whether compiled code rounds to half precision where the formula does.
 
-    These are compared, so the master copy must be rounded as elsewhere.
+    A master copy is compared with its variable. Without one, hooks see the variable rounded.
     """
-    return MASTER not in update.names or keeps_casts()
+    if keeps_casts():
+        return True
+    is_rounded = keras.backend.standardize_dtype(update.variable.dtype) != update.like.dtype
+    return not (MASTER in update.names or update.kind.around and is_rounded)
 
 
 def _can_be_blocks(update: Update) -> bool:

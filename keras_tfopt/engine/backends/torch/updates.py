@@ -118,7 +118,7 @@ def _update_rows(engine: Any, update: Update, scalars: dict[str, Any], compiles:
     if of_elements and not is_on_gpu(g):
         most = max(1, PIECE // max(1, math.prod(g.shape[1:])))
     step = None
-    if compiles and of_elements and all(update.cut) and buckets.keeps_masters(update):
+    if compiles and of_elements and all(update.cut) and buckets.keeps_roundings(update):
         step = row_step(engine, update) if update.kind.stored else _over_flat_rows(engine, update)
     for rows, part in zip(indices.split(most), g.split(most), strict=True):
         old = [v.index_select(0, rows) if c else v for v, c in zip(values, update.cut, strict=True)]
