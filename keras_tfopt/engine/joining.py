@@ -245,29 +245,31 @@ def _joined(
             seen.append((part.hooks_in(own), s, t))
             start = end
         own_slots, kept = list(slots[:count]), x.dtype
-        is_exact = has_master or keras.backend.standardize_dtype(kept) == dtype
+        rounds = not has_master and keras.backend.standardize_dtype(kept) != dtype
+
+        def rounded(x: Any) -> Any:
+            return ops.cast(ops.cast(x, kept), dtype) if rounds else x
+
         x = current_value(x, own_slots[-1] if has_master else None, dtype)
         for part, (hooks, s, t) in zip(parts, seen, strict=True):
             if "before" in part.calls:
                 seen_g = g if hooks.needs_gradient else None
                 new_g, x = hooks.before(seen_g, x, s, t)
-                x = x if is_exact else ops.cast(ops.cast(x, kept), dtype)
+                x = rounded(x)
                 _check_gradient(hooks, new_g is seen_g)
         old = x
         if has_master:
             own_slots[-1] = x
-        x, changed = call(
-            g, x if is_exact else ops.cast(x, kept), own_slots, of_rule, mask, over, apart, narrow
-        )
+        x, changed = call(g, x, own_slots, of_rule, mask, over, apart, narrow)
+        x = rounded(x)
         new: list[list[Any]] = []
         for part, (hooks, s, t) in zip(reversed(parts), reversed(seen), strict=True):
             found: dict[str, Any] = {}
             if "after" in part.calls:
                 if hooks.needs_old:
                     t.old = old
-                x = ops.cast(x, dtype)
                 x, found = hooks.after(g if hooks.needs_gradient else None, x, s, t)
-                x = x if is_exact else ops.cast(x, kept)
+                x = rounded(x)
             new.insert(0, [found.get(name) for name in part.names])
         if has_master:
             changed[-1] = x
