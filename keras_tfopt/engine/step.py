@@ -28,8 +28,8 @@ class Around(NamedTuple):
     """The scalars of each wrapper."""
     meeting: list[int]
     """The numbers of the wrappers that exchange something with other workers after the step."""
-    old: list[Any]
-    """For each wrapper around those: the old values of variables, if its hooks need them."""
+    old: dict[int, list[Any]]
+    """For each wrapper around those whose hooks need them: the old values of variables."""
 
 
 class Pipeline:
@@ -42,6 +42,10 @@ class Pipeline:
 
     def __init__(self, wrappers: Sequence[Any], mover: Any):
         self.wrappers, self.mover = tuple(wrappers), mover
+        # The numbers of wrappers whose hooks need old values, and of those that may meet others.
+        each = list(enumerate(self.wrappers))
+        self._need_old = [number for number, wrapper in each if wrapper.needs_old]
+        self._may_meet = [number for number, wrapper in each if "meet" in wrapper.defines]
 
     @backend.as_step
     def run(self, owner: Any, grads: Any, variables: Any, summed: bool = False) -> None:
@@ -160,9 +164,10 @@ class Pipeline:
         """
         grads, reached, writes = incoming.grads, [None], []
         for wrapper in self.wrappers:
-            goes_on, counts = None, {}
-            if not wrapper.defines.isdisjoint(("decide", "accept_step")):
-                grads, goes_on, counts = wrapper.decide(grads, incoming.variables)
+            if wrapper.defines.isdisjoint(("decide", "accept_step")):
+                reached.append(reached[-1])
+                continue
+            grads, goes_on, counts = wrapper.decide(grads, incoming.variables)
             writes += _counted(wrapper, counts, reached[-1])
             reached.append(both(reached[-1], goes_on))
         return incoming._replace(grads=grads), reached, writes
@@ -173,11 +178,14 @@ class Pipeline:
         steps = core.gradient_accumulation_steps or 1
         number = ops.convert_to_tensor(core._iterations) // steps + 1
         scalars = [scalars_around(wrapper, number, incoming.places) for wrapper in self.wrappers]
-        several = [n for n, wrapper in enumerate(self.wrappers) if "meet" in wrapper.defines]
-        meeting = [n for n in several if self.wrappers[n].meets_workers()]
-        outer = self.wrappers[: max(meeting, default=0)]
-        old = [hooks.values_of(w, incoming) if w.needs_old else None for w in outer]
-        return Around(scalars, meeting, old)
+        around = Around(scalars, [], {})
+        for number in self._may_meet:
+            if self.wrappers[number].meets_workers():
+                around.meeting.append(number)
+        for number in self._need_old:
+            if number < max(around.meeting, default=0):
+                around.old[number] = hooks.values_of(self.wrappers[number], incoming)
+        return around
 
     def _is_last(self) -> Any:
         """Return whether this micro-step is the last one of a step."""
@@ -211,8 +219,9 @@ class Pipeline:
             accepts = "accept" in wrapper.defines
             put_back.append(wrapper.kept_unless_accepted(incoming, scalars) if accepts else [])
             seen.append(incoming)
-        each = zip(self.wrappers, seen, strict=True)
-        old = [hooks.values_of(w, one) if w.needs_old else None for w, one in each]
+        old = {}
+        for number in self._need_old:
+            old[number] = hooks.values_of(self.wrappers[number], seen[number])
         self.mover.move(incoming, joined)
         first = max(around.meeting, default=0)  # outer wrappers run after the exchange
         for stage in reversed(range(len(self.wrappers))):
@@ -220,7 +229,7 @@ class Pipeline:
                 value = ops.where(accepted, backend.read(variable), before)
                 backend.commit([(variable, None, value)])
             if stage >= first:
-                self.wrappers[stage].run_after(seen[stage], around.scalars[stage], old[stage])
+                self.wrappers[stage].run_after(seen[stage], around.scalars[stage], old.get(stage))
 
     def _meet(
         self, owner: Any, incoming: Incoming, around: Around, reached: list[Any], last: Any
@@ -233,7 +242,7 @@ class Pipeline:
                 inputs = incoming.grads, incoming.places, reached[-1]
                 run_if(owner, reached[stage], functools.partial(wrapper.meet, *inputs))
             else:
-                known = incoming, around.scalars[stage], around.old[stage]
+                known = incoming, around.scalars[stage], around.old.get(stage)
                 run_if(owner, moved, functools.partial(wrapper.run_after, *known))
 
     def joining(self) -> Joining | None:

@@ -73,7 +73,8 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
     for key, members in groups.items():
         # Alike, they share compiled code; and few calls keep the cost of calling low. Codes take
         # much code, and much time beside that of a call.
-        most = 1 if has_codes(members[0].kind.stored) else GROUP
+        stored = members[0].kind.stored
+        most = 1 if stored and has_codes(stored) else GROUP
         for start in range(0, len(members), most):
             group = members[start : start + most]
             _run_whole(engine, ("whole", len(group), *key), group, scalars)
