@@ -205,10 +205,10 @@ class Rule(Fielded, Describing, Engine):
     def facts(self, path: str) -> dict[str, Any]:
         """Return static facts about a variable that rules of scope "variable" find in `t`, by name.
 
-        Variables with equal facts share compiled code, so return only facts that the rule needs. A
-        rule that also needs shapes defines `facts_of(like)` instead.
+        The default is none. Variables with equal facts share compiled code, so return only facts
+        that the rule needs. A rule that also needs shapes defines `facts_of(like)` instead.
         """
-        return {"path": path}
+        return {}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         """Return the new variable and slots: a pure function that reads hyperparameters only.

@@ -75,9 +75,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         choices: `() -> {name: argument}`. Arguments that choose variables. `build` warns of what
             matches none.
         check: `(likes)`. Raise an error if the arguments do not fit the variables.
-        facts: `(like) -> dict`. What hooks find in `t` of a variable, by name. The default is
-            `path`; nothing for hooks of elements or with `flat`, since variables of different
-            facts share no compiled code.
+        facts: `(like) -> dict`. What hooks find in `t` of a variable, by name. Variables of
+            different facts share no compiled code.
         reach: `(like) -> "dense", "rows" or None`. `sparse` of a variable; None: hooks do not run.
         counters: `() -> {name: Slot}`. State of all variables together.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
+from keras_tfopt import legacy
 from tests.reference.lars import LARS
 from tests.stepping import Runner, make_variable, through_json, to_numpy
 
@@ -234,6 +235,18 @@ def test_a_pattern_that_matches_nothing_warns_once(argument, make):
     (text,) = warned(train)
     assert text.startswith(f"`{argument.strip()}` of ") and "'bais" in text
     assert "'bias'" in text and "dense/kernel" not in text, "only similar names are shown"
+
+
+def test_no_dimensions_at_all_clip_nothing_and_warn_of_nothing():
+    variable = make_variable("kernel", np.ones((2, 3)))
+    by_class = keras_tfopt.VariableClipping(keras_tfopt.GradientDescent(0.5), {}, 0.1)
+    by_legacy = legacy.VariableClippingOptimizer(
+        legacy.GradientDescentOptimizer(0.5), {}, max_norm=0.1
+    )
+    gradient = keras.ops.ones((2, 3))
+    assert not warned(lambda: by_class.apply([gradient], [variable]))
+    assert not warned(lambda: by_legacy.apply_gradients([(gradient, variable)]))
+    assert np.all(to_numpy(variable) == 0.0)
 
 
 def excluding(optimizer):

@@ -50,7 +50,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     best = [other for other in found if _likeness(name, other) > _likeness(name, found[0]) - 0.05]
     if best:
         return f"Did you mean {' or '.join(map(repr, best))}?"
-    return f"There are: {', '.join(known)}."
+    return f"There are: {', '.join(known)}." if known else "There are none."
 
 
 def check_arguments(owner: str, given: Mapping[str, Any], known: Iterable[str]) -> None:

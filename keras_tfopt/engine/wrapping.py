@@ -113,8 +113,7 @@ class Hooks(Constructed):
         return None
 
     def facts(self, like: Like) -> dict[str, Any]:
-        # Variables of different facts share no compiled code.
-        return {} if self.scope == "element" or self.flat else {"path": like.path}
+        return {}
 
     def reach(self, like: Like) -> str | None:
         return self.sparse

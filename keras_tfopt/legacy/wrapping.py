@@ -56,11 +56,10 @@ class Clipping(running.WrapperVerbs):
         return {**super()._keras_arguments(), "vars_to_clip_dims": dims}
 
     def _dims_by_name(self, form: Any) -> Any:
-        dims_of = {
+        return {
             pattern if isinstance(one, str) else pattern_of(form(one)): dims
             for one, pattern, dims in self._chosen
         }
-        return dims_of or _no_dims  # the originals take an empty dictionary
 
     def _is_meant(self, variable: Any) -> bool:
         """Return whether a variable was given, not just another one of its name."""
@@ -72,10 +71,6 @@ class Clipping(running.WrapperVerbs):
         covered = super()._covered(pairs)
         known = {id(variable) for variable in covered}
         return covered + [variable for variable in self._clipped if id(variable) not in known]
-
-
-def _no_dims(variable: Any) -> None:
-    """Choose no dimensions of a variable."""
 
 
 class Averaging(running.WrapperVerbs, OriginalAttributes):

@@ -77,9 +77,6 @@ class Adafactor(Rule):
     min_dim_size_to_factor: int = integer(1, default=128)
     beta_2_cap: float = within(0, 1, default=1.0)
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def slots(self, like: Any) -> dict[str, Any]:
         slots = {"v": zeros(like, signed=False)}
         if len(like.shape) > 1 and min(like.shape[-2:]) >= self.min_dim_size_to_factor:

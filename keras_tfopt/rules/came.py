@@ -69,9 +69,6 @@ class CAME(Rule):
     epsilon_2: float = within(0, default=1e-16, left_open=True)
     clip_threshold: float = within(0, default=1.0, left_open=True)
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def slots(self, like: Any) -> dict[str, Any]:
         shape = like.shape
         if len(shape) < 2:

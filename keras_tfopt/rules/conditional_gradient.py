@@ -70,9 +70,6 @@ class ConditionalGradient(Rule):
         # Decompositions are slow where XLA compiles them for a CPU.
         self.flat = self.fused = self.ord == "fro"
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if self.flat:
             size = t.norm(g) + self.epsilon

@@ -148,9 +148,6 @@ class DistributedShampoo(Rule):
         """The step of the first root."""
         return self.start_preconditioning_step or self.precondition_frequency
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def slots(self, like: Any) -> dict[str, Slot]:
         blocks = self._blocks(like.shape)
         slots: dict[str, Slot] = {}

@@ -58,9 +58,6 @@ class LaProp(Rule):
     beta_2: float = within(0, 1, default=0.999, right_open=True)
     epsilon: float = within(0, default=1e-15)
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def slots(self, like: Any) -> dict[str, Any]:
         return {"m": zeros(like), "v": zeros(like, signed=False), "rate": Slot((), by_row=False)}
 

@@ -71,9 +71,6 @@ class LazyAdam(Adam):
         last = {"last": Slot(like.shape[:1], 0, "int32")} if self.catch_up and like.shape else {}
         return {**super().slots(like), **last}
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         last = {}
         if self.catch_up and len(g.shape):

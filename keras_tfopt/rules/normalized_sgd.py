@@ -47,9 +47,6 @@ class NormalizedSGD(Rule):
 
     learning_rate: Any = 0.01
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         norm = t.norm(g)
         return x - t.lr * g / ops.where(norm < SMALLEST, SMALLEST * ops.ones_like(norm), norm), {}

@@ -133,9 +133,6 @@ class Shampoo(Rule):
         large = bool(like.shape) and like.shape[0] > self.max_matrix_size
         return large and is_always(self.gbar_decay, 0) and is_always(self.mat_gbar_decay, 1)
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def slots(self, like: Any) -> dict[str, Slot]:
         shape = like.shape or (1,)
         check_iteration(self, len(shape))

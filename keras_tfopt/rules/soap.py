@@ -100,9 +100,6 @@ class SOAP(Rule):
     correct_bias: bool = flag(default=True)
     decomposition: str = field(one_of("qr", "eigh"), default="qr")
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def slots(self, like: Any) -> dict[str, Slot]:
         slots = {"m": zeros(like), "v": zeros(like, signed=False)}
         for i, d in enumerate(self.axes(like.shape)):

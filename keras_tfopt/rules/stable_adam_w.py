@@ -53,9 +53,6 @@ class StableAdamW(Moments):
 
     clip_threshold: float = within(0, default=1.0, left_open=True)
 
-    def facts(self, path: str) -> dict[str, Any]:
-        return {}
-
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         correction = ops.sqrt(1 - self.beta_2**step)
         return {"rate": lr / (1 - self.beta_1**step), "correction": correction}

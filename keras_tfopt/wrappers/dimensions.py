@@ -19,7 +19,7 @@ def check_dims(value: Any) -> Any:
     if callable(value):
         return value
     pairs = list(value.items()) if isinstance(value, dict) else value
-    is_list = isinstance(pairs, (list, tuple)) and bool(pairs)
+    is_list = isinstance(pairs, (list, tuple))
     if not is_list or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
         raise TypeError(
             f"Argument `{NAME}` must be a dictionary from regular expressions to dimensions, a "

@@ -129,7 +129,7 @@ CASES = (
             "elements": dict(vars_to_clip_dims={".": []}, max_norm=0.5, learning_rate=0.05),
         },
         refused={
-            "vars_to_clip_dims": (None, {}, "kernel", {"kernel": 0}, {"kernel": [0.5]}, {"(": [0]}),
+            "vars_to_clip_dims": (None, "kernel", {"kernel": 0}, {"kernel": [0.5]}, {"(": [0]}),
             "max_norm": (*NUMBER_WITHOUT_DEFAULT, 0, 0.0),
         },
         changes_variables_after_the_step=True,
