@@ -48,6 +48,8 @@ class Diagnosis:
             their settings. `state_bytes` is the size of its state.
         compiled: Whether and how the step runs compiled.
         warnings: Remarks on possible mistakes.
+        shared_bytes: The size of the state of all variables together, as `LBFGS` and `Prodigy` have
+            it.
     """
 
     optimizer: str
@@ -55,10 +57,11 @@ class Diagnosis:
     rows: list[dict[str, Any]]
     compiled: str
     warnings: list[str]
+    shared_bytes: int = 0
 
     def __str__(self) -> str:
         cells = [[_text(row[key]) for key in COLUMNS] for row in self.rows]
-        total = sum(row["state_bytes"] for row in self.rows)
+        total = sum(row["state_bytes"] for row in self.rows) + self.shared_bytes
         head = f"{self.optimizer} on {self.backend}; {total:,} bytes of state; {self.compiled}"
         table = inspection.table(list(COLUMNS.values()), cells)
         return "\n".join([head, table, *self.warnings])
@@ -117,7 +120,8 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
     if inner is not optimizer:
         name += f"({type(inner).__name__})"
     warnings = _warnings(facts, optimizer, inner)
-    found = Diagnosis(name, keras.backend.backend(), facts, compiled, warnings)
+    shared = inspection.shared_bytes(optimizer)
+    found = Diagnosis(name, keras.backend.backend(), facts, compiled, warnings, shared)
     print(found)
     return found
 

@@ -31,7 +31,10 @@ class Trainer(keras.Model):
     def build(self, input_shape: Any) -> None:
         """Build the model, too."""
         if not self.model.built:
-            self.model.build(input_shape)
+            # Not by its `build`, which models need not have.
+            self.model(keras.tree.map_shape_structure(_symbolic, input_shape))
+        if self.compiled:
+            self._check_optimizer(self.optimizer)
         super().build(input_shape)
 
     def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
@@ -49,7 +52,12 @@ class Trainer(keras.Model):
                 "that does, as those of keras_tfopt.legacy and of PyTorch do. Received: "
                 f"{optimizer!r}"
             )
+        optimizer = keras.optimizers.get(optimizer)
+        self._check_optimizer(optimizer)
         super().compile(optimizer, *args, **kwargs)
+
+    def _check_optimizer(self, optimizer: Any) -> None:
+        """Raise an error for an optimizer that cannot train the model in this way."""
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Configure the training as it was when the model was saved."""
@@ -141,7 +149,8 @@ class Trainer(keras.Model):
         )
         return value, [dense(g, v) for g, v in zip(grads, variables, strict=True)]
 
-    def _loss(self, data: Any, measure: bool) -> Any:
+    def _loss(self, data: Any, measure: bool, scale: Any = None) -> Any:
+        """Return the loss of a batch times `scale`, by default that of the optimizer."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=True)
         value = self.compute_loss(x, y, y_pred, sample_weight, training=True)
@@ -150,7 +159,13 @@ class Trainer(keras.Model):
             tracker = next(metric for metric in self.metrics if metric.name == "loss")
             tracker.update_state(value, sample_weight=size)
             self.compute_metrics(x, y, y_pred, sample_weight)
+        if scale is not None:
+            return value * ops.cast(scale, value.dtype)
         return self.optimizer.scale_loss(value)
+
+
+def _symbolic(shape: Any) -> Any:
+    return keras.Input(batch_shape=shape)
 
 
 def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:

@@ -1,5 +1,7 @@
 """`diagnose` reports the known facts of a small model, and changes nothing."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -53,6 +55,15 @@ def test_facts_of_a_lazy_update(capsys):
     assert table["decay"] and not bias["decay"]
     assert "bias" in bias["rules"]
     assert "words/embeddings" in capsys.readouterr().out
+
+
+def test_state_of_all_variables_together(capsys):
+    model = build(keras_tfopt.LBFGS(memory=5))
+    report = keras_tfopt.diagnose(model, batch=(IDS, LABELS))
+    assert report.shared_bytes >= 2 * 5 * 4 * sum(
+        math.prod(v.shape) for v in model.trainable_weights
+    )
+    assert f"{report.shared_bytes:,} bytes of state" in capsys.readouterr().out
 
 
 def test_nothing_is_changed():

@@ -1,5 +1,7 @@
 """L-BFGS with a line search in `fit`, against SciPy, optax and closed forms."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -155,6 +157,72 @@ def test_a_step_that_goes_uphill_is_not_made():
     trainer.optimizer.learning_rate = -0.1
     trainer.train_on_batch(np.zeros((1, 1)), np.zeros(1))
     np.testing.assert_array_equal(ops.convert_to_numpy(layer.w), np.ones(3))
+
+
+@pytest.mark.parametrize("scale", [keras.optimizers, keras_tfopt])
+def test_a_loss_scale_that_grows_changes_no_step(scale):
+    x = RANDOM.normal(size=(32, 2)).astype("float32")
+    y = x @ np.array([[1.0], [-2.0]], "float32")
+
+    def losses(optimizer):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.set_weights([np.zeros((2, 1)), np.zeros(1)])
+        trainer = LineSearch(model)
+        trainer.compile(optimizer, loss="mse")
+        return [float(trainer.train_on_batch(x, y)) for _ in range(6)]
+
+    growing = {"initial_scale": 16.0, "dynamic_growth_steps": 2}
+    optimizer = scale.LossScaleOptimizer(keras_tfopt.GradientDescent(0.01), **growing)
+    expected = losses(keras_tfopt.GradientDescent(0.01))
+    np.testing.assert_allclose(losses(optimizer), expected, rtol=1e-5)
+    assert np.all(np.diff(expected) < 0)
+
+
+class WithoutBuild(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [LineSearch, lambda model: keras_tfopt.SharpnessAware(model, ascent_momentum=0.5)],
+    ids=["LineSearch", "SharpnessAware"],
+)
+def test_a_model_that_is_not_built(make):
+    trainer = make(WithoutBuild())
+    trainer.compile(keras_tfopt.GradientDescent(0.01), loss="mse")
+    x = np.ones((4, 3), "float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        losses = trainer.fit(x, x[:, :1], epochs=3, batch_size=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "constraint", "text"),
+    [
+        (lambda: keras_tfopt.MovingAverage("sgd"), None, "MovingAverage, which keeps averages"),
+        (lambda: keras_tfopt.Momentum(use_ema=True), None, "Momentum, which keeps averages"),
+        (lambda: keras_tfopt.Lookahead("sgd"), None, "Lookahead, which keeps averages"),
+        (lambda: keras_tfopt.VariableClipping("sgd", {".": []}, 1.0), None, "VariableClipping"),
+        (lambda: keras_tfopt.Momentum(groups={".": {"max_norm": 1.0}}), None, "max_norm"),
+        (lambda: "sgd", "non_neg", "NonNeg of '.*kernel'"),
+    ],
+)
+def test_refuses_what_would_be_of_the_optimizer_s_own_step(optimizer, constraint, text):
+    dense = keras.layers.Dense(1, kernel_constraint=constraint)
+    model = keras.Sequential([keras.Input((2,)), dense])
+    before = model.get_weights()
+    trainer, x = LineSearch(model), np.ones((3, 2), "float32")
+    with pytest.raises(ValueError, match=text):
+        trainer.compile(optimizer(), loss="mse")
+        trainer.fit(x, x[:, :1], verbose=0)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
 
 
 def test_saved_and_loaded(tmp_path):

@@ -59,6 +59,19 @@ def test_the_end_is_exact(cls):
         assert at(cls(decay_steps), 0) == 1.0
 
 
+@pytest.mark.parametrize("floatx", ["float16", "bfloat16"])
+def test_steps_are_exact_where_floats_are_in_half_precision(floatx):
+    triangular = schedules.TriangularCyclicalLearningRate(0.0, 1e-2, 100)
+    cosine = schedules.WarmUpCosineDecay(1e-3, 0, 100_000)
+    keras.config.set_floatx(floatx)
+    try:
+        rates = [float(rate) for rate in (triangular(4199), cosine(50_000), cosine(70_000))]
+    finally:
+        keras.config.set_floatx("float32")
+    expected = [1e-4, 5e-4, 0.5e-3 * (1 + math.cos(0.7 * math.pi))]
+    np.testing.assert_allclose(rates, expected, rtol=1e-3)  # of 4,199 / 100 the fraction counts
+
+
 def test_a_number_of_periods_that_is_no_integer():
     cosine, restart = (cls(8, num_periods=1.25, zero_after=1) for cls in CLASSES[1:])
     for step in range(10):

@@ -251,6 +251,46 @@ def test_patterns_choose_the_variables_with_bounds():
     assert ops.convert_to_numpy(model.layers[1].bias).max() > 0
 
 
+def constrained(constraint):
+    return keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(1, kernel_constraint=constraint)]
+    )
+
+
+def test_non_negative_layers_have_bounds():
+    """SciPy alone finds the same weights."""
+    model = constrained("non_neg")
+    minimize(model, X, Y, bounds={"kernel": (None, 0.5)}, **QUIET, tol=1e-12)
+    inputs = np.concatenate([X, np.ones((len(X), 1))], axis=1)
+    limits = [0, 0, 0, -np.inf], [0.5, 0.5, 0.5, np.inf]
+    expected = optimize.lsq_linear(inputs, Y[:, 0], limits, tol=1e-12).x
+    np.testing.assert_allclose(vector(model), expected, atol=1e-3)
+    assert expected.min() < 1e-9, "the constraint matters"
+
+
+def test_other_constraints_of_layers_are_refused():
+    for constraint, method, text in (
+        ("unit_norm", "L-BFGS-B", "but NonNeg.*UnitNorm of '.*kernel'"),
+        ("non_neg", "CG", "`bounds` must be empty with the method 'CG'.*NonNeg"),
+    ):
+        model = constrained(constraint)
+        before = vector(model)
+        with pytest.raises(ValueError, match=text):
+            minimize(model, X, Y, method=method, **QUIET)
+        np.testing.assert_array_equal(vector(model), before)
+
+
+def test_data_have_the_dtype_of_a_model_that_is_built_by_them():
+    x = RANDOM.normal(size=(50, 3))
+    model = keras.Sequential([keras.layers.Dense(1, use_bias=False, dtype="float64")])
+    weights = np.array([[0.3], [1.1], [-0.7]])
+    options = {"gtol": 1e-16, "ftol": 0.0}
+    minimize(model, x, x @ weights, loss="mse", verbose=0, tol=1e-30, options=options)
+    # On the other backends, the loss itself is rounded to float32.
+    tolerance = 1e-12 if BACKEND == "tensorflow" else 1e-6
+    np.testing.assert_allclose(vector(model), weights[:, 0], atol=tolerance)
+
+
 @pytest.mark.spread
 @pytest.mark.parametrize("method", [m.name for m in METHODS.values() if m.constraints])
 def test_constraints(method):

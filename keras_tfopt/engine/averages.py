@@ -39,7 +39,7 @@ def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[
             f"Argument `of` must be the optimizer {optimizer.name!r} or one inside of it. "
             f"Received: {of!r}"
         )
-    sources = [p for p in inside if _averages(p) and (of is None or p is of)]
+    sources = [p for p in inside if keeps_averages(p) and (of is None or p is of)]
     if not sources:
         raise ValueError(
             f"There are no averages: neither {type(optimizer).__name__} nor what is inside of it "
@@ -76,7 +76,8 @@ def _steps_of(optimizer: Any) -> int:
     return int(backend.number(count) if is_variable else ops.convert_to_numpy(count))
 
 
-def _averages(optimizer: Any) -> bool:
+def keeps_averages(optimizer: Any) -> bool:
+    """Return whether an optimizer, not one inside, keeps averages of the variables."""
     own = getattr(optimizer, "keeps_averages", None)
     return _has_ema(optimizer) or own is not None and own()
 

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_tfopt.engine import gradients as engine_gradients
 from keras_tfopt.engine.access import dtype_of
+from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import describe as describe_variable
 from keras_tfopt.engine.building import path_of, prepare
@@ -336,6 +337,12 @@ def _dense(gradient: Any, rows: Any) -> np.ndarray:
     if rows is not None:
         gradient = backend.to_dense(engine_gradients.sum_repeated(rows, None))
     return ops.convert_to_numpy(ops.cast(gradient, "float32"))
+
+
+def shared_bytes(optimizer: Any) -> int:
+    """Return the size of the state of all variables together, without counters."""
+    kept = [v for p in parts(optimizer) if isinstance(p, Engine) for v in p._state.shared.values()]
+    return sum(_bytes(state) for state in kept if state.shape)
 
 
 def _bytes(state: Any) -> int:

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine import check_arguments, decoded, encoded, own_parameters
+from keras_tfopt.engine.state import widest
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -36,8 +37,11 @@ def _parameters(cls: Any) -> list[str]:
 
 
 def as_number(step: Any) -> Any:
-    """Return the number of a step as a floating-point tensor."""
-    return ops.cast(step, keras.backend.floatx())
+    """Return the number of a step as a floating-point tensor.
+
+    In half precision, large numbers would be rounded.
+    """
+    return ops.cast(step, widest(["float32", keras.backend.floatx()]))
 
 
 def half_cosine(done: Any) -> Any:

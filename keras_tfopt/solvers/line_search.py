@@ -8,11 +8,15 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
-from keras_tfopt.engine import backend, dtype_of
+from keras_tfopt.engine import backend, dtype_of, path_of
+from keras_tfopt.engine.averages import keeps_averages, parts
+from keras_tfopt.engine.building import describe
+from keras_tfopt.engine.engine import Engine
 from keras_tfopt.engine.scopes import Given
 from keras_tfopt.engine.state import widest
 from keras_tfopt.rule import register
 from keras_tfopt.trainer import Trainer, dense
+from keras_tfopt.wrappers import VariableClipping
 
 
 @register
@@ -44,11 +48,14 @@ class LineSearch(Trainer):
         curvature: $c_2$ in [0, 1), more than `decrease`. Defaults to 0.9.
         **kwargs: Those of `keras.Model`: `name`, `dtype`, `trainable`.
 
+    The loss is that of `compile`. A model with `compute_loss` of its own is not asked.
+
     Row gradients: they are made dense.
 
     Raises:
         TypeError: if `model` is no `keras.Model`.
-        ValueError: if a number is out of its range.
+        ValueError: if a number is out of its range; in `compile`, if the optimizer keeps averages;
+            there or on `build`, if norms are limited or a variable has a constraint.
         NotImplementedError: in `fit` under a `tf.distribute` strategy of several replicas.
 
     Example:
@@ -94,16 +101,32 @@ class LineSearch(Trainer):
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(**{**config, "model": model})
 
+    def _check_optimizer(self, optimizer: Any) -> None:
+        variables = self.trainable_variables if self.model.built else []
+        for variable in variables:
+            if variable.constraint is not None:
+                _refuse(f"{type(variable.constraint).__name__} of {path_of(variable)!r}")
+        for part in parts(optimizer):
+            name = type(part).__name__
+            if keeps_averages(part):
+                _refuse(f"{name}, which keeps averages")
+            if isinstance(part, VariableClipping):
+                _refuse(name)
+            for variable in variables if isinstance(part, Engine) else []:
+                if part.settings_of(describe(variable, name)).max_norm is not None:
+                    _refuse(f"max_norm of {path_of(variable)!r} in the groups of {name}")
+
     def _gradients(self, data: Any) -> tuple[list[Any], Any]:
+        scale = self.optimizer.scale_loss(ops.ones(()))  # the optimizer's step may change it
         loss, grads = self._loss_and_gradients(data, measure=True)
-        return grads, (loss, grads)
+        return grads, (loss, grads, scale)
 
     def _settle(self, before: Any, after: Any, data: Any, known: Any) -> list[Any]:
         variables = self.trainable_variables
         dtype = widest([dtype_of(variable) for variable in variables])
         start = [ops.cast(x, dtype) for x in before]
         directions = [ops.cast(y, dtype) - x for x, y in zip(start, after, strict=True)]
-        loss, grads = known
+        loss, grads, scale = known
 
         def at(length: Any) -> list[Any]:
             places = zip(start, directions, variables, strict=True)
@@ -116,7 +139,7 @@ class LineSearch(Trainer):
         def along(length: Any) -> tuple[Any, Any]:
             def of(values: list[Any]) -> Any:
                 with Given(variables, values):
-                    return ops.cast(self._loss(data, measure=False), dtype)
+                    return ops.cast(self._loss(data, False, scale), dtype)
 
             value, found = backend.value_and_gradients(of, at(length))
             return value, slope([dense(g, v) for g, v in zip(found, variables, strict=True)])
@@ -124,6 +147,14 @@ class LineSearch(Trainer):
         first = ops.cast(loss, dtype)
         given = self.max_evaluations, self.decrease, self.curvature
         return at(search(along, first, slope(grads), *given))
+
+
+def _refuse(what: str) -> None:
+    raise ValueError(
+        "LineSearch makes longer and shorter steps than the optimizer. So there may be no "
+        "constraints of variables, no limits of their norms and no averages of them, which would "
+        f"all be of the optimizer's step. Received: {what}"
+    )
 
 
 def search(

@@ -21,7 +21,7 @@ from keras_tfopt.solvers.methods import (
 )
 from keras_tfopt.solvers.objective import Objective, check_loss
 from keras_tfopt.solvers.progress import Run, Stopped
-from keras_tfopt.solvers.variables import bounds_of, constraints_of
+from keras_tfopt.solvers.variables import bounds_of, constraints_of, non_negative
 
 
 def minimize(
@@ -73,7 +73,8 @@ def minimize(
             `(y_true, y_pred)`. Defaults to None: what the model's `compute_loss` returns.
         bounds: Dictionary from regular expressions for paths of variables, or functions of a
             variable, to pairs `(low, high)` of numbers, None, or arrays that can be broadcast to
-            the variable's shape.
+            the variable's shape. The constraint `NonNeg` of a layer is a bound, too; other
+            constraints of layers are refused.
         constraints: List of dictionaries with `type`, "eq" or "ineq", and `fun`, a function of the
             model that returns a scalar tensor, to be 0 or at least 0.
         batch_size: Integer >= 1: how many samples are on the device at once; gradients of batches
@@ -124,15 +125,15 @@ def minimize(
     optimize = scipy_optimize()
     known = method_of(method)
     options = check_options(known, options)
+    if not model.built:  # variables say in what dtype to read the data
+        model(Batches(x, y, sample_weight, batch_size, keras.backend.floatx()).first()[0])
     dtypes = [dtype_of(variable) for variable in model.trainable_variables]
     batches = Batches(x, y, sample_weight, batch_size, widest(dtypes))
     check_loss(model, loss, batches.several)
-    if not model.built:
-        model(batches.first()[0])
     if not model.trainable_variables:
         raise ValueError(f"Argument `model` must have trainable variables. Received: {model!r}")
     flattening = Flattening(model.trainable_variables)
-    check_method(known, flattening.size, bounds, constraints)
+    check_method(known, flattening.size, bounds or non_negative(flattening), constraints)
     limits = bounds_of(bounds, flattening)
     given = constraints_of(constraints, model, flattening)
     objective = Objective(model, loss, batches, flattening, dtype)

@@ -14,6 +14,26 @@ from keras_tfopt.engine.selection import near_paths, shown
 from keras_tfopt.solvers.flat import FlatFunction, Flattening
 
 
+def non_negative(flattening: Flattening) -> dict[str, str]:
+    """Return the paths of variables with the constraint `NonNeg` of a layer, each with that name.
+
+    Raises:
+        ValueError: for other constraints of layers, which are functions that solvers cannot use.
+    """
+    found = {}
+    for variable in flattening.variables:
+        if variable.constraint is None:
+            continue
+        path, name = path_of(variable), type(variable.constraint).__name__
+        if not isinstance(variable.constraint, keras.constraints.NonNeg):
+            raise ValueError(
+                "Argument `model` must have no constraints of layers but NonNeg: use `bounds` or "
+                f"`constraints`. Received: {name} of {path!r}"
+            )
+        found[path] = name
+    return found
+
+
 def bounds_of(bounds: Any, flattening: Flattening) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest value of each number, or raise an error.
 
@@ -21,7 +41,10 @@ def bounds_of(bounds: Any, flattening: Flattening) -> tuple[np.ndarray, np.ndarr
         bounds: None, or a dictionary from patterns for paths to pairs `(low, high)`.
         flattening: The variables.
     """
-    if bounds is None or (isinstance(bounds, Mapping) and not bounds):
+    of_layers = non_negative(flattening)
+    if bounds is None:
+        bounds = {}
+    if isinstance(bounds, Mapping) and not (bounds or of_layers):
         return None
     if not isinstance(bounds, Mapping):
         raise TypeError(
@@ -53,6 +76,9 @@ def bounds_of(bounds: Any, flattening: Flattening) -> tuple[np.ndarray, np.ndarr
                 )
             taken[n] = shown(checked)
             lows[n], highs[n] = _pair(pair, likes[n])
+    for n, like in enumerate(likes):
+        if like.path in of_layers:
+            lows[n], highs[n] = _pair((np.maximum(lows[n], 0.0), highs[n]), like)
     return tuple(np.concatenate([part.ravel() for part in side]) for side in (lows, highs))  # type: ignore[return-value]
 
 
