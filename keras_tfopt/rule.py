@@ -9,6 +9,7 @@ import keras
 
 from keras_tfopt.engine import (
     DEFAULTS,
+    PATHS,
     Describing,
     Engine,
     Like,
@@ -273,9 +274,11 @@ class Rule(Fielded, Describing, Engine):
                 config[name] = getattr(self, name)
         if self.groups is not None:
             check_savable("groups", self.groups)
-            config["groups"] = encoded(self.groups_to_save())
+            config["groups"] = encoded(self.groups)
         if self._no_decay_patterns:
             config["no_weight_decay"] = encoded(self._no_decay_patterns)
+        if paths := self.paths_to_save():
+            config[PATHS] = paths
         hyperparameters = self.hyperparameters()
         for name in self._saved_arguments():
             if name not in hyperparameters:  # the learning rate, which Keras has saved
@@ -300,9 +303,9 @@ class Rule(Fielded, Describing, Engine):
                 f"{cls.__name__}.from_config({{**config, 'global_step': variable}}). "
                 f"Received: global_step={config['global_step']!r}"
             )
-        excluded = config.pop("no_weight_decay", None)
+        excluded, paths = config.pop("no_weight_decay", None), config.pop(PATHS, ())
         optimizer = super().from_config(config, custom_objects=custom_objects)
-        optimizer.is_loaded = True
+        optimizer.is_loaded, optimizer._saved_paths = True, tuple(paths)
         if excluded:
             optimizer.exclude_from_weight_decay(var_names=excluded)
         return optimizer

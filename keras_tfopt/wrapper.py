@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_tfopt.engine import (
+    PATHS,
     Describing,
     Like,
     Slot,
@@ -112,8 +113,9 @@ class Wrapper(Fielded, Describing, WrappingEngine):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, serializable."""
-        inner = encoded(self.inner_optimizer)
-        return {"name": self.name, "inner_optimizer": inner, **self.own_config()}
+        paths, inner = self.paths_to_save(), encoded(self.inner_optimizer)
+        config = {"name": self.name, "inner_optimizer": inner, **self.own_config()}
+        return {**config, PATHS: paths} if paths else config
 
     def own_arguments(self) -> list[str]:
         """Return the names of the constructor's arguments that are the wrapper's own."""
@@ -137,4 +139,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Wrapper:
         """Return the optimizer that `get_config` described."""
-        return cls(**{name: decoded(value, custom_objects) for name, value in config.items()})
+        paths = config.get(PATHS, ())
+        given = {n: decoded(v, custom_objects) for n, v in config.items() if n != PATHS}
+        optimizer = cls(**given)
+        optimizer._saved_paths = tuple(paths)
+        return optimizer

@@ -53,6 +53,7 @@ from keras_tfopt.engine.rows import RowGradient, shards_of
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.selection import (
     NORMALIZATION,
+    PATHS,
     check_built,
     check_choice,
     excluding,

@@ -167,6 +167,9 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         excluded = [] if self.weight_decay is None else self._no_decay_patterns
         return {"row_variables": self.row_variables, "exclude_from_weight_decay": excluded}
 
+    def _has_choices(self) -> bool:
+        return self.groups is not None or super()._has_choices()
+
     def settle(self, likes: Sequence[Like]) -> None:
         self.row_variables = settled(self.row_variables, likes)
         self._no_decay_patterns = settled(self._no_decay_patterns, likes)

@@ -10,7 +10,6 @@ from keras_tfopt.engine.groups import (
     check_all,
     check_form,
     check_matches,
-    portable_groups,
     settings_of,
 )
 from keras_tfopt.engine.hyperparameters import Hyperparameters
@@ -50,11 +49,6 @@ class Grouped:
         check_matches(self.groups, likes)
         for like in likes if self.groups is not None else ():
             self.hyperparameters_of(self.settings_of(like))
-
-    def groups_to_save(self) -> Any:
-        """Return the groups in a form that also fits the model that a file is loaded into."""
-        likes = [entry.like for entry in self._state.entries] if self.built else []
-        return portable_groups(self.groups, likes)
 
     def settings_of(self, like: Like) -> Settings:
         """Return the settings of a variable in the groups."""

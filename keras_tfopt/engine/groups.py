@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -210,29 +209,6 @@ def settled_groups(groups: Any, likes: Sequence[Like]) -> Any:
     if not isinstance(groups, Mapping):
         return groups
     return {_settled_key(key, likes): settings for key, settings in groups.items()}
-
-
-def portable_groups(groups: Any, likes: Sequence[Like]) -> Any:
-    """Return groups whose patterns choose the same variables when the model is loaded from a file.
-
-    Then paths do not begin with the name of a `keras.Sequential`. A pattern with this name is
-    replaced by one of full paths, which `settled_groups` can translate.
-    """
-    if len({like.path.split("/")[0] for like in likes}) != 1:  # none before the first step
-        return groups
-    loaded = [like._replace(path=like.path.split("/", 1)[-1]) for like in likes]
-    parts: list[Any] = []
-    for key, settings in parts_of(groups):
-        if settings is None:
-            parts.append(key)
-            continue
-        now = [is_chosen(like, key) for like in likes]
-        later = _settled_key(key, loaded)
-        if [is_chosen(like, later) for like in loaded] != now:
-            chosen = itertools.compress(likes, now)
-            key = several_paths([like.path for like in chosen])
-        parts.append({key: settings})
-    return groups if list(parts_of(parts)) == list(parts_of(groups)) else parts
 
 
 def _settled_key(key: str, likes: Sequence[Like]) -> str:

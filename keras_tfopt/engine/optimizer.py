@@ -18,7 +18,7 @@ from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Shown
-from keras_tfopt.engine.selection import warn_unmatched
+from keras_tfopt.engine.selection import named_as_saved, warn_unmatched
 from keras_tfopt.engine.state import Cache, Entry, Like, State
 from keras_tfopt.engine.step import Stepping
 
@@ -36,6 +36,8 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         self._lock = False
         self._state = State()
         self._fast = Cache()
+        # The paths that variables had when the configuration was written.
+        self._saved_paths: tuple[str, ...] = ()
 
     # ---- What subclasses say --------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         """
         variables = listed("variables", variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
+        likes = named_as_saved(likes, self._saved_paths)
         if self.built or not variables:
             return
         if not self.has_state:  # it has state if an earlier call refused saved state
@@ -80,9 +83,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         self.built = True
 
     def _make_state(self, variables: list[Any], likes: list[Like]) -> None:
-        # The default of `row_variables` is for models with tables, which most models do not have.
-        usual: tuple = (None, [], DEFAULTS["row_variables"])
-        chosen = any(choice not in usual for choice in self.choices().values())
+        chosen = self._has_choices()
         if chosen:
             self.settle(likes)
         self.check(likes)
@@ -92,6 +93,19 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         self._trainable_variables = []
         with backend.build_scope(self, variables):
             self._create(variables, likes)
+
+    def _has_choices(self) -> bool:
+        # The default of `row_variables` is for models with tables, which most models do not have.
+        usual: tuple = (None, [], DEFAULTS["row_variables"])
+        return any(choice not in usual for choice in self.choices().values())
+
+    def paths_to_save(self) -> list[str]:
+        """Return the paths of the variables that arguments choose from; none if none do.
+
+        In a model that is loaded from a file, paths may differ.
+        """
+        known = tuple(entry.like.path for entry in self._state.entries) or self._saved_paths
+        return list(known) if self._has_choices() else []
 
     @untracked
     def extend(self, variables: Sequence[Any]) -> None:

@@ -16,6 +16,7 @@ from keras_tfopt.engine.options import DEFAULTS, takes
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.suggestions import nearest
 
+PATHS = "variable_paths"  # the name of `Optimizer.paths_to_save` in configurations
 NORMALIZATION = re.compile(r"Norm(alization)?(\d[dD])?$")
 _BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
 
@@ -108,10 +109,25 @@ def excluding(optimizer: Any, var_list: Any, var_names: Any) -> list[Any]:
     return check_choice("var_names", names) + [pattern_of(v) for v in var_list or []]
 
 
+def named_as_saved(likes: list[Like], paths: Sequence[str]) -> list[Like]:
+    """Return the facts of variables with the paths that they had when a file was written.
+
+    Patterns and functions are about those. Paths begin with the name of a `keras.Sequential`, for
+    instance, until a model is loaded. For another model, return its own paths.
+    """
+    names = [[path.rsplit("/")[-1] for path in some] for some in (paths, [x.path for x in likes])]
+    if names[0] != names[1]:
+        return likes
+    return [like._replace(path=path) for like, path in zip(likes, paths, strict=True)]
+
+
 def settled(choice: Any, likes: Sequence[Like]) -> Any:
     """Return a choice in which full paths are the current paths of the variables.
 
-    Paths begin with the name of a `keras.Sequential` until the model is loaded from a file.
+    This is for files without the paths of the variables, as of an optimizer that is not built.
+
+    Raises:
+        ValueError: if several variables may be meant.
     """
     if isinstance(choice, (list, tuple)):
         return [settled(part, likes) for part in choice]
@@ -122,7 +138,14 @@ def settled(choice: Any, likes: Sequence[Like]) -> Any:
     ends = [like.path for like in likes if "/" in like.path and path.endswith("/" + like.path)]
     if not ends:
         return choice
-    pattern = pattern_of(max(ends, key=len))
+    end = max(ends, key=len)
+    if ends.count(end) > 1:
+        raise ValueError(
+            f"The path {path!r} chooses one variable, and the model has {ends.count(end)} with the "
+            f"path {end!r} instead. The optimizer was saved before it knew its variables: load the "
+            "model with `compile=False`, and compile it with an optimizer for its variables"
+        )
+    pattern = pattern_of(end)
     return re.compile(pattern) if isinstance(choice, re.Pattern) else pattern
 
 

@@ -228,6 +228,10 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             master=self._pipeline.mover.master_of(place),
         )
 
+    def _has_choices(self) -> bool:
+        inner = self.inner_optimizer
+        return super()._has_choices() or isinstance(inner, Optimizer) and inner._has_choices()
+
     def _checked_reach(self, like: Like) -> str | None:
         reach = self.reach(like)
         if reach not in ("dense", "rows", None):

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.engine import all_arguments, check_arguments, decoded, own_parameters
-from keras_tfopt.rule import PACKAGE
+from keras_tfopt.engine import PATHS, all_arguments, check_arguments, decoded, own_parameters
+from keras_tfopt.rule import PACKAGE, Rule
 from keras_tfopt.wrapper import Wrapper
 from keras_tfopt.wrappers.decay import Decay
 
@@ -65,8 +65,9 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
 
         def get_config(self) -> dict[str, Any]:
             """Return the constructor's arguments, serializable."""
-            inner = self.inner_optimizer.get_config()
-            return {**inner, "name": self.name, **self.own_config()}
+            inner, paths = self.inner_optimizer.get_config(), self.paths_to_save()
+            config = {**inner, "name": self.name, **self.own_config()}
+            return {**config, PATHS: paths} if paths else config
 
         def own_arguments(self) -> list[str]:
             return list(OWN)
@@ -74,10 +75,13 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
         @classmethod
         def made_from(cls, config: dict[str, Any], custom_objects: dict | None) -> Any:
             own = [decoded(config.pop(name, None), custom_objects) for name in OWN]
-            name = config.pop("name", None)
+            name, paths = config.pop("name", None), config.pop(PATHS, ())
+            if issubclass(optimizer_class, Rule):
+                config[PATHS] = paths
             inner = optimizer_class.from_config(config, custom_objects)
             optimizer = cls.__new__(cls)
             Decay.__init__(optimizer, inner, own[0], own[1], own[2] or False, name)
+            optimizer._saved_paths = tuple(paths)
             return optimizer
 
     name = keras.saving.get_registered_name(optimizer_class)
