@@ -199,6 +199,36 @@ def refused_stores():
     }
 
 
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_sum_of_gradients_is_not_divided_by_another_number(is_built):
+    def make(steps):
+        variable = make_variable("v", np.zeros(2))
+        optimizer = keras_tfopt.GradientDescent(1.0, gradient_accumulation_steps=steps)
+        return optimizer, variable, lambda: optimizer.apply([np.ones(2, "float32")], [variable])
+
+    def load(optimizer, variable, store):
+        if is_built:
+            optimizer.build([variable])
+        optimizer.load_own_variables(store)
+        optimizer.build([variable])
+
+    old, _, step = make(4)
+    with keras_tfopt.engine.plain():
+        for _ in range(6):
+            step()
+        new, variable, _ = make(2)
+        with pytest.raises(ValueError, match="sum of 2 gradients of 4.*_steps is 2 here"):
+            load(new, variable, store_of(old))
+        assert to_numpy(new.iterations) == 0
+        for _ in range(2):
+            step()
+        new, variable, step = make(2)
+        load(new, variable, store_of(old))
+        for _ in range(2):
+            step()
+    np.testing.assert_array_equal(to_numpy(variable), -np.ones(2))
+
+
 def layout(store, change):
     roles = json.loads(bytes(store["layout"]).decode())
     return np.frombuffer(json.dumps(change(roles)).encode(), dtype="uint8")

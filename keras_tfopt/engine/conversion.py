@@ -20,6 +20,8 @@ class Saved:
 
     roles: list[str]
     arrays: list[np.ndarray]
+    micro_steps: int | None = None
+    """How many gradients are summed for a step, if they are."""
 
 
 def without_scales(roles: Sequence[str]) -> list[str]:

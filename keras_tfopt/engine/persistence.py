@@ -16,7 +16,7 @@ from keras_tfopt.engine.conversion import Saved, converted, without_scales
 from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
 
-LAYOUT = "layout"
+LAYOUT, MICRO_STEPS = "layout", "micro_steps"  # entries of files beside the arrays
 # State that exists before the optimizer is built. So do hyperparameters that are variables.
 EARLY = ("iteration", "learning_rate")
 # Vectors, matrices and kernels of convolutions may differ in slots; so may small and large ones.
@@ -39,6 +39,7 @@ class Persistent:
     """Whether `build` has created the state; it may still refuse state that was loaded before."""
     _variables: list[Any]
     _trainable_variables: list[Any]
+    gradient_accumulation_steps: int | None
     shards: Any = None
     """Which worker keeps the state of which variable, if workers divide the state."""
     _waiting: Saved | None = None
@@ -67,13 +68,17 @@ class Persistent:
 
         State that was loaded before the optimizer is built is written unchanged.
         """
-        roles, arrays = self._roles(), [self._array(variable) for variable in self._variables]
-        if self._waiting is not None:
-            roles, arrays = self._waiting.roles, self._waiting.arrays
-        for position, array in enumerate(arrays):
+        saved = self._waiting
+        if saved is None:
+            roles, arrays = self._roles(), [self._array(variable) for variable in self._variables]
+            sums = "accumulator" in roles
+            saved = Saved(roles, arrays, self.gradient_accumulation_steps if sums else None)
+        for position, array in enumerate(saved.arrays):
             store[str(position)] = array
-        if roles:
-            text = json.dumps(list(roles)).encode()
+        if saved.micro_steps is not None:
+            store[MICRO_STEPS] = np.array(saved.micro_steps)
+        if saved.roles:
+            text = json.dumps(list(saved.roles)).encode()
             store[LAYOUT] = np.frombuffer(text, dtype="uint8")
 
     def _array(self, variable: Any) -> np.ndarray:
@@ -108,9 +113,11 @@ class Persistent:
             raise ValueError(
                 _problem(self)
                 + f"it was not written by this package. It holds the entries {sorted(keys)[:8]}. "
-                + _WAY_OUT
+                "If the model was trained under the policy 'mixed_float16', for which Keras adds "
+                f"a LossScaleOptimizer, set the policy before loading. {_WAY_OUT}"
             )
-        saved = Saved(_roles_in(store[LAYOUT], self), [])
+        steps = int(np.asarray(store[MICRO_STEPS])) if MICRO_STEPS in keys else None
+        saved = Saved(_roles_in(store[LAYOUT], self), [], steps)
         for position, role in enumerate(saved.roles):
             if str(position) not in keys:
                 raise ValueError(_problem(self) + f"position {position} ({role!r}) is missing")
@@ -121,6 +128,7 @@ class Persistent:
                     f"Received: dtype {array.dtype}"
                 )
             saved.arrays.append(array)
+        self._check_micro_steps(saved)
         if self.built or self.has_state:
             self._waiting = None
             self._restore(saved)
@@ -194,6 +202,23 @@ class Persistent:
                     continue
             parts = shards_of(variable)
             variable.assign(own_copy(array if parts is None else parts.own(array)))
+
+
+    def _check_micro_steps(self, saved: Saved) -> None:
+        """Raise an error for a sum of gradients that this optimizer would divide by another number.
+
+        It may have none: those of other roles are refused anyway.
+        """
+        there, here = saved.micro_steps, self.gradient_accumulation_steps
+        if there in (None, here) or not here:
+            return
+        done = int(saved.arrays[saved.roles.index("iteration")]) % there
+        if done:
+            raise ValueError(
+                _problem(self) + f"it has the sum of {done} gradients of {there} for a step, and "
+                f"gradient_accumulation_steps is {here} here. Load it with {there}, or save after "
+                "a whole step"
+            )
 
 
 _WAY_OUT = (
