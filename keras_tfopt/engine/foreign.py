@@ -58,7 +58,7 @@ class ForeignMover(Mover):
         for g, place in zip(grads, places, strict=True):
             sums = self.optimizer._accumulated_gradients[place]
             # The optimizer keeps sums in the data type of the variable.
-            backend.accumulate(sums, ops.cast(gradients.dense(g), sums.dtype))
+            backend.accumulate([sums], [ops.cast(gradients.dense(g), sums.dtype)])
 
     def means(self, grads: list[Any], places: list[int]) -> tuple[list[Any], list[Any]]:
         """Return the gradients of a step, and masks of rows that the last micro-step named."""
@@ -93,9 +93,7 @@ class ForeignMover(Mover):
         own, grads = self.optimizer, incoming.grads
         if own.gradient_accumulation_steps:
             # The optimizer adds its sums, and divides by the number of micro-steps.
-            sums = [own._accumulated_gradients[place] for place in incoming.places]
-            zeros = [(one, None, ops.zeros(one.shape, one.dtype)) for one in sums]
-            backend.commit(zeros)
+            backend.clear([own._accumulated_gradients[place] for place in incoming.places])
             grads = [g * own.gradient_accumulation_steps for g in grads]
         if own.loss_scale_factor is not None:
             grads = [gradients.scaled(g, own.loss_scale_factor) for g in grads]

@@ -205,9 +205,9 @@ class Mover:
 
     def accumulate(self, grads: list[Any], places: list[int]) -> None:
         """Add the gradients of a micro-step to the sums."""
-        for g, place in zip(grads, places, strict=True):
-            entry = self.optimizer._state.entries[place]
-            backend.accumulate(entry.accumulator, g)
+        entries = [self.optimizer._state.entries[place] for place in places]
+        backend.accumulate([entry.accumulator for entry in entries], grads)
+        for g, entry in zip(grads, entries, strict=True):
             if entry.touched_rows is not None and gradients.is_named(g):
                 marks = ops.ones_like(g.indices, dtype="bool")
                 backend.commit([(entry.touched_rows, g.indices, marks)])
@@ -218,13 +218,13 @@ class Mover:
         A variable that is listed twice has one mean.
         """
         named = {p for g, p in zip(grads, places, strict=True) if gradients.is_named(g)}
-        steps, means, masks = self.optimizer.gradient_accumulation_steps, [], []
+        sums, masks = [], []
         for place in dict.fromkeys(places):
             entry = self.optimizer._state.entries[place]
-            means.append(backend.read(entry.accumulator) / steps)
+            sums.append(backend.read(entry.accumulator))
             kept = entry.touched_rows if place in named else None
             masks.append(None if kept is None else backend.read(kept))
-        return means, masks
+        return backend.divide_all(sums, self.optimizer.gradient_accumulation_steps), masks
 
     def only_moves(self, as_they_come: bool) -> bool:
         """Return whether a step applies the rule and does no more than clip or negate gradients.
@@ -268,8 +268,9 @@ class Mover:
     def forget(self) -> None:
         """Reset the sums of gradients to zero."""
         entries = self.optimizer.entries_here()
-        sums = [s for e in entries for s in (e.accumulator, e.touched_rows) if s is not None]
-        backend.commit([(s, None, ops.zeros(s.shape, s.dtype)) for s in sums])
+        backend.clear(
+            [s for e in entries for s in (e.accumulator, e.touched_rows) if s is not None]
+        )
 
     def count(self, last: Any) -> None:
         """Count a micro-step; `last` is whether it was the last one of its step, or None."""

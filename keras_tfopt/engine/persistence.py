@@ -203,7 +203,6 @@ class Persistent:
             parts = shards_of(variable)
             variable.assign(own_copy(array if parts is None else parts.own(array)))
 
-
     def _check_micro_steps(self, saved: Saved) -> None:
         """Raise an error for a sum of gradients that this optimizer would divide by another number.
 

@@ -259,7 +259,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
                     gradient = gradients.dense(gradient)
                     gradient = ops.where(moved, gradient, ops.zeros_like(gradient))
                 slots = self._state.entries[place].slots
-                backend.accumulate(slots["gradient_sum"], gradient)
+                backend.accumulate([slots["gradient_sum"]], [gradient])
         period = self.updates_between()
         if period is None:
             return

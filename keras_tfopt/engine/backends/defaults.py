@@ -125,6 +125,10 @@ def scale_all(tensors: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
     return [tensor * keras.ops.cast(factor, tensor.dtype) for tensor, factor in pairs]
 
 
+def divide_all(tensors: Sequence[Any], number: int) -> list[Any]:
+    return [tensor / number for tensor in tensors]
+
+
 def limit_all(tensors: Sequence[Any], most: float) -> list[Any]:
     limited = []
     for tensor in tensors:

@@ -38,6 +38,7 @@ from keras_tfopt.engine.backends.jax.values import (
     accumulate,
     add_variable,
     bits_of,
+    clear,
     commit,
     conditional,
     copy_of,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -72,12 +72,17 @@ def commit(writes: list[tuple[Any, Any, Any]]) -> None:
         variable.assign(value)
 
 
-def accumulate(accumulator: Any, gradient: Any) -> None:
-    if isinstance(gradient, RowGradient):
-        total = accumulator.value.at[gradient.indices].add(gradient.values, mode="drop")
-    else:
-        total = accumulator.value + gradient
-    accumulator.assign(total)
+def accumulate(sums: Sequence[Any], gradients: Sequence[Any]) -> None:
+    for variable, gradient in zip(sums, gradients, strict=True):
+        if isinstance(gradient, RowGradient):
+            total = variable.value.at[gradient.indices].add(gradient.values, mode="drop")
+        else:
+            total = variable.value + gradient
+        variable.assign(total)
+
+
+def clear(variables: Sequence[Any]) -> None:
+    commit([(variable, None, jnp.zeros_like(variable.value)) for variable in variables])
 
 
 def move_toward(variable: Any, value: Any, weight: Any) -> None:

@@ -51,8 +51,11 @@ class Variables(Protocol):
         elsewhere there must be none.
         """
 
-    def accumulate(self, accumulator: Any, gradient: Any) -> None:
-        """Add a gradient, a tensor or a `RowGradient` of distinct rows, to a variable."""
+    def accumulate(self, sums: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Add gradients, tensors or `RowGradient`s of distinct rows, to variables."""
+
+    def clear(self, variables: Sequence[Any]) -> None:
+        """Assign zero to variables."""
 
     def move_toward(self, variable: Any, value: Any, weight: Any) -> None:
         """Assign `(1 - weight) * variable + weight * value`, for a scalar of the variable's dtype.
@@ -213,6 +216,9 @@ class Lists(Protocol):
 
     def scale_all(self, tensors: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
         """Return each tensor times a scalar tensor."""
+
+    def divide_all(self, tensors: Sequence[Any], number: int) -> list[Any]:
+        """Return each tensor divided by a number."""
 
     def limit_all(self, tensors: Sequence[Any], most: float) -> list[Any]:
         """Return the tensors with numbers limited to `-most` and `most`."""

@@ -34,6 +34,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     add_variable,
     bits_of,
     build_scope,
+    clear,
     commit,
     conditional,
     copy_of,

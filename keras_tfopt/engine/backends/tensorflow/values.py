@@ -68,12 +68,17 @@ def commit(writes: list[tuple[Any, Any, Any]]) -> None:
     )
 
 
-def accumulate(accumulator: Any, gradient: Any) -> None:
-    if isinstance(gradient, RowGradient):
-        total = take(accumulator, gradient.indices) + gradient.values
-        commit([(accumulator, gradient.indices, total)])
-    else:
-        commit([(accumulator, None, read(accumulator) + gradient)])
+def accumulate(sums: Sequence[Any], gradients: Sequence[Any]) -> None:
+    for variable, gradient in zip(sums, gradients, strict=True):
+        if isinstance(gradient, RowGradient):
+            total = take(variable, gradient.indices) + gradient.values
+            commit([(variable, gradient.indices, total)])
+        else:
+            commit([(variable, None, read(variable) + gradient)])
+
+
+def clear(variables: Sequence[Any]) -> None:
+    commit([(variable, None, tf.zeros(variable.shape, variable.dtype)) for variable in variables])
 
 
 def move_toward(variable: Any, value: Any, weight: Any) -> None:

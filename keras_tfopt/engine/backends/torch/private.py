@@ -199,7 +199,7 @@ def compile_operations(
 copy_all = torch._foreach_copy_
 zero_all = torch._foreach_zero_
 norm_all = torch._foreach_norm
-scaled_all = torch._foreach_mul
+add_to_all, scaled_all, divided_all = torch._foreach_add_, torch._foreach_mul, torch._foreach_div
 limited_above, limited_below = torch._foreach_clamp_max, torch._foreach_clamp_min
 
 

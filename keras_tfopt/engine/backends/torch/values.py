@@ -13,10 +13,13 @@ from torch import distributed
 from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.torch.compile import in_compiler
 from keras_tfopt.engine.backends.torch.private import (
+    add_to_all,
+    divided_all,
     limited_above,
     limited_below,
     norm_all,
     scaled_all,
+    zero_all,
 )
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
@@ -114,15 +117,27 @@ def _write(tensor: Any, indices: Any, value: Any) -> Any:
     return tensor
 
 
-def accumulate(accumulator: Any, gradient: Any) -> None:
+def accumulate(sums: Sequence[Any], gradients: Sequence[Any]) -> None:
     apart = in_scope()
-    total = accumulator.value.clone() if apart else accumulator.value
-    if isinstance(gradient, RowGradient):
-        total.index_add_(0, gradient.indices, gradient.values)
+    totals = [variable.value.clone() if apart else variable.value for variable in sums]
+    if _are_plain([*totals, *gradients]) and len({*map(id, sums)}) == len(sums):
+        add_to_all(totals, gradients)
+        return
+    for variable, total, gradient in zip(sums, totals, gradients, strict=True):
+        if isinstance(gradient, RowGradient):
+            total.index_add_(0, gradient.indices, gradient.values)
+        else:
+            total.add_(gradient)
+        if apart:
+            variable.assign(total)
+
+
+def clear(variables: Sequence[Any]) -> None:
+    values = [variable.value for variable in variables]
+    if values and _are_plain(values):
+        zero_all(values)
     else:
-        total.add_(gradient)
-    if apart:
-        accumulator.assign(total)
+        commit([(v, None, torch.zeros_like(x)) for v, x in zip(variables, values, strict=True)])
 
 
 def move_toward(variable: Any, value: Any, weight: Any) -> None:
@@ -151,6 +166,12 @@ def scale_all(tensors: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
     return list(scaled_all(tensors, factors))
 
 
+def divide_all(tensors: Sequence[Any], number: int) -> list[Any]:
+    if not _are_plain(tensors):
+        return defaults.divide_all(tensors, number)
+    return list(divided_all(tensors, number))
+
+
 def limit_all(tensors: Sequence[Any], most: float) -> list[Any]:
     if not _are_plain(tensors):
         return defaults.limit_all(tensors, most)
@@ -159,7 +180,8 @@ def limit_all(tensors: Sequence[Any], most: float) -> list[Any]:
 
 def _are_plain(tensors: Sequence[Any]) -> bool:
     """Return whether functions of many tensors take these: not transforms of PyTorch, for one."""
-    return not in_scope() and {*map(type, tensors)} == {torch.Tensor}
+    kinds = {*map(type, tensors)}
+    return bool(kinds) and not in_scope() and kinds <= {torch.Tensor, torch.nn.Parameter}
 
 
 def bits_of(x: Any) -> Any:
