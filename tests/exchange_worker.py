@@ -273,6 +273,17 @@ def other_models(run, method):
     METHODS[method](momentum()).build(model.trainable_variables)
 
 
+def metrics_of_all(run, method):
+    """`fit` tells the loss over the data of all replicas, whose weights stay equal."""
+    model = run.model(lambda: METHODS[method](keras.optimizers.SGD(0.0)), metrics=["mae"])
+    x, y = run.x.reshape(-1, INPUTS), run.y.reshape(-1, 1)
+    weight = 1.0 + np.arange(len(x)) % 3
+    arguments = {"batch_size": BATCH * len(run.ranks), "verbose": 0, "sample_weight": weight}
+    fitted = model.fit(x, y, shuffle=False, **arguments).history
+    seen = model.evaluate(x, y, return_dict=True, **arguments)
+    return {"fitted": {name: values[0] for name, values in fitted.items()}, "evaluated": seen}
+
+
 def compiled_by_xla(run, method):
     return in_fit(run, method, jit_compile=True)
 
@@ -292,6 +303,7 @@ KINDS = {
     "from_one": (from_one_worker, ["ModelAverage"]),
     "mixed_dtypes": (mixed_dtypes, ["ModelAverage"]),
     "other_models": (other_models, ["AGN"]),
+    "metrics_of_all": (metrics_of_all, ["ModelAverage"]),
     "compiled_by_xla": (compiled_by_xla, ["ModelAverage", "SyncReplicas"]),
     "inside": (inside_another, ["ModelAverage"]),
 }
@@ -304,7 +316,7 @@ ENGINES = {
 # Keras has no `steps_per_execution` on PyTorch. On TensorFlow it is a loop, in which replicas
 # cannot be merged. Replicas in one process have one model. Only TensorFlow refuses XLA.
 LEFT_OUT = {
-    None: {"torch": {"several_steps"}}.get(BACKEND, set()),
+    None: {"metrics_of_all", *{"torch": ["several_steps"]}.get(BACKEND, [])},
     "mirrored": {"several_steps", "from_one", "other_models", "compiled_by_xla"},
     "jax_mesh": {"from_one", "other_models"},
     "mesh_of_processes": set(KINDS) - {"fit"},

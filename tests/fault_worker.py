@@ -14,6 +14,7 @@ import time
 import keras
 import numpy as np
 
+import keras_tfopt
 import keras_tfopt.distributed as distributed
 from keras_tfopt import engine
 from tests.exchange_worker import Run
@@ -61,6 +62,16 @@ def main(fault, folder):
         callbacks = [backup]
         if fault == "backup_killed" and rank == 1:
             callbacks.append(Fault("killed", epoch=1))
+    if fault == "only_one_saves":
+        model.compile(distributed.ShardedState(keras_tfopt.Adam()), "mse")
+        run.fit(model)
+        if rank == 0:
+            model.save(folder / "model.keras")
+        return
+    if fault == "only_one_keeps_checkpoints":
+        model.compile(distributed.ShardedState(keras_tfopt.Adam()), "mse")
+        callbacks = [keras.callbacks.ModelCheckpoint(folder / "model.keras")] if rank == 0 else []
+        how = {"epochs": 2}
     (weights,) = run.fit(model, callbacks=callbacks, **how)["weights"]
     np.save(folder / f"weights-{rank}.npy", weights)
     print(f"epochs made: {len(model.history.epoch)}", flush=True)

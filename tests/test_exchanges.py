@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
 TOLERANCE = 1e-6  # of float32 after eight steps
 PROCESSES = "processes"
-SPECIAL = {"mixed_dtypes", "other_models", "compiled_by_xla"}
+SPECIAL = {"mixed_dtypes", "other_models", "compiled_by_xla", "metrics_of_all"}
 RUNS = [(e or PROCESSES, *run) for e in exchange_worker.ENGINES for run in exchange_worker.runs(e)]
 RESUMED = [(engine, method) for engine, kind, method in RUNS if kind == "resumed"]
 if not EXHAUSTIVE:
@@ -100,6 +100,14 @@ def test_mixed_dtypes(engine, results):
         np.testing.assert_allclose(worker["weights"], known, rtol=0, atol=0.03)
     moved = np.abs(known - np.array([1, 1, 1, 0, 1, 0]))
     assert np.max(moved) > 0.1
+
+
+@pytest.mark.parametrize("engine", [r[0] for r in RUNS if r[1] == "metrics_of_all"])
+def test_metrics_count_the_batches_of_all_replicas(engine, results):
+    for worker in results[engine, "metrics_of_all/ModelAverage"]:
+        assert "error" not in worker, worker["error"]
+        assert worker["fitted"].keys() == worker["evaluated"].keys() == {"loss", "mae"}
+        assert worker["fitted"] == pytest.approx(worker["evaluated"], rel=1e-5)
 
 
 def test_different_models_are_refused(results):

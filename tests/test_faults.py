@@ -81,6 +81,21 @@ def test_unequal_numbers_of_steps(tmp_path):
     assert said in longer.text, longer.text[-3000:]
 
 
+@pytest.mark.backends("torch", reason="only there do workers divide state")
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("only_one_saves", "worker 1 has left after 16 exchanges"),
+        ("only_one_keeps_checkpoints", r"only workers \[0\] read"),
+    ],
+)
+def test_all_workers_must_save_state_that_they_divide(fault, reason, tmp_path):
+    (saves, _), _ = run(fault, tmp_path)
+    assert saves.status != 0
+    said = rf"reading the state that workers divide.*{reason}.*All workers must save"
+    assert re.search(said, saves.text), saves.text[-3000:]
+
+
 @pytest.mark.spread
 def test_all_resume_from_their_backups(tmp_path):
     """If one is killed, the other ends. Both resume, to the weights of a run without a fault."""

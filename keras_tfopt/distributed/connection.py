@@ -88,7 +88,8 @@ def train_apart(model: keras.Model) -> keras.Model:
     On a JAX mesh the training step is one program for all devices, which keeps the copies of the
     weights equal. After this call, it runs once on each device, with that device's part of the
     batch. The copies then differ until an optimizer over workers makes them equal. Random layers
-    get different seeds. On other engines workers train apart anyway, and nothing changes.
+    get different seeds. Metrics count the batches of all devices, if they are sums over batches, as
+    those of Keras are. On other engines workers train apart anyway, and nothing changes.
 
     `evaluate`, `predict` and `get_weights` use the first device only, so call them after a multiple
     of the period. A saved model has the weights of the first device, and its optimizer has those of

@@ -128,9 +128,19 @@ class JaxMesh(OneProcess):
             return
 
         def of_one_replica(state: tuple, data: Any) -> tuple[Any, tuple]:
-            trainable, rest, *more = state
-            logs, (trainable, rest, *more) = step((trainable, shifted(rest, 1), *more), data)
-            return logs, (trainable, shifted(rest, -1), *more)
+            trainable, rest, slots, before = state
+            state = trainable, shifted(rest, 1), slots, before
+            logs, (trainable, rest, slots, after) = step(state, data)
+            # Metrics are sums over batches.
+            metrics = [
+                old + jax.lax.psum(new - old, self.axis)
+                for old, new in zip(before, after, strict=True)
+            ]
+            known = list(zip(model.metrics_variables, metrics, strict=True))
+            with keras.StatelessScope(state_mapping=known):
+                together = model.get_metrics_result()
+            logs = {name: together.get(name, value) for name, value in logs.items()}
+            return logs, (trainable, shifted(rest, -1), slots, metrics)
 
         def shifted(values: list[Any], sign: int) -> list[Any]:
             """Make the seeds of random layers differ between devices; sign -1 undoes this."""

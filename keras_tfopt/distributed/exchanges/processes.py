@@ -16,15 +16,21 @@ from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.exchange import Exchange
 
 LOOK = 1.0  # seconds between two checks of which workers have left
+READING = "reading the state that workers divide"
+# What workers do that do not all read it.
+NOT_ALL_READ = (
+    "All workers must save a model, if one does, and all must enter keras_tfopt.averaged: they "
+    "read the state of each other"
+)
 AFTER_A_FAULT = 3.0  # seconds that workers wait for each other to find out which one is missing
 
 
 class Processes(Exchange):
     """Workers that leave each other notes in the key-value store of their backend.
 
-    A note `here/N/RANK` says that a worker is about to add to sum N. A note `left/RANK` says after
-    how many exchanges a worker left, and why. By these notes, errors can say which worker is
-    missing.
+    A note `here/N/RANK` says that a worker is about to add to sum N, and for what. A note
+    `left/RANK` says after how many exchanges a worker left, and why. By these notes, errors can say
+    which worker is missing.
     """
 
     ending = ""  # text at the end of an error that says how this process is going to end
@@ -83,25 +89,27 @@ class Processes(Exchange):
 
     # ---- Before and after exchanges -------------------------------------------------------------
 
-    def _count(self) -> str:
+    def _count(self, reads: bool = False) -> str:
         """Count the next sum, and return its name for errors."""
         self._sums += 1
         if self._broadcasts:
             return "sending the initial weights"
+        if reads:
+            return READING
         self._exchanges += 1
         return f"exchange {self._exchanges}"
 
-    def _arrive(self) -> list[str]:
+    def _arrive(self, what: str) -> list[str]:
         """Leave a note for the next sum; return the keys of all workers' notes for it."""
         keys = [f"here/{self._sums}/{rank}" for rank in range(self.size)]
         with self._notes():
-            self._put(keys[self.rank], "+")
+            self._put(keys[self.rank], what)
         return keys
 
     def _meet(self) -> None:
         """Wait until all workers are about to exchange: a sum could not say who is missing."""
         what, deadline = self._count(), time.monotonic() + self.timeout
-        number, keys = self._sums, self._arrive()
+        number, keys = self._sums, self._arrive(what)
         for key in keys[1:] if self.rank == 0 else [f"go/{number}"]:
             self._wait_for(key, keys, deadline, what)
         # All workers have arrived, so no worker reads the notes of the previous sum any more.
@@ -117,14 +125,16 @@ class Processes(Exchange):
         """Return the error for an exchange that failed, if the workers did not meet before it."""
         deadline = time.monotonic() + AFTER_A_FAULT
         try:
-            keys = self._arrive()
-            for key in keys:
-                self._wait_for(key, keys, deadline, what, str(cause))
+            keys = self._arrive(what)
+            others = [self._wait_for(key, keys, deadline, what, str(cause)) for key in keys]
             gone = self._gone()
         except RuntimeError as error:
             return error
         if gone:
             return self._error(self._explained(what, [], gone, ""))
+        readers = [rank for rank, other in enumerate(others) if other == READING]
+        if readers and len(readers) < self.size:
+            return self._error(f"{what} failed: only workers {readers} read. {NOT_ALL_READ}")
         return self._error(f"{what} failed, though all workers came to it: {cause}")
 
     @contextlib.contextmanager
@@ -169,11 +179,14 @@ class Processes(Exchange):
         for rank, note in gone.items():
             if note["error"]:
                 return f"{what} is impossible: worker {rank} has ended with {note['error']}"
+        unequal = (
+            "Unequal numbers of steps: give all workers the same number of batches in an epoch "
+            "(`steps_per_epoch`, or data of the same size) and of epochs"
+        )
         for rank, note in gone.items():
             return (
                 f"{what} is impossible: worker {rank} has left after {note['exchanges']} "
-                "exchanges. Unequal numbers of steps: give all workers the same number of batches "
-                "in an epoch (`steps_per_epoch`, or data of the same size) and of epochs"
+                f"exchanges. {NOT_ALL_READ if what == READING else unequal}"
             )
         who = ("worker " if len(missing) == 1 else "workers ") + ", ".join(map(str, missing))
         limit = f"the {self.timeout:g} s that `timeout` of keras_tfopt.distributed.connect allows"

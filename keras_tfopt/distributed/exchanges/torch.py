@@ -41,9 +41,12 @@ class TorchDistributed(Processes):
     def row_shards(self, rows: int) -> WorkerRows:
         return WorkerRows(self, rows)
 
-    def watch(self, exchange: Callable[[], Any]) -> Any:
-        """Return the result of an exchange; an error names the worker that is missing."""
-        what = self._count()
+    def watch(self, exchange: Callable[[], Any], reads: bool = False) -> Any:
+        """Return the result of an exchange; an error names the worker that is missing.
+
+        With `reads`, it reads state outside of steps.
+        """
+        what = self._count(reads)
         try:
             return exchange()
         except RuntimeError as error:

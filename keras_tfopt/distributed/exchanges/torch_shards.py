@@ -134,7 +134,8 @@ class TorchShards:
             value = state.value.detach().contiguous()
         else:
             value = torch.empty(tuple(state.shape), dtype=state.value.dtype, device=_device())
-        self.exchange.watch(lambda: distributed.broadcast(value, self.owner_of(state)))
+        owner = self.owner_of(state)
+        self.exchange.watch(lambda: distributed.broadcast(value, owner), reads=True)
         return value
 
     @torch.no_grad()

@@ -83,7 +83,7 @@ class WorkerRows:
                     part.copy_(own)
                 distributed.broadcast(part, worker)
 
-        self.exchange.watch(exchange)
+        self.exchange.watch(exchange, reads=True)
         return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])
 
     # ---- Lookups --------------------------------------------------------------------------------
