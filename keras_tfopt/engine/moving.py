@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from keras import ops
 
 from keras_tfopt.engine import gradients
@@ -367,13 +368,17 @@ class Mover:
 
     def _bound_norms(self, incoming: Incoming) -> None:
         """Scale down variables whose norms exceed `max_norm` of their groups."""
-        for _, variable, place, _ in zip(*incoming, strict=True):
-            entry = self.optimizer._state.entries[place]
-            if entry.settings.max_norm is not None:
-                x = ops.cast(backend.read(variable), entry.like.dtype)
-                norm, most = backend.norm(x), entry.settings.max_norm
-                x = ops.where(norm > most, x * (most / norm), x)
-                backend.commit([(variable, None, ops.cast(x, variable.dtype))])
+        entries = [self.optimizer._state.entries[place] for place in incoming.places]
+        entries = [entry for entry in entries if entry.settings.max_norm is not None]
+        values = [ops.cast(backend.read(entry.variable), entry.like.dtype) for entry in entries]
+        if values:
+            norms = ops.sqrt(backend.squared_norms(values))
+            most = np.array([entry.settings.max_norm for entry in entries])
+            most = ops.cast(ops.convert_to_tensor(most), norms.dtype)
+            factors = ops.where(norms > most, most / norms, ops.ones_like(norms))
+            shorter = backend.scale_all(values, ops.unstack(factors, len(values)))
+            pairs = zip(entries, shorter, strict=True)
+            backend.commit([(entry.variable, None, x) for entry, x in pairs])
 
     def _average(self) -> None:
         """Update the averages of `use_ema`."""
