@@ -13,6 +13,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy
+from keras_tfopt.distributed.exchanges.alike import described_inside
 from tests.reference.lars import LARS
 from tests.stepping import Runner, make_variable, through_json, to_numpy
 
@@ -441,6 +442,17 @@ def test_a_path_that_may_mean_several_variables_is_refused(tmp_path):
     model.save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="'user/dense/kernel' chooses one variable.*`compile=Fal"):
         keras.saving.load_model(tmp_path / "model.keras")
+
+
+def test_workers_may_have_other_paths():
+    """Keras numbers the names of layers in each process."""
+    described = []
+    for path in ("dense/kernel", "dense_1/kernel"):
+        optimizer = keras_tfopt.Momentum(groups={"kernel": {"weight_decay": 0.1}})
+        optimizer.build([make_variable(path, np.ones((2, 2)))])
+        assert optimizer.get_config()["variable_paths"] == [path]
+        described.append(described_inside(keras_tfopt.Lookahead(optimizer)))
+    assert described[0] == described[1]
 
 
 def test_paths_of_another_model_do_not_count():

@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tfopt.engine import PATHS
 from keras_tfopt.engine.backends.select import backend
 
 
@@ -18,7 +19,7 @@ def described_inside(optimizer: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a configuration without names, which Keras numbers; objects by their class."""
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items() if key != "name"}
+        return {key: _plain(one) for key, one in value.items() if key not in ("name", PATHS)}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     is_plain = value is None or isinstance(value, (str, numbers.Number))
