@@ -199,9 +199,14 @@ def trained(case, function, start, gradient):
 def test_converges_on_a_quadratic(case):
     rng = np.random.default_rng(0)
     basis, _ = np.linalg.qr(rng.normal(size=(4, 4)))
-    matrix = (basis @ np.diag([0.3, 0.6, 1.0, 3.0]) @ basis.T).astype("float32")  # condition 10
+    matrix = basis @ np.diag([0.3, 0.6, 1.0, 3.0]) @ basis.T  # of condition 10
+    matrix = keras.ops.convert_to_tensor(matrix.astype("float32"))
     target = np.array([1.0, -2.0, 0.5, 1.5], "float32")
-    x = trained(case, "quadratic", [3.0, 1.0, -1.0, 0.1], lambda x: matrix @ (x - target))
+
+    def gradient(x):
+        return keras.ops.sum(matrix * (x - keras.ops.convert_to_tensor(target)), axis=1)
+
+    x = trained(case, "quadratic", [3.0, 1.0, -1.0, 0.1], gradient)
     assert np.max(np.abs(x - target)) < 1e-2
 
 
