@@ -277,8 +277,7 @@ class Rule(Fielded, Describing, Engine):
             config["groups"] = encoded(self.groups)
         if self._no_decay_patterns:
             config["no_weight_decay"] = encoded(self._no_decay_patterns)
-        if paths := self.paths_to_save():
-            config[PATHS] = paths
+        config.update(self.saved_paths())
         hyperparameters = self.hyperparameters()
         for name in self._saved_arguments():
             if name not in hyperparameters:  # the learning rate, which Keras has saved

@@ -113,9 +113,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, serializable."""
-        paths, inner = self.paths_to_save(), encoded(self.inner_optimizer)
-        config = {"name": self.name, "inner_optimizer": inner, **self.own_config()}
-        return {**config, PATHS: paths} if paths else config
+        inner = {"inner_optimizer": encoded(self.inner_optimizer)}
+        return {"name": self.name, **inner, **self.own_config(), **self.saved_paths()}
 
     def own_arguments(self) -> list[str]:
         """Return the names of the constructor's arguments that are the wrapper's own."""

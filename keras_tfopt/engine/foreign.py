@@ -55,10 +55,10 @@ class ForeignMover(Mover):
 
     def accumulate(self, grads: list[Any], places: list[int]) -> None:
         """Add the gradients of a micro-step to the sums."""
-        for g, place in zip(grads, places, strict=True):
-            sums = self.optimizer._accumulated_gradients[place]
-            # The optimizer keeps sums in the data type of the variable.
-            backend.accumulate([sums], [ops.cast(gradients.dense(g), sums.dtype)])
+        sums = [self.optimizer._accumulated_gradients[place] for place in places]
+        # The optimizer keeps sums in the data types of the variables.
+        pairs = zip(grads, sums, strict=True)
+        backend.accumulate(sums, [ops.cast(gradients.dense(g), one.dtype) for g, one in pairs])
 
     def means(self, grads: list[Any], places: list[int]) -> tuple[list[Any], list[Any]]:
         """Return the gradients of a step, and masks of rows that the last micro-step named."""

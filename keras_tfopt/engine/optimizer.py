@@ -18,7 +18,7 @@ from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Shown
-from keras_tfopt.engine.selection import named_as_saved, warn_unmatched
+from keras_tfopt.engine.selection import PATHS, named_as_saved, warn_unmatched
 from keras_tfopt.engine.state import Cache, Entry, Like, State
 from keras_tfopt.engine.step import Stepping
 
@@ -99,13 +99,14 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         usual: tuple = (None, [], DEFAULTS["row_variables"])
         return any(choice not in usual for choice in self.choices().values())
 
-    def paths_to_save(self) -> list[str]:
-        """Return the paths of the variables that arguments choose from; none if none do.
+    def saved_paths(self) -> dict[str, list[str]]:
+        """Return what configurations have besides arguments.
 
-        In a model that is loaded from a file, paths may differ.
+        These are the paths of the variables, which may differ in a model that is loaded from a
+        file, if there are arguments that choose variables.
         """
-        known = tuple(entry.like.path for entry in self._state.entries) or self._saved_paths
-        return list(known) if self._has_choices() else []
+        known = [entry.like.path for entry in self._state.entries] or list(self._saved_paths)
+        return {PATHS: known} if known and self._has_choices() else {}
 
     @untracked
     def extend(self, variables: Sequence[Any]) -> None:

@@ -206,7 +206,7 @@ class Persistent:
     def _check_micro_steps(self, saved: Saved) -> None:
         """Raise an error for a sum of gradients that this optimizer would divide by another number.
 
-        It may have none: those of other roles are refused anyway.
+        Where this optimizer has no sums, `_restore` refuses them.
         """
         there, here = saved.micro_steps, self.gradient_accumulation_steps
         if there in (None, here) or not here:

@@ -16,7 +16,7 @@ from keras_tfopt.engine.options import DEFAULTS, takes
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.suggestions import nearest
 
-PATHS = "variable_paths"  # the name of `Optimizer.paths_to_save` in configurations
+PATHS = "variable_paths"  # the entry of `Optimizer.saved_paths` in configurations
 NORMALIZATION = re.compile(r"Norm(alization)?(\d[dD])?$")
 _BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
 

@@ -125,16 +125,17 @@ def minimize(
     optimize = scipy_optimize()
     known = method_of(method)
     options = check_options(known, options)
-    if not model.built:  # variables say in what dtype to read the data
-        model(Batches(x, y, sample_weight, batch_size, keras.backend.floatx()).first()[0])
-    dtypes = [dtype_of(variable) for variable in model.trainable_variables]
-    batches = Batches(x, y, sample_weight, batch_size, widest(dtypes))
+    batches = _batches(model, x, y, sample_weight, batch_size)
     check_loss(model, loss, batches.several)
+    if not model.built:  # its variables say in what dtype to read the data
+        model(batches.first()[0])
+        batches = _batches(model, x, y, sample_weight, batch_size)
     if not model.trainable_variables:
         raise ValueError(f"Argument `model` must have trainable variables. Received: {model!r}")
     flattening = Flattening(model.trainable_variables)
-    check_method(known, flattening.size, bounds or non_negative(flattening), constraints)
-    limits = bounds_of(bounds, flattening)
+    of_layers = non_negative(flattening)
+    check_method(known, flattening.size, bounds or of_layers, constraints)
+    limits = bounds_of(bounds, of_layers, flattening)
     given = constraints_of(constraints, model, flattening)
     objective = Objective(model, loss, batches, flattening, dtype)
     run = Run(
@@ -157,6 +158,11 @@ def minimize(
         result = _solve(run, optimize, known, flattening.read(dtype), left, arguments)
     run.history.result = result
     return run.history
+
+
+def _batches(model: Any, x: Any, y: Any, sample_weight: Any, batch_size: int | None) -> Batches:
+    dtypes = [dtype_of(variable) for variable in model.trainable_variables]
+    return Batches(x, y, sample_weight, batch_size, widest(dtypes))
 
 
 def _check_callbacks(callbacks: Any) -> None:

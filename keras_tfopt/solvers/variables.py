@@ -34,14 +34,16 @@ def non_negative(flattening: Flattening) -> dict[str, str]:
     return found
 
 
-def bounds_of(bounds: Any, flattening: Flattening) -> tuple[np.ndarray, np.ndarray] | None:
+def bounds_of(
+    bounds: Any, of_layers: Mapping[str, str], flattening: Flattening
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest value of each number, or raise an error.
 
     Args:
         bounds: None, or a dictionary from patterns for paths to pairs `(low, high)`.
+        of_layers: The result of `non_negative`.
         flattening: The variables.
     """
-    of_layers = non_negative(flattening)
     if bounds is None:
         bounds = {}
     if isinstance(bounds, Mapping) and not (bounds or of_layers):

@@ -65,9 +65,8 @@ def extend_with_decoupled_weight_decay(optimizer_class: Any) -> Any:
 
         def get_config(self) -> dict[str, Any]:
             """Return the constructor's arguments, serializable."""
-            inner, paths = self.inner_optimizer.get_config(), self.paths_to_save()
-            config = {**inner, "name": self.name, **self.own_config()}
-            return {**config, PATHS: paths} if paths else config
+            inner = self.inner_optimizer.get_config()
+            return {**inner, "name": self.name, **self.own_config(), **self.saved_paths()}
 
         def own_arguments(self) -> list[str]:
             return list(OWN)

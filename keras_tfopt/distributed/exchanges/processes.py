@@ -16,13 +16,18 @@ from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.exchange import Exchange
 
 LOOK = 1.0  # seconds between two checks of which workers have left
-READING = "reading the state that workers divide"
-# What workers do that do not all read it.
+AFTER_A_FAULT = 3.0  # seconds that workers wait for each other to find out which one is missing
+READING = "reading the state that workers divide"  # the name of such an exchange in errors
+
+# What to do where workers do not come to the same exchanges.
+UNEQUAL_STEPS = (
+    "Unequal numbers of steps: give all workers the same number of batches in an epoch "
+    "(`steps_per_epoch`, or data of the same size) and of epochs"
+)
 NOT_ALL_READ = (
     "All workers must save a model, if one does, and all must enter keras_tfopt.averaged: they "
     "read the state of each other"
 )
-AFTER_A_FAULT = 3.0  # seconds that workers wait for each other to find out which one is missing
 
 
 class Processes(Exchange):
@@ -179,14 +184,10 @@ class Processes(Exchange):
         for rank, note in gone.items():
             if note["error"]:
                 return f"{what} is impossible: worker {rank} has ended with {note['error']}"
-        unequal = (
-            "Unequal numbers of steps: give all workers the same number of batches in an epoch "
-            "(`steps_per_epoch`, or data of the same size) and of epochs"
-        )
         for rank, note in gone.items():
             return (
                 f"{what} is impossible: worker {rank} has left after {note['exchanges']} "
-                f"exchanges. {NOT_ALL_READ if what == READING else unequal}"
+                f"exchanges. {NOT_ALL_READ if what == READING else UNEQUAL_STEPS}"
             )
         who = ("worker " if len(missing) == 1 else "workers ") + ", ".join(map(str, missing))
         limit = f"the {self.timeout:g} s that `timeout` of keras_tfopt.distributed.connect allows"

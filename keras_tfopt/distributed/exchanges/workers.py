@@ -254,12 +254,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             moved: Whether the optimizer inside has made this step; None if it always does.
         """
         if self.moves_center:
-            for gradient, place in zip(grads, places, strict=True):
-                if moved is not None:
-                    gradient = gradients.dense(gradient)
-                    gradient = ops.where(moved, gradient, ops.zeros_like(gradient))
-                slots = self._state.entries[place].slots
-                backend.accumulate([slots["gradient_sum"]], [gradient])
+            if moved is not None:
+                whole = map(gradients.dense, grads)
+                grads = [ops.where(moved, g, ops.zeros_like(g)) for g in whole]
+            sums = [self._state.entries[place].slots["gradient_sum"] for place in places]
+            backend.accumulate(sums, grads)
         period = self.updates_between()
         if period is None:
             return
