@@ -76,8 +76,8 @@ class Rule(Fielded, Describing, Engine):
             decompose matrices, which XLA does slowly on a CPU.
         second_order: Whether the rule multiplies gradients by more than a diagonal matrix, for
             `keras_tfopt.list_optimizers`.
-        needs_finite: Whether a gradient with NaN or infinity would spoil the state for good, so
-            that eager steps refuse it.
+        needs_finite: Whether a gradient whose squares are not finite would spoil the state for
+            good, so that eager steps refuse it.
 
     Touched rows are those that a `RowGradient` names, or that were looked up in a
     `keras_tfopt.layers.Embedding`. Other gradients, whatever their form, touch the rows in which

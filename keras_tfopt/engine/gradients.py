@@ -64,14 +64,22 @@ def values_of(gradient: Any) -> Any:
 
 
 def refuse_unless_finite(owner: Any, values: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Raise an error if a gradient holds NaN or infinity; compiled steps raise none."""
-    for numbers, variable in zip(values, variables, strict=True):
-        if backend.is_finite(numbers) is False:
-            raise ValueError(
-                f"{type(owner).__name__} keeps sums of gradients and needs finite ones. Received: "
-                f"NaN or infinity in the gradient of {path_of(variable)!r}; nothing has been "
-                "changed. Under mixed_float16, use a LossScaleOptimizer"
-            )
+    """Raise an error unless the squares of all gradients are finite; compiled steps raise none."""
+    exact = [v if "64" in str(v.dtype) else ops.cast(v, "float32") for v in values]
+    squares = backend.squared_norms(exact)
+    if backend.is_finite(squares) is not False:
+        return
+    norms = ops.unstack(squares, len(variables))
+    path = next(
+        path_of(variable)
+        for norm, variable in zip(norms, variables, strict=True)
+        if not backend.is_finite(norm)
+    )
+    raise ValueError(
+        f"{type(owner).__name__} keeps products of gradients, which must be finite. Received: NaN, "
+        f"infinity, or numbers whose squares overflow, in the gradient of {path!r}; nothing has "
+        "been changed. Under mixed_float16, use a LossScaleOptimizer"
+    )
 
 
 def all_finite(grads: Sequence[Any]) -> Any:
@@ -92,15 +100,15 @@ def _with_values(grads: list[Any], values: list[Any]) -> list[Any]:
     return [_map(lambda _, new=new: new, g) for g, new in zip(grads, values, strict=True)]
 
 
-def _shrinking(norm: Any, most: float) -> Any:
-    """Return the factor that scales this norm down to at most `most`."""
+def _shrinking(norm: Any, most: float | Sequence[float]) -> Any:
+    """Return the factor that scales this norm down to at most `most`; or these norms."""
     bound = ops.convert_to_tensor(most, keras.backend.standardize_dtype(norm.dtype))
     # Not `ops.maximum`, which computes float64 in float32 on torch.
     return ops.where(norm <= bound, ops.ones_like(norm), bound / norm)
 
 
-def _shrinking_each(values: list[Any], most: float) -> list[Any]:
-    """Return for each gradient the factor that scales it down to a norm of at most `most`."""
+def shrinking_each(values: list[Any], most: float | Sequence[float]) -> list[Any]:
+    """Return for each tensor the factor that scales it down to a norm of at most `most`."""
     norms = ops.sqrt(backend.squared_norms(values))
     return ops.unstack(_shrinking(norms, most), len(values))
 
@@ -243,7 +251,7 @@ def clip_and_orient(optimizer: Any, grads: list[Any]) -> list[Any]:
     if optimizer.clipvalue is not None:
         grads = _with_values(grads, backend.limit_all(values, optimizer.clipvalue))
     elif optimizer.clipnorm is not None:
-        scales = _shrinking_each(values, optimizer.clipnorm)
+        scales = shrinking_each(values, optimizer.clipnorm)
         grads = _with_values(grads, backend.scale_all(values, scales))
     elif optimizer.global_clipnorm is not None:
         scale = _shrinking_all(norm(grads, optimizer.shards), optimizer.global_clipnorm)

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from keras import ops
 
 from keras_tfopt.engine import gradients
@@ -372,11 +371,8 @@ class Mover:
         entries = [entry for entry in entries if entry.settings.max_norm is not None]
         values = [ops.cast(backend.read(entry.variable), entry.like.dtype) for entry in entries]
         if values:
-            norms = ops.sqrt(backend.squared_norms(values))
-            most = np.array([entry.settings.max_norm for entry in entries])
-            most = ops.cast(ops.convert_to_tensor(most), norms.dtype)
-            factors = ops.where(norms > most, most / norms, ops.ones_like(norms))
-            shorter = backend.scale_all(values, ops.unstack(factors, len(values)))
+            most = [entry.settings.max_norm for entry in entries]
+            shorter = backend.scale_all(values, gradients.shrinking_each(values, most))
             pairs = zip(entries, shorter, strict=True)
             backend.commit([(entry.variable, None, x) for entry, x in pairs])
 

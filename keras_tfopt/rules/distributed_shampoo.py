@@ -89,9 +89,9 @@ class DistributedShampoo(Rule):
     Cost: blocks of one variable are decomposed in one batch. Numbers kept for a block of
     (1024, 1024) are four times its entries, besides `m` and `v`.
 
-    NaN or infinity in a gradient raises a ValueError in eager steps and leaves everything as it is.
-    Compiled steps cannot raise: the averages are spoiled for good. Wrap the optimizer in a
-    `LossScaleOptimizer` where that may happen.
+    A gradient with NaN, infinity, or numbers whose squares overflow raises a ValueError in eager
+    steps and leaves everything as it is. Compiled steps cannot raise: the averages are spoiled for
+    good. Wrap the optimizer in a `LossScaleOptimizer` where that may happen.
 
     Example:
     >>> optimizer = keras_tfopt.DistributedShampoo(

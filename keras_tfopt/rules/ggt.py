@@ -43,9 +43,10 @@ class GGT(Rule):
 
     Row gradients: as if dense.
 
-    NaN or infinity in a gradient raises a ValueError in eager steps and leaves everything as it is.
-    Compiled steps cannot raise: the window is spoiled until it has been replaced, the weights for
-    good. Wrap the optimizer in a `LossScaleOptimizer` where that may happen.
+    A gradient with NaN, infinity, or numbers whose squares overflow raises a ValueError in eager
+    steps and leaves everything as it is. Compiled steps cannot raise: the window is spoiled until
+    it has been replaced, the weights for good. Wrap the optimizer in a `LossScaleOptimizer` where
+    that may happen.
 
     Example:
     >>> model.compile(optimizer=keras_tfopt.GGT(0.01, window=20))

@@ -47,7 +47,8 @@ class LBFGS(Rule):
 
     Row gradients: as if dense.
 
-    NaN or infinity in a gradient raises a ValueError in eager steps and leaves everything as it is.
+    A gradient with NaN, infinity, or numbers whose squares overflow raises a ValueError in eager
+    steps and leaves everything as it is.
 
     Example:
     >>> trainer = keras_tfopt.solvers.LineSearch(model)

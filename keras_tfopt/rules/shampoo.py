@@ -94,9 +94,9 @@ class Shampoo(Rule):
     `gbar_decay` is 0 and `mat_gbar_decay` is 1; the diagonal of that dimension is not divided by
     its size then. Otherwise as if dense.
 
-    NaN or infinity in a gradient raises a ValueError in eager steps and leaves everything as it is.
-    Compiled steps cannot raise: the sums are spoiled for good. Wrap the optimizer in a
-    `LossScaleOptimizer` where that may happen.
+    A gradient with NaN, infinity, or numbers whose squares overflow raises a ValueError in eager
+    steps and leaves everything as it is. Compiled steps cannot raise: the sums are spoiled for
+    good. Wrap the optimizer in a `LossScaleOptimizer` where that may happen.
 
     Example:
     >>> model.compile(optimizer=keras_tfopt.Shampoo(0.1, svd_interval=20))

@@ -66,9 +66,9 @@ class SOAP(Rule):
     Cost: besides Adam, of a matrix of shape (a, b), eight products that take $2ab(a + b)$
     operations a pair, and a decomposition of both matrices in steps with a new basis.
 
-    NaN or infinity in a gradient raises a ValueError in eager steps and leaves everything as it is.
-    Compiled steps cannot raise: the averages are spoiled for good. Wrap the optimizer in a
-    `LossScaleOptimizer` where that may happen.
+    A gradient with NaN, infinity, or numbers whose squares overflow raises a ValueError in eager
+    steps and leaves everything as it is. Compiled steps cannot raise: the averages are spoiled for
+    good. Wrap the optimizer in a `LossScaleOptimizer` where that may happen.
 
     Example:
     >>> model.compile(optimizer=keras_tfopt.SOAP(3e-3, weight_decay=0.01))
