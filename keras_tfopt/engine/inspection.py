@@ -139,43 +139,51 @@ def describe(
     loses_rows = divided and keras.backend.backend() != "torch"
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
-    facts = []
-    for variable, gradient in zip(variables, grads, strict=True):
-        around = list(_chain(optimizer, variable))
-        inner, index = around[-1], optimizer._get_variable_index(variable)
-        shape = tuple(variable.shape)
-        like = describe_variable(variable, type(inner).__name__)
-        rows = None if gradient is None else backend.from_native(gradient, shape)
-        array = None if gradient is None else _dense(gradient, rows)
-        why = why_dense(variable, looked_up) if rows is None else None
-        if rows is not None and loses_rows and is_looked_up(variable):
-            rows, why = None, MADE_DENSE
-        by_rows = isinstance(inner, Engine) and inner.moves_by_rows(variable)
-        settings = settings_of(optimizer, variable)
-        touched = None
-        if rows is not None and is_looked_up(variable):
-            touched = np.unique(ops.convert_to_numpy(rows.indices)).size
-        elif array is not None and array.ndim > 1 and (rows is not None or by_rows):
-            touched = int(array.reshape(len(array), -1).any(1).sum())
-        form = "dense" if rows is None else "rows"
-        facts.append(
-            {
-                "variable": path_of(variable),
-                "dtype": dtype_of(variable),
-                "shape": shape,
-                "gradient": "none" if gradient is None else form,
-                "why_dense": why,
-                "update": "none" if settings.frozen else "rows" if by_rows else "dense",
-                "groups": _groups_text(settings.groups) or None,
-                "settings": _settings_text(settings.given) or None,
-                "touched": touched,
-                "decay": any(_decays(part, variable, like, by_rows) for part in around),
-                "rules": ", ".join(_rules(around, like)) or None,
-                "state_bytes": sum(_bytes(state) for state in state_of(optimizer, index)),
-                "array": array,
-            }
-        )
-    return facts
+    return [
+        _facts(optimizer, variable, gradient, looked_up, loses_rows)
+        for variable, gradient in zip(variables, grads, strict=True)
+    ]
+
+
+def _facts(
+    optimizer: Any, variable: Any, gradient: Any, looked_up: Lookups, loses_rows: bool
+) -> dict[str, Any]:
+    around = list(_chain(optimizer, variable))
+    inner, index = around[-1], optimizer._get_variable_index(variable)
+    shape = tuple(variable.shape)
+    like = describe_variable(variable, type(inner).__name__)
+    rows = None if gradient is None else backend.from_native(gradient, shape)
+    array = None if gradient is None else _dense(gradient, rows)
+    why = why_dense(variable, looked_up) if rows is None else None
+    if rows is not None and loses_rows and is_looked_up(variable):
+        rows, why = None, MADE_DENSE
+    by_rows = isinstance(inner, Engine) and inner.moves_by_rows(variable)
+    settings = settings_of(optimizer, variable)
+    form = "dense" if rows is None else "rows"
+    return {
+        "variable": path_of(variable),
+        "dtype": dtype_of(variable),
+        "shape": shape,
+        "gradient": "none" if gradient is None else form,
+        "why_dense": why,
+        "update": "none" if settings.frozen else "rows" if by_rows else "dense",
+        "groups": _groups_text(settings.groups) or None,
+        "settings": _settings_text(settings.given) or None,
+        "touched": _touched(variable, rows, array, by_rows),
+        "decay": any(_decays(part, variable, like, by_rows) for part in around),
+        "rules": ", ".join(_rules(around, like)) or None,
+        "state_bytes": sum(_bytes(state) for state in state_of(optimizer, index)),
+        "array": array,
+    }
+
+
+def _touched(variable: Any, rows: Any, array: Any, by_rows: bool) -> int | None:
+    """Return the number of rows that a gradient touches; None where nothing counts them."""
+    if rows is not None and is_looked_up(variable):
+        return np.unique(ops.convert_to_numpy(rows.indices)).size
+    if array is not None and array.ndim > 1 and (rows is not None or by_rows):
+        return int(array.reshape(len(array), -1).any(1).sum())
+    return None
 
 
 @dataclasses.dataclass(frozen=True)

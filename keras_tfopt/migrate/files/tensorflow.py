@@ -36,6 +36,37 @@ def read(path: Path, name: Any) -> Saved:
 
 
 def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Saved:
+    arrays, names = _opened(path)
+    owner = _owner(list(arrays), name, path)
+    others, own = {}, {}
+    tensors, weights = [], []
+    for key, array in arrays.items():
+        slot, new = _SLOT.match(key), _NEW.match(key)
+        if slot and slot[2] == owner:
+            tensors.append(Tensor(key, array, slot[3], names.get(slot[1], slot[1])))
+        elif new and new[1] == owner:
+            own[names[key]] = array
+        elif key.startswith(f"{owner}/") and not slot and not new:
+            others[key.removeprefix(f"{owner}/")] = array
+        elif not slot and not new and key != "save_counter" and "keras_api/" not in key:
+            weights.append(Tensor(key, array, "", names[key]))
+    if own or "_iterations" in others:  # an optimizer since Keras 2.11
+        own["iteration"] = others.pop("_iterations")
+        own["learning_rate"] = others.pop("_learning_rate")
+        first = next(iter(names[k] for k in arrays if _NEW.match(k)), "")
+        saved = hdf5.sorted_out(own, cls or _class_in(first), config, weights)
+        return dataclasses.replace(saved, others={**saved.others, **others})
+    count = others.pop("iter", None)
+    steps = None if count is None else int(count)
+    rate = number(others.pop("learning_rate", None))
+    full = names.get(f"{owner}/iter", "")
+    program, plain = hdf5.program_of(cls or _class_in(full), False)
+    config = config or {k: float(v) for k, v in others.items() if not np.shape(v)}
+    return Saved(program, plain, tensors, steps, rate, config, others, weights)
+
+
+def _opened(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the arrays in a checkpoint in the order of the objects, and full names, by keys."""
     tf = _tensorflow()
     try:
         reader = tf.train.load_checkpoint(str(path))
@@ -48,41 +79,14 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
             f"{path} was written by `tf.train.Saver` of TensorFlow 1: "
             "keras_tfopt.legacy.load_checkpoint reads it"
         )
-    keys = [key.removesuffix(_VALUE) for key in known if key.endswith(_VALUE)]
-    keys = [key for key in names if key in set(keys)]  # in the order of the objects
-
-    def value(key: str) -> np.ndarray:
-        try:
-            return reader.get_tensor(key + _VALUE)
-        except Exception as error:
-            raise FileError(f"{path} is damaged: {key!r} cannot be read: {error}") from error
-
-    owner = _owner(keys, name, path)
-    others, arrays = {}, {}
-    tensors, weights = [], []
-    for key in keys:
-        slot, new = _SLOT.match(key), _NEW.match(key)
-        if slot and slot[2] == owner:
-            tensors.append(Tensor(key, value(key), slot[3], names.get(slot[1], slot[1])))
-        elif new and new[1] == owner:
-            arrays[names[key]] = value(key)
-        elif key.startswith(f"{owner}/") and not slot and not new:
-            others[key.removeprefix(f"{owner}/")] = value(key)
-        elif not slot and not new and key != "save_counter" and "keras_api/" not in key:
-            weights.append(Tensor(key, value(key), "", names[key]))
-    if arrays or "_iterations" in others:
-        arrays["iteration"] = others.pop("_iterations")
-        arrays["learning_rate"] = others.pop("_learning_rate")
-        first = next(iter(names[k] for k in keys if _NEW.match(k)), "")
-        saved = hdf5.sorted_out(arrays, cls or _class_in(first), config, weights)
-        return dataclasses.replace(saved, others={**saved.others, **others})
-    count = others.pop("iter", None)
-    steps = None if count is None else int(count)
-    rate = number(others.pop("learning_rate", None))
-    full = next((n for k, n in names.items() if k == f"{owner}/iter"), "")
-    program, plain = hdf5.program_of(cls or _class_in(full), False)
-    config = config or {k: float(v) for k, v in others.items() if not np.shape(v)}
-    return Saved(program, plain, tensors, steps, rate, config, others, weights)
+    arrays = {}
+    for key in names:
+        if key + _VALUE in known:
+            try:
+                arrays[key] = reader.get_tensor(key + _VALUE)
+            except Exception as error:
+                raise FileError(f"{path} is damaged: {key!r} cannot be read: {error}") from error
+    return arrays, names
 
 
 def _owner(keys: list[str], name: Any, path: Path) -> str:
