@@ -9,6 +9,7 @@ _SIGNS = {
     "leftarrow": "<-", "le": "<=", "leq": "<=", "geq": ">=", "neq": "!=", "times": "x",
     "cdot": "*", "dots": "...", "ldots": "...", "top": "T", "bmod": "mod",
     "lVert": "||<", "rVert": ">||", "|": "||", "quad": "\0", "qquad": "\0", ",": " ",
+    "pm": "+-", "langle": "<", "rangle": ">",
     "left": "", "right": "", "Bigl": "", "Bigr": "",
 }  # fmt: skip
 _TEXTS = ("text", "texttt", "operatorname")

@@ -154,10 +154,10 @@ def _section(text: str, title: str) -> str:
 
 
 def _formula(text: str) -> str:
-    """Return the equations of a docstring, with the text between them."""
+    """Return what a docstring says of its equations: all between its summary and `Args:`."""
     if "$$" not in text:
         return ""
-    start, end = text.index("$$"), text.index("\nArgs:")
+    start, end = text.index("\n\n"), text.index("\nArgs:")
     return text[start:end].strip()
 
 

@@ -31,7 +31,11 @@ SOURCES = (*dict.fromkeys(row.source for row in TABLE.values()), "tensorflow_add
 # Optimizers of Keras that wrap others.
 _AROUND_OTHERS = {"lossscaleoptimizer", "multioptimizer"}
 # Other names in common use.
-_ALIASES = {"ema": "moving_average", "swa": "stochastic_weight_averaging"}
+_ALIASES = {
+    "ema": "moving_average",
+    "radam": "rectified_adam",
+    "swa": "stochastic_weight_averaging",
+}
 
 
 @overload

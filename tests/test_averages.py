@@ -338,6 +338,16 @@ def test_a_second_context_inside_is_refused():
     refused(model, "one callback", callbacks=2)
 
 
+@pytest.mark.spread("torch")
+def test_a_training_inside_of_the_context_is_refused_afterwards():
+    model = trained(SOURCES["MovingAverage"])
+    before = model.get_weights()
+    with pytest.raises(RuntimeError, match="cannot be trained.*6 steps before, 8 after"):
+        with keras_tfopt.averaged(model):
+            model.fit(X, Y, epochs=2, batch_size=len(X), verbose=0)
+    assert same(before, model.get_weights())
+
+
 # Several devices
 
 TRAINING = """

@@ -107,11 +107,21 @@ def test_right_learning_rates(case):
     for each in (runner, same):
         each.step({"kernel": np.full(3, 0.5)})
     assert np.array_equal(runner.values["kernel"], same.values["kernel"])
+    with pytest.raises(TypeError, match="is a function.*Received: learning_rate=0.5"):
+        runner.optimizer.learning_rate = 0.5
 
 
 @every_case("case")
 def test_wrong_base_options(case):
-    wrong = {"row_variables": (3, "(", [3]), "master_weights": ("yes", 2), "maximize": ("yes", 1)}
+    wrong = {
+        "row_variables": (3, "(", [3]),
+        "master_weights": ("yes", 2),
+        "maximize": ("yes", 1),
+        "use_ema": ("False", None),
+        "ema_momentum": (None, 2.0, np.nan),
+        "ema_overwrite_frequency": (0, True, 1.5),
+        "gradient_accumulation_steps": (0, 1, True),
+    }
     for name, values in wrong.items():
         for value in values:
             with pytest.raises(Refused) as error:
@@ -233,6 +243,13 @@ def test_row_indices_are_integers():
     with pytest.raises(Refused) as error:
         keras_tfopt.RowGradient(keras.ops.ones((2, 2)), keras.ops.ones((2,)), (5, 2))
     message(error, "indices", "int", "float32")
+
+
+@pytest.mark.parametrize("shape", [None, 4, "ab"])
+def test_the_shape_of_a_row_gradient_is_a_tuple_of_integers(shape):
+    with pytest.raises(Refused) as error:
+        keras_tfopt.RowGradient(keras.ops.ones((2, 2)), [0, 1], shape)
+    message(error, "shape", "tuple of integers", repr(shape))
 
 
 @every_case("case")

@@ -246,8 +246,8 @@ def test_saved_and_loaded(tmp_path):
         (ValueError, r"`decrease` must be a number in \(0, 0.5\)", dict(decrease=0.5)),
         (
             ValueError,
-            r"`curvature` must be a number in \[0.2, 1\)",
-            dict(decrease=0.2, curvature=0.1),
+            r"`curvature` must be a number in \(0.2, 1\)",
+            dict(decrease=0.2, curvature=0.2),
         ),
     ],
 )

@@ -43,13 +43,20 @@ def test_info(name):
     assert info.name == name and info.description.endswith(".")
     assert name in str(info).splitlines()[0]
     if name in OURS:
-        assert info.formula.startswith("$$") and info.slots and info.differences and info.paper
+        assert "$$" in info.formula and info.slots and info.differences and info.paper
         assert info.row_gradients in str(info)
     else:
         assert info.slots and f"keras.optimizers.{info.optimizer_class.__name__}" in info.originals
     for argument, default in info.defaults.items():
         parameter = inspect.signature(info.optimizer_class).parameters[argument]
         assert parameter.default is default
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_info_says_all_that_the_docstring_says_of_the_formula(name):
+    info = keras_tfopt.info(name)
+    text = inspect.getdoc(info.optimizer_class)
+    assert text.startswith(f"{info.description}\n\n{info.formula}\n\nArgs:")
 
 
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if "keras.muon" not in name])

@@ -104,6 +104,12 @@ def test_wrong_arguments(cls):
             cls(**{"decay_steps": 7, name: value})
 
 
+def test_an_unknown_argument_is_told_which_there_are():
+    listed = "There are: peak, warmup_steps, total_steps, power. Received: bogus=1"
+    with pytest.raises(TypeError, match=listed):
+        schedules.WarmUpPolynomialDecay(bogus=1)
+
+
 def test_warm_up_then_polynomial_decay():
     """The rate rises linearly. Then it follows Keras's polynomial decay."""
     peak, warmup, total, power = 8.0, 5, 25, 2.0

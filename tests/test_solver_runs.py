@@ -153,6 +153,7 @@ def test_progress_is_printed(capsys):
         (ValueError, "reduction", dict(loss=keras.losses.MeanSquaredError("sum"), batch_size=8)),
         (TypeError, "not an iterator", dict(x=iter([1]), y=None)),
         (ValueError, "`y` must be None where `x` is a dataset", dict(x=Pairs())),
+        (ValueError, "`y` must have the targets", dict(y=None)),
         (ValueError, "same number of samples", dict(y=Y[:3])),
         (ValueError, "`batch_size` must be an integer >= 1", dict(batch_size=0)),
         (ValueError, "`dtype` must be", dict(dtype="float16")),

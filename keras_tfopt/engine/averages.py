@@ -101,7 +101,8 @@ def _averages_now(optimizer: Any, current: Current) -> list[tuple[Any, Any]]:
 def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Iterator[None]:
     """Give the model averages instead of its weights within this context.
 
-    Afterwards it has its weights again, to the bit, even after an error.
+    Afterwards it has its weights again, to the bit, even after an error. Do not train within it:
+    the weights do not keep what steps there did.
 
     Args:
         model: A `keras.Model`, compiled unless `optimizer` is given.
@@ -111,6 +112,7 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
     Raises:
         ValueError: if there are no averages or no step has been made, if several optimizers keep
             averages of one variable, or if the model has averages in it already.
+        RuntimeError: at the end, if there were steps of training.
 
     Example:
 
@@ -129,6 +131,7 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
     _refuse_twice([variable for variable, _ in new])
     old = [(v, backend.copy_of(v, keras.backend.standardize_dtype(v.dtype))) for v, _ in new]
     known = {id(variable) for variable, _ in new}
+    steps = _steps_of(optimizer)
     try:
         _averaged.update(known)
         _put(new)
@@ -137,6 +140,12 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
         sync(model)
         _put(old)
         _averaged.difference_update(known)
+    if _steps_of(optimizer) != steps:
+        raise RuntimeError(
+            "A model cannot be trained within `averaged`, where it has averages instead of its "
+            "weights: it has the weights from before again, while its optimizer has made steps. "
+            f"Received: {steps} steps before, {_steps_of(optimizer)} after"
+        )
 
 
 def assign_averages(optimizer: Any, variables: Any) -> list[Any]:

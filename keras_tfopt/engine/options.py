@@ -192,15 +192,22 @@ def check_base(cls: type, base: dict[str, Any]) -> None:
         text = f"Argument `{name}` must be None or a finite number {'>' if positive else '>='} 0"
         if base.get(name) is not None:
             check_finite(text, base[name], positive=positive)
-    steps = base.get("gradient_accumulation_steps")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, numbers.Integral)):
-        raise TypeError(
-            "Argument `gradient_accumulation_steps` must be None or an integer >= 2. "
-            f"Received: {steps!r}"
-        )
-    momentum = base.get("ema_momentum")
-    if momentum is not None and not (is_number(momentum) and 0 <= momentum <= 1):
+    for name, least in (("gradient_accumulation_steps", 2), ("ema_overwrite_frequency", 1)):
+        if base.get(name) is not None:
+            _check_steps(name, base[name], least)
+    if "use_ema" in base:
+        check_switch("use_ema", base["use_ema"])
+    momentum = base.get("ema_momentum", DEFAULTS["ema_momentum"])
+    if not (is_number(momentum) and 0 <= momentum <= 1):
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
+
+
+def _check_steps(name: str, value: Any, least: int) -> None:
+    message = f"Argument `{name}` must be None or an integer >= {least}. Received: {value!r}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(message)
+    if value < least:
+        raise ValueError(message)
 
 
 def check_switch(name: str, value: Any) -> bool:

@@ -32,7 +32,11 @@ class RowGradient:
     """
 
     def __init__(self, values: Any, indices: Any, shape: tuple[int, ...]):
-        shape = tuple(int(size) for size in shape)
+        try:
+            shape = tuple(int(size) for size in shape)
+        except (TypeError, ValueError):
+            message = f"Argument `shape` must be a tuple of integers. Received: {shape!r}"
+            raise TypeError(message) from None
         values = _tensor(values)
         indices = _tensor(indices, "int32")
         if not shape:

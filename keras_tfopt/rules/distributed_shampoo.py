@@ -57,8 +57,8 @@ class DistributedShampoo(Rule):
             `beta_1` for a look ahead as Nesterov's. None, the default, is `beta_1`.
         epsilon: $\epsilon > 0$. Defaults to 1e-12.
         max_preconditioner_dim: Largest length of a block, integer >= 1. Defaults to 1024.
-        precondition_frequency: Steps from one root to the next, integer >= 1. Nothing is decomposed
-            in between. Defaults to 1.
+        precondition_frequency: Integer >= 1: new roots are due in the steps that it divides, after
+            the first root. Nothing is decomposed in between. Defaults to 1.
         start_preconditioning_step: Step of the first root, integer >= 1. None, the default, is
             `precondition_frequency`.
         use_bias_correction: Whether averages are divided by $1 - \beta_3 \beta_1^{t - 1}$ and

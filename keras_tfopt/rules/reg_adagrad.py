@@ -44,7 +44,7 @@ class RegAdagrad(Rule):
 
     Differences: `tf.contrib.opt.RegAdagradOptimizer` decides when the operation is built, here a
     variable does when it runs, so one compiled step serves both. Under `avoid_updating_slots` the
-    original also leaves the present gradient out of the root. It has no default learning rate.
+    present gradient is not in the root, as in the original, which has no default learning rate.
     Keras's Adagrad has an epsilon and no such steps.
     """
 

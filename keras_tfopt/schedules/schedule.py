@@ -19,7 +19,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Check the names of arguments before the constructor sees them."""
-        check_arguments(cls.__name__, kwargs, [*own_parameters(cls), *_parameters(cls)])
+        check_arguments(cls.__name__, kwargs, own_parameters(cls))
         return super().__new__(cls)
 
     def get_config(self) -> dict[str, Any]:

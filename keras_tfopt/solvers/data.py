@@ -53,6 +53,11 @@ class Batches:
             return True
         return self._batch_size is not None and self._batch_size < self._count
 
+    @property
+    def lack_targets(self) -> bool:
+        """Whether there are arrays, and none of targets."""
+        return self._dataset is None and self._arrays[1] is None
+
     def first(self) -> Any:
         """Return the first batch."""
         for _, batch in self:

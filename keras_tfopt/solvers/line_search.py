@@ -45,7 +45,7 @@ class LineSearch(Trainer):
         model: A `keras.Model`, built or not.
         max_evaluations: Integer >= 1: evaluations in a step after the first. Defaults to 20.
         decrease: $c_1$ in (0, 0.5). Defaults to 1e-4.
-        curvature: $c_2$ in [0, 1), more than `decrease`. Defaults to 0.9.
+        curvature: $c_2$, more than `decrease` and less than 1. Defaults to 0.9.
         **kwargs: Those of `keras.Model`: `name`, `dtype`, `trainable`.
 
     The loss is that of `compile`. A model with `compute_loss` of its own is not asked.
@@ -80,7 +80,9 @@ class LineSearch(Trainer):
     ):
         max_evaluations = check_integer("max_evaluations", max_evaluations, 1)
         decrease = check_number("decrease", decrease, 0, 0.5, left_open=True, right_open=True)
-        curvature = check_number("curvature", curvature, decrease, 1, right_open=True)
+        curvature = check_number(
+            "curvature", curvature, decrease, 1, left_open=True, right_open=True
+        )
         super().__init__(model, **kwargs)
         self.max_evaluations = max_evaluations
         self.decrease, self.curvature = decrease, curvature

@@ -85,7 +85,7 @@ class _Function(keras.losses.Loss):
         return keras.ops.sum(values) / keras.ops.cast(keras.ops.size(values), values.dtype)
 
 
-def check_loss(model: Any, loss: Any, several: bool) -> None:
+def check_loss(model: Any, loss: Any, batches: Batches) -> None:
     """Raise an error where there is no loss that can be minimized over the data."""
     overrides = type(model).compute_loss is not keras.Model.compute_loss
     if loss is None and not (overrides or (model.compiled and model.loss is not None)):
@@ -101,8 +101,10 @@ def check_loss(model: Any, loss: Any, several: bool) -> None:
                 "Argument `loss` must be None, the name of a loss, a keras.losses.Loss or a "
                 f"function of (y_true, y_pred). Received: {loss!r}"
             ) from error
+    if batches.lack_targets and not (loss is None and overrides):
+        raise ValueError("Argument `y` must have the targets for the loss. Received: None")
     reduction = getattr(model.loss if loss is None else loss, "reduction", None)
-    if several and reduction not in (None, "sum_over_batch_size", "mean"):
+    if batches.several and reduction not in (None, "sum_over_batch_size", "mean"):
         raise ValueError(
             "Argument `loss` must have the reduction 'sum_over_batch_size' where the data are "
             f"several batches, as the loss is a mean over them. Received: {reduction!r}"

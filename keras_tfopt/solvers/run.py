@@ -82,7 +82,8 @@ def minimize(
         dtype: "float64" or "float32": in what gradients come to the host, are summed over batches
             and given to SciPy, which itself computes in float64. Defaults to "float64".
         tol: Tolerance of SciPy, or None.
-        options: Dictionary of options of the method, such as `maxiter`.
+        options: Dictionary of options of the method, such as `maxiter`, which
+            is `maxfun` for "TNC".
         callbacks: List of `keras.callbacks.Callback`, or None.
         initial_epoch: Integer >= 0: the number of the first iteration, for callbacks; `maxiter`
             counts from 0. Defaults to 0.
@@ -126,7 +127,7 @@ def minimize(
     known = method_of(method)
     options = check_options(known, options)
     batches = _batches(model, x, y, sample_weight, batch_size)
-    check_loss(model, loss, batches.several)
+    check_loss(model, loss, batches)
     if not model.built:  # its variables say in what dtype to read the data
         model(batches.first()[0])
         batches = _batches(model, x, y, sample_weight, batch_size)
