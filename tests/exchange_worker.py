@@ -273,6 +273,15 @@ def other_models(run, method):
     METHODS[method](momentum()).build(model.trainable_variables)
 
 
+def frozen_alike(run, method):
+    """Frozen weights differ until `start_alike`."""
+    first = dense(1.0 + run.ranks[0])
+    first.trainable = False
+    model = run.model(lambda: METHODS[method](momentum()), lambda: [first, dense(START)])
+    distributed.start_alike(model)
+    return {"frozen": keras.ops.convert_to_numpy(first.kernel).ravel().tolist()}
+
+
 def metrics_of_all(run, method):
     """`fit` tells the loss over the data of all replicas, whose weights stay equal."""
     model = run.model(lambda: METHODS[method](keras.optimizers.SGD(0.0)), metrics=["mae"])
@@ -303,6 +312,7 @@ KINDS = {
     "from_one": (from_one_worker, ["ModelAverage"]),
     "mixed_dtypes": (mixed_dtypes, ["ModelAverage"]),
     "other_models": (other_models, ["AGN"]),
+    "frozen_alike": (frozen_alike, ["ModelAverage"]),
     "metrics_of_all": (metrics_of_all, ["ModelAverage"]),
     "compiled_by_xla": (compiled_by_xla, ["ModelAverage", "SyncReplicas"]),
     "inside": (inside_another, ["ModelAverage"]),
@@ -317,8 +327,8 @@ ENGINES = {
 # cannot be merged. Replicas in one process have one model. Only TensorFlow refuses XLA.
 LEFT_OUT = {
     None: {"metrics_of_all", *{"torch": ["several_steps"]}.get(BACKEND, [])},
-    "mirrored": {"several_steps", "from_one", "other_models", "compiled_by_xla"},
-    "jax_mesh": {"from_one", "other_models"},
+    "mirrored": {"several_steps", "from_one", "other_models", "frozen_alike", "compiled_by_xla"},
+    "jax_mesh": {"from_one", "other_models", "frozen_alike"},
     "mesh_of_processes": set(KINDS) - {"fit"},
 }
 # Of slow kinds, only these methods run in these engines, unless exhaustive.

@@ -62,6 +62,11 @@ def main(fault, folder):
         callbacks = [backup]
         if fault == "backup_killed" and rank == 1:
             callbacks.append(Fault("killed", epoch=1))
+        if fault == "backup_lost":
+            run.fit(model, callbacks=callbacks, epochs=1)
+            model = run.model(lambda: METHODS["ModelAverage"](momentum()))
+            if rank == 1:
+                callbacks = [keras.callbacks.BackupAndRestore(folder / "lost")]
     if fault == "only_one_saves":
         model.compile(distributed.ShardedState(keras_tfopt.Adam()), "mse")
         run.fit(model)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
 TOLERANCE = 1e-6  # of float32 after eight steps
 PROCESSES = "processes"
-SPECIAL = {"mixed_dtypes", "other_models", "compiled_by_xla", "metrics_of_all"}
+SPECIAL = {"mixed_dtypes", "other_models", "frozen_alike", "compiled_by_xla", "metrics_of_all"}
 RUNS = [(e or PROCESSES, *run) for e in exchange_worker.ENGINES for run in exchange_worker.runs(e)]
 RESUMED = [(engine, method) for engine, kind, method in RUNS if kind == "resumed"]
 if not EXHAUSTIVE:
@@ -114,6 +114,12 @@ def test_different_models_are_refused(results):
     for worker in results[PROCESSES, "other_models/AGN"]:
         assert "All workers must have the same model. Received: 2 variables" in worker["error"]
         assert "['kernel', [3, 2], 'float32'] and ['kernel', [3, 1], 'float32']" in worker["error"]
+
+
+def test_all_take_the_frozen_weights_of_the_first_one(results):
+    for worker in results[PROCESSES, "frozen_alike/ModelAverage"]:
+        assert "error" not in worker, worker["error"]
+        assert worker["frozen"] == [1.0] * exchange_worker.INPUTS
 
 
 @pytest.mark.backends("tensorflow", reason="only TensorFlow cannot exchange inside XLA")

@@ -97,6 +97,15 @@ def test_all_workers_must_save_state_that_they_divide(fault, reason, tmp_path):
 
 
 @pytest.mark.spread
+def test_workers_at_different_steps_of_a_backup_do_not_train(tmp_path):
+    ended, _ = run("backup_lost", tmp_path)
+    for worker, here, other in zip(ended, (16, 0), (0, 16), strict=True):
+        assert worker.status != 0
+        said = f"at different steps.*Received: step {here} here, {other} for the other worker"
+        assert re.search(said, worker.text), worker.text[-3000:]
+
+
+@pytest.mark.spread
 def test_all_resume_from_their_backups(tmp_path):
     """If one is killed, the other ends. Both resume, to the weights of a run without a fault."""
     (survivor, killed), seconds = run("backup_killed", tmp_path)

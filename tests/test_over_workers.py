@@ -14,7 +14,7 @@ from keras import ops
 
 import keras_tfopt
 from integration.in_process import InProcess
-from keras_tfopt.distributed import Alone
+from keras_tfopt.distributed import Alone, Exchange
 from tests import averaging
 from tests.averaging import INPUTS, PERIOD, START, STEPS
 from tests.cells import exhaustive
@@ -255,6 +255,20 @@ def test_workers_that_may_leave_out_different_steps_are_warned(ours, policy):
         train(2, make, {"x": np.ones(2)}, 1, lambda rank, step: {"x": np.ones(2)})
     warned = [str(w.message) for w in caught if "loss scale of its own" in str(w.message)]
     assert len(warned) == (2 if policy == "mixed_float16" and not ours else 0)
+
+
+@pytest.mark.parametrize(("takes", "says"), [(True, "LossScaleOptimizer"), (False, "bfloat16")])
+def test_workers_in_one_process_are_warned_too(takes, says):
+    class Replicas(Exchange):
+        size, one_process, takes_loss_scale = 2, True, takes
+
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        optimizer = METHODS["ModelAverage"](momentum(), exchange=Replicas())
+        with pytest.warns(UserWarning, match=f"a loss scale of its own.*Compile .*{says}"):
+            optimizer.build([keras.Variable(np.ones(2))])
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 @pytest.mark.parametrize("method", AFTER)

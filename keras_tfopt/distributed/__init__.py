@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from keras_tfopt.distributed.agn import AGN as AGN
 from keras_tfopt.distributed.connection import connect as connect
 from keras_tfopt.distributed.connection import disconnect as disconnect
+from keras_tfopt.distributed.connection import start_alike as start_alike
 from keras_tfopt.distributed.connection import train_apart as train_apart
 from keras_tfopt.distributed.diloco import DiLoCo as DiLoCo
 from keras_tfopt.distributed.drop_stale import DropStale as DropStale

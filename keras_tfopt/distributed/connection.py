@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from keras_tfopt.distributed.exchanges import Alone, Exchange, current, make, set_current
+from keras_tfopt.distributed.exchanges.alike import compare, described, take_first
 from keras_tfopt.distributed.exchanges.workers import restore_replicas
 
 
@@ -80,6 +81,31 @@ def disconnect() -> None:
     exchange = current()
     set_current(Alone())
     exchange.close()
+
+
+def start_alike(model: keras.Model) -> keras.Model:
+    """Give all workers the weights that the first one has, also those that are not trained.
+
+    An optimizer over workers does so for the weights that it trains. Weights of frozen layers,
+    means of `BatchNormalization` and what `adapt` has computed stay as they are on each worker,
+    unless all call this function, or load them from one file, or set the same seed.
+
+    Args:
+        model: The model, built, the same on all workers.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if the model is not built, or the workers have different ones.
+    """
+    if not model.built:
+        raise ValueError(f"Argument `model` must be built. Received: {model!r}")
+    exchange = current()
+    if exchange.size > 1 and not exchange.one_process:
+        compare(exchange, {"variables": described(model.weights, "start_alike")})
+        take_first(exchange, model.weights)
+    return model
 
 
 def train_apart(model: keras.Model) -> keras.Model:

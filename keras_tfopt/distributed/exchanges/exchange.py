@@ -30,6 +30,8 @@ class Exchange:
     size: int = 1
     # Whether the workers are replicas in one process. Their variables are equal at the start.
     one_process = False
+    # Whether a `keras_tfopt.LossScaleOptimizer` may be around optimizers over these workers.
+    takes_loss_scale = True
 
     def prepare(self, optimizer: Any) -> None:
         """Prepare an optimizer inside of one over workers, before the latter is built."""
@@ -45,6 +47,17 @@ class Exchange:
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
         """Return the sums over all workers, inside a step; one flat collective for each dtype."""
         raise NotImplementedError
+
+    def expect_steps(self) -> None:
+        """Note that an optimizer begins, or goes on from saved state. Called on the host."""
+
+    def check_steps(self, own: Any, total: Any) -> None:
+        """Raise an error in an exchange if workers are at different steps, where they can be.
+
+        Args:
+            own: The number of this worker's steps, as a scalar tensor.
+            total: The sum of these numbers over all workers.
+        """
 
     def cond(
         self, predicate: Any, function: Callable[[list[Any]], list[Any]], tensors: list[Any]

@@ -26,6 +26,9 @@ class MirroredReplicas(OneProcess):
         strategy: The strategy in whose scope model and optimizer are created.
     """
 
+    # It decides on sums over the replicas, while here each has its own gradients.
+    takes_loss_scale = False
+
     def __init__(self, strategy: Any):
         self._strategy = strategy
         self.size = strategy.num_replicas_in_sync

@@ -17,13 +17,16 @@ from keras_tfopt.distributed.exchanges.exchange import Exchange
 
 LOOK = 1.0  # seconds between two checks of which workers have left
 AFTER_A_FAULT = 3.0  # seconds that workers wait for each other to find out which one is missing
-READING = "reading the state that workers divide"  # the name of such an exchange in errors
+BUILDING = "building its optimizer"  # the names of such exchanges in errors
+READING = "reading the state that workers divide"
 
 # What to do where workers do not come to the same exchanges.
 UNEQUAL_STEPS = (
     "Unequal numbers of steps: give all workers the same number of batches in an epoch "
-    "(`steps_per_epoch`, or data of the same size) and of epochs"
+    "(`steps_per_epoch`, or data of the same size) and of epochs, and let none stop alone, by "
+    "`stop_training`, EarlyStopping on its own data or `sys.exit`"
 )
+NOT_ALL_BUILD = "All workers must train, with optimizers over workers: see its own output"
 NOT_ALL_READ = (
     "All workers must save a model, if one does, and all must enter keras_tfopt.averaged: they "
     "read the state of each other"
@@ -90,7 +93,23 @@ class Processes(Exchange):
         keys = [f"text/{self._gathered}/{rank}" for rank in range(self.size)]
         with self._notes():
             self._put(keys[self.rank], text)
-        return [self._wait_for(key, keys, deadline, "building its optimizer") for key in keys]
+        return [self._wait_for(key, keys, deadline, BUILDING) for key in keys]
+
+    # ---- In exchanges of an optimizer -----------------------------------------------------------
+
+    def _compare_steps(self, own: Any, total: Any) -> None:
+        """Raise an error if the steps of all workers are not those of this one, times their number.
+
+        Called on the host.
+        """
+        own, others = int(own), int(total) - int(own)
+        if others != own * (self.size - 1):
+            raise self._error(
+                "the workers are at different steps, as they went on from different saved states. "
+                "All must load the state of the same step, or none. Received: step "
+                f"{own} here, {others} for the other "
+                f"{'worker' if self.size == 2 else 'workers, added up'}"
+            )
 
     # ---- Before and after exchanges -------------------------------------------------------------
 
@@ -185,9 +204,10 @@ class Processes(Exchange):
             if note["error"]:
                 return f"{what} is impossible: worker {rank} has ended with {note['error']}"
         for rank, note in gone.items():
+            remedy = {READING: NOT_ALL_READ, BUILDING: NOT_ALL_BUILD}.get(what, UNEQUAL_STEPS)
             return (
                 f"{what} is impossible: worker {rank} has left after {note['exchanges']} "
-                f"exchanges. {NOT_ALL_READ if what == READING else UNEQUAL_STEPS}"
+                f"exchanges. {remedy}"
             )
         who = ("worker " if len(missing) == 1 else "workers ") + ", ".join(map(str, missing))
         limit = f"the {self.timeout:g} s that `timeout` of keras_tfopt.distributed.connect allows"

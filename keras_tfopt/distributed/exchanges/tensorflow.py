@@ -69,6 +69,13 @@ class TensorFlowCollectives(Processes):
         with tf.control_dependencies([met]):
             return flat.summed([tensors], lambda own: self._sum(own[0], "graph", place))
 
+    def check_steps(self, own: Any, total: Any) -> None:
+        def compare(own: np.ndarray, total: np.ndarray) -> np.int32:
+            self._compare_steps(own, total)
+            return np.int32(0)
+
+        tf.numpy_function(compare, [own, total], tf.int32)
+
     def _sum(self, tensor: Any, *place: Any) -> Any:
         # The key must be equal on all workers, even if one of them traces a step more often.
         what = (tensor.dtype.name, tensor.shape[0], *place)

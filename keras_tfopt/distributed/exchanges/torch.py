@@ -28,12 +28,22 @@ class TorchDistributed(Processes):
         if self._owns_group:
             start_group(timeout)
         super().__init__(distributed.get_rank(), distributed.get_world_size(), timeout)
+        self._compares = True
         store = distributed.distributed_c10d._get_default_store()
         self._store = distributed.PrefixStore("keras_tfopt", store)
 
     @torch.no_grad()
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
         return self.watch(lambda: flat.summed([tensors], _sum))
+
+    def expect_steps(self) -> None:
+        self._compares = True
+
+    def check_steps(self, own: Any, total: Any) -> None:
+        # Once, as a process waits for its GPU to read a number.
+        if self._compares:
+            self._compares = False
+            self._compare_steps(own, total)
 
     def shards(self) -> TorchShards:
         return TorchShards(self)

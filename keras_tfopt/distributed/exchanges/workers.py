@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import collections
 import functools
-import json
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_tfopt.distributed.exchanges.alike import check_same, described_inside
+from keras_tfopt.distributed.exchanges.alike import compare, described, described_inside, take_first
 from keras_tfopt.distributed.exchanges.clones import center_of
 from keras_tfopt.distributed.exchanges.exchange import Exchange, current
 from keras_tfopt.distributed.exchanges.hooks import WorkersHooks
@@ -21,7 +19,7 @@ from keras_tfopt.distributed.exchanges.replicas import ReplicaStates
 from keras_tfopt.distributed.exchanges.row_means import mean_gradient
 from keras_tfopt.engine import averages, gradients
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import describe, listed
+from keras_tfopt.engine.building import listed
 from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
@@ -29,7 +27,6 @@ from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.results import check_result
-from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
 
@@ -111,12 +108,18 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             for part in averages.parts(self.inner_optimizer):
                 self._exchange.prepare(part)
             self._start_alike(variables)
+            self._exchange.expect_steps()
             self._warn_of_loss_scale()
         super().build(variables)
         if self.center_optimizer is not None and not self.center_optimizer.built:
             with backend.build_scope(self, variables), tracked(), keras.name_scope("center"):
                 self.center_optimizer.build(variables)
         self.replica_states.restore()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the state; the next exchange finds out whether all workers are at this step."""
+        super().load_own_variables(store)
+        self.exchange.expect_steps()
 
     @untracked
     def extend(self, variables: Sequence[Any]) -> None:
@@ -127,15 +130,16 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             self.center_optimizer.extend(variables)
 
     def _warn_of_loss_scale(self) -> None:
-        policy = keras.config.dtype_policy()
-        alone = self.exchange.size == 1 or self.exchange.one_process
-        if alone or self.workers_agree or policy.compute_dtype != "float16":
+        policy, exchange = keras.config.dtype_policy(), self.exchange
+        if exchange.size == 1 or self.workers_agree or policy.compute_dtype != "float16":
             return
+        remedy = f"with keras_tfopt.LossScaleOptimizer({type(self).__name__}(...))"
+        if not exchange.takes_loss_scale:
+            remedy = "under mixed_bfloat16, which needs none"
         warnings.warn(
             f"Under {policy.name}, `compile` gives each worker a loss scale of its own. When one "
-            "leaves out a step, the others wait for it, without end. Compile with "
-            f"keras_tfopt.LossScaleOptimizer({type(self).__name__}(...)), or with "
-            "auto_scale_loss=False.",
+            "leaves out a step, the others wait for it, without end, or weights become NaN. "
+            f"Compile {remedy}, or with auto_scale_loss=False.",
             stacklevel=2,
         )
 
@@ -152,23 +156,18 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             "optimizer": type(self).__name__,
             "arguments": {**self.own_config(), "accumulation": self.gradient_accumulation_steps},
             "inside": described_inside(self.inner_optimizer) if steps_alike else {},
-            "variables": [
-                [describe(v, type(self).__name__).name, list(whole_shape(v)), str(v.dtype)]
-                for v in variables
-            ],
+            "variables": described(variables, type(self).__name__),
             "resumes": resumes,
         }
-        texts = exchange.gather(json.dumps(mine, default=repr))
-        for rank, text in enumerate(texts):
-            check_same(json.loads(text), json.loads(texts[0]), rank)
+        compare(exchange, mine)
         if resumes:
             return  # each worker continues from its own saved state
-        variables = [variable for variable in variables if shards_of(variable) is None]
         with backend.build_scope(self, variables):
-            arrays = exchange.broadcast([_array(variable) for variable in variables])
-            # On worker 0 as well: all processes of a JAX program must run the same operations.
-            for variable, array in zip(variables, arrays, strict=True):
-                variable.assign(ops.cast(ops.convert_to_tensor(array), variable.dtype))
+            take_first(exchange, variables)
+
+    def _step(self) -> Any:
+        """Return the number of calls so far, as a float whose sums over workers are exact."""
+        return ops.cast(backend.read(self._iterations) % 2**14, "float32")
 
     def exchanges(self) -> Any:
         """Return the number of exchanges so far, as a tensor."""
@@ -234,8 +233,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             dense = [gradients.dense(g) for g in grads]
             sent = [ops.where(taken, g, ops.zeros_like(g)) for g in dense]
             sent += [ops.cast(mask, "float32") * weight for mask in masks]
-            *total, present = self.exchange.all_reduce_sum([*sent, ops.reshape(weight, (1,))])
-            present = ops.reshape(present, ())
+            *total, counted = self.exchange.all_reduce_sum(
+                [*sent, ops.stack([weight, self._step()])]
+            )
+            present, steps = ops.unstack(counted, 2)
+            self.exchange.check_steps(self._step(), steps)
             counts = iter(total[len(dense) :])
             grads = [
                 mean_gradient(g, next(counts) if r else None, present)
@@ -292,7 +294,8 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             t = Scalars(known[entry.scalars], entry.facts, False, over_one())
             each.append((x, s, t))
             sent.append(self.send(x, s, t))
-        totals = self.exchange.all_reduce_sum(sent)
+        *totals, steps = self.exchange.all_reduce_sum([*sent, ops.reshape(self._step(), (1,))])
+        self.exchange.check_steps(self._step(), ops.reshape(steps, ()))
         new, method = [], f"{type(self).__name__}.receive"
         for entry, total, (x, s, t) in zip(self._state.entries, totals, each, strict=True):
             x, changed = check_result(method, self.receive(total, x, s, t), x, s._asdict())
@@ -362,8 +365,3 @@ def restore_replicas(model: keras.Model) -> None:
     for part in averages.parts(model.optimizer) if model.optimizer else ():
         if isinstance(part, WorkersEngine):
             part.replica_states.restore_again()
-
-
-def _array(variable: Any) -> np.ndarray:
-    exact = "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
-    return np.array(ops.convert_to_numpy(ops.cast(variable.value, exact)))
