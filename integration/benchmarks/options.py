@@ -1,14 +1,16 @@
 """Step time with options beside none: `python -m integration.benchmarks.options`.
 
-Optimizers of one rule take turns over 200 variables of 64x64 each: one with an option, one without,
-and Adam of Keras with the same option, if it has that.
+Optimizers of one rule take turns over 200 variables of 64x64 each: one with an option or in a
+wrapper, one without, and Adam of Keras with the same option, if it has that.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -26,6 +28,16 @@ OPTIONS = {
     "global_clipnorm": {"global_clipnorm": 1.0},
     "use_ema": {"use_ema": True},
     "weight_decay": {"weight_decay": 0.01},
+    "gradient_accumulation_steps": {"gradient_accumulation_steps": 4},
+}
+# What Keras lacks: functions of a function that makes the optimizer with options.
+LACKING: dict[str, Callable[[Callable], keras.optimizers.Optimizer]] = {
+    "clip_unitwise": lambda make: make(clip_unitwise=0.1),
+    "max_norm": lambda make: make(groups={".": {"max_norm": 1.0}}),
+    "in VariableClipping": lambda make: keras_tfopt.VariableClipping(make(), {".": [0]}, 1.0),
+    "in Multitask": lambda make: keras_tfopt.Multitask(make()),
+    "clipnorm, in Cautious": lambda make: keras_tfopt.Cautious(make(clipnorm=1.0)),
+    "use_ema, in Lookahead": lambda make: keras_tfopt.Lookahead(make(use_ema=True)),
 }
 LEARNING_RATES = f"{FACTORS} learning rates"
 RULES = {
@@ -34,7 +46,7 @@ RULES = {
     "LARS": keras_tfopt.LARS,
 }
 CASES = [
-    *(("Adam", option) for option in OPTIONS),
+    *(("Adam", option) for option in (*OPTIONS, *LACKING)),
     *((rule, LEARNING_RATES) for rule in RULES),
 ]
 
@@ -49,15 +61,16 @@ def layers(count: int) -> dict:
 
 
 def measure(rule: str, option: str, shapes: Shapes, budget: float) -> dict:
-    make, rate = RULES[rule], contenders.LEARNING_RATE
+    make = functools.partial(RULES[rule], contenders.LEARNING_RATE)
     options = OPTIONS.get(option) or {"groups": layers(len(shapes))}
+    lacking = LACKING.get(option, lambda make: make(**options))
     steps = {
-        "with": contenders.of_keras(lambda: make(rate, **options), shapes),
-        "without": contenders.of_keras(lambda: make(rate), shapes),
+        "with": contenders.of_keras(lambda: lacking(make), shapes),
+        "without": contenders.of_keras(make, shapes),
     }
     if option in OPTIONS:
-        stock = keras.optimizers.Adam
-        steps["keras"] = contenders.of_keras(lambda: stock(rate, **options), shapes)
+        stock = functools.partial(keras.optimizers.Adam, contenders.LEARNING_RATE, **options)
+        steps["keras"] = contenders.of_keras(stock, shapes)
     times = rounds_of(steps, budget)
     return {
         "rule": rule,

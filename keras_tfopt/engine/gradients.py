@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -11,7 +11,7 @@ from keras import ops
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.rows import RowGradient, fits, is_looked_up
-from keras_tfopt.engine.state import Entry, Like, own_copy
+from keras_tfopt.engine.state import Like, own_copy
 
 _TINY = 1e-6  # gradients of smaller norm are not divided by it
 
@@ -181,16 +181,23 @@ def clipped_by_unit(gradient: Any, x: Any, most: float, epsilon: float = 1e-3) -
     return _map(limited, gradient)
 
 
-def clip_units(incoming: Incoming, entries: Sequence[Entry]) -> Incoming:
+def clip_units(optimizer: Any, incoming: Incoming) -> Incoming:
     """Return the gradients, clipped by unit for each variable whose entry has a limit."""
-    clipped = []
-    for g, variable, place, _ in zip(*incoming, strict=True):
-        entry = entries[place]
-        if entry.unit_limit is not None:
-            x = ops.cast(backend.read(variable), entry.like.dtype)
-            g = clipped_by_unit(g, x, entry.unit_limit)
-        clipped.append(g)
-    return incoming._replace(grads=clipped)
+    entries = [optimizer._state.entries[place] for place in incoming.places]
+    limited = [n for n, entry in enumerate(entries) if entry.unit_limit is not None]
+    grads = [incoming.grads[n] for n in limited]
+    each = []
+    for n, g in zip(limited, grads, strict=True):
+        x = backend.read(incoming.variables[n])
+        each.append((values_of(g), ops.cast(x, entries[n].like.dtype)))
+
+    def of(limit: float) -> Callable[..., list[Any]]:
+        return lambda g, x: [clipped_by_unit(g, x, limit)]
+
+    limits = [entries[n].unit_limit for n in limited]
+    found = backend.map_alike(optimizer, "clip_units", of, limits, each)
+    clipped = dict(zip(limited, _with_values(grads, [g for (g,) in found]), strict=True))
+    return incoming._replace(grads=[clipped.get(n, g) for n, g in enumerate(incoming.grads)])
 
 
 def check(gradient: Any, variable: Any, like: Like, names_rows: bool = False) -> Any:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
+from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Scalars
+from keras_tfopt.engine.hyperparameters import Known, Scalars
 from keras_tfopt.engine.moving import current_value, over_one
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.state import write
+from keras_tfopt.engine.shared_code import identity
+from keras_tfopt.engine.state import Entry, write
 
 
 def run(
@@ -39,16 +42,17 @@ def run(
     Returns:
         The new gradients.
     """
+    seen: list[Seen] = []
     given: list[tuple] = []
-    facts: list[tuple] = []
     in_rows: list[tuple] = []
     whole: list[Any] = []
-    reached = []
+    reached, places = [], []
     for number, (gradient, variable, place, named) in enumerate(zip(*incoming, strict=True)):
         entry = wrapper._state.entries[place]
         if entry.reach is None:
             continue
         reached.append(number)
+        places.append(place)
         g, mask, rows = _as_seen(wrapper, entry, place, gradient, named)
         owned = [variable, *entry.masters, *entry.slots.values()]
         parts: list[Any] = []
@@ -57,55 +61,152 @@ def run(
             in_rows.append((owned, gradient.indices))
         else:
             whole += owned
-        given.append((g, mask, parts, None if old is None else old[number]))
-        facts.append((entry.like, rows, len(entry.masters), tuple(entry.slots), place))
+        given.append((g, mask, None if old is None else old[number], parts))
+        seen.append(Seen(entry, rows))
     if not reached:
         return incoming.grads
 
     def compute(values: list, inputs: tuple) -> tuple[tuple, list[tuple]]:
-        new_grads, new_parts, writes = [], [], []
         given, scalars = inputs
-        start = 0
-        for fact, (g, mask, parts, before) in zip(facts, given, strict=True):
-            like, rows, masters, names, place = fact
-            first = 1 + masters
-            old, *kept = parts if rows else values[start : start + first + len(names)]
-            x = current = current_value(old, kept.pop(0) if masters else None, like.dtype)
-            s = dict(zip(names, kept, strict=True))
-            entry = wrapper._state.entries[place]
-            found = scalars[entry.scalars]
-            if before is not None:
-                found = {**found, "old": ops.cast(before, like.dtype)}
-            t = Scalars(found, entry.facts, rows, over_one(), mask)
-            slots = collections.namedtuple("Slots", names)(**s)  # type: ignore[misc]
-            seen_g = g if wrapper.needs_gradient else None
-            new_g, x, new = call(wrapper.hooks_in(found), seen_g, x, slots, t)
-            if mask is not None:
-                x = ops.where(mask, x, current)
-                new = {name: ops.where(mask, value, s[name]) for name, value in new.items()}
-            new_grads.append(None if new_g is seen_g else new_g)
-            own = {0: ops.cast(x, old.dtype)}
-            if masters:
-                own[1] = ops.cast(x, like.dtype)
-            own.update({first + names.index(name): value for name, value in new.items()})
-            if rows:
+        start, tensors, starts = 0, [], []
+        for one, (*others, parts) in zip(seen, given, strict=True):
+            starts.append(start)
+            kept = parts
+            if not one.rows:
+                kept = values[start : start + one.count]
+                start += one.count
+            tensors.append((*others, *kept))
+
+        def of(one: Seen) -> Callable[..., list[Any]]:
+            return functools.partial(_call, wrapper, call, one, scalars[one.scalars])
+
+        new_grads, new_parts, writes = [], [], []
+        found = backend.map_alike(wrapper, name, of, seen, tensors)
+        for one, start, (new_g, *own) in zip(seen, starts, found, strict=True):
+            new_grads.append(new_g)
+            if one.rows:
                 new_parts.append(own)
-                continue
-            writes += [write(start + n, value) for n, value in own.items()]
-            start += first + len(names)
+            else:
+                new = [(start + n, value) for n, value in enumerate(own) if value is not None]
+                writes += [write(n, value) for n, value in new]
         return (new_grads, new_parts), writes
 
-    key = (name, tuple(facts), tuple(mask is None for _, mask, *_ in given))
+    has_mask = tuple([mask is not None for _, mask, *_ in given])
+    key = (name, tuple(places), tuple(seen), has_mask)
     new_grads, new_parts = backend.run_in_place(wrapper, key, compute, whole, (given, scalars))
     writes = []
     for (owned, indices), own in zip(in_rows, new_parts, strict=True):
-        writes += [write(owned[n], value, indices) for n, value in own.items()]
+        each = zip(owned, own, strict=True)
+        writes += [write(one, value, indices) for one, value in each if value is not None]
     backend.commit(writes)
     grads = list(incoming.grads)
-    for number, g, (_, rows, *_) in zip(reached, new_grads, facts, strict=True):
+    for number, g, one in zip(reached, new_grads, seen, strict=True):
         if g is not None:
-            grads[number] = grads[number].map(lambda _, g=g: g) if rows else g
+            grads[number] = grads[number].map(lambda _, g=g: g) if one.rows else g
     return grads
+
+
+class Seen:
+    """What the hooks of a variable depend on, besides tensors; equal for variables that are alike.
+
+    Args:
+        entry: What the wrapper keeps for the variable.
+        rows: Whether hooks see touched rows only.
+    """
+
+    def __init__(self, entry: Entry, rows: bool):
+        self.rows, self.has_master, self.names = rows, bool(entry.masters), tuple(entry.slots)
+        self.dtype, self.scalars, self.facts = entry.like.dtype, entry.scalars, entry.facts
+        self.count = 1 + self.has_master + len(self.names)
+        own = rows, self.has_master, self.names, self.dtype, self.scalars
+        self._key = (*own, entry.like.shape, identity(self.facts))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seen) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _call(
+    wrapper: Any,
+    call: Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, dict]],
+    one: Seen,
+    scalars: dict[str, Any],
+    g: Any,
+    mask: Any,
+    before: Any,
+    variable: Any,
+    *kept: Any,
+) -> list[Any]:
+    """Call a hook for one variable.
+
+    Args:
+        wrapper: The optimizer with the hook.
+        call: As for `run`.
+        one: What the hook depends on.
+        scalars: The scalars of the step.
+        g: The gradient.
+        mask: The rows that may change; None is all.
+        before: The value of `t.old`, or None.
+        variable: The value of the variable.
+        *kept: The master copy, if there is one, and the slots.
+
+    Returns:
+        The new gradient; the new variable, master copy and slots. Of these, None stays as it is.
+    """
+    master, slots = kept[: one.has_master], kept[one.has_master :]
+    x = current = current_value(variable, master[0] if master else None, one.dtype)
+    if before is not None:
+        scalars = {**scalars, "old": ops.cast(before, one.dtype)}
+    t = Scalars(scalars, one.facts, one.rows, over_one(), mask)
+    s = collections.namedtuple("Slots", one.names)(*slots)  # type: ignore[misc]
+    seen_g = g if wrapper.needs_gradient else None
+    new_g, x, new = call(wrapper.hooks_in(scalars), seen_g, x, s, t)
+    if mask is not None:
+        x = ops.where(mask, x, current)
+        new = {name: ops.where(mask, value, getattr(s, name)) for name, value in new.items()}
+    masters = [ops.cast(x, one.dtype)] * one.has_master
+    own = [ops.cast(x, variable.dtype), *masters, *map(new.get, one.names)]
+    return [None if new_g is seen_g else new_g, *own]
+
+
+def kept_unless_accepted(
+    wrapper: Any, incoming: Incoming, scalars: Known
+) -> list[tuple[Any, Any, Any]]:
+    """Return `(variable, accepted, old value)` for what is restored if `accept` says no."""
+    chosen, keys, each = [], [], []
+    for gradient, variable, place, _ in zip(*incoming, strict=True):
+        if wrapper._overwrite_variable_with_gradient(variable):
+            continue
+        entry = wrapper._state.entries[place]
+        chosen.append((variable, place))
+        keys.append(Seen(entry, False))
+        each.append((gradients.dense(gradient), exact_value(entry, variable)))
+
+    def of(one: Seen) -> Callable[..., list[Any]]:
+        found = scalars[one.scalars]
+        t = Scalars(found, one.facts, False, over_one())
+        return lambda g, x: [wrapper.hooks_in(found).accept(g, x, t)]
+
+    kept = []
+    answers = backend.map_alike(wrapper, "accept", of, keys, each)
+    for (variable, place), (accepted,) in zip(chosen, answers, strict=True):
+        for owned in [variable, *wrapper.state_inside(place)]:
+            kept.append((owned, accepted, ops.copy(backend.read(owned))))
+    return kept
+
+
+def put_back(wrapper: Any, kept: list[tuple[Any, Any, Any]]) -> None:
+    """Give variables their old values where `accept` said no."""
+
+    def of(key: str) -> Callable[..., list[Any]]:
+        return lambda accepted, new, old: [ops.where(accepted, new, old)]
+
+    now = [(accepted, backend.read(variable), old) for variable, accepted, old in kept]
+    values = backend.map_alike(wrapper, "put_back", of, ["where"] * len(kept), now)
+    variables = [variable for variable, *_ in kept]
+    backend.commit([(v, None, x) for v, (x,) in zip(variables, values, strict=True)])
 
 
 def values_of(wrapper: Any, incoming: Incoming) -> list[Any]:

@@ -248,7 +248,7 @@ class Mover:
         """
         own, count = self.optimizer, len(incoming.grads)
         if own.clips_units:
-            incoming = gradients.clip_units(incoming, own._state.entries)
+            incoming = gradients.clip_units(own, incoming)
         if self._changes_gradients():
             grads = [*incoming.grads, *(() if joined is None else joined.incoming.grads)]
             grads = gradients.clip_and_orient(own, grads)

@@ -217,7 +217,9 @@ class Pipeline:
             if not wrapper.defines.isdisjoint(("before", "before_step")):
                 incoming = incoming._replace(grads=wrapper.run_before(incoming, scalars))
             accepts = "accept" in wrapper.defines
-            put_back.append(wrapper.kept_unless_accepted(incoming, scalars) if accepts else [])
+            put_back.append(
+                hooks.kept_unless_accepted(wrapper, incoming, scalars) if accepts else []
+            )
             seen.append(incoming)
         old = {}
         for number in self._need_old:
@@ -225,9 +227,8 @@ class Pipeline:
         self.mover.move(incoming, joined)
         first = max(around.meeting, default=0)  # outer wrappers run after the exchange
         for stage in reversed(range(len(self.wrappers))):
-            for variable, accepted, before in put_back[stage]:
-                value = ops.where(accepted, backend.read(variable), before)
-                backend.commit([(variable, None, value)])
+            if put_back[stage]:
+                hooks.put_back(self.wrappers[stage], put_back[stage])
             if stage >= first:
                 self.wrappers[stage].run_after(seen[stage], around.scalars[stage], old.get(stage))
 

@@ -15,9 +15,8 @@ from keras_tfopt.engine.building import add_slot, check_slots_of_elements
 from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
 from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Known, Scalars, arguments_in
+from keras_tfopt.engine.hyperparameters import Known, arguments_in
 from keras_tfopt.engine.keras_private import tracked
-from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.nesting import (
     PassingOn,
     check_accumulation,
@@ -372,22 +371,9 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             pairs = zip(incoming.variables, new, strict=True)
             backend.commit([(v, None, keras.ops.cast(x, v.dtype)) for v, x in pairs])
 
-    def kept_unless_accepted(
-        self, incoming: Incoming, scalars: Known
-    ) -> list[tuple[Any, Any, Any]]:
-        """Return `(variable, accepted, old value)` for what is restored if `accept` says no."""
-        kept: list[tuple[Any, Any, Any]] = []
-        for gradient, variable, place, _ in zip(*incoming, strict=True):
-            if self._overwrite_variable_with_gradient(variable):
-                continue
-            entry = self._state.entries[place]
-            found = scalars[entry.scalars]
-            t = Scalars(found, entry.facts, False, over_one())
-            x = hooks.exact_value(entry, variable)
-            accepted = self.hooks_in(found).accept(gradients.dense(gradient), x, t)
-            for owned in [variable, *state_of(self.inner_optimizer, place)]:
-                kept.append((owned, accepted, keras.ops.copy(backend.read(owned))))
-        return kept
+    def state_inside(self, place: int) -> list[Any]:
+        """Return the state that the optimizer inside keeps for one variable."""
+        return state_of(self.inner_optimizer, place)
 
 
 def pipeline_of(optimizer: Any) -> Pipeline:

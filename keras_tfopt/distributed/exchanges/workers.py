@@ -165,10 +165,6 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         with backend.build_scope(self, variables):
             take_first(exchange, variables)
 
-    def _step(self) -> Any:
-        """Return the number of calls so far, as a float whose sums over workers are exact."""
-        return ops.cast(backend.read(self._iterations) % 2**14, "float32")
-
     def exchanges(self) -> Any:
         """Return the number of exchanges so far, as a tensor."""
         return backend.read(self._iterations) // self._calls_between()
@@ -234,10 +230,10 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             sent = [ops.where(taken, g, ops.zeros_like(g)) for g in dense]
             sent += [ops.cast(mask, "float32") * weight for mask in masks]
             *total, counted = self.exchange.all_reduce_sum(
-                [*sent, ops.stack([weight, self._step()])]
+                [*sent, ops.stack([weight, _step_of(self)])]
             )
             present, steps = ops.unstack(counted, 2)
-            self.exchange.check_steps(self._step(), steps)
+            self.exchange.check_steps(_step_of(self), steps)
             counts = iter(total[len(dense) :])
             grads = [
                 mean_gradient(g, next(counts) if r else None, present)
@@ -294,8 +290,8 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             t = Scalars(known[entry.scalars], entry.facts, False, over_one())
             each.append((x, s, t))
             sent.append(self.send(x, s, t))
-        *totals, steps = self.exchange.all_reduce_sum([*sent, ops.reshape(self._step(), (1,))])
-        self.exchange.check_steps(self._step(), ops.reshape(steps, ()))
+        *totals, steps = self.exchange.all_reduce_sum([*sent, ops.reshape(_step_of(self), (1,))])
+        self.exchange.check_steps(_step_of(self), ops.reshape(steps, ()))
         new, method = [], f"{type(self).__name__}.receive"
         for entry, total, (x, s, t) in zip(self._state.entries, totals, each, strict=True):
             x, changed = check_result(method, self.receive(total, x, s, t), x, s._asdict())
@@ -358,6 +354,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             x = backend.read(copy)
             writes += [(v, None, ops.cast(x, v.dtype)) for v in (e.slots["center"], *e.masters)]
         backend.commit(writes)
+
+
+def _step_of(optimizer: WorkersEngine) -> Any:
+    """Return the number of calls so far, as a float whose sums over workers are exact."""
+    return ops.cast(backend.read(optimizer._iterations) % 2**14, "float32")
 
 
 def restore_replicas(model: keras.Model) -> None:

@@ -173,6 +173,16 @@ def compute_scalars(
     return function(engine.with_attributes(attributes) if attributes else engine, *given)
 
 
+def map_alike(
+    engine: Any,
+    name: str,
+    of: Callable[[Any], Callable[..., list[Any]]],
+    keys: Sequence[Any],
+    each: Sequence[tuple],
+) -> list[list[Any]]:
+    return [of(key)(*tensors) for key, tensors in zip(keys, each, strict=True)]
+
+
 def run_in_pieces(engine: Any, step: Any, grads: list[Any], scalars: dict[str, Any]) -> bool:
     return False
 

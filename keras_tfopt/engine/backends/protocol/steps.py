@@ -99,6 +99,27 @@ class Updates(Protocol):
             inputs: Tensors, in lists, tuples and dictionaries.
         """
 
+    def map_alike(
+        self,
+        engine: Any,
+        name: str,
+        of: Callable[[Any], Callable[..., list[Any]]],
+        keys: Sequence[Any],
+        each: Sequence[tuple],
+    ) -> list[list[Any]]:
+        """Return `of(key)(*tensors)` for all keys and tensors.
+
+        PyTorch calls a function once for many small tensors of equal shapes.
+
+        Args:
+            engine: The optimizer.
+            name: What the functions do, for an engine that they belong to.
+            of: Function from a key to a pure function of tensors, which returns a list of tensors.
+                Any of the tensors may be None.
+            keys: Hashable; functions of equal keys are equal.
+            each: For each key, the tensors.
+        """
+
     def run_if(self, engine: Any, condition: Any, step: Callable[[], None]) -> None:
         """Call a function that assigns variables of the optimizer if a scalar is true.
 

@@ -1,6 +1,7 @@
 """The functions of the protocol on PyTorch: the defaults, and those that replace them."""
 
 from keras_tfopt.engine.backends.defaults import *  # noqa: F403
+from keras_tfopt.engine.backends.torch.alike import map_alike
 from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.torch.lookup import look_up
 from keras_tfopt.engine.backends.torch.loss import check_traceable, loss_and_gradients
