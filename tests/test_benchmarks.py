@@ -206,7 +206,7 @@ def test_options_benchmark():
     shapes = [(4, 4)] * 24
     factors = [s["learning_rate_factor"] for s in options.layers(len(shapes)).values()]
     assert len(set(factors)) == 12 and max(factors) == 1.0
-    for option in (options.LEARNING_RATES, "clipnorm"):
+    for option in (options.LEARNING_RATES, "clipnorm", "in Multitask"):
         result = options.measure("Adam", option, shapes, budget=0.1)
         assert result["rounds"] >= 9 and f"| {option} |" in options.table([result])
         assert ("to keras" in result) == (option == "clipnorm")

@@ -28,7 +28,6 @@ OPTIONS = {
     "global_clipnorm": {"global_clipnorm": 1.0},
     "use_ema": {"use_ema": True},
     "weight_decay": {"weight_decay": 0.01},
-    "gradient_accumulation_steps": {"gradient_accumulation_steps": 4},
 }
 # What Keras lacks: functions of a function that makes the optimizer with options.
 LACKING: dict[str, Callable[[Callable], keras.optimizers.Optimizer]] = {
