@@ -83,7 +83,9 @@ class Wrapper(Fielded, Describing, WrappingEngine):
 
     `g, x, s, t` are gradient, variable, slots and scalars, as in `keras_tfopt.Rule`. With
     `master_weights` of the inner optimizer, x is the float32 copy of a half-precision variable, and
-    what a hook returns for it goes to both. `before_step` and `after_step` see the variables.
+    what a hook returns for it goes to both. `before_step` and `after_step` see the variables. On
+    PyTorch, a pure hook may be called once for all small variables of a shape, by `torch.vmap`; in
+    `keras_tfopt.engine.plain()` it is called for each.
 
     Raises:
         TypeError: if a hook returns something else than above: on `build` for hooks of one
