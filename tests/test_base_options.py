@@ -78,7 +78,7 @@ def test_option(case, name, mode):
     runner = run_against_numpy(case, OPTIONS[name], mode)
     if case.sparse == "rows" and not OPTIONS[name].get("use_ema"):  # averages round
         table = runner.values["table/embeddings"]
-        assert np.array_equal(table[RESTING], initial()["table/embeddings"][RESTING])
+        assert np.array_equal(table[RESTING], initial(table.dtype)["table/embeddings"][RESTING])
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ CASES = (
         quadratic=Training(60, learning_rate=0.5),
         rosenbrock=Training(1000, learning_rate=0.1),
         wider_tolerance={
-            "float32": (50, "clipped gradients have little curvature, by which a step divides")
+            "float32": (50, "a step divides by products of differences, which are rounded")
         },
     ),
 )
