@@ -166,9 +166,10 @@ def test_a_gigabyte(tmp_path):
     assert "s/MB" in printed  # the progress bar
     one = table.nbytes / 2**20
     assert float(before) > 3 * one  # the model is there
-    # The tensor is there twice, in TensorFlow and as an array. A second model would be more.
+    # The tensor is there twice, in TensorFlow and as an array, and on PyTorch once more, as Keras
+    # copies arrays there. A second model would be three more.
     print(f"{BACKEND}: {float(more) / one:.2f} tables")
-    assert float(more) < 2.5 * one
+    assert float(more) < (3.5 if BACKEND == "torch" else 2.5) * one
 
 
 def test_writing_in_groups_gives_one_checkpoint(tmp_path, monkeypatch):
