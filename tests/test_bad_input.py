@@ -107,7 +107,7 @@ def test_right_learning_rates(case):
     for each in (runner, same):
         each.step({"kernel": np.full(3, 0.5)})
     assert np.array_equal(runner.values["kernel"], same.values["kernel"])
-    with pytest.raises(TypeError, match="is a function.*Received: learning_rate=0.5"):
+    with pytest.raises(TypeError, match="a function.*Received: learning_rate=0.5"):
         runner.optimizer.learning_rate = 0.5
 
 

@@ -49,10 +49,11 @@ def checked(optimizer: Any, name: str, value: Any) -> Any:
         value = declared.check(name, value)
     elif name == "learning_rate" and is_number(value):
         value = check_learning_rate(value)
-        if callable(getattr(optimizer, "_initial_learning_rate", None)):
+        if callable(getattr(optimizer, "_learning_rate", None)):
             raise TypeError(
-                f"The learning rate of {type(optimizer).__name__} is a function, in whose place no "
-                f"number can be put: make a new optimizer. Received: learning_rate={value!r}"
+                f"The learning rate of {type(optimizer).__name__} is a schedule or a function, in "
+                "whose place no number can be put: make a new optimizer. Received: "
+                f"learning_rate={value!r}"
             )
     elif name in _CHECKED and name in all_arguments(type(optimizer)):
         value = check_option(name, value)
