@@ -76,6 +76,8 @@ class Rule(Fielded, Describing, Engine):
             decompose matrices, which XLA does slowly on a CPU.
         second_order: Whether the rule multiplies gradients by more than a diagonal matrix, for
             `keras_tfopt.list_optimizers`.
+        ignores_changes: Whether `update` computes the variable from slots alone, not from x, so
+            that other changes of it are lost: wrappers that change variables warn of it.
         needs_finite: Whether a gradient whose squares are not finite would spoil the state for
             good, so that eager steps refuse it.
 

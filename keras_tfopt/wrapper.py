@@ -52,6 +52,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
             with a rule that clips gradients or maximizes.
         needs_old: Whether `after` finds in `t.old` the value of the variable before the inner step,
             after all `before` hooks. This copies variables in each step.
+        changes_variables: Whether hooks change variables. It is for a warning, where the optimizer
+            inside computes them from slots alone.
         unsaved: Names of arguments of the constructor that belong to the process, and are not saved
             with the optimizer.
 

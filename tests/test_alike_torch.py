@@ -39,6 +39,11 @@ class HalvingLarge(Halving):
         return ops.cond(ops.sum(ops.abs(g)) > 4, lambda: x, lambda: t.old), new
 
 
+class Always(keras_tfopt.Wrapper):
+    def accept(self, g, x, t):
+        return True
+
+
 def trained(make, plain, steps=3):
     """Return all values after some steps with a variable of each shape."""
     rng = np.random.default_rng(0)
@@ -59,6 +64,7 @@ MAKERS = {
     "after": lambda: Halving(keras_tfopt.Adam(0.1, use_ema=True)),
     "by values": lambda: HalvingLarge(keras_tfopt.Adam(0.1, use_ema=True)),
     "accept": lambda: keras_tfopt.Multitask(keras_tfopt.Adam(0.1)),
+    "true": lambda: Always(keras_tfopt.Adam(0.1)),
     "dimensions": lambda: keras_tfopt.VariableClipping(keras_tfopt.Adam(0.1), {".": []}, 0.5),
     "clip_unitwise": lambda: keras_tfopt.Momentum(0.1, clip_unitwise=0.01),
     "gradient": lambda: keras_tfopt.Cautious(keras_tfopt.Adam(0.1, clipnorm=1.0)),

@@ -56,6 +56,21 @@ def test_wrong_results_and_attributes_in_update(update, error, says, plain):
             step(rule(update=update))
 
 
+@pytest.mark.backends("torch", reason="elsewhere tensors cannot be written to")
+@pytest.mark.parametrize("name", ["g", "x", "m"])
+def test_a_formula_that_writes_to_what_it_is_given_is_refused(name):
+    def update(self, g, x, s, t):
+        given = {"g": g, "x": x, "m": s.m}[name]
+        given += 1
+        return x - t.lr * g, {"m": s.m}
+
+    gradient = ops.ones((3, 2))
+    variable = keras.Variable(np.ones((3, 2), "float32"))
+    with pytest.raises(TypeError, match=r"Own.update must not change.*write `g = g \+ x`"):
+        rule(update=update)(0.5).apply([gradient], [variable])
+    assert ops.convert_to_numpy(gradient).tolist() == [[1.0, 1.0]] * 3
+
+
 def decide(self, g, x, s, t):
     if ops.sum(g) > 0:
         g = -g

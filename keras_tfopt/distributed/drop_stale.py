@@ -56,6 +56,7 @@ class DropStale(OverWorkers):
     """
 
     averages_gradients = True
+    changes_variables = False
 
     staleness: int = integer(0)
 

@@ -68,6 +68,7 @@ class SyncReplicas(OverWorkers):
     """
 
     averages_gradients = True
+    changes_variables = False
 
     replicas_to_aggregate: int | None = field(_check_count)
     total_num_replicas: int | None = integer(1, default=None)

@@ -49,7 +49,8 @@ def checked(optimizer: Any, name: str, value: Any) -> Any:
         value = declared.check(name, value)
     elif name == "learning_rate" and is_number(value):
         value = check_learning_rate(value)
-        if callable(getattr(optimizer, "_learning_rate", None)):
+        is_wrapper = hasattr(optimizer, "inner_optimizer")  # it passes the value on
+        if not is_wrapper and callable(getattr(optimizer, "_learning_rate", None)):
             raise TypeError(
                 f"The learning rate of {type(optimizer).__name__} is a schedule or a function, in "
                 "whose place no number can be put: make a new optimizer. Received: "

@@ -187,7 +187,7 @@ def kept_unless_accepted(
     def of(one: Seen) -> Callable[..., list[Any]]:
         found = scalars[one.scalars]
         t = Scalars(found, one.facts, False, over_one())
-        return lambda g, x: [wrapper.hooks_in(found).accept(g, x, t)]
+        return lambda g, x: [ops.cast(wrapper.hooks_in(found).accept(g, x, t), "bool")]
 
     kept = []
     answers = backend.map_alike(wrapper, "accept", of, keys, each)

@@ -15,6 +15,7 @@ from keras_tfopt.engine.building import check_known, describe, listed, path_of
 from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
+from keras_tfopt.engine.lost_changes import warn_of_lost_changes
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Shown
@@ -30,6 +31,10 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     """
 
     _state: State
+    ignores_changes = False
+    """Whether a step computes variables from slots alone, so that other changes are lost."""
+    changes_variables = False
+    """Whether it changes variables beside the steps of an optimizer inside."""
 
     def _start(self) -> None:
         """Set attributes that must exist before Keras's constructor assigns others."""
@@ -79,6 +84,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         if not self.has_state:  # it has state if an earlier call refused saved state
             self._make_state(variables, likes)
             self.has_state = True
+            warn_of_lost_changes(self, variables)
         self._restore_waiting()
         self.built = True
 

@@ -9,7 +9,7 @@ from typing import Any
 from keras_tfopt.engine.state import Slot
 
 # Names in `t` that rules and wrappers cannot give another meaning.
-OF_ENGINE = ("step", "rows", "touched", "norm", "sum", "mean", "old")
+OF_ENGINE = ("step", "rows", "touched", "norm", "sum", "mean", "old", "weight_decay_rate")
 
 
 def check_class_attribute(cls: type, name: str, allowed: tuple[str, ...]) -> None:

@@ -97,7 +97,8 @@ def _try(engine: Engine, like: Like) -> None:
 
     given = [*_given(like, slots), *[((), like.dtype)] * len(changing)]
     with keras.StatelessScope() as scope:
-        backend.run_on_shapes(take_step, given)
+        if backend.run_on_shapes(take_step, given):
+            raise _in_place(f"{type(rule).__name__}.update")
     # On PyTorch, nothing is drawn where there are only shapes.
     draws = any(isinstance(value, keras.random.SeedGenerator) for value in vars(rule).values())
     if scope.state_mapping or draws:
@@ -141,7 +142,15 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
             try_step(g, *given)
         return g
 
-    backend.run_on_shapes(take_step, _given(like, slots))
+    if backend.run_on_shapes(take_step, _given(like, slots)):
+        raise _in_place(f"A hook of {name}")
+
+
+def _in_place(method: str) -> TypeError:
+    return TypeError(
+        f"{method} must not change what it is given, as `g += x` does with tensors of PyTorch: "
+        "write `g = g + x`"
+    )
 
 
 class _CannotTry(Exception):

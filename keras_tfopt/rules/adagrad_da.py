@@ -54,6 +54,7 @@ class AdagradDA(Rule):
     """
 
     sparse = "rows"
+    ignores_changes = True
 
     learning_rate: Any = 0.1
     global_step: Any = field(lambda _, value: check_global_step(value), default=None)

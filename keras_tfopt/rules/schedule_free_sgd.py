@@ -46,6 +46,11 @@ class ScheduleFreeSGD(Rule):
 
     Row gradients: as if dense.
 
+    Each step computes y from z and x. What else changes y is lost in the next step: `set_weights`,
+    `load_weights` of weights alone, other wrappers around, and constraints, which z does not obey.
+    After such a change make a new optimizer; where there are constraints, use
+    `keras_tfopt.ScheduleFree`.
+
     Example:
 
     >>> rate = keras_tfopt.schedules.WarmUp(1.0, steps=500)
@@ -61,6 +66,7 @@ class ScheduleFreeSGD(Rule):
 
     scope = "variable"
     elementwise = True
+    ignores_changes = True
 
     learning_rate: Any = 1.0
     momentum: float = within(0, 1, default=0.9, right_open=True)

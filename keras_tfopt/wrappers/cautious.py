@@ -60,6 +60,7 @@ class Cautious(Wrapper):
 
     sparse = "rows"
     flat = True
+    changes_variables = True
     needs_old = True
 
     min_mean: float = within(0, 1, default=1e-3, left_open=True, fixed=True)

@@ -28,6 +28,7 @@ class Decay(Wrapper):
 
     sparse = "rows"
     scope = "element"
+    changes_variables = True
     rows_alone = True
     needs_gradient = False
 

@@ -45,6 +45,7 @@ class Lookahead(Wrapper):
     """
 
     scope = "element"
+    changes_variables = True
     rows_alone = True
     needs_gradient = False
 

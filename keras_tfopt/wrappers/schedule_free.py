@@ -64,6 +64,10 @@ class ScheduleFree(Wrapper):
 
     Row gradients: passed on; x and y move in all rows in which they differ from z.
 
+    Each step computes y from z and x. What else changes y is lost in the next step: `set_weights`,
+    `load_weights` of weights alone, and wrappers around this one. After such a change make a new
+    optimizer. Constraints, and wrappers inside, act on z, and so on x.
+
     `keras_tfopt.averaged`, `keras_tfopt.callbacks.EvaluateWithAverages` and
     `keras_tfopt.callbacks.AveragesCheckpoint` put x instead of y. Statistics of
     `BatchNormalization` are those at y; `keras_tfopt.callbacks.RefreshBatchNormalization` computes
@@ -85,6 +89,7 @@ class ScheduleFree(Wrapper):
     """
 
     flat = True
+    ignores_changes = True
     needs_gradient = False
 
     momentum: float = within(0, 1, default=0.9, right_open=True, fixed=True)

@@ -15,6 +15,7 @@ class WorkersHooks:
     moves_center = False
     # Whether gradients are averaged before the step; otherwise workers exchange after it.
     averages_gradients = False
+    changes_variables = True
     # Whether tables may be divided by rows over the workers.
     divides_tables = False
 

@@ -18,6 +18,7 @@ class SharingEngine(WorkersEngine):
 
     is_engine = True
     must_be_outermost = True
+    changes_variables = False
     divides_tables = True
 
     def meets_workers(self) -> bool:

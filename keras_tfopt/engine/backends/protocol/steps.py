@@ -148,8 +148,11 @@ class Tracing(Protocol):
     def with_averages(self, function: Any, *args: Any) -> Any:
         """Call an `AveragedFunction` for a batch, with averages instead of weights."""
 
-    def run_on_shapes(self, function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
-        """Call a function with tensors without values; `given` has their shapes and dtypes."""
+    def run_on_shapes(self, function: Callable, given: Sequence[tuple[tuple, str]]) -> bool:
+        """Call a function with tensors without values; return whether it has written to them.
+
+        Only PyTorch has tensors that can be written to. `given` has shapes and dtypes.
+        """
 
     def asks_for_value(self, error: Exception) -> bool:
         """Return whether an error says that code needs the value of such a tensor."""

@@ -20,9 +20,11 @@ def as_step(function: Callable) -> Callable:
     return torch.no_grad()(function)
 
 
-def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> None:
+def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> bool:
+    tensors = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given]
     with torch.no_grad(), keras.device("meta"), contextlib.suppress(NotImplementedError):
-        function(*[torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given])
+        function(*tensors)
+    return any(tensor._version for tensor in tensors)  # which counts writes
 
 
 def asks_for_value(error: Exception) -> bool:
