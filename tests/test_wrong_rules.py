@@ -144,6 +144,7 @@ def test_a_formula_that_assigns_variables_is_refused(update):
         ("update", lambda self, g, x, s, t: (0.0, {}), TypeError, "variable as a tensor.*0.0"),
         ("scalars", lambda self, lr, step: {"step": step - 1}, ValueError, "other names.*'step'"),
         ("facts", lambda self, path: {"norm": 2.0}, ValueError, "other names.*'norm'"),
+        ("facts", lambda self, path: {"n": [1]}, TypeError, r"can be hashed.*Received: n=\[1\]"),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"slot_dtype": "int8"}])

@@ -74,6 +74,7 @@ def _try(engine: Engine, like: Like) -> None:
     elements = engine.scope == "element"
     with _located(rule, "facts"):
         facts = {} if elements else checked_scalars(rule, "facts", rule.facts_of(like))
+        _check_hashable(rule, facts)
 
     def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
         kept, numbers = values[: len(slots)], values[len(slots) :]
@@ -144,6 +145,18 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
 
     if backend.run_on_shapes(take_step, _given(like, slots)):
         raise _in_place(f"A hook of {name}")
+
+
+def _check_hashable(rule: Any, facts: dict[str, Any]) -> None:
+    for name, value in facts.items():
+        try:
+            hash(value)
+        except TypeError:
+            message = (
+                f"{type(rule).__name__}.facts must give values that can be hashed, such as tuples "
+                f"instead of lists: variables of equal facts share code. Received: {name}={value!r}"
+            )
+            raise TypeError(message) from None
 
 
 def _in_place(method: str) -> TypeError:
