@@ -211,6 +211,11 @@ def users_of(storage: Any) -> int | None:
         return None
 
 
+def writes_to(tensor: torch.Tensor) -> int:
+    """Return how often a tensor has been written to; autograd counts that to find stale values."""
+    return tensor._version
+
+
 # ---- Gradients of rows
 
 

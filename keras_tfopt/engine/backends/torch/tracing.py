@@ -10,6 +10,7 @@ import keras
 import torch
 
 from keras_tfopt.engine.backends.torch import compile
+from keras_tfopt.engine.backends.torch.private import writes_to
 
 
 def outside_compiler(function: Callable) -> Callable:
@@ -24,7 +25,7 @@ def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> boo
     tensors = [torch.empty(s, dtype=getattr(torch, d), device="meta") for s, d in given]
     with torch.no_grad(), keras.device("meta"), contextlib.suppress(NotImplementedError):
         function(*tensors)
-    return any(tensor._version for tensor in tensors)  # which counts writes
+    return any(map(writes_to, tensors))
 
 
 def asks_for_value(error: Exception) -> bool:
