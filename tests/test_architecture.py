@@ -260,7 +260,7 @@ print(json.dumps([sorted(keras_alone), sorted(set(sys.modules) - keras_alone)]))
 """
 
 
-@pytest.mark.spread("torch")  # which is imported fastest
+@pytest.mark.backends("torch", reason="on TensorFlow, graphs are loaded, too")
 def test_import_brings_no_other_backend_and_nothing_heavy():
     """Files that are loaded on every backend import none at their top."""
     keras_alone, added = map(set, json.loads(output_of("-c", IMPORTS, hidden=()).splitlines()[-1]))

@@ -38,7 +38,9 @@ def test_a_backend_offers_nothing_else():
 @pytest.mark.parametrize("name", DECLARED)
 def test_functions_are_described_in_the_protocol_only(name):
     assert DECLARED[name].__doc__
-    assert getattr(backend, name).__doc__ is None
+    function = getattr(backend, name)
+    is_ours = function.__module__.startswith("keras_tfopt")  # not so `tf.init_scope`
+    assert not is_ours or function.__doc__ is None
 
 
 def private_names_in(path):
