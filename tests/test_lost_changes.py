@@ -74,3 +74,5 @@ def test_averages_that_do_not_obey_limits_warn(cls, limit):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         keras_tfopt.Momentum(0.1, groups=groups).build([variable])
+        around = keras_tfopt.ScheduleFree(keras_tfopt.Momentum(0.1, groups=groups))
+        around.build([variable])

@@ -46,13 +46,12 @@ def run(
     given: list[tuple] = []
     in_rows: list[tuple] = []
     whole: list[Any] = []
-    reached, places = [], []
+    reached = []
     for number, (gradient, variable, place, named) in enumerate(zip(*incoming, strict=True)):
         entry = wrapper._state.entries[place]
         if entry.reach is None:
             continue
         reached.append(number)
-        places.append(place)
         g, mask, rows = _as_seen(wrapper, entry, place, gradient, named)
         owned = [variable, *entry.masters, *entry.slots.values()]
         parts: list[Any] = []
@@ -87,12 +86,12 @@ def run(
             if one.rows:
                 new_parts.append(own)
             else:
-                new = [(start + n, value) for n, value in enumerate(own) if value is not None]
-                writes += [write(n, value) for n, value in new]
+                writes += [write(start + n, x) for n, x in enumerate(own) if x is not None]
         return (new_grads, new_parts), writes
 
     has_mask = tuple([mask is not None for _, mask, *_ in given])
-    key = (name, tuple(places), tuple(seen), has_mask)
+    places = tuple([incoming.places[number] for number in reached])
+    key = (name, places, tuple(seen), has_mask)
     new_grads, new_parts = backend.run_in_place(wrapper, key, compute, whole, (given, scalars))
     writes = []
     for (owned, indices), own in zip(in_rows, new_parts, strict=True):
