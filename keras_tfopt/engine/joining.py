@@ -19,6 +19,7 @@ from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
 from keras_tfopt.engine.moving import Update, current_value, over_one
+from keras_tfopt.engine.results import checked_before
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
 from keras_tfopt.engine.state import MASTER
@@ -251,28 +252,38 @@ def _joined(
             return ops.cast(ops.cast(x, kept), dtype) if rounds else x
 
         x = current_value(x, own_slots[-1] if has_master else None, dtype)
-        for part, (hooks, s, t) in zip(parts, seen, strict=True):
+        changes: list[dict[str, Any]] = []
+        for number, (part, (hooks, s, t)) in enumerate(zip(parts, seen, strict=True)):
+            found: dict[str, Any] = {}
             if "before" in part.calls:
-                seen_g = g if hooks.needs_gradient else None
-                new_g, x = hooks.before(seen_g, x, s, t)
+                if rounds:
+                    x = current_value(ops.cast(x, kept), hooks.exact(s), dtype)
+                given_g = g if hooks.needs_gradient else None
+                result = hooks.before(given_g, x, s, t)
+                new_g, x, found = checked_before(hooks, result, given_g, x, s._asdict())
                 x = rounded(x)
-                _check_gradient(hooks, new_g is seen_g)
+                _check_gradient(hooks, new_g is given_g)
+                seen[number] = hooks, s._replace(**found), t
+            changes.append(found)
         old = x
         if has_master:
             own_slots[-1] = x
+        elif rounds:
+            x = ops.cast(x, kept)
         x, changed = call(g, x, own_slots, of_rule, mask, over, apart, narrow)
         x = rounded(x)
-        new: list[list[Any]] = []
-        for part, (hooks, s, t) in zip(reversed(parts), reversed(seen), strict=True):
-            found: dict[str, Any] = {}
+        each = zip(reversed(parts), reversed(seen), reversed(changes), strict=True)
+        for part, (hooks, s, t), found in each:
             if "after" in part.calls:
                 if hooks.needs_old:
                     t.old = old
-                x, found = hooks.after(g if hooks.needs_gradient else None, x, s, t)
+                x, new = hooks.after(g if hooks.needs_gradient else None, x, s, t)
                 x = rounded(x)
-            new.insert(0, [found.get(name) for name in part.names])
+                found.update(new)
         if has_master:
             changed[-1] = x
-        return ops.cast(x, kept), [*changed, *(value for values in new for value in values)]
+        for part, found in zip(parts, changes, strict=True):
+            changed = [*changed, *map(found.get, part.names)]
+        return ops.cast(x, kept), changed
 
     return joined

@@ -78,16 +78,22 @@ def checked_list(owner: Any, method: str, found: Any, count: int) -> list[Any]:
     return list(found)
 
 
-def check_before(owner: Any, result: Any, g: Any) -> None:
-    """Raise an error if the result of `before` is not a gradient and a variable."""
+def checked_before(
+    owner: Any, result: Any, g: Any, x: Any, slots: dict[str, Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the gradient, the variable and new slots that `before` gives, or raise an error."""
     method = f"{type(owner).__name__}.before"
-    if not _is_pair(result):
+    if not (isinstance(result, (tuple, list)) and len(result) in (2, 3)):
         raise TypeError(
-            f"{method} must return the gradient and the variable. Received: {type(result).__name__}"
+            f"{method} must return the gradient and the variable, and may return a dictionary of "
+            f"new slots besides. Received: {type(result).__name__}"
         )
-    for what, value in zip(("gradient", "variable"), result, strict=True):
+    new_g, new_x, *rest = result
+    for what, value in {"gradient": new_g, "variable": new_x}.items():
         if value is None and (what == "variable" or g is not None):
             raise TypeError(f"{method} must return the {what}. Received: None")
+    _, new = check_result(method, (new_x, rest[0] if rest else {}), x, slots)
+    return new_g, new_x, new
 
 
 def check_counted(owner: Any, result: Any, counters: Any) -> None:

@@ -21,8 +21,8 @@ from keras_tfopt.engine.hyperparameters import REFUSED, Scalars
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.results import (
     check_accepted,
-    check_before,
     check_result,
+    checked_before,
     checked_scalars,
     checked_slots,
 )
@@ -126,9 +126,10 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
         hooks = wrapper.hooks_in({HYPERPARAMETER + name: lr for name in wrapper._changing})
         if "before" in wrapper.defines:
             result = _called(hooks.before, seen, x, s, t)
-            check_before(wrapper, result, seen)
-            for what, value, before in zip(("gradient", "variable"), result, (g, x), strict=True):
-                _check_shape(f"{name}.before", f"the {what}", value, before)
+            new_g, new_x, new = checked_before(wrapper, result, seen, x, s._asdict())
+            old = {"the gradient": g, "the variable": x, **s._asdict()}
+            for what, value in {"the gradient": new_g, "the variable": new_x, **new}.items():
+                _check_shape(f"{name}.before", what, value, old[what])
         if "accept" in wrapper.defines:
             check_accepted(wrapper, _called(hooks.accept, g, x, t))
         if "after" in wrapper.defines:

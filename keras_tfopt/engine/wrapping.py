@@ -31,10 +31,10 @@ from keras_tfopt.engine.nesting import (
 from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY, DEFAULTS
 from keras_tfopt.engine.results import (
-    check_before,
     check_class_attribute,
     check_counted,
     check_result,
+    checked_before,
     checked_list,
     checked_slots,
 )
@@ -286,6 +286,9 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             return self
         return self.hooks_alone(arguments_in(scalars, self._changing))
 
+    def formula_now(self, entry: Entry) -> Any:
+        return self.hooks_alone({n: self.now(v) for n, v in self._changing.items()})
+
     def known_count(self, name: str) -> int | None:
         """Return a counter as a number, or None while a step is being compiled."""
         if not self.built:
@@ -347,9 +350,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             return incoming.grads
 
         def call(own: Any, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict]:
-            result = own.before(g, x, s, t)
-            check_before(self, result, g)
-            return *result, {}
+            return checked_before(self, own.before(g, x, s, t), g, x, s._asdict())
 
         return hooks.run(self, "before", call, incoming, scalars)
 
