@@ -13,7 +13,7 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from tests.stepping import Runner, every_mode
+from tests.stepping import Rows, Runner, every_mode
 
 LR, BETA, STEPS = 0.5, 0.25, 4
 SCHEDULE = keras.optimizers.schedules.ExponentialDecay(BETA, 1, 0.5)
@@ -397,3 +397,65 @@ def test_arguments_of_hooks_may_change_with_the_steps(cls, kind, mode):
         runner.step({"kernel": np.ones((3, 2))})
         expected = HOOKS[cls](expected, beta(step))
     np.testing.assert_allclose(runner.values["kernel"], expected, rtol=2e-6)
+
+
+# ---- Slots that `before` changes
+
+
+class Amplified(keras_tfopt.Wrapper):
+    """Adds an average of the gradients to the gradient, as Grokfast does."""
+
+    sparse = "rows"
+
+    def slots(self, like):
+        return {"slow": keras_tfopt.zeros(like)}
+
+    def before(self, g, x, s, t):
+        slow = 0.5 * s.slow + 0.5 * g
+        return g + 2 * slow, x, {"slow": slow}
+
+
+class Remembering(keras_tfopt.Wrapper):
+    scope = "element"  # compiled together with the rule
+
+    def slots(self, like):
+        return {"start": keras_tfopt.zeros(like), "moved": keras_tfopt.zeros(like)}
+
+    def before(self, g, x, s, t):
+        return g, x, {"start": x}
+
+    def after(self, g, x, s, t):
+        return x, {"moved": x - s.start}
+
+
+@every_mode
+@pytest.mark.parametrize("rows", [False, True])
+def test_before_may_change_slots_and_so_the_gradient(mode, rows):
+    path, start, touched = "table/embeddings", np.ones((4, 2), "float32"), np.array([1, 3])
+    runner = Runner(Amplified(keras_tfopt.LazyAdam(0.1)), {path: start}, mode)
+    same = Runner(keras_tfopt.LazyAdam(0.1), {path: start}, mode)
+    slow = 0.0
+    for number in (1.0, 2.0, 3.0):
+        slow = 0.5 * slow + 0.5 * number
+        for one, value in ((runner, number), (same, number + 2 * slow)):
+            values = np.full((2, 2), value, "float32")
+            dense = np.zeros((4, 2), "float32")
+            dense[touched] = values
+            one.step({path: Rows(values, touched) if rows else dense})
+    np.testing.assert_allclose(runner.slots[path]["slow"][touched], slow, rtol=1e-6)
+    np.testing.assert_allclose(runner.values[path], same.values[path], rtol=1e-6)
+    assert np.array_equal(runner.values[path][[0, 2]], start[[0, 2]])
+
+
+@every_mode
+@pytest.mark.parametrize("options", [{}, {"use_ema": True}], ids=["joined", "apart"])
+def test_after_finds_what_before_has_put_into_slots(options, mode):
+    paths = ("a", "b")
+    inner = keras_tfopt.GradientDescent(0.5, **options)
+    runner = Runner(Remembering(inner), {path: np.full((3, 2), 4.0) for path in paths}, mode)
+    for _ in range(3):
+        runner.step({path: np.ones((3, 2)) for path in paths})
+    for path in paths:
+        slots = runner.slots[path]
+        for found, number in ((slots["start"], 3.0), (slots["moved"], -0.5)):
+            np.testing.assert_array_equal(found, np.full((3, 2), number))
