@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from typing_extensions import dataclass_transform
@@ -120,6 +120,7 @@ def _take_fields(cls: type[Fielded]) -> list[str]:
     for name, inherited in cls._fields.items():
         if name in vars(cls) and name not in own and not isinstance(vars(cls)[name], property):
             own[name] = dataclasses.replace(inherited, default=vars(cls)[name])
+    _check_names(cls, own)
     cls._fields = {**cls._fields, **own}
     for name, declared in own.items():
         if declared.default is REQUIRED:
@@ -131,6 +132,18 @@ def _take_fields(cls: type[Fielded]) -> list[str]:
     cls._first_default = vars(cls)["learning_rate"]
     delattr(cls, "learning_rate")  # where Keras has a property
     return ["learning_rate", *own]
+
+
+def _check_names(cls: type[Fielded], names: Iterable[str]) -> None:
+    """Raise an error for arguments that have the name of something that all optimizers have."""
+    base = next(one for one in cls.__mro__ if Fielded in one.__bases__)
+    for name in names:
+        # All optimizers have it as None: `AdamGS` and others take it as an argument.
+        if hasattr(base, name) and name != "global_step":
+            raise TypeError(
+                f"{cls.__name__} must call its argument {name!r} something else: each optimizer "
+                f"has an attribute `{name}`, which the argument would replace"
+            )
 
 
 def _is_annotated(cls: type, name: str) -> bool:

@@ -234,7 +234,7 @@ class Rule(Fielded, Describing, Engine):
             The new variable and a dictionary of new slots; slots left out stay as they are. A slot
             that changes in one row only may be given as `Rows(index, value)`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `update(self, g, x, s, t)`.")
+        raise TypeError(f"{type(self).__name__} must define `update(self, g, x, s, t)`")
 
     def sums(self, g: Any, x: Any, s: Any, t: Any) -> dict[str, Any]:
         """Return sums over all entries, as small tensors by name; for rules with scope "model".

@@ -182,3 +182,135 @@ def test_a_constructor_that_does_not_keep_an_argument():
 
     with pytest.raises(TypeError, match="`self.beta = beta`"):
         Forgetful().get_config()
+
+
+# ---- Formulas of entries that look at others
+
+
+def mixed(name, g, x, s):
+    return {
+        "largest": lambda: g / ops.max(ops.abs(g)),
+        "mean": lambda: g - ops.mean(g, axis=0, keepdims=True),
+        "sum": lambda: g * ops.sum(x),
+        "order": lambda: ops.flip(g, axis=0),
+        "slot": lambda: g / (1 + ops.sum(s.m)),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["largest", "mean", "sum", "order", "slot"])
+@pytest.mark.parametrize("members", [{}, {"scope": "variable", "flat": True}], ids=["", "flat"])
+def test_a_rule_of_entries_that_mixes_them_is_refused(name, members):
+    def update(self, g, x, s, t):
+        return x - t.lr * mixed(name, g, x, s), {"m": s.m}
+
+    variable = keras.Variable(np.ones((3, 2), "float32"))
+    optimizer = rule(update=update, **members)(0.5)
+    says = "Own.update must compute each entry of the variable from the same entry.*`(scope|flat) ="
+    with pytest.raises(TypeError, match=says):
+        optimizer.apply([ops.ones((3, 2))], [variable])
+    assert not optimizer.built
+    rule(update=update, scope="variable")(0.5).apply([ops.ones((3, 2))], [variable])
+
+
+@pytest.mark.parametrize("method", ["before", "after"])
+def test_hooks_of_entries_that_mix_them_are_refused(method):
+    hooks = {
+        "before": lambda self, g, x, s, t: (g, x - ops.mean(x)),
+        "after": lambda self, g, x, s, t: (x / ops.max(x), {}),
+    }
+    members = {"scope": "element", method: hooks[method]}
+    wrapper = type("Own", (keras_tfopt.Wrapper,), members)("sgd")
+    with pytest.raises(TypeError, match=f"Own.{method} must compute each entry of the variable"):
+        wrapper.build([keras.Variable(np.ones((3, 2), "float32"))])
+
+
+def test_flat_rules_may_use_functions_of_the_variable():
+    def update(self, g, x, s, t):
+        m = ops.where(s.m > 0, 0.5, 1.0) * g / (t.norm(g) + t.mean(ops.abs(x)) + t.sum(x))
+        return x - t.lr * m, {"m": m, "n": s.n + 1, "c": 0.5 * s.c + t.norm(m)}
+
+    def slots(self, like):
+        whole, number = keras_tfopt.Slot(like.shape, 0, "int32"), keras_tfopt.Slot(())
+        return {"m": keras_tfopt.zeros(like), "n": whole, "c": number}
+
+    members = {"scope": "variable", "flat": True, "slots": slots}
+    step(rule(update=update, **members))
+
+
+# ---- Names, scalars and lines
+
+
+@pytest.mark.parametrize("name", ["iterations", "variables", "groups", "flat", "slots", "apply"])
+def test_arguments_that_replace_what_optimizers_have(name):
+    with pytest.raises(TypeError, match=f"call its argument '{name}' something else"):
+        rule(**{name: keras_tfopt.integer(1, default=2)})
+
+
+@pytest.mark.parametrize("name", ["master_weight", "m_scales"])
+def test_slots_with_names_of_the_engine(name):
+    slots = lambda self, like: {name: keras_tfopt.zeros(like)}  # noqa: E731
+    with pytest.raises(ValueError, match=f"other names than 'master_weight'.*Received: '{name}'"):
+        step(rule(slots=slots))
+
+
+@pytest.mark.parametrize("value", [None, "large", [1.0, 2.0], np.ones(2)])
+def test_scalars_that_are_no_numbers(value):
+    scalars = lambda self, lr, step: {"lr": lr, "other": value}  # noqa: E731
+    with pytest.raises(TypeError, match="Own.scalars must give single numbers.*other="):
+        step(rule(scalars=scalars))
+
+
+def test_scalars_come_as_tensors_of_the_step():
+    """An integer of Python is a tensor in `t`, as the trial says before the step does."""
+    scalars = lambda self, lr, step: {"lr": lr, "n": 3}  # noqa: E731
+    update = lambda self, g, x, s, t: (x - sum(t.lr * g for _ in range(t.n)), {})  # noqa: E731
+    variable = keras.Variable(np.ones((3, 2), "float32"))
+    optimizer = rule(scalars=scalars, update=update)(0.5)
+    with pytest.raises(TypeError):
+        optimizer.build([variable])
+    assert not optimizer.built
+
+
+def test_a_rule_without_a_formula():
+    own = type("Own", (keras_tfopt.Rule,), {})
+    optimizer = own(0.1)
+    with pytest.raises(TypeError, match=r"Own must define `update\(self, g, x, s, t\)`"):
+        optimizer.build([keras.Variable(np.ones((3, 2), "float32"))])
+    assert not optimizer.built
+
+
+def test_random_numbers_of_a_generator_elsewhere():
+    seeds = keras.random.SeedGenerator(1)
+
+    def update(self, g, x, s, t):
+        return x - t.lr * keras.random.normal(g.shape, dtype=g.dtype, seed=seeds), {}
+
+    with pytest.raises(TypeError, match="must not assign variables, nor draw numbers"):
+        step(rule(update=update))
+
+
+def test_wrong_results_name_the_line_of_the_method():
+    def update(self, g, x, s, t):
+        return (x - t.lr * g)[:1], {}
+
+    line = update.__code__.co_firstlineno
+    with pytest.raises(ValueError, match=rf"Own.update is defined in .*test_wrong_rules.py:{line}"):
+        step(rule(update=update, scope="variable"))
+
+
+def test_an_index_out_of_range_names_its_line():
+    def update(self, g, x, s, t):
+        return x - t.lr * (g, x)[2], {}
+
+    with pytest.raises(IndexError, match=r"Own.update: .*test_wrong_rules.py:\d+: return x - t.lr"):
+        step(rule(update=update))
+
+
+def test_shapes_that_do_not_fit_name_their_line():
+    def update(self, g, x, s, t):
+        return x - t.lr * ops.sum(g, axis=1), {}
+
+    says = r"Own.update: .*test_wrong_rules.py:\d+: return x - t.lr"
+    with pytest.raises(Exception, match=says) as error:
+        step(rule(update=update, scope="variable"))
+    assert error.type in (ValueError, TypeError, RuntimeError)

@@ -233,7 +233,8 @@ def _joined(
         narrow: bool = True,
     ) -> tuple[Any, list[Any]]:
         of_rule = {n: v for n, v in scalars.items() if not n.startswith(AROUND)}
-        seen, start = [], count
+        seen: list[tuple[Any, Any, Scalars]] = []
+        start = count
         for part, slots_of in zip(parts, types, strict=True):
             end = start + len(part.names)
             s = slots_of(*slots[start:end])

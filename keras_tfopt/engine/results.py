@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tfopt.engine.state import Slot
+from keras_tfopt.engine.state import MASTER, SCALES, Slot
 
 # Names in `t` that rules and wrappers cannot give another meaning.
 OF_ENGINE = ("step", "rows", "touched", "norm", "sum", "mean", "old", "weight_decay_rate")
@@ -38,6 +38,11 @@ def checked_slots(owner: Any, slots: Any, method: str = "slots") -> dict[str, Sl
             raise ValueError(
                 f"{method} must give names that formulas can read as attributes, without an "
                 f"underscore in front. Received: {name!r}"
+            )
+        if name == MASTER or name.endswith(SCALES):
+            raise ValueError(
+                f"{method} must use other names than {MASTER!r} and those that end with "
+                f"{SCALES!r}, which the engine gives to slots of its own. Received: {name!r}"
             )
         if not isinstance(slot, Slot):
             raise TypeError(

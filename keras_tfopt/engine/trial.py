@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import inspect
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.hyperparameters import REFUSED, Scalars
+from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, scalar
+from keras_tfopt.engine.locations import defined, located
 from keras_tfopt.engine.moving import over_one
 from keras_tfopt.engine.results import (
     check_accepted,
@@ -26,7 +27,13 @@ from keras_tfopt.engine.results import (
     checked_scalars,
     checked_slots,
 )
+from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.state import HYPERPARAMETER, Like, Rows, Slot
+
+HALF = 4
+"""The numbers in a half of the vectors with which rules of entries are tried."""
+# `t.norm`, `t.sum` and `t.mean` depend on all entries, as they may.
+OVER_ANY = Over(*[lambda values: ops.full((), 0.7, values.dtype)] * 3)
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.engine import Engine
@@ -38,6 +45,8 @@ def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
     if engine.scope != "model":
         for like in _kinds(likes):
             _try(engine, like)
+        for like in _vectors(likes):
+            _try_entries(engine, like)
 
 
 def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
@@ -46,8 +55,11 @@ def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
     What hooks raise themselves is left to the step: they may read what is not built yet.
     """
     with keras.StatelessScope():  # what a hook assigns must not stay
-        for like in _kinds([one for one in likes if wrapper.reach(one) is not None]):
+        reached = [one for one in likes if wrapper.reach(one) is not None]
+        for like in _kinds(reached):
             _try_hooks(wrapper, like)
+        for like in _vectors(reached):
+            _try_entries_of_hooks(wrapper, like)
 
 
 def _kinds(likes: Sequence[Like]) -> list[Like]:
@@ -59,6 +71,12 @@ def _kinds(likes: Sequence[Like]) -> list[Like]:
     return list(kinds.values())
 
 
+def _vectors(likes: Sequence[Like]) -> list[Like]:
+    """Return a vector of a few numbers in each data type of variables, for tries with values."""
+    paths = {like.dtype: like.path for like in likes}
+    return [Like((2 * HALF,), dtype, path) for dtype, path in paths.items()]
+
+
 def _given(like: Like, slots: dict[str, Slot]) -> list[tuple[tuple, str]]:
     """Return shapes and data types of a gradient, the variable, two scalars and the slots."""
     variable, scalar = (like.shape, like.dtype), ((), like.dtype)
@@ -68,32 +86,30 @@ def _given(like: Like, slots: dict[str, Slot]) -> list[tuple[tuple, str]]:
 
 def _try(engine: Engine, like: Like) -> None:
     rule, changing = engine.formula(), tuple(engine._changing)
-    with _located(rule, "slots"):
+    with located(rule, "slots"):
         slots = checked_slots(rule, rule.slots(like))
     slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
     elements = engine.scope == "element"
-    with _located(rule, "facts"):
+    over = REFUSED if elements else over_one()
+    with located(rule, "facts"):
         facts = {} if elements else checked_scalars(rule, "facts", rule.facts_of(like))
         _check_hashable(rule, facts)
 
     def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
         kept, numbers = values[: len(slots)], values[len(slots) :]
         now = engine.formula(dict(zip(changing, numbers, strict=True)))
-        with _located(rule, "scalars"):
-            scalars = checked_scalars(rule, "scalars", now.scalars(lr, number))
-        scalars["step"] = number
-        t = Scalars(scalars, facts, False, REFUSED if elements else over_one())
-        with _located(rule, "update"):
+        t = Scalars(_scalars(now, lr, number, like.dtype), facts, False, over)
+        with located(rule, "update"):
             result = now.update(g, x, slots_of(*kept), t)
         old = dict(zip(slots, kept, strict=True))
-        method = f"{type(rule).__name__}.update"
-        new_x, new = check_result(method, result, x, old)
-        for name, value in {"the variable": new_x, **new}.items():
-            before = old.get(name, x)
-            others = [one for one in (x, *kept) if one is not before]
-            engine.returns_given |= any(value is one for one in others)
-            _check_shape(method, name, value, before)
-            _check_dtype(method, name, value, before)
+        with defined(rule, "update") as method:
+            new_x, new = check_result(method, result, x, old)
+            for name, value in {"the variable": new_x, **new}.items():
+                before = old.get(name, x)
+                others = [one for one in (x, *kept) if one is not before]
+                engine.returns_given |= any(value is one for one in others)
+                _check_shape(method, name, value, before)
+                _check_dtype(method, name, value, before)
         return new_x
 
     given = [*_given(like, slots), *[((), like.dtype)] * len(changing)]
@@ -102,12 +118,7 @@ def _try(engine: Engine, like: Like) -> None:
             raise _in_place(f"{type(rule).__name__}.update")
     # On PyTorch, nothing is drawn where there are only shapes.
     draws = any(isinstance(value, keras.random.SeedGenerator) for value in vars(rule).values())
-    if scope.state_mapping or draws:
-        raise TypeError(
-            f"{type(rule).__name__}.update must not assign variables, nor draw numbers by a "
-            "keras.random.SeedGenerator, which assigns its own: compiled steps would not do it. "
-            "Keep what changes in `slots`, and return its new value"
-        )
+    _refuse_assignments(rule, "update", scope, draws)
 
 
 def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
@@ -148,6 +159,128 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
         raise _in_place(f"A hook of {name}")
 
 
+def _try_entries(engine: Engine, like: Like) -> None:
+    """Raise an error if a rule of entries computes some from others."""
+    elements = engine.scope_of(like) == "element"
+    if not (elements or engine.flat or engine.elementwise):
+        return
+    with creating():
+        rule = engine.rule_now(like.dtype)
+    slots = checked_slots(rule, rule.slots(like))
+    facts = {} if engine.scope == "element" else rule.facts_of(like)
+
+    def update(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
+        t = Scalars(_scalars(rule, lr, step, like.dtype), facts, False, OVER_ANY)
+        with located(rule, "update"):
+            new_x, new = check_result("update", rule.update(g, x, s, t), x, s._asdict())
+        return {"the variable": new_x, **new}
+
+    _check_entries(rule, "update", update, slots, like.dtype)
+
+
+def _try_entries_of_hooks(wrapper: WrappingEngine, like: Like) -> None:
+    """Raise an error if hooks of entries compute some from others."""
+    if not (wrapper.scope == "element" or wrapper.flat):
+        return
+    with creating():
+        hooks = wrapper.hooks_alone({n: wrapper.now(v) for n, v in wrapper._changing.items()})
+    slots, facts = checked_slots(wrapper, wrapper.slots(like)), wrapper.facts(like)
+
+    def given(x: Any, lr: Any, step: Any) -> Scalars:
+        found = {n: v for n, v in hooks.scalars(lr, step).items() if v is not None}
+        return Scalars({**found, "old": x, "step": step}, facts, False, OVER_ANY)
+
+    def before(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
+        new_g, new_x, *rest = _called(hooks.before, g, x, s, given(x, lr, step))
+        return {"the gradient": new_g, "the variable": new_x, **(rest[0] if rest else {})}
+
+    def after(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
+        new_x, new = _called(hooks.after, g, x, s, given(x, lr, step))
+        return {"the variable": new_x, **new}
+
+    for name, hook in {"before": before, "after": after}.items():
+        if name in wrapper.defines:
+            with contextlib.suppress(_CannotTry):
+                _check_entries(wrapper, name, hook, slots, like.dtype)
+
+
+def _check_entries(
+    owner: Any, method: str, call: Callable[..., dict], slots: dict[str, Slot], dtype: str
+) -> None:
+    """Raise an error if the first half of a result changes with the second half of what is given.
+
+    Args:
+        owner: The rule or wrapper.
+        method: The name of its method.
+        call: The method: `(g, x, s, lr, step) -> results by name`.
+        slots: The slots, for vectors with two halves.
+        dtype: The data type of the arithmetic.
+    """
+    slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
+    numbers = np.linspace(0.3, 0.9, 2 * HALF)
+
+    def results(end: float) -> dict[str, Any]:
+        def tensor(sign: float, slot: Slot | None = None) -> Any:
+            if slot is not None and not str(slot.dtype or dtype).startswith("float"):
+                return ops.full(slot.shape, slot.initial, slot.dtype)
+            values = sign * np.where(np.arange(2 * HALF) < HALF, numbers, end * numbers)
+            whole = slot is None or len(slot.shape)
+            return ops.convert_to_tensor(values if whole else values[0], dtype)
+
+        with creating(), keras.StatelessScope() as scope:
+            given = slots_of(*[tensor(1.0, slot) for slot in slots.values()])
+            lr, step = (ops.convert_to_tensor(number, dtype) for number in (0.1, 3.0))
+            found = call(tensor(-1.0), tensor(1.0), given, lr, step)
+            _refuse_assignments(owner, method, scope)
+            return {name: _first_half(value) for name, value in found.items()}
+
+    others = results(7.0)
+    for name, value in results(1.0).items():
+        if value is not None and not np.allclose(value, others[name], 1e-4, equal_nan=True):
+            declared = 'scope = "element"' if owner.scope == "element" else "flat = True"
+            raise TypeError(
+                f"{type(owner).__name__}.{method} must compute each entry of {name} from the same "
+                f"entry of what it is given, since its class has `{declared}`: a call may see "
+                "several variables end to end, or a piece of one. For sums, means or maxima, use "
+                '`scope = "variable"`'
+            )
+
+
+def _first_half(value: Any) -> np.ndarray | None:
+    if value is None:
+        return None
+    found = ops.convert_to_numpy(ops.cast(value, "float32"))
+    return found[:HALF] if found.ndim else found
+
+
+def _refuse_assignments(owner: Any, method: str, scope: Any, draws: bool = False) -> None:
+    """Raise an error if a rule has assigned variables."""
+    if method == "update" and (scope.state_mapping or draws):
+        raise TypeError(
+            f"{type(owner).__name__}.update must not assign variables, nor draw numbers by a "
+            "keras.random.SeedGenerator, which assigns its own: compiled steps would not do it. "
+            "Keep what changes in `slots`, and return its new value"
+        )
+
+
+def _scalars(rule: Any, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
+    """Return the scalars of a rule as tensors, as in a step."""
+    with located(rule, "scalars"):
+        found = checked_scalars(rule, "scalars", rule.scalars(lr, step))
+    scalars = {"step": step}
+    for name, value in found.items():
+        try:
+            scalars[name] = scalar(value, dtype)
+        except (TypeError, ValueError):
+            scalars[name] = None
+        if scalars[name] is None or len(scalars[name].shape):
+            raise TypeError(
+                f"{type(rule).__name__}.scalars must give single numbers, or tensors without "
+                f"dimensions. Received: {name}={value!r}"
+            )
+    return scalars
+
+
 def _check_hashable(rule: Any, facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         try:
@@ -176,30 +309,6 @@ def _called(hook: Callable[..., Any], *given: Any) -> Any:
         return hook(*given)
     except Exception as error:
         raise _CannotTry from error
-
-
-@contextlib.contextmanager
-def _located(rule: Any, method: str) -> Iterator[None]:
-    """Add to an error the line of the rule that raised it, and what to write instead."""
-    try:
-        yield
-    except Exception as error:
-        cls = type(rule)
-        parts = ("builtins", "keras", "keras_tfopt")
-        users = [c for c in cls.__mro__ if c.__module__.split(".")[0] not in parts]
-        files = {inspect.getsourcefile(c) for c in users}
-        lines = [f for f in traceback.extract_tb(error.__traceback__)[1:] if f.filename in files]
-        where = f"{lines[-1].filename}:{lines[-1].lineno}: {lines[-1].line}" if lines else ""
-        name = f"{cls.__name__}.{method}"
-        if backend.asks_for_value(error):
-            raise TypeError(
-                f"{name} asks for the value of a tensor, as `if`, `while`, `bool`, `float` and "
-                "NumPy do. Compiled steps have no values yet: use operations of `keras.ops`, and "
-                f"`ops.where(condition, a, b)` instead of `if`. {where}"
-            ) from error
-        if lines and type(error) in (AttributeError, KeyError, NameError, TypeError, ValueError):
-            raise type(error)(f"{name}: {error.args[0] if error.args else ''} {where}") from error
-        raise
 
 
 def _check_shape(method: str, name: str, value: Any, old: Any) -> None:

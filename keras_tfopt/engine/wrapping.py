@@ -93,7 +93,7 @@ class Hooks(Constructed):
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr}
 
-    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple:
         return g, x
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
