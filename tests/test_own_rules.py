@@ -459,3 +459,41 @@ def test_after_finds_what_before_has_put_into_slots(options, mode):
         slots = runner.slots[path]
         for found, number in ((slots["start"], 3.0), (slots["moved"], -0.5)):
             np.testing.assert_array_equal(found, np.full((3, 2), number))
+
+
+class RowScaled(keras_tfopt.Wrapper):
+    """Scales the gradients of each row by their norms so far, and counts its calls."""
+
+    sparse = "rows"
+
+    def slots(self, like):
+        of_row = keras_tfopt.Slot(like.shape[:1])
+        return {"size": of_row, "count": keras_tfopt.Slot(()), "last": keras_tfopt.Slot((2,))}
+
+    def before(self, g, x, s, t):
+        size = s.size + ops.sqrt(ops.sum(ops.square(g), axis=1))
+        scale = ops.where(size > 0, 1 / ops.where(size > 0, size, 1.0), 0.0)
+        last = ops.stack([s.last[1], ops.sum(g)])
+        return g * scale[:, None], x, {"size": size, "count": s.count + 1, "last": last}
+
+
+@every_mode
+@pytest.mark.parametrize("rows", [False, True])
+def test_slots_that_are_not_of_the_shape_of_the_variable(mode, rows):
+    path, touched = "table/embeddings", np.array([1, 3])
+    inner = keras_tfopt.LazyAdam(0.1)
+    runner = Runner(RowScaled(inner), {path: np.ones((4, 2), "float32")}, mode)
+    same = Runner(keras_tfopt.LazyAdam(0.1), {path: np.ones((4, 2), "float32")}, mode)
+    size = 0.0
+    for number in (3.0, 1.0):
+        size += number * np.sqrt(2)
+        for one, value in ((runner, number), (same, number / size)):
+            values = np.full((2, 2), value, "float32")
+            dense = np.zeros((4, 2), "float32")
+            dense[touched] = values
+            one.step({path: Rows(values, touched) if rows else dense})
+    slots = runner.slots[path]
+    np.testing.assert_allclose(slots["size"], [0, size, 0, size], rtol=1e-6)
+    assert slots["count"] == 2
+    np.testing.assert_allclose(slots["last"], [12.0, 4.0])
+    np.testing.assert_allclose(runner.values[path], same.values[path], rtol=1e-5)

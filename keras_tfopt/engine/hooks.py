@@ -53,51 +53,42 @@ def run(
             continue
         reached.append(number)
         g, mask, rows = _as_seen(wrapper, entry, place, gradient, named)
+        one = Seen(entry, rows)
         owned = [variable, *entry.masters, *entry.slots.values()]
-        parts: list[Any] = []
-        if rows:
-            parts = [backend.take(v, gradient.indices) for v in owned]
-            in_rows.append((owned, gradient.indices))
-        else:
-            whole += owned
+        cut = [v for v, is_cut in zip(owned, one.cut, strict=True) if is_cut]
+        parts = [backend.take(v, gradient.indices) for v in cut]
+        in_rows += [(v, gradient.indices) for v in cut]
+        whole += [v for v, is_cut in zip(owned, one.cut, strict=True) if not is_cut]
         given.append((g, mask, None if old is None else old[number], parts))
-        seen.append(Seen(entry, rows))
+        seen.append(one)
     if not reached:
         return incoming.grads
 
     def compute(values: list, inputs: tuple) -> tuple[tuple, list[tuple]]:
         given, scalars = inputs
-        start, tensors, starts = 0, [], []
+        left = iter(values)
+        tensors = []
         for one, (*others, parts) in zip(seen, given, strict=True):
-            starts.append(start)
-            kept = parts
-            if not one.rows:
-                kept = values[start : start + one.count]
-                start += one.count
-            tensors.append((*others, *kept))
+            cut = iter(parts)
+            tensors.append((*others, *[next(cut if is_cut else left) for is_cut in one.cut]))
 
         def of(one: Seen) -> Callable[..., list[Any]]:
             return functools.partial(_call, wrapper, name, call, one, scalars[one.scalars])
 
-        new_grads, new_parts, writes = [], [], []
         found = backend.map_alike(wrapper, name, of, seen, tensors)
-        for one, start, (new_g, *own) in zip(seen, starts, found, strict=True):
-            new_grads.append(new_g)
-            if one.rows:
-                new_parts.append(own)
-            else:
-                writes += [write(start + n, x) for n, x in enumerate(own) if x is not None]
-        return (new_grads, new_parts), writes
+        is_cut = [is_cut for one in seen for is_cut in one.cut]
+        each = list(zip(is_cut, [x for _, *own in found for x in own], strict=True))
+        new_parts = [x for is_cut, x in each if is_cut]
+        new_whole = [x for is_cut, x in each if not is_cut]
+        writes = [write(n, x) for n, x in enumerate(new_whole) if x is not None]
+        return ([new_g for new_g, *_ in found], new_parts), writes
 
     has_mask = tuple([mask is not None for _, mask, *_ in given])
     places = tuple([incoming.places[number] for number in reached])
     key = (name, places, tuple(seen), has_mask)
     new_grads, new_parts = backend.run_in_place(wrapper, key, compute, whole, (given, scalars))
-    writes = []
-    for (owned, indices), own in zip(in_rows, new_parts, strict=True):
-        each = zip(owned, own, strict=True)
-        writes += [write(one, value, indices) for one, value in each if value is not None]
-    backend.commit(writes)
+    each = zip(in_rows, new_parts, strict=True)
+    backend.commit([write(v, value, i) for (v, i), value in each if value is not None])
     grads = list(incoming.grads)
     for number, g, one in zip(reached, new_grads, seen, strict=True):
         if g is not None:
@@ -116,8 +107,11 @@ class Seen:
     def __init__(self, entry: Entry, rows: bool):
         self.rows, self.has_master, self.names = rows, bool(entry.masters), tuple(entry.slots)
         self.dtype, self.scalars, self.facts = entry.like.dtype, entry.scalars, entry.facts
-        self.count = 1 + self.has_master + len(self.names)
-        own = rows, self.has_master, self.names, self.dtype, self.scalars
+        self.by_row = dict(zip(self.names, entry.cut[1:], strict=True))
+        # For the variable, the master copy and slots: whether the hooks see rows of them.
+        kept = [True] * (1 + self.has_master) + list(self.by_row.values())
+        self.cut = tuple(rows and by_row for by_row in kept)
+        own = self.cut, tuple(kept), self.has_master, self.names, self.dtype, self.scalars
         self._key = (*own, entry.like.shape, identity(self.facts))
 
     def __eq__(self, other: object) -> bool:
@@ -171,7 +165,10 @@ def _call(
     new_g, x, new = call(own, seen_g, x, s, t)
     if mask is not None:
         x = ops.where(mask, x, current)
-        new = {name: ops.where(mask, value, getattr(s, name)) for name, value in new.items()}
+        for slot, value in new.items():
+            if one.by_row[slot]:
+                of_slot = ops.reshape(mask, (-1, *[1] * (len(value.shape) - 1)))
+                new[slot] = ops.where(of_slot, value, getattr(s, slot))
     masters = [ops.cast(x, one.dtype)] * one.has_master
     values = [ops.cast(x, variable.dtype), *masters, *map(new.get, one.names)]
     return [None if new_g is seen_g else new_g, *values]

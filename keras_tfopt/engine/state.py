@@ -219,7 +219,7 @@ class Entry:
     overwritten: bool = False
     """Whether Keras overwrites the variable with its gradient, as float8 scales are."""
     cut: tuple[bool, ...] = ()
-    """Of a rule, for the variable and each slot: whether updates of rows see only touched rows."""
+    """For the variable and each slot: whether updates of rows see only touched rows."""
     sparse: str = "dense"
     """Of a rule: its `sparse` here, "dense" if row gradients are made dense."""
     has_rows: bool = False

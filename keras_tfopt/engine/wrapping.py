@@ -38,6 +38,7 @@ from keras_tfopt.engine.results import (
     checked_list,
     checked_slots,
 )
+from keras_tfopt.engine.rows import sees_rows
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     NO_SETTINGS,
@@ -221,6 +222,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             slots,
             self.facts(like),
             overwritten and own,
+            cut=(bool(like.shape), *(sees_rows(slot, like) for slot in described.values())),
             settings=self.settings_of(like),
             scalars=(like.dtype, self._rate_of(self.settings_of(like))),
             reach=reach,
