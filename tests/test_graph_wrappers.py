@@ -193,6 +193,25 @@ def test_state_of_the_optimizer_inside_is_found(around):
             assert optimizer.variables() == []
 
 
+@pytest.mark.parametrize("name", [None, "train"])
+def test_names_of_the_operation_of_a_step(name):
+    """Programs fetch it by its name from a graph that they import."""
+    inner = legacy.GradientDescentOptimizer(0.1)
+    names = {
+        legacy.MovingAverageOptimizer: "train_with_avg",
+        legacy.MultitaskOptimizerWrapper: name or "GradientDescent",
+        lambda opt: legacy.VariableClippingOptimizer(opt, {"x": [0]}, 1.0): (
+            name or "VariableClipping"
+        ),
+    }
+    for make, expected in names.items():
+        with session():
+            x = variable([1.0], "x")
+            optimizer = make(inner)
+            pairs = optimizer.compute_gradients(tf.reduce_sum(x**2))
+            assert optimizer.apply_gradients(pairs, name=name).name == expected
+
+
 # ---- MultitaskOptimizerWrapper -------------------------------------------------------------------
 
 

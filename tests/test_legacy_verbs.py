@@ -180,6 +180,17 @@ def test_statistics_and_random_seeds_advance_once_a_step(given):
     assert found == {v.path for v in model.trainable_variables}
 
 
+def test_variables_by_name():
+    """TensorFlow 1 flattens dictionaries in the order of their keys."""
+    a, b = variable([1.0]), variable([2.0])
+    optimizer = legacy.GradientDescentOptimizer(0.5)
+    pairs = optimizer.compute_gradients(lambda: ops.sum(a * b), {"second": b, "first": [a]})
+    assert [v is one for (_, v), one in zip(pairs, (a, b), strict=True)] == [True, True]
+    optimizer.minimize(lambda: ops.sum(a * b), var_list={"only": b})
+    assert to_numpy(a).tolist() == [1.0]
+    assert to_numpy(b).tolist() == [1.5]
+
+
 def test_grad_loss():
     """`grad_loss` multiplies the gradient of the loss, and must have the shape of the loss."""
     x = variable([1.0, 2.0])

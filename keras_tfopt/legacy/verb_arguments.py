@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -44,7 +44,7 @@ def checked_variables(
     """Return the variables of an argument as a flat list, or raise an error.
 
     Args:
-        var_list: A variable, or lists of variables, which may be nested.
+        var_list: A variable, or lists and dictionaries of variables, which may be nested.
         error: Class of the error.
         argument: Name of the argument, for the message.
         more: Types that are allowed instead of a variable.
@@ -56,7 +56,8 @@ def checked_variables(
     if fits(var_list):
         return [var_list]
     try:
-        variables = list(var_list)
+        of_names = isinstance(var_list, Mapping)
+        variables = keras.tree.flatten(dict(var_list)) if of_names else list(var_list)
         if not all(map(fits, variables)):  # flattening takes longer than a small step
             variables = keras.tree.flatten(variables)
     except TypeError:

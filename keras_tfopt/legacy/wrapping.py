@@ -76,6 +76,8 @@ class Clipping(running.WrapperVerbs):
 class Averaging(running.WrapperVerbs, OriginalAttributes):
     """`MovingAverageOptimizer`: averages of the variables, and a saver for them."""
 
+    _step_name = "train_with_avg"
+
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments["sequential_update"] is False:
             warnings.warn(

@@ -79,6 +79,7 @@ class Plan:
         origin = None if optimizer is None else origin_of(optimizer)
         self.variables, choices = variables_in(model)
         self.tensors, left_out = naming.renamed(naming.stored(file.contents), name_map)
+        self._left_out = [one.name for one in left_out]
         self.moves: list[Move] = []
         self.counter: tuple[Any, int] | None = None
         self.begin: list[tuple[Any, str]] = []
@@ -130,12 +131,13 @@ class Plan:
             self._move(name, path_of(variable), wanted, variable, rounds=rounds)
 
     def _plan_slots(self, origin: Origin) -> None:
-        base = self._base(origin)
+        base, turn = self._base(origin), self._turn(origin.row)
         for variable in self.trained:
             path, source = path_of(variable), self.source.get(id(variable))
             state = self.by_owner.get(source, {})
             here = described_slots(self.optimizer, variable)
-            suffixes = origin.suffixes(base, variable, here)
+            suffixes = origin.suffixes(base, variable, here, state, turn)
+            self._leave_to_others(state, suffixes, turn)
             for slot, suffix in suffixes.items():
                 if slot not in here and suffix in state:
                     where = f"slot {slot} of {path}"
@@ -149,6 +151,28 @@ class Plan:
                 if name is None and slot in ("average", MASTER):
                     self.begin.append((variable, slot))
                 self._move(name, f"slot {slot} of {path}", wanted, variable, slot)
+
+    def _turn(self, row: Row) -> tuple[int, int]:
+        """Return the place of this optimizer among those that have powers, and how many these are.
+
+        The place is 0 unless `name_map` leaves out the powers of all others.
+        """
+        if not row.powers:
+            return 0, 1
+        named = naming.named(f"{row.powers[0]}_power", [*self.tensors, *self._left_out])
+        left = [place for place, name in enumerate(named) if name in self.tensors]
+        return (left[0], len(named)) if len(left) == 1 else (0, 1)
+
+    def _leave_to_others(
+        self, state: Mapping[str, str], suffixes: Mapping[str, str], turn: tuple[int, int]
+    ) -> None:
+        """Enter the slots of a variable that belong to optimizers which `name_map` leaves out."""
+        bases = {naming.base_of(suffix) for suffix in suffixes.values()}
+        mine = [suffix for suffix in state if naming.base_of(suffix) in bases]
+        if turn[1] > 1 and len(mine) == turn[1] * len(suffixes):
+            for suffix in sorted(set(mine) - set(suffixes.values())):
+                detail = "of an optimizer whose powers name_map leaves out"
+                self._enter("not needed", state[suffix], None, detail)
 
     def _base(self, origin: Origin) -> str:
         """Return the name of this optimizer's slots in the checkpoint."""

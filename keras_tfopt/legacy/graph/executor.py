@@ -113,6 +113,11 @@ class Executor(Verbs):
         if self._together is not None:
             self._together.create(variables)
             return
+        # In the order of the originals: programs may save `tf.global_variables()` by position.
+        first = min(variables, key=lambda variable: variable.name)
+        for hyperparameter, name in self._facts.powers.items():
+            with reaching(self._facts.changing.get(hyperparameter)):
+                self._create_non_slot_variable(self._initial(hyperparameter), name, first)
         for variable in variables:
             if id(variable) in self._with_state:
                 continue
@@ -121,10 +126,6 @@ class Executor(Verbs):
             with reaching(variable):  # the shape may come from its initial value
                 for name, slot in self._described(like).items():
                     self._make_slot(variable, like, name, slot)
-        first = min(variables, key=lambda variable: variable.name)
-        for hyperparameter, name in self._facts.powers.items():
-            with reaching(self._facts.changing.get(hyperparameter)):
-                self._create_non_slot_variable(self._initial(hyperparameter), name, first)
         if self._facts.counter is not None:
             name, dtype = self._facts.counter
             zero = tf.zeros([], dtype or dtype_of(first))

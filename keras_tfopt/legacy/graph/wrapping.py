@@ -41,6 +41,8 @@ class WrapperVerbs(Converting, OfTable):
     _never_called = Optimizer._never_called
     _inside = "opt"  # the argument for the optimizer inside
     _has_hooks = True
+    _step_name: str | None = None
+    """The name of the operation of a step with hooks, if it is not that of the optimizer."""
     _hooks: Any = None  # a Keras wrapper that is never built, for its hooks; None without hooks
     _has_begun = False
 
@@ -74,21 +76,27 @@ class WrapperVerbs(Converting, OfTable):
         given, pairs = self._checked(grads_and_vars)
         check_counter(global_step)
         self._begin_step(global_step)
-        self._create_own_slots(self._covered(pairs), pairs)
+        self._check_covered(self._covered(pairs))
+        if backend.is_eager():  # averages start at the values before the step
+            self._create_own_slots(pairs)
         scoped = v1.name_scope(name, self._name) if self._row.scopes else None
-        with scoped or contextlib.nullcontext(name or self._name) as own_name:
+        with scoped or contextlib.nullcontext() as own_name:
             done = self._opt.apply_gradients(given, global_step=global_step, name=name)
+        if backend.is_eager():
+            with backend.following([done]):
+                self._run_after(pairs)
+            return done
+        self._create_own_slots(pairs)  # after those of `opt`, as in the original
         with backend.following([done]):
             changed = self._run_after(pairs)
-        if backend.is_eager():
+        if not changed:
             return done
-        return backend.group(done, *changed, name=own_name)
+        return backend.group(done, *changed, name=own_name or self._step_name or name)
 
     def _covered(self, pairs: Pairs) -> list[Any]:
         return [variable for _, variable in pairs]
 
-    def _create_own_slots(self, covered: list[Any], pairs: Pairs) -> None:
-        """Create averages, which start at the values of the variables, before the step."""
+    def _check_covered(self, covered: list[Any]) -> None:
         if self._hooks is None:
             return
         likes = [backend.like_of(variable) for variable in covered]
@@ -96,6 +104,12 @@ class WrapperVerbs(Converting, OfTable):
         if not self._has_begun:
             warn_unmatched(type(self).__name__, self._hooks.choices(), likes)
         self._has_begun = True
+
+    def _create_own_slots(self, pairs: Pairs) -> None:
+        """Create averages, which start at the values of the variables."""
+        if self._hooks is None:
+            return
+        likes = [backend.like_of(variable) for _, variable in pairs]
         moved = [variable for gradient, variable in pairs if gradient is not None]
         if any(self._hooks.slots(like) for like in likes):
             check_distinct(self, moved)
@@ -115,7 +129,7 @@ class WrapperVerbs(Converting, OfTable):
             self._with_own_slots.append(variable)
 
     def _run_after(self, pairs: Pairs) -> list[Any]:
-        if self._hooks is None:
+        if self._hooks is None or "after" not in self._hooks.defines:
             return []
         ours = {self._row.renamed.get(name, name): v for name, v in self._arguments.items()}
         values = {n: value_now(v) for n, v in ours.items() if is_symbolic(v) or changes(v)}
@@ -151,7 +165,8 @@ class WrapperVerbs(Converting, OfTable):
     def _adopt(self) -> None:
         theirs = variables_of(self._optimizer)
         natives = self._know(theirs)
-        self._create_own_slots(natives, [(True, variable) for variable in natives])
+        self._check_covered(natives)
+        self._create_own_slots([(True, variable) for variable in natives])
         self._slots_from_keras(theirs)
 
     def get_slot(self, var: Any, name: str) -> Any:
