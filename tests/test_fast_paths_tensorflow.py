@@ -10,6 +10,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt.engine import shared_code
 from tests.fast_paths import OPTIMIZERS, SHAPES, train, variables
+from tests.programs import run
 from tests.stepping import to_numpy
 
 pytestmark = pytest.mark.backends("tensorflow", reason="the inner XLA function is TensorFlow's")
@@ -111,3 +112,20 @@ def test_variables_of_one_shape_share_compiled_code():
     functions = compiled_functions(optimizer)
     assert len(functions) == 2  # of whole groups, and of the rest
     assert all(f.experimental_get_tracing_count() == 1 for f in functions)
+
+
+MANY_SHAPES = """
+import keras, keras_tfopt, numpy as np
+variables = [keras.Variable(np.ones((rows, 2), "float32")) for rows in range(2, 14)]
+optimizer = keras_tfopt.LARS(0.1)
+optimizer.build(variables)
+for _ in range(2):
+    optimizer.apply([keras.ops.ones(v.shape) for v in variables], variables)
+"""
+
+
+def test_first_steps_of_many_shapes_bring_no_warning():
+    """TensorFlow warns of functions that are traced often, once or twice in a process."""
+    done = run("-c", MANY_SHAPES)
+    assert done.returncode == 0, done.stderr
+    assert "retracing" not in done.stderr

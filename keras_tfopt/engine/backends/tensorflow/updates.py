@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -121,23 +122,29 @@ def run_in_place(
 
 
 def _in_place(function: Callable) -> Callable:
-    def run(variables: list[Any], inputs: Any) -> Any:
-        result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
-        whole, later, copied = {}, {}, {}
-        for n, indices, value in writes:
-            if indices is None:
-                assign(variables[n], None, value)
-                whole[value.ref()] = n
-        for n, indices, value in writes:
-            if indices is not None and value.ref() in whole:
-                # XLA would make a copy of what it assigns to a variable and returns as well.
-                copied[n, whole[value.ref()]] = indices
-            elif indices is not None:
-                later[n] = indices, value
-        forget_watched_variables()
-        return result, later, copied
+    # TensorFlow warns of a function that is traced often. It tells functions apart by their code,
+    # which all of these share, except where it is a partial one.
+    one = functools.partial(_run_and_assign, function)
+    return tf.function(one, jit_compile=True, autograph=False)
 
-    return tf.function(run, jit_compile=True, autograph=False)
+
+def _run_and_assign(
+    function: Callable, variables: list[Any], inputs: Any
+) -> tuple[Any, dict[int, tuple], dict[tuple[int, int], Any]]:
+    result, writes = function([tf.convert_to_tensor(v) for v in variables], inputs)
+    whole, later, copied = {}, {}, {}
+    for n, indices, value in writes:
+        if indices is None:
+            assign(variables[n], None, value)
+            whole[value.ref()] = n
+    for n, indices, value in writes:
+        if indices is not None and value.ref() in whole:
+            # XLA would make a copy of what it assigns to a variable and returns as well.
+            copied[n, whole[value.ref()]] = indices
+        elif indices is not None:
+            later[n] = indices, value
+    forget_watched_variables()
+    return result, later, copied
 
 
 def _run_whole(
