@@ -2,7 +2,7 @@
 Title: Your own optimizer in one file
 Author: keras_tfopt contributors
 Date created: 2026/11/20
-Last modified: 2026/11/20
+Last modified: 2026/11/29
 Description: Write AdaBelief, check it against NumPy, and use it like any other optimizer.
 Accelerator: None
 """
@@ -148,6 +148,48 @@ apart = np.abs(ops.convert_to_numpy(kernel) - expected).max()
 print(f"CentralizedAdaBelief, one step: {apart:.1e} from NumPy.")
 if apart > 1e-5:
     raise AssertionError("The rule that derives is not the formula in NumPy.")
+
+"""
+## A wrapper
+
+A wrapper changes what goes into the step of another optimizer, or what comes out, and works around
+any of them. Grokfast (Lee et al., 2024) adds to the gradient what is slow in it, an average:
+
+$$
+h \\leftarrow \\alpha h + (1 - \\alpha) g, \\qquad g \\leftarrow g + \\lambda h
+$$
+
+`before` returns the gradient and the variable, and new values of slots. The hook `after`, which
+runs when the optimizer inside has made its step, returns the variable and slots.
+"""
+
+
+@keras_tfopt.register
+class Grokfast(keras_tfopt.Wrapper):
+    """Amplifies what is slow in the gradients."""
+
+    alpha: float = keras_tfopt.within(0, 1, default=0.98)
+    factor: float = keras_tfopt.within(0, default=2.0)
+
+    def slots(self, like):
+        return {"slow": keras_tfopt.zeros(like)}
+
+    def before(self, g, x, s, t):
+        slow = self.alpha * s.slow + (1 - self.alpha) * g
+        return g + self.factor * slow, x, {"slow": slow}
+
+
+kernel, around = keras.Variable(start), Grokfast(AdaBelief(0.01))
+slow, amplified = 0.0, []
+for gradient in gradients:
+    around.apply([ops.convert_to_tensor(gradient)], [kernel])
+    slow = 0.98 * slow + 0.02 * gradient.astype("float64")
+    amplified.append(gradient + 2.0 * slow)
+*_, expected = belief_in_numpy(start, np.array(amplified), 0.01)
+apart = np.abs(ops.convert_to_numpy(kernel) - expected).max()
+print(f"Grokfast around AdaBelief, {len(gradients)} steps: {apart:.1e} from NumPy.")
+if apart > 1e-5:
+    raise AssertionError("The wrapper is not the formula in NumPy.")
 
 """
 ## Rows that stay

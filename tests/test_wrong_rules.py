@@ -1,6 +1,7 @@
 """Wrong rules of users: the error says what is wrong, in compiled and in plain steps."""
 
 import re
+from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from keras import ops
 
 import keras_tfopt
+from tests.stepping import BACKEND
 
 
 def rule(**members):
@@ -314,3 +316,19 @@ def test_shapes_that_do_not_fit_name_their_line():
     with pytest.raises(Exception, match=says) as error:
         step(rule(update=update, scope="variable"))
     assert error.type in (ValueError, TypeError, RuntimeError)
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_entries_are_tried_while_a_step_is_being_compiled(jit_compile):
+    """`fit` builds optimizers within the function that it compiles."""
+
+    def mixes(self, g, x, s, t):
+        return x - t.lr * g / ops.max(ops.abs(g)), {}
+
+    x, y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+    for update, refused in ((None, False), (mixes, True)):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        own = rule() if update is None else rule(update=update)
+        model.compile(own(0.5), "mse", jit_compile=jit_compile and BACKEND != "torch")
+        with pytest.raises(TypeError, match="each entry") if refused else nullcontext():
+            model.fit(x, y, verbose=0)

@@ -17,6 +17,7 @@ from keras_tfopt.engine.backends.tensorflow.rows import (
 from keras_tfopt.engine.backends.tensorflow.tracing import (
     asks_for_value,
     compilation,
+    concretely,
     gradients,
     outside_compiler,
     place,

@@ -16,6 +16,10 @@ def outside_compiler(function: Callable) -> Callable:
     return tf.autograph.experimental.do_not_convert(function)
 
 
+def concretely() -> contextlib.AbstractContextManager:
+    return tf.init_scope()
+
+
 def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> bool:
     tensors = [tf.TensorSpec(*one) for one in given]
     tf.function(function, autograph=False).get_concrete_function(*tensors)
