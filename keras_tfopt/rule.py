@@ -87,10 +87,7 @@ class Rule(Fielded, Describing, Engine):
     updates.
 
     A rule that defines `average(self, x, s)` keeps averages: what it returns for a variable and its
-    slots is what `keras_tfopt.averaged` puts in, unless `use_ema` asks for other averages. A rule
-    that computes the variable from its slots may define `exact(self, s)`, the variable as the slots
-    give it. Then half-precision variables come as `x` without their rounding, unless something else
-    has changed them, and x - exact is that change.
+    slots is what `keras_tfopt.averaged` puts in, unless `use_ema` asks for other averages.
 
     Args:
         learning_rate: Number >= 0, `keras.optimizers.schedules.LearningRateSchedule`, function of

@@ -72,8 +72,6 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         accept: `(g, x, t) -> bool tensor`. Where False, the inner step leaves the variable and its
             slots alone.
         average: `(x, s) -> value`. Pure, per variable: what `keras_tfopt.averaged` puts in.
-        exact: `(s) -> value`. Pure, per variable, as in `keras_tfopt.Rule`: what `before` finds in
-            x, where a half-precision variable is this, rounded.
         before_step: `(grads, variables) -> grads`.
         after_step: `(variables) -> list or None`. New values of the variables.
         accept_step: `(grads, s) -> bool tensor, {counter: value}`. Pure, of the values of all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -181,14 +181,9 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
 
     def rule_now(self, dtype: str) -> Any:
         """Return the rule with the values of its hyperparameters at the next step."""
-        return self.formula(self._values_now(self.changing_hyperparameters(), dtype))
-
-    def formula_now(self, entry: Entry) -> Any:
-        own = self._hyperparameters[entry.rule]
-        return own.at(self._values_now(own.changing, entry.like.dtype))
-
-    def _values_now(self, changing: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-        return {n: scalar(current(v, self._iterations), dtype) for n, v in changing.items()}
+        changing = self.changing_hyperparameters()
+        values = {n: scalar(current(v, self._iterations), dtype) for n, v in changing.items()}
+        return self.formula(values)
 
     def get_config(self) -> dict[str, Any]:
         check_savable("learning_rate", self._learning_rate)

@@ -73,7 +73,7 @@ def run(
             tensors.append((*others, *[next(cut if is_cut else left) for is_cut in one.cut]))
 
         def of(one: Seen) -> Callable[..., list[Any]]:
-            return functools.partial(_call, wrapper, name, call, one, scalars[one.scalars])
+            return functools.partial(_call, wrapper, call, one, scalars[one.scalars])
 
         found = backend.map_alike(wrapper, name, of, seen, tensors)
         is_cut = [is_cut for one in seen for is_cut in one.cut]
@@ -123,7 +123,6 @@ class Seen:
 
 def _call(
     wrapper: Any,
-    name: str,
     call: Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, dict]],
     one: Seen,
     scalars: dict[str, Any],
@@ -137,7 +136,6 @@ def _call(
 
     Args:
         wrapper: The optimizer with the hook.
-        name: The name of the hook.
         call: As for `run`.
         one: What the hook depends on.
         scalars: The scalars of the step.
@@ -151,18 +149,13 @@ def _call(
         The new gradient; the new variable, master copy and slots. Of these, None stays as it is.
     """
     master, slots = kept[: one.has_master], kept[one.has_master :]
-    s = collections.namedtuple("Slots", one.names)(*slots)  # type: ignore[misc]
-    own = wrapper.hooks_in(scalars)
-    if one.has_master:
-        exact = master[0]
-    else:  # after the step, the variable is not what slots give
-        exact = own.exact(s) if name == "before" else None
-    x = current = current_value(variable, exact, one.dtype)
+    x = current = current_value(variable, master[0] if master else None, one.dtype)
     if before is not None:
         scalars = {**scalars, "old": ops.cast(before, one.dtype)}
     t = Scalars(scalars, one.facts, one.rows, over_one(), mask)
+    s = collections.namedtuple("Slots", one.names)(*slots)  # type: ignore[misc]
     seen_g = g if wrapper.needs_gradient else None
-    new_g, x, new = call(own, seen_g, x, s, t)
+    new_g, x, new = call(wrapper.hooks_in(scalars), seen_g, x, s, t)
     if mask is not None:
         x = ops.where(mask, x, current)
         for slot, value in new.items():
@@ -170,8 +163,8 @@ def _call(
                 of_slot = ops.reshape(mask, (-1, *[1] * (len(value.shape) - 1)))
                 new[slot] = ops.where(of_slot, value, getattr(s, slot))
     masters = [ops.cast(x, one.dtype)] * one.has_master
-    values = [ops.cast(x, variable.dtype), *masters, *map(new.get, one.names)]
-    return [None if new_g is seen_g else new_g, *values]
+    own = [ops.cast(x, variable.dtype), *masters, *map(new.get, one.names)]
+    return [None if new_g is seen_g else new_g, *own]
 
 
 def kept_unless_accepted(

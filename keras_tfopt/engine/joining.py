@@ -257,8 +257,6 @@ def _joined(
         for number, (part, (hooks, s, t)) in enumerate(zip(parts, seen, strict=True)):
             found: dict[str, Any] = {}
             if "before" in part.calls:
-                if rounds:
-                    x = current_value(ops.cast(x, kept), hooks.exact(s), dtype)
                 given_g = g if hooks.needs_gradient else None
                 result = hooks.before(given_g, x, s, t)
                 new_g, x, found = checked_before(hooks, result, given_g, x, s._asdict())
@@ -269,8 +267,6 @@ def _joined(
         old = x
         if has_master:
             own_slots[-1] = x
-        elif rounds:
-            x = ops.cast(x, kept)
         x, changed = call(g, x, own_slots, of_rule, mask, over, apart, narrow)
         x = rounded(x)
         each = zip(reversed(parts), reversed(seen), reversed(changes), strict=True)

@@ -25,13 +25,13 @@ def warn_of_lost_changes(optimizer: Any, variables: Sequence[Any]) -> None:
                 warnings.warn(
                     f"{name} changes variables, which {inside} inside of it computes from its "
                     f"slots in each step: the changes are lost. Put {name} around another "
-                    "optimizer",
+                    "optimizer; keras_tfopt.ScheduleFree may be around both",
                     stacklevel=4,
                 )
         return
     # Inside of a wrapper, constraints act on what is averaged.
     is_rule = not hasattr(optimizer, "inner_optimizer")
-    if is_rule and optimizer.keeps_exact_values() and keeps_averages(optimizer):
+    if is_rule and optimizer.ignores_changes and keeps_averages(optimizer):
         limited = [path_of(v) for v in variables if v.constraint is not None]
         if limited or getattr(optimizer, "bounds_norms", False):
             which = f"a constraint of {limited[0]!r}" if limited else "`max_norm` in groups"

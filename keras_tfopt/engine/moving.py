@@ -130,12 +130,12 @@ def bind_rule(
         kept = as_stored
         if kind.stored:
             kept = read_slots(kept_names, as_stored, kind.stored, kind.dtype)
+        x = start = current_value(x, master, kind.dtype)
+        if kind.decays:
+            x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
         s = slots_of(*kept)
-        x = start = current_value(x, now.exact(s) if master is None else master, kind.dtype)
-        if kind.decays:
-            x = backend.add_scaled(x, x, -scalars["weight_decay_rate"])
         result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
         x, new = check_result(method, result, start, s._asdict())
         if mask is not None:
@@ -149,18 +149,12 @@ def bind_rule(
     return call
 
 
-def current_value(variable: Any, exact: Any, dtype: str) -> Any:
-    """Return the value to compute with: the exact one, except for numbers assigned since.
-
-    Args:
-        variable: The value of the variable, in its own dtype.
-        exact: The value before it was rounded, in `dtype`, or None if that is not known.
-        dtype: The dtype of the arithmetic.
-    """
+def current_value(variable: Any, master: Any, dtype: str) -> Any:
+    """Return the value to compute with: the master copy, except for numbers assigned since."""
     x = ops.cast(variable, dtype)
-    if exact is None:
+    if master is None:
         return x
-    return ops.where(ops.equal(ops.cast(exact, variable.dtype), variable), exact, x)
+    return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
 def over_one() -> Over:

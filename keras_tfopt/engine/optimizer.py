@@ -16,7 +16,6 @@ from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.lost_changes import warn_of_lost_changes
-from keras_tfopt.engine.moving import current_value
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Shown
@@ -216,18 +215,6 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         """
         return x
 
-    def exact(self, s: Any) -> Any:
-        """Return the value of a variable that its slots give, before it was rounded, or None.
-
-        Optimizers define it that compute variables from their slots. Formulas find this value in
-        `x`, unless the variable has another one since.
-        """
-        return None
-
-    def keeps_exact_values(self) -> bool:
-        """Return whether this optimizer computes variables from its slots."""
-        return type(self).exact is not Optimizer.exact
-
     def keeps_averages(self) -> bool:
         """Return whether this optimizer, not one inside, keeps averages of the variables."""
         return type(self).average is not Optimizer.average
@@ -241,11 +228,6 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
                 continue
             slots = tensors(entry, self.read_state)
             s = collections.namedtuple("Slots", slots)(**slots)  # type: ignore[misc]
-            own = self.formula_now(entry)
-            x = current_value(current(entry.variable), own.exact(s), entry.like.dtype)
-            found.append((entry.variable, own.average(x, s)))
+            x = keras.ops.cast(current(entry.variable), entry.like.dtype)
+            found.append((entry.variable, self.average(x, s)))
         return found
-
-    def formula_now(self, entry: Entry) -> Any:
-        """Return the `self` of formulas of a variable, with the arguments of the next step."""
-        return self

@@ -288,9 +288,6 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             return self
         return self.hooks_alone(arguments_in(scalars, self._changing))
 
-    def formula_now(self, entry: Entry) -> Any:
-        return self.hooks_alone({n: self.now(v) for n, v in self._changing.items()})
-
     def known_count(self, name: str) -> int | None:
         """Return a counter as a number, or None while a step is being compiled."""
         if not self.built:

@@ -8,7 +8,7 @@ from keras_tfopt.engine import Slot
 from keras_tfopt.fields import within
 from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.moments import over_root
-from keras_tfopt.rules.schedule_free_sgd import averages, between, moved
+from keras_tfopt.rules.schedule_free_sgd import averages, moved
 
 
 @register
@@ -52,9 +52,10 @@ class ScheduleFreeAdamW(Rule):
 
     Row gradients: as if dense.
 
-    What else changes y, such as `set_weights` or a wrapper around, moves z and x by as much.
-    Constraints and `max_norm` act on y alone, so x may not obey them: the optimizer warns of that.
-    Use `keras_tfopt.ScheduleFree` there, around another optimizer.
+    Each step computes y from z and x. What else changes y is lost in the next step: `set_weights`,
+    `load_weights` of weights alone, other wrappers around, and constraints, which z does not obey.
+    After such a change make a new optimizer; where there are constraints, use
+    `keras_tfopt.ScheduleFree`.
 
     Example:
 
@@ -73,6 +74,7 @@ class ScheduleFreeAdamW(Rule):
 
     scope = "variable"
     elementwise = True
+    ignores_changes = True
 
     learning_rate: Any = 0.0025
     beta_1: float = within(0, 1, default=0.9, right_open=True)
@@ -85,11 +87,8 @@ class ScheduleFreeAdamW(Rule):
     def facts_of(self, like: Any) -> dict[str, Any]:
         return {"is_excluded": self.is_excluded(like)}
 
-    def exact(self, s: Any) -> Any:
-        return between(s.x, s.z, self.beta_1)
-
     def average(self, x: Any, s: Any) -> Any:
-        return s.x + (x - between(s.x, s.z, self.beta_1))
+        return s.x
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return {"v": zeros(like, signed=False), **averages(like)}

@@ -46,9 +46,10 @@ class ScheduleFreeSGD(Rule):
 
     Row gradients: as if dense.
 
-    What else changes y, such as `set_weights` or a wrapper around, moves z and x by as much.
-    Constraints and `max_norm` act on y alone, so x may not obey them: the optimizer warns of that.
-    Use `keras_tfopt.ScheduleFree` there, around another optimizer.
+    Each step computes y from z and x. What else changes y is lost in the next step: `set_weights`,
+    `load_weights` of weights alone, other wrappers around, and constraints, which z does not obey.
+    After such a change make a new optimizer; where there are constraints, use
+    `keras_tfopt.ScheduleFree`.
 
     Example:
 
@@ -65,6 +66,7 @@ class ScheduleFreeSGD(Rule):
 
     scope = "variable"
     elementwise = True
+    ignores_changes = True
 
     learning_rate: Any = 1.0
     momentum: float = within(0, 1, default=0.9, right_open=True)
@@ -75,11 +77,8 @@ class ScheduleFreeSGD(Rule):
     def facts_of(self, like: Any) -> dict[str, Any]:
         return {"is_excluded": self.is_excluded(like)}
 
-    def exact(self, s: Any) -> Any:
-        return between(s.x, s.z, self.momentum)
-
     def average(self, x: Any, s: Any) -> Any:
-        return s.x + (x - between(s.x, s.z, self.momentum))
+        return s.x
 
     def slots(self, like: Any) -> dict[str, Slot]:
         return averages(like)
@@ -98,22 +97,15 @@ def averages(like: Any) -> dict[str, Slot]:
     return {**weights, **numbers}
 
 
-def between(x: Any, z: Any, momentum: Any) -> Any:
-    """Return y, which the variable holds after a step."""
-    return x + (1 - momentum) * (z - x)  # in this form, y stays to the bit where x and z are equal
-
-
 def moved(
-    rule: Any, direction: Any, momentum: Any, y: Any, s: Any, t: Any
+    rule: Any, direction: Any, momentum: Any, x: Any, s: Any, t: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Return the variable, which is y, and slots after a step of z along a direction."""
-    change = y - between(s.x, s.z, momentum)  # since the last step, which z and x follow
     decay = 0.0 if t.is_excluded else rule.weight_decay
-    z = s.z + change - t.lr * (direction + decay * y)
+    z = s.z - t.lr * (direction + decay * x)
     rate = ops.where(t.lr > s.largest_rate, t.lr, s.largest_rate)
     weight = t.growth * rate**rule.weight_lr_power
     total = s.weight_sum + weight
-    x = s.x + change
-    x = x + quotient(weight, total) * (z - x)
-    new = {"z": z, "x": x, "weight_sum": total, "largest_rate": rate}
-    return between(x, z, momentum), new
+    mean = s.x + quotient(weight, total) * (z - s.x)
+    y = mean + (1 - momentum) * (z - mean)
+    return y, {"z": z, "x": mean, "weight_sum": total, "largest_rate": rate}

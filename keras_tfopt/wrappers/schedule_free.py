@@ -11,7 +11,6 @@ from keras_tfopt.engine.nesting import check_one
 from keras_tfopt.fields import within
 from keras_tfopt.rule import register
 from keras_tfopt.rules import ScheduleFreeAdamW, ScheduleFreeSGD
-from keras_tfopt.rules.schedule_free_sgd import between
 from keras_tfopt.wrapper import Wrapper
 
 
@@ -65,8 +64,9 @@ class ScheduleFree(Wrapper):
 
     Row gradients: passed on; x and y move in all rows in which they differ from z.
 
-    What else changes y, such as `set_weights` or a wrapper around this one, moves z and x by as
-    much. Constraints, and wrappers inside, act on z, and so on x.
+    Each step computes y from z and x. What else changes y is lost in the next step: `set_weights`,
+    `load_weights` of weights alone, and wrappers around this one. After such a change make a new
+    optimizer. Constraints, and wrappers inside, act on z, and so on x.
 
     `keras_tfopt.averaged`, `keras_tfopt.callbacks.EvaluateWithAverages` and
     `keras_tfopt.callbacks.AveragesCheckpoint` put x instead of y. Statistics of
@@ -89,6 +89,7 @@ class ScheduleFree(Wrapper):
     """
 
     flat = True
+    ignores_changes = True
     needs_gradient = False
 
     momentum: float = within(0, 1, default=0.9, right_open=True, fixed=True)
@@ -107,18 +108,11 @@ class ScheduleFree(Wrapper):
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr, "growth": step**self.r}
 
-    def exact(self, s: Any) -> Any:
-        return between(s.x, s.z, self.momentum)
-
     def average(self, x: Any, s: Any) -> Any:
-        return s.x + (x - between(s.x, s.z, self.momentum))
+        return s.x
 
-    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any, dict[str, Any]]:
-        change = x - between(s.x, s.z, self.momentum)  # since the last step, which z and x follow
-        z = s.z + change
-        if self.weight_decay_at_y:
-            z = z - t.lr * self.weight_decay_at_y * x
-        return g, z, {"x": s.x + change}
+    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        return g, s.z - t.lr * self.weight_decay_at_y * x if self.weight_decay_at_y else s.z
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         z = x
@@ -126,6 +120,7 @@ class ScheduleFree(Wrapper):
         weight = t.growth * rate**self.weight_lr_power
         total = s.weight_sum + weight
         share = ops.where(total > 0, weight / ops.where(total > 0, total, 1.0), 0.0)
+        # In this form, rows in which x and z are equal stay to the bit.
         mean = s.x + share * (z - s.x)
-        new = {"z": z, "x": mean, "weight_sum": total, "largest_rate": rate}
-        return between(mean, z, self.momentum), new
+        y = mean + (1 - self.momentum) * (z - mean)
+        return y, {"z": z, "x": mean, "weight_sum": total, "largest_rate": rate}

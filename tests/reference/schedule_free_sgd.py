@@ -25,9 +25,8 @@ class ScheduleFreeSGD(Reference):
         weight = step**self.r * largest**self.weight_lr_power
         total = s["weight_sum"] + weight
         c = weight / total if total else 0.0
-        change = y - momentum * s["x"] - (1 - momentum) * s["z"]
-        z = s["z"] + change - lr * (direction + self.weight_decay * y)
-        x = (1 - c) * (s["x"] + change) + c * z
+        z = s["z"] - lr * (direction + self.weight_decay * y)
+        x = (1 - c) * s["x"] + c * z
         new = {"z": z, "x": x, "weight_sum": total, "largest_rate": largest}
         new = {name: np.asarray(value, y.dtype) for name, value in new.items()}
         return momentum * x + (1 - momentum) * z, new
