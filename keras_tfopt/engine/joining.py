@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.construction import instance
-from keras_tfopt.engine.gradients import NOTHING, Incoming
+from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
 from keras_tfopt.engine.moving import Update, current_value, over_one
 from keras_tfopt.engine.results import checked_before
@@ -95,17 +95,12 @@ class Joining:
     def split(self, incoming: Incoming, known: list[Known]) -> tuple[Incoming, Joined]:
         """Return the variables whose hooks run separately, and the others."""
         self._bind_new()
-        apart: list[tuple] = []
-        together: list[tuple] = []
-        for one in zip(*incoming, strict=True):
-            gradient, _, place, named = one
+        apart: list[int] = []
+        together: list[int] = []
+        for n, (gradient, _, place, named) in enumerate(zip(*incoming, strict=True)):
             is_plain = named is None and not isinstance(gradient, RowGradient)
-            (together if is_plain and self._makers[place] else apart).append(one)
-        each = [
-            Incoming(*map(list, zip(*some, strict=True))) if some else NOTHING
-            for some in (apart, together)
-        ]
-        return each[0], Joined(self, each[1], known)
+            (together if is_plain and self._makers[place] else apart).append(n)
+        return incoming.only(apart), Joined(self, incoming.only(together), known)
 
     def updates(self, incoming: Incoming) -> list[Update]:
         """Return the updates of variables whose hooks run in one call with the rule."""
