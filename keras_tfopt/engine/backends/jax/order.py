@@ -138,12 +138,7 @@ def zero_after(step: Any, values: Sequence[Any]) -> Any:
 
 
 def _zero_of_all(numbers: Sequence[Any]) -> Any:
-    """Return a zero that is known only when all numbers are."""
+    """Return a zero that XLA knows only when all numbers are: of two integers, one is even."""
     numbers = [jnp.asarray(number, "float32") for number in numbers]
-    return _zero_of(sum(jax.lax.bitcast_convert_type(number, "int32") for number in numbers))
-
-
-def _zero_of(number: Any) -> Any:
-    """Return a zero that the compiler does not know: of two consecutive integers, one is even."""
-    number = jnp.int32(number)
-    return (number * (number + 1)) & 1
+    total = jnp.int32(sum(jax.lax.bitcast_convert_type(number, "int32") for number in numbers))
+    return (total * (total + 1)) & 1
