@@ -16,7 +16,7 @@ from keras_tfopt.engine.building import constant, describe, listed, pair
 from keras_tfopt.engine.configuration import portable
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.nesting import check_around, check_inner, pass_option
+from keras_tfopt.engine.nesting import PassingOn, check_around, check_inner, pass_option
 from keras_tfopt.engine.options import CLIPPING_AND_DECAY, DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Around
@@ -91,12 +91,6 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
         self.built = True
         self._restore_waiting()
 
-    def exclude_from_weight_decay(
-        self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
-    ) -> None:
-        """Exclude variables from the decay of the inner optimizer."""
-        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
-
     def _wrappers(self) -> list[WrappingEngine]:
         return [p for p in parts(self.inner_optimizer) if isinstance(p, WrappingEngine)]
 
@@ -106,6 +100,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     def _roles(self) -> list[str]:
         return list(self._own[: len(self._variables)])
 
+    exclude_from_weight_decay = PassingOn.exclude_from_weight_decay
     apply_gradients = Stepping.apply_gradients
     # Not the method of Keras's class, which never calls `apply`.
     stateless_apply = Stepping.stateless_apply
