@@ -150,7 +150,7 @@ def _run_and_assign(
 def _run_whole(
     engine: Any, key: tuple, group: list[Update], scalars: dict[tuple[str, int], Rates]
 ) -> None:
-    call, shared = group[0].call, None
+    call = group[0].call
     if in_plain.get() or not engine.fused:
         for update in group:
             x, *slots = map(tf.convert_to_tensor, (update.variable, *update.slots))
@@ -158,9 +158,6 @@ def _run_whole(
             x, slots = call(update.gradient, x, slots, known, update.mask)
             commit(update.writes([x, *slots]))
         return
-    if key not in engine._fast and (group[0].kind.scope == "element" or engine.flat):
-        rule, changing = engine.rule_to_share(group[0].kind.rule)
-        shared = sharing_key(engine, rule, changing)
     variables = [v for update in group for v in (update.variable, *update.slots)]
     each = len(variables) // len(group)
 
@@ -188,8 +185,10 @@ def _run_whole(
     for update in group:
         own = {name: update.scalars_in(scalars)[name] for name in by_rate}
         given.append((update.gradient, update.mask, own))
-    if shared is not None:
-        engine._fast[key] = _shared.find((shared, key), lambda: _in_place(run))
+    if key not in engine._fast and (group[0].kind.scope == "element" or engine.flat):
+        rule, changing = engine.rule_to_share(group[0].kind.rule)
+        shared = sharing_key(engine, rule, changing), key
+        engine._fast[key] = _shared.find(shared, lambda: _in_place(run))
     run_in_place(engine, key, run, variables, (given, same))
 
 
