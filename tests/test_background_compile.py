@@ -68,7 +68,7 @@ def calls_in_other_threads():
     Tracer.create_arg = create_arg
     torch._inductor.config.force_disable_caches = False
     train(optimizer, values, 1, [(4,)])
-    assert torch_compile.report(optimizer).startswith("compiled by PyTorch")
+    assert torch_compile.compilation(optimizer).startswith("compiled by PyTorch")
     assert len(traced) == 1 and threading.current_thread() not in traced
 
 
@@ -76,10 +76,10 @@ def calls_in_other_threads():
 def training_continues():
     values, optimizer = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
     train(optimizer, values, steps=2)
-    assert "in the background" in torch_compile.report(optimizer)
+    assert "in the background" in torch_compile.compilation(optimizer)
     all_before().result()
     train(optimizer, values, steps=2)
-    assert torch_compile.report(optimizer).startswith("compiled"), "it has not switched"
+    assert torch_compile.compilation(optimizer).startswith("compiled"), "it has not switched"
     with engine.plain():
         others, plain = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
         train(plain, others, steps=2)
@@ -94,7 +94,7 @@ def repeatable_steps_wait():
     torch.use_deterministic_algorithms(True)
     optimizer = keras_tfopt.Momentum(0.1, momentum=0.8)
     train(optimizer, variables(), steps=1)
-    assert torch_compile.report(optimizer).startswith("compiled")
+    assert torch_compile.compilation(optimizer).startswith("compiled")
     torch.use_deterministic_algorithms(False)
 
 
@@ -106,7 +106,7 @@ def a_cleared_session():
     while not compiling.done():
         keras.utils.clear_session(free_memory=False)
     train(optimizer, values, steps=2)
-    assert torch_compile.report(optimizer).startswith("compiled")
+    assert torch_compile.compilation(optimizer).startswith("compiled")
 
 
 @section

@@ -2,6 +2,7 @@
 
 from keras_tfopt.engine.backends.defaults import *  # noqa: F403
 from keras_tfopt.engine.backends.torch.alike import map_alike
+from keras_tfopt.engine.backends.torch.compile import compilation
 from keras_tfopt.engine.backends.torch.functional import compiled, value_and_gradients
 from keras_tfopt.engine.backends.torch.lookup import look_up
 from keras_tfopt.engine.backends.torch.loss import check_traceable, loss_and_gradients
@@ -19,7 +20,6 @@ from keras_tfopt.engine.backends.torch.rows import (
 from keras_tfopt.engine.backends.torch.tracing import (
     as_step,
     asks_for_value,
-    compilation,
     gradients,
     outside_compiler,
     place,

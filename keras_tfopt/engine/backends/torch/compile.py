@@ -248,8 +248,7 @@ def compilations() -> int:
     return _count
 
 
-def report(engine: Any) -> str:
-    """Say in words whether an optimizer's last step ran compiled."""
+def compilation(engine: Any) -> str:
     kept = getattr(engine, "_fast", {}).items()
     if not any(found and key[0] in ("step", "pieces", "shapes") for key, found in kept):
         return "not compiled: operation by operation"

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import torch
 
-from keras_tfopt.engine.backends.torch import compile
 from keras_tfopt.engine.backends.torch.private import writes_to
 
 
@@ -45,7 +44,3 @@ def gradients(
 
 def place() -> None:
     return None
-
-
-def compilation(engine: Any) -> str:
-    return compile.report(engine)
