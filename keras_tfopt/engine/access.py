@@ -22,7 +22,6 @@ from keras_tfopt.engine.options import own_parameters, takes
 from keras_tfopt.engine.representation import argument_of
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state import HYPERPARAMETER, Slot
-from keras_tfopt.engine.wrapping import WrappingEngine
 
 # Variables of an optimizer that are not state of the training: arguments and bookkeeping.
 _NOT_STATE = ("learning_rate", "refused_rows")
@@ -100,7 +99,7 @@ def is_accumulating(optimizer: Any) -> bool:
 def set_steps(optimizer: Any, steps: int) -> None:
     """Set the number of steps done by an optimizer and all inside it, in whole steps."""
     for part in parts(optimizer):
-        if isinstance(part, (Engine, WrappingEngine)):
+        if isinstance(part, Optimizer):
             part._iterations.assign(steps * (part.gradient_accumulation_steps or 1))
 
 
@@ -115,7 +114,7 @@ def state_variables(optimizer: Any) -> list[Any]:
     """Return the variables that an optimizer keeps between steps; none before it is built."""
     if not optimizer.built:
         return []
-    if not isinstance(optimizer, (Engine, WrappingEngine)):
+    if not isinstance(optimizer, Optimizer):
         return [v for v in optimizer.variables if v is not optimizer._learning_rate]
     inner = getattr(optimizer, "inner_optimizer", None)
     # With an optimizer inside, its count of steps is the one that matters.
@@ -137,7 +136,7 @@ def as_named_rows(gradient: Any, variable: Any) -> Any:
 
 def apply_rows(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
     """Call `optimizer.apply`; optimizers of Keras get row gradients in a form that they take."""
-    if not isinstance(optimizer, (Engine, WrappingEngine)):
+    if not isinstance(optimizer, Optimizer):
         if not optimizer.built:
             optimizer.build(variables)
         pairs = zip(grads, variables, strict=True)

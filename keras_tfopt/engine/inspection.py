@@ -20,8 +20,9 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import describe as describe_variable
 from keras_tfopt.engine.building import path_of, prepare
 from keras_tfopt.engine.engine import Engine
-from keras_tfopt.engine.foreign import state_of
+from keras_tfopt.engine.foreign import part_of, state_of
 from keras_tfopt.engine.keras_private import is_multi_optimizer, layers_in, table_of
+from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import is_looked_up
 from keras_tfopt.engine.selection import check_built, is_chosen, parts_of, shown
@@ -299,8 +300,7 @@ def _chain(optimizer: Any, variable: Any) -> Iterator[Any]:
     """Yield the optimizers that change a variable in a step, from the outside in."""
     yield optimizer
     if is_multi_optimizer(optimizer):
-        number = optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]
-        yield from _chain(optimizer.optimizers[number], variable)
+        yield from _chain(part_of(optimizer, variable), variable)
     elif hasattr(optimizer, "inner_optimizer"):
         yield from _chain(optimizer.inner_optimizer, variable)
 
@@ -330,7 +330,7 @@ def _rules(optimizers: Sequence[Any], like: Like) -> list[str]:
     rules = [
         f"{name} {shown(part)}"
         for optimizer in optimizers
-        if isinstance(optimizer, (Engine, WrappingEngine))
+        if isinstance(optimizer, Optimizer)
         for name, choice in optimizer.choices().items()
         for part in parts_of(choice)
         if is_chosen(like, part)
