@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -85,14 +85,14 @@ class Hooks(Constructed):
     by_rate = True
     """Whether `t` may differ between variables with different learning rates or weight decays."""
 
-    def slots(self, like: Like) -> dict[str, Slot]:
-        return {}
+    if TYPE_CHECKING:  # `keras_tfopt.Wrapper` has them
+        slots: Callable[[Like], dict[str, Slot]]
+        scalars: Callable[[Any, Any], dict[str, Any]]
+        own_arguments: Callable[[], list[str]]
+        changing_arguments: Callable[[], dict[str, Any]]
 
     def counters(self) -> dict[str, Slot]:
         return {}
-
-    def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
-        return {"lr": lr}
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple:
         return g, x
@@ -121,12 +121,6 @@ class Hooks(Constructed):
     def decays(self, like: Like, by_rows: bool) -> bool:
         """Return whether the wrapper shrinks a variable in the next step."""
         return False
-
-    def own_arguments(self) -> list[str]:
-        return []
-
-    def changing_arguments(self) -> dict[str, Any]:
-        return {}
 
     def workers(self) -> int:
         """Return the number of workers that step together."""
