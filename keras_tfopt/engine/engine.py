@@ -74,7 +74,7 @@ class Provided:
         facts: Callable[[str], dict[str, Any]]
 
     def derived(self, slots: dict[str, Any]) -> dict[str, Any]:
-        """Return slots that follow from others, with scope "model"; originals do not keep them."""
+        """Return slots that are computed from others, and that checkpoints of originals lack."""
         return {}
 
     def scope_of(self, like: Any) -> str:
