@@ -15,7 +15,7 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Over, Scalars
-from keras_tfopt.engine.moving import Mover, current_value, over_one, rule_at
+from keras_tfopt.engine.moving import OVER_ONE, Mover, current_value, rule_at
 from keras_tfopt.engine.results import check_described
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along
 from keras_tfopt.engine.state import (
@@ -226,7 +226,7 @@ class AllVariablesMover(Mover):
         along = steps_along(own.slots(likes))
         names, dtype = list(own._state.shared), widest([like.dtype for like in likes])
         rule, changing = own.rule_to_share()
-        return ModelRule(rule, changing, names, along, dtype, over_one())
+        return ModelRule(rule, changing, names, along, dtype, OVER_ONE)
 
     def _run_whole(self, step: ModelStep, grads: list[Any], scalars: dict[str, Any]) -> None:
         members, names = step.variables, list(step.slots)

@@ -65,8 +65,7 @@ def values_of(gradient: Any) -> Any:
 
 def refuse_unless_finite(owner: Any, values: Sequence[Any], variables: Sequence[Any]) -> None:
     """Raise an error unless the squares of all gradients are finite; compiled steps raise none."""
-    exact = [v if "64" in str(v.dtype) else ops.cast(v, "float32") for v in values]
-    squares = backend.squared_norms(exact)
+    squares = backend.squared_norms(values)
     if backend.is_finite(squares) is not False:
         return
     norms = ops.unstack(squares, len(variables))

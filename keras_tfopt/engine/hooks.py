@@ -13,7 +13,7 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Scalars
-from keras_tfopt.engine.moving import current_value, over_one
+from keras_tfopt.engine.moving import OVER_ONE, current_value
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
 from keras_tfopt.engine.state import Entry, write
@@ -152,7 +152,7 @@ def _call(
     x = current = current_value(variable, master[0] if master else None, one.dtype)
     if before is not None:
         scalars = {**scalars, "old": ops.cast(before, one.dtype)}
-    t = Scalars(scalars, one.facts, one.rows, over_one(), mask)
+    t = Scalars(scalars, one.facts, one.rows, OVER_ONE, mask)
     s = collections.namedtuple("Slots", one.names)(*slots)  # type: ignore[misc]
     seen_g = g if wrapper.needs_gradient else None
     new_g, x, new = call(wrapper.hooks_in(scalars), seen_g, x, s, t)
@@ -182,7 +182,7 @@ def kept_unless_accepted(
 
     def of(one: Seen) -> Callable[..., list[Any]]:
         found = scalars[one.scalars]
-        t = Scalars(found, one.facts, False, over_one())
+        t = Scalars(found, one.facts, False, OVER_ONE)
         return lambda g, x: [ops.cast(wrapper.hooks_in(found).accept(g, x, t), "bool")]
 
     kept = []

@@ -18,7 +18,7 @@ from keras import ops
 from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
-from keras_tfopt.engine.moving import Update, current_value, over_one
+from keras_tfopt.engine.moving import OVER_ONE, Update, current_value
 from keras_tfopt.engine.results import checked_before
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
@@ -167,7 +167,7 @@ class Joining:
         around = tuple(part.key() for part in parts)
         kind = dataclasses.replace(kind, scope=scope, around=around)
         names = (*names, *(part.prefix + name for part in parts for name in part.names))
-        joined = _joined(parts, call, len(slots), over_one(), like.dtype, MASTER in entry.slots)
+        joined = _joined(parts, call, len(slots), OVER_ONE, like.dtype, MASTER in entry.slots)
         slots, cut = [*slots, *own], (*cut, *[False] * len(own))
         return functools.partial(Update, kind, place, like, names, slots, cut, joined, rate=rate)
 

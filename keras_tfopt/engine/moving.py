@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.joining import Joined
 
 
+OVER_ONE = Over(backend.norm, ops.sum, mean)
+"""The functions of a variable for formulas that see it as a whole."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """All static facts about one call of a rule. Calls of equal kinds can share compiled code."""
@@ -155,11 +159,6 @@ def current_value(variable: Any, master: Any, dtype: str) -> Any:
     if master is None:
         return x
     return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
-
-
-def over_one() -> Over:
-    """Return the functions of a variable for formulas that see it as a whole."""
-    return Over(backend.norm, ops.sum, mean)
 
 
 class Mover:
@@ -357,7 +356,7 @@ class Mover:
         call = own._fast.get(("rule", kind, names))
         if call is None:
             rule, changing = own.rule_to_share(entry.rule)
-            call = bind_rule(rule, kind, names, over_one(), changing)
+            call = bind_rule(rule, kind, names, OVER_ONE, changing)
             own._fast["rule", kind, names] = call
         slots = list(entry.slots.values())
         of_variable = kind, place, entry.like, names, slots, entry.cut, call

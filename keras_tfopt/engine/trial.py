@@ -19,7 +19,7 @@ from keras import ops
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, scalar
 from keras_tfopt.engine.locations import defined, located
-from keras_tfopt.engine.moving import over_one
+from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.results import (
     check_accepted,
     check_result,
@@ -90,7 +90,7 @@ def _try(engine: Engine, like: Like) -> None:
         slots = checked_slots(rule, rule.slots(like))
     slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
     elements = engine.scope == "element"
-    over = REFUSED if elements else over_one()
+    over = REFUSED if elements else OVER_ONE
     with located(rule, "facts"):
         facts = {} if elements else checked_scalars(rule, "facts", rule.facts_of(like))
         _check_hashable(rule, facts)
@@ -132,7 +132,7 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
         found = _called(wrapper.scalars, lr if has_rate else None, number)
         scalars = checked_scalars(wrapper, "scalars", found)
         known = {name: value for name, value in scalars.items() if value is not None}
-        t = Scalars({**known, "old": x, "step": number}, facts, False, over_one())
+        t = Scalars({**known, "old": x, "step": number}, facts, False, OVER_ONE)
         s, seen = slots_of(*values), g if wrapper.needs_gradient else None
         hooks = wrapper.hooks_in({HYPERPARAMETER + name: lr for name in wrapper._changing})
         if "before" in wrapper.defines:

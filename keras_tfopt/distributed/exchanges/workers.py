@@ -24,7 +24,7 @@ from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.moving import current_value, over_one
+from keras_tfopt.engine.moving import OVER_ONE, current_value
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.state import Like
@@ -216,7 +216,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         rank = ops.cast(ops.convert_to_tensor(self.exchange.rank_now()), number.dtype)
         known = {"step": number, "rank": rank, "workers": self.exchange.size}
         state = self.counters_now()
-        taken = self.takes_part(state, Scalars(known, {}, False, over_one()))
+        taken = self.takes_part(state, Scalars(known, {}, False, OVER_ONE))
         weight = ops.cast(ops.convert_to_tensor(taken), "float32")
         if self.exchange.size == 1:
             present = weight
@@ -287,7 +287,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         """Return values of variables and slots after an exchange, from those before."""
         each, sent = [], []
         for entry, (x, s) in zip(self._state.entries, self._apart(values), strict=True):
-            t = Scalars(known[entry.scalars], entry.facts, False, over_one())
+            t = Scalars(known[entry.scalars], entry.facts, False, OVER_ONE)
             each.append((x, s, t))
             sent.append(self.send(x, s, t))
         *totals, steps = self.exchange.all_reduce_sum([*sent, ops.reshape(_step_of(self), (1,))])

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.training.optimizer import _var_key  # names need not be distinct
 
 from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
-from keras_tfopt.engine.moving import over_one
+from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.slicing import shape_of, steps_along
 from keras_tfopt.engine.state import Rows
 from keras_tfopt.legacy.graph.backend import dtype_of, group, like_of, read, to_dense, write
@@ -93,7 +93,7 @@ class Together:
         along = steps_along(described)
         dtype = likes[0].dtype
         changing = tuple(own._facts.changing)
-        rule = ModelRule(own._rule, changing, tuple(described), along, dtype, over_one())
+        rule = ModelRule(own._rule, changing, tuple(described), along, dtype, OVER_ONE)
         members, start = [], 0
         for variable, like in zip(variables, likes, strict=True):
             end = start + math.prod(like.shape)

@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops as framework
 from keras_tfopt.engine.backends.tensorflow import execute
 from keras_tfopt.engine.gradients import refuse_unless_finite
 from keras_tfopt.engine.hyperparameters import Rates
-from keras_tfopt.engine.moving import Kind, Update, bind_rule, over_one, rounds
+from keras_tfopt.engine.moving import OVER_ONE, Kind, Update, bind_rule, rounds
 from keras_tfopt.engine.powers import Exponent
 from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
@@ -186,7 +186,7 @@ class Executor(Verbs):
         given = [facts.learning_rate, facts.global_step, *facts.changing.values()]
         check_graph(given, self)
         if self._rule.needs_finite:
-            known = [(getattr(g, "values", g), v) for g, v in pairs if g is not None]
+            known = [(_exact(getattr(g, "values", g)), v) for g, v in pairs if g is not None]
             refuse_unless_finite(self, *zip(*known, strict=True))
         if in_a_graph() or tf.distribute.has_strategy():
             return super()._run(pairs, global_step, name)
@@ -317,7 +317,7 @@ class Executor(Verbs):
     def _call(self, kind: Kind, names: tuple[str, ...]) -> Callable:
         if (kind, names) not in self._calls:
             self._calls[kind, names] = bind_rule(
-                self._rule, kind, names, over_one(), self._changing()
+                self._rule, kind, names, OVER_ONE, self._changing()
             )
         return self._calls[kind, names]
 
@@ -335,3 +335,8 @@ class Executor(Verbs):
                 with framework.colocate_with(count):
                     advanced.append(write(count, read(count) + 1, None, self._use_locking))
         return group(*update_ops, *advanced, name=name_scope)
+
+
+def _exact(values: Any) -> Any:
+    """Return numbers in float32 at least, in which squares of halves do not overflow."""
+    return tf.cast(values, "float32") if values.dtype.size < 4 else values

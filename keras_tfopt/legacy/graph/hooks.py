@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
 from keras_tfopt.engine.hyperparameters import Scalars, scalar
-from keras_tfopt.engine.moving import over_one
+from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.legacy.graph import backend
 
 
@@ -47,7 +47,7 @@ def run_hook(
         old = {name: backend.read(slot) for name, slot in slots.items()}
         given = this_step.scalars(None, tf.ones([], like.dtype))
         known = {name: scalar(v, like.dtype) for name, v in given.items() if v is not None}
-        t = Scalars(known, wrapper.facts(like), rows is not None, over_one())
+        t = Scalars(known, wrapper.facts(like), rows is not None, OVER_ONE)
         s = collections.namedtuple("Slots", old)(**old)  # type: ignore[misc]
         first, second = getattr(this_step, hook)(None, x, s, t)
         new_x, new = (second, {}) if hook == "before" else (first, second)
