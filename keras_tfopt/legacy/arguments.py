@@ -213,7 +213,7 @@ def _count(name: str, given: Mapping[str, Any]) -> Any:
             "Argument `global_step` must be a scalar variable or a whole number. Received: "
             f"{value!r}"
         )
-    if _matters(name, given):
+    if _matters(given):
         warnings.warn(
             f"{name} takes the number of the step from `global_step`, and the constant "
             f"{int(value)} never changes. Pass the variable that `minimize` counts up",
@@ -222,7 +222,7 @@ def _count(name: str, given: Mapping[str, Any]) -> Any:
     return keras.Variable(int(value), dtype="int32", trainable=False, name=CONSTANT)
 
 
-def _matters(name: str, given: Mapping[str, Any]) -> bool:
+def _matters(given: Mapping[str, Any]) -> bool:
     """Return whether steps of this optimizer depend on the number of the step."""
     if "svd_interval" not in given:
         return True
