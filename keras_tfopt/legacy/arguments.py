@@ -231,7 +231,7 @@ def _matters(given: Mapping[str, Any]) -> bool:
     )
 
 
-def chosen_dims(given: Any, is_variable: Callable[[Any], bool]) -> list[tuple[Any, str, list[int]]]:
+def chosen_dims(given: Any) -> list[tuple[Any, str, list[int]]]:
     """Return the items of `vars_to_clip_dims`: a variable or name, its pattern and dimensions."""
 
     def is_choice(pair: Any) -> bool:

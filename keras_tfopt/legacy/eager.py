@@ -25,7 +25,6 @@ from keras_tfopt.engine import (
     slots_of,
     variables_of,
 )
-from keras_tfopt.engine import is_variable as is_variable
 from keras_tfopt.engine import outside_compiler as outside_compiler
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.options import check_learning_rate

@@ -13,9 +13,9 @@ may define `_apply_dense`, and optimizers of `tf.compat.v1.train` may be around 
 class for both modules would hold the code of both, and each method would have to choose. What they
 share is in `Optimizer` and in the subclasses of the four. Formulas are those of the engine in both.
 
-The other names are functions of variables (`native`, `read`, `name_of`, `is_variable`,
-`make_variable`), functions of optimizers (`apart`, `form_of`, `rest_while_zero`,
-`outside_compiler`), and `OptimizerBase`, `MODULES`, `log` and `problem_of`.
+The other names are functions of variables (`native`, `read`, `name_of`, `make_variable`), functions
+of optimizers (`apart`, `form_of`, `rest_while_zero`, `outside_compiler`), and `OptimizerBase`,
+`MODULES`, `log` and `problem_of`.
 """
 
 from __future__ import annotations

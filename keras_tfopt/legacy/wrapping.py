@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_number
-from keras_tfopt.engine import pattern_of
+from keras_tfopt.engine import is_variable, pattern_of
 from keras_tfopt.legacy.arguments import OriginalAttributes, chosen_dims
 from keras_tfopt.legacy.optimizer import Pairs
 from keras_tfopt.legacy.saver import check_moved, check_saver_arguments
@@ -46,7 +46,7 @@ class Clipping(running.WrapperVerbs):
     """The verbs of `VariableClippingOptimizer`, which is given dimensions for each variable."""
 
     def _changed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        self._chosen = chosen_dims(arguments["vars_to_clip_dims"], running.is_variable)
+        self._chosen = chosen_dims(arguments["vars_to_clip_dims"])
         given = [one for one, _, _ in self._chosen if not isinstance(one, str)]
         self._clipped = [running.native(one) for one in given]
         return {**arguments, "vars_to_clip_dims": self._dims_by_name(running.native)}
@@ -91,7 +91,7 @@ class Averaging(running.WrapperVerbs, OriginalAttributes):
 
     def _keras_arguments(self) -> dict[str, Any]:
         given = self._num_updates = self._arguments["num_updates"]
-        if not running.is_variable(given):
+        if not is_variable(given):
             return super()._keras_arguments()
         counted: Any = True  # by the Keras optimizer itself
         if self._steps_with_keras:
@@ -102,7 +102,7 @@ class Averaging(running.WrapperVerbs, OriginalAttributes):
 
     def _begin_step(self, global_step: Any) -> None:
         super()._begin_step(global_step)
-        if self._steps_with_keras and running.is_variable(self._num_updates):
+        if self._steps_with_keras and is_variable(self._num_updates):
             done = ops.cast(ops.convert_to_tensor(self._num_updates), "float32")
             self._updates.assign(done + (1.0 if global_step is self._num_updates else 0.0))
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 
 from keras_tfopt.legacy.base import OptimizerBase
-from keras_tfopt.legacy.graph.backend import apart, in_a_graph, is_variable, name_of, native, read
+from keras_tfopt.legacy.graph.backend import apart, in_a_graph, name_of, native, read
 from keras_tfopt.legacy.graph.custom import CustomVerbs
 from keras_tfopt.legacy.graph.problem import log, problem_of
 from keras_tfopt.legacy.graph.rules import RuleVerbs
@@ -22,7 +22,6 @@ __all__ = [
     "WrapperVerbs",
     "apart",
     "form_of",
-    "is_variable",
     "log",
     "make_variable",
     "name_of",
