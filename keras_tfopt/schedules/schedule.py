@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -24,16 +23,12 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, serializable."""
-        return {name: encoded(getattr(self, name)) for name in _parameters(type(self))}
+        return {name: encoded(getattr(self, name)) for name in own_parameters(type(self))}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """Return the schedule that `get_config` described."""
         return cls(**{name: decoded(value) for name, value in config.items()})
-
-
-def _parameters(cls: Any) -> list[str]:
-    return list(inspect.signature(cls.__init__).parameters)[1:]
 
 
 def as_number(step: Any) -> Any:
