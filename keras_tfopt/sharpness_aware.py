@@ -120,27 +120,6 @@ class SharpnessAware(Trainer):
                 for v in self.trainable_variables
             ]
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments, in a form that can be saved."""
-        serialize = keras.saving.serialize_keras_object
-        return {
-            **super().get_config(),
-            "model": serialize(self.model),
-            "rho": serialize(self.rho),
-            "adaptive": self.adaptive,
-            "alpha": serialize(self.alpha),
-            "ascent_steps": self.ascent_steps,
-            "ascent_momentum": self.ascent_momentum,
-            "normalize": self.normalize,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Return the trainer of a configuration."""
-        restore = keras.saving.deserialize_keras_object
-        parts = {name: restore(config[name], custom_objects) for name in ("model", "rho", "alpha")}
-        return cls(**{**config, **parts})
-
     def _gradients(self, data: Any) -> tuple[list[Any], None]:
         """Return the gradients for the optimizer.
 

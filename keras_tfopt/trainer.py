@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.engine import backend
+from keras_tfopt.engine import backend, own_parameters
 
 
 class Trainer(keras.Model):
@@ -65,6 +65,20 @@ class Trainer(keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, in a form that can be saved."""
+        serialize = keras.saving.serialize_keras_object
+        # A subclass may save an argument itself, and keep it under another name.
+        own = [name for name in own_parameters(type(self)) if hasattr(self, name)]
+        return {**{name: serialize(getattr(self, name)) for name in own}, **super().get_config()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return the trainer of a configuration."""
+        own = [name for name in own_parameters(cls) if name in config]
+        restore = keras.saving.deserialize_keras_object
+        return cls(**{**config, **{name: restore(config[name], custom_objects) for name in own}})
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return what the model returns."""

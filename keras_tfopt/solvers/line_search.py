@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_tfopt.checks import check_integer, check_number
@@ -86,22 +85,6 @@ class LineSearch(Trainer):
         super().__init__(model, **kwargs)
         self.max_evaluations = max_evaluations
         self.decrease, self.curvature = decrease, curvature
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments, in a form that can be saved."""
-        return {
-            **super().get_config(),
-            "model": keras.saving.serialize_keras_object(self.model),
-            "max_evaluations": self.max_evaluations,
-            "decrease": self.decrease,
-            "curvature": self.curvature,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Return the trainer of a configuration."""
-        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**{**config, "model": model})
 
     def _check_optimizer(self, optimizer: Any) -> None:
         variables = self.trainable_variables if self.model.built else []
