@@ -11,13 +11,13 @@ import numpy as np
 from keras import ops
 
 
-def summed(each: list[list[Any]], reduce: Callable[[list[Any]], Any]) -> list[Any]:
+def summed(reduce: Callable[..., Any], *each: list[Any]) -> list[Any]:
     """Return the sums of tensors over all workers.
 
     Args:
-        each: The tensors of each worker that is known here.
-        reduce: Function that takes a list with one long tensor of each of these workers, and
-            returns the sum over all workers. It is called once for each dtype.
+        reduce: Function that takes one long tensor of each worker that is known here, and returns
+            the sum over all workers. It is called once for each dtype.
+        *each: The tensors of each of these workers.
     """
     first = each[0]
     kinds: dict[str, list[int]] = {}
@@ -26,7 +26,7 @@ def summed(each: list[list[Any]], reduce: Callable[[list[Any]], Any]) -> list[An
     found = list(first)
     for members in kinds.values():
         total = reduce(
-            [ops.concatenate([ops.reshape(own[n], (-1,)) for n in members]) for own in each]
+            *[ops.concatenate([ops.reshape(own[n], (-1,)) for n in members]) for own in each]
         )
         each_total = parts(total, [first[n] for n in members])
         for number, part in zip(members, each_total, strict=True):

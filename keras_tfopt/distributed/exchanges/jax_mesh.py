@@ -63,7 +63,7 @@ class JaxMesh(OneProcess):
 
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
         self._check_apart()
-        return flat.summed([tensors], lambda own: jax.lax.psum(own[0], self.axis))
+        return flat.summed(lambda own: jax.lax.psum(own, self.axis), tensors)
 
     def cond(
         self, predicate: Any, function: Callable[[list[Any]], list[Any]], tensors: list[Any]

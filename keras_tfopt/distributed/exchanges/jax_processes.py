@@ -62,10 +62,9 @@ class JaxProcesses(Processes):
         )
 
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
-        return flat.summed([tensors], self._sum)
+        return flat.summed(self._sum, tensors)
 
-    def _sum(self, own: list[Any]) -> Any:
-        (tensor,) = own
+    def _sum(self, tensor: Any) -> Any:
         if not isinstance(tensor, jax.core.Tracer):
             return jax.numpy.asarray(self._sum_on_host(tensor))
         like = jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)

@@ -55,7 +55,7 @@ class MirroredReplicas(OneProcess):
                 raise SumNeeded(tensors)
             return known
         context, add = _context(), tf.distribute.ReduceOp.SUM
-        return flat.summed([tensors], lambda own: context.all_reduce(add, own[0]))
+        return flat.summed(lambda own: context.all_reduce(add, own), tensors)
 
     def cond(
         self, predicate: Any, function: Callable[[list[Any]], list[Any]], tensors: list[Any]
@@ -94,7 +94,7 @@ class MirroredReplicas(OneProcess):
                     self._turn.now = None
             if not asked:
                 return new
-            sums.append(flat.summed(asked, tf.add_n))
+            sums.append(flat.summed(lambda *own: tf.add_n(own), *asked))
 
     def _turn_now(self) -> tuple[int, Iterator[list[Any]]] | None:
         return getattr(self._turn, "now", None)

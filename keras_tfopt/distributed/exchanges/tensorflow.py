@@ -53,7 +53,7 @@ class TensorFlowCollectives(Processes):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if tf.executing_eagerly():
             self._meet()
-            return flat.summed([tensors], lambda own: self._sum(own[0], "eager", 0))
+            return flat.summed(lambda own: self._sum(own, "eager", 0), tensors)
         if in_xla():
             raise ValueError(
                 "Workers cannot exchange inside of a step that XLA compiles: compile the model "
@@ -67,7 +67,7 @@ class TensorFlowCollectives(Processes):
 
         met = tf.numpy_function(meet, [], tf.int32)
         with tf.control_dependencies([met]):
-            return flat.summed([tensors], lambda own: self._sum(own[0], "graph", place))
+            return flat.summed(lambda own: self._sum(own, "graph", place), tensors)
 
     def check_steps(self, own: Any, total: Any) -> None:
         def compare(own: np.ndarray, total: np.ndarray) -> np.int32:

@@ -34,7 +34,7 @@ class TorchDistributed(Processes):
 
     @torch.no_grad()
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
-        return self.watch(lambda: flat.summed([tensors], _sum))
+        return self.watch(lambda: flat.summed(_sum, tensors))
 
     def expect_steps(self) -> None:
         self._compares = True
@@ -88,8 +88,7 @@ class TorchDistributed(Processes):
             distributed.destroy_process_group()
 
 
-def _sum(own: list[Any]) -> Any:
-    (tensor,) = own
+def _sum(tensor: Any) -> Any:
     where = tensor.device
     if where.type not in ("cpu", "cuda"):
         tensor = tensor.cpu()  # gloo knows no other devices
