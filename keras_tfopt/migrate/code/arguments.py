@@ -43,7 +43,7 @@ def of_keras(
     given.change("learning_rate", 0, _as_float)
     given.change("momentum", 1 if name == "SGD" else None, _as_float)
     _decay(name, given, schedules, tell)
-    if name == "Lion" and not given.has_stars and given.at("learning_rate", 0) is None:
+    if name == "Lion" and not given.has_stars and given.value("learning_rate", 0) is None:
         given.add("learning_rate", RATES[name])
     clipping = [option for option in _CLIPPING if given.value(option) is not None]
     if len(clipping) > 1:
@@ -71,7 +71,7 @@ def of_legacy(name: str, args: Sequence[cst.Arg], schedules: str, tell: Tell) ->
         if argument == "epsilon" and (given.value("epsilon") or given.positions > 3):
             continue
         if name == "RMSprop":
-            momentum = given.at("momentum", 2)
+            momentum = given.value("momentum", 2)
             if momentum is not None and not isinstance(momentum, (cst.Float, cst.Integer)):
                 tell("with momentum, `epsilon_in_root` must be True, and else False")
             elif momentum is not None and float(cst.Module([]).code_for_node(momentum)):
@@ -110,7 +110,7 @@ def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
     given.pop("decay")
     if _is_none(decay) or _is_zero(decay):
         return
-    rate = given.at("learning_rate", 0)
+    rate = given.value("learning_rate", 0)
     if rate is None:
         rate = cst.parse_expression(RATES.get(name, "0.001"))
     elif not isinstance(rate, (cst.Float, cst.Integer)):
@@ -120,7 +120,7 @@ def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
         cst.parse_expression(f"{schedules}.InverseTimeDecay"),
         [cst.Arg(rate, comma=COMMA), cst.Arg(cst.Integer("1"), comma=COMMA), cst.Arg(decay)],
     )
-    if given.at("learning_rate", 0) is None:
+    if given.value("learning_rate", 0) is None:
         given.add("learning_rate", schedule)
     else:
         given.change("learning_rate", 0, lambda _: schedule)
@@ -147,30 +147,22 @@ class _Arguments:
         """The number of arguments that come by position."""
         return sum(arg.keyword is None and not arg.star for arg in self.args)
 
-    def _place(self, name: str) -> int | None:
+    def _place(self, name: str, position: int | None = None) -> int | None:
         for place, arg in enumerate(self.args):
             if arg.keyword is not None and arg.keyword.value == name:
                 return place
-        return None
+        return position if position is not None and position < self.positions else None
 
-    def value(self, name: str) -> cst.BaseExpression | None:
-        """Return the value of a keyword."""
-        place = self._place(name)
+    def value(self, name: str, position: int | None = None) -> cst.BaseExpression | None:
+        """Return the value of a keyword, or of the argument at a position."""
+        place = self._place(name, position)
         return None if place is None else self.args[place].value
-
-    def at(self, name: str, position: int) -> cst.BaseExpression | None:
-        """Return the value of an argument, by keyword or position."""
-        if self._place(name) is None and position < self.positions:
-            return self.args[position].value
-        return self.value(name)
 
     def change(
         self, name: str, position: int | None, how: Callable[[Any], cst.BaseExpression]
     ) -> None:
         """Change the value of an argument, if it is given."""
-        place = self._place(name)
-        if place is None and position is not None and position < self.positions:
-            place = position
+        place = self._place(name, position)
         if place is not None:
             arg = self.args[place]
             self.args[place] = arg.with_changes(value=how(arg.value))
