@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -201,10 +202,7 @@ class _Rewriter(cst.CSTTransformer):
         if found is not None:
             return self._partial(found, original_node, updated_node)
         if self._is_method(original_node, "apply_gradients") and not self.has_tf1:
-
-            def tell(text: str) -> None:
-                self._tell(original_node, text)
-
+            tell = functools.partial(self._tell, original_node)
             args = arguments.of_apply_gradients(updated_node.args, tell)
             return updated_node.with_changes(args=args)
         if self._is_method(original_node, "get_weights"):
@@ -277,10 +275,7 @@ class _Rewriter(cst.CSTTransformer):
     def _arguments(
         self, found: Found, original: cst.Call, given: Sequence[cst.Arg]
     ) -> list[cst.Arg]:
-        def tell(text: str) -> None:
-            self._tell(original, text)
-
-        args = list(given)
+        args, tell = list(given), functools.partial(self._tell, original)
         if found.family == "legacy":
             args = arguments.of_legacy(found.name, args, _SCHEDULES, tell)
         elif found.family == "keras":
