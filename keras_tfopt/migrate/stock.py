@@ -72,7 +72,7 @@ def from_keras(optimizer: Any) -> Any:
         raise _refusal(optimizer, DIFFERENT[name])
     kind = KINDS[name]
     _check_options(optimizer)
-    given = {argument: getattr(optimizer, argument) for argument in kind.arguments}
+    given = _arguments_of(optimizer, name)
     if optimizer.weight_decay is not None:
         if kind.ours is tfopt.LAMB:
             raise _refusal(
