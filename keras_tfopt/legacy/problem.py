@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.engine import backend, dtype_of
+from keras_tfopt.engine import backend
 from keras_tfopt.legacy.loss_gradients import checked_loss, gradients_of_loss
 from keras_tfopt.solvers.flat import FlatFunction, Flattening
 from keras_tfopt.trainer import dense
@@ -63,13 +63,11 @@ class EagerProblem:
 
     def read(self) -> np.ndarray:
         """Return the current values of the variables as one vector."""
-        arrays = [np.ravel(ops.convert_to_numpy(variable)) for variable in self.variables]
-        return np.concatenate(arrays)
+        return self._flattening.read()
 
     def assign(self, x: np.ndarray) -> None:
         """Assign the values of a vector to the variables."""
-        for variable, value in zip(self.variables, self._flattening.pieces(x), strict=True):
-            variable.assign(ops.convert_to_tensor(value, dtype_of(variable)))
+        self._flattening.assign(x)
 
     def evaluate(self, x: np.ndarray, place: int) -> tuple[Any, np.ndarray]:
         """Return the value of a function at a point, and its gradient."""

@@ -45,20 +45,17 @@ class Flattening:
             for part, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)
         ]
 
-    def read(self, dtype: str) -> np.ndarray:
-        """Return the current values of the variables as a NumPy vector."""
-        arrays = [ops.convert_to_numpy(variable.value) for variable in self.variables]
+    def read(self, dtype: str | None = None) -> np.ndarray:
+        """Return the values of the variables as a NumPy vector; None keeps their dtype."""
+        arrays = [ops.convert_to_numpy(variable) for variable in self.variables]
         return np.concatenate([np.asarray(array, dtype).ravel() for array in arrays])
 
     def assign(self, vector: np.ndarray) -> None:
         """Assign the values of a NumPy vector to the variables."""
-        for variable, value in zip(self.variables, self.pieces(vector), strict=True):
-            variable.assign(ops.convert_to_tensor(value, self.dtype))
-
-    def pieces(self, vector: np.ndarray) -> list[np.ndarray]:
-        """Split a NumPy vector into an array for each variable."""
         parts = np.split(vector, self.ends[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        each = zip(self.variables, parts, self.shapes, self.dtypes, strict=True)
+        for variable, part, shape, dtype in each:
+            variable.assign(ops.convert_to_tensor(part.reshape(shape), dtype))
 
     def value(self, function: Callable[[], Any], vector: Any) -> Any:
         """Return the value of a function of the variables at a vector. Nothing is assigned."""
