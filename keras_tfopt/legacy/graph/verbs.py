@@ -164,7 +164,20 @@ class Verbs(Optimizer):
         return self._run(pairs, native(global_step), name)
 
     def _checked(self, grads_and_vars: Any) -> tuple[Pairs, Pairs]:
-        return checked_pairs(self, grads_and_vars)
+        """Return pairs of a gradient and a variable twice: as given, and in TensorFlow's form."""
+        given = tuples_of(grads_and_vars)
+        for pair in given:
+            if len(pair) == 2 and isinstance(pair[1], tf.Tensor):
+                raise NotImplementedError(
+                    "Argument `grads_and_vars` must hold pairs of a gradient and a variable: a "
+                    f"tensor cannot be updated. Received: {pair!r}"
+                )
+        check_pairs(given)
+        check_precision(given)
+        check_any_gradient(given)
+        pairs = [(_gradient(g, native(variable)), native(variable)) for g, variable in given]
+        check_graph([variable for _, variable in pairs], self)
+        return given, pairs
 
     def _run(self, pairs: Pairs, global_step: Any, name: str | None) -> Any:
         """Take the step. Everything has been checked before."""
@@ -215,23 +228,6 @@ class Verbs(Optimizer):
 
     def _take_back(self) -> None:
         """Copy back the state of a Keras optimizer before the state is read."""
-
-
-def checked_pairs(optimizer: Any, grads_and_vars: Any) -> tuple[Pairs, Pairs]:
-    """Return pairs of a gradient and a variable twice: as given, and in TensorFlow's form."""
-    given = tuples_of(grads_and_vars)
-    for pair in given:
-        if len(pair) == 2 and isinstance(pair[1], tf.Tensor):
-            raise NotImplementedError(
-                "Argument `grads_and_vars` must hold pairs of a gradient and a variable: a tensor "
-                f"cannot be updated. Received: {pair!r}"
-            )
-    check_pairs(given)
-    check_precision(given)
-    check_any_gradient(given)
-    pairs = [(_gradient(g, native(variable)), native(variable)) for g, variable in given]
-    check_graph([variable for _, variable in pairs], optimizer)
-    return given, pairs
 
 
 def _gradient(gradient: Any, variable: Any) -> Any:

@@ -26,7 +26,7 @@ from keras_tfopt.legacy.graph import backend, savers
 from keras_tfopt.legacy.graph.backend import is_symbolic, native, value_now
 from keras_tfopt.legacy.graph.conversion import Converting, keras_of
 from keras_tfopt.legacy.graph.hooks import run_hook
-from keras_tfopt.legacy.graph.verbs import Verbs, checked_pairs
+from keras_tfopt.legacy.graph.verbs import Verbs
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of
 from keras_tfopt.legacy.saver import SwappingSaver
 from keras_tfopt.legacy.table import Row
@@ -271,8 +271,8 @@ def _any_nonzero(gradient: Any) -> Any:
 class DecayVerbs:
     """Weight decay before the verb of a class, which may be one of `tf.compat.v1.train`."""
 
-    _minimize = Verbs._minimize  # which the next base class may not have
-    _checked = checked_pairs
+    # The next base class may not have these.
+    _minimize, _checked = Verbs._minimize, Verbs._checked
     _decay: Callable[..., Any]
     _weight_decay: Any
     _wrapper: Any = None
