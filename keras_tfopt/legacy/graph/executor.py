@@ -305,9 +305,8 @@ class Executor(Verbs):
         return self._rule.with_attributes(dict.fromkeys(self._changing())), self._changing()
 
     def _changing(self) -> tuple[str, ...]:
-        return (
-            *{**self._facts.changing, **self._facts.powers, **dict.fromkeys(self._facts.raised)},
-        )
+        facts = self._facts
+        return tuple(dict.fromkeys([*facts.changing, *facts.powers, *facts.raised]))
 
     def _kind_of(self, mode: str, like: Like) -> Kind:
         facts = () if self._rule.scope == "element" else tuple(self._rule.facts_of(like).items())
