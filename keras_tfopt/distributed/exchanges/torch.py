@@ -13,7 +13,7 @@ from torch import distributed
 
 from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.processes import Processes
-from keras_tfopt.distributed.exchanges.torch_shards import TorchShards
+from keras_tfopt.distributed.exchanges.torch_shards import TorchShards, exchange_device
 from keras_tfopt.distributed.exchanges.torch_tables import WorkerRows
 
 
@@ -63,8 +63,7 @@ class TorchDistributed(Processes):
             raise self._fault(what, error) from error
 
     def _sum_on_host(self, integers: np.ndarray) -> np.ndarray:
-        device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
-        (total,) = self.all_reduce_sum([torch.tensor(integers, device=device)])
+        (total,) = self.all_reduce_sum([torch.tensor(integers, device=exchange_device())])
         return total.cpu().numpy()
 
     def _put(self, key: str, text: str) -> None:

@@ -133,7 +133,8 @@ class TorchShards:
         if self.is_here(state):
             value = state.value.detach().contiguous()
         else:
-            value = torch.empty(tuple(state.shape), dtype=state.value.dtype, device=_device())
+            shape, dtype = tuple(state.shape), state.value.dtype
+            value = torch.empty(shape, dtype=dtype, device=exchange_device())
         owner = self.owner_of(state)
         self.exchange.watch(lambda: distributed.broadcast(value, owner), reads=True)
         return value
@@ -141,7 +142,7 @@ class TorchShards:
     @torch.no_grad()
     def norm(self, squares: Any) -> Any:
         """Return the square root of the sum of the vectors of all workers."""
-        total = squares.sum(dtype=torch.float64).to(_device())
+        total = squares.sum(dtype=torch.float64).to(exchange_device())
         self.exchange.watch(lambda: distributed.all_reduce(total))
         return torch.sqrt(total).to(squares.dtype)
 
@@ -167,5 +168,6 @@ def _groups(keys: Sequence[tuple[int, Any, int]]) -> Iterator[tuple[int, list[in
         yield owner, members
 
 
-def _device() -> str:
+def exchange_device() -> str:
+    """Return the device of tensors that the process group can exchange."""
     return "cuda" if distributed.get_backend() == "nccl" else "cpu"
