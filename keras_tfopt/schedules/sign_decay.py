@@ -112,5 +112,4 @@ class RestartSignDecay(CosineSignDecay):
 
 
 def _done(step: Any, decay_steps: int) -> Any:
-    step = as_number(step)
-    return ops.where(step < decay_steps, step, ops.full_like(step, decay_steps))
+    return ops.minimum(as_number(step), float(decay_steps))
