@@ -320,7 +320,7 @@ class Ftrl(rules.Ftrl):
     Reference: McMahan et al., "Ad Click Prediction: a View from the Trenches" (2013);
     `keras.optimizers.Ftrl`, and of Keras 2 both classes of this name.
 
-    Differences: the two divisions by zero that `keras_tfopt.Ftrl` does not do either.
+    Differences: none but for two divisions by zero, of which `keras_tfopt.Ftrl` tells.
     """
 
     sparse = "dense"

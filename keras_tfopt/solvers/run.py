@@ -82,8 +82,7 @@ def minimize(
         dtype: "float64" or "float32": in what gradients come to the host, are summed over batches
             and given to SciPy, which itself computes in float64. Defaults to "float64".
         tol: Tolerance of SciPy, or None.
-        options: Dictionary of options of the method, such as `maxiter`, which
-            is `maxfun` for "TNC".
+        options: Dictionary of options of the method, as `maxiter`, which is `maxfun` for "TNC".
         callbacks: List of `keras.callbacks.Callback`, or None.
         initial_epoch: Integer >= 0: the number of the first iteration, for callbacks; `maxiter`
             counts from 0. Defaults to 0.

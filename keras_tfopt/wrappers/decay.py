@@ -51,7 +51,7 @@ class Decay(Wrapper):
     def exclude_from_weight_decay(
         self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
     ) -> None:
-        """Exempts variables from the decay, also from that of the optimizer inside.
+        """Exempt variables from the decay, also from that of the optimizer inside.
 
         To be called before the optimizer is built. What an earlier call exempted decays again.
 

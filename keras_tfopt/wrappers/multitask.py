@@ -56,7 +56,7 @@ class Multitask(Wrapper):
 def clip_gradients_by_global_norm(
     gradients: Sequence[Any], clip_norm: float = 20.0
 ) -> tuple[list[Any], Any]:
-    """Scales gradients down together, so that their common norm is at most `clip_norm`.
+    """Scale gradients down together, so that their common norm is at most `clip_norm`.
 
     `tf.contrib.opt` has a function of this name beside `MultitaskOptimizerWrapper`, and says that
     it looks only at gradients that are not all zero. Zeros add nothing to a norm: it is the usual
