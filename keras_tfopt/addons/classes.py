@@ -151,19 +151,10 @@ class Decaying(Original):
 class DecayingAsSGDW(Decaying, wrappers.SGDW):
     """Base of `SGDW`: without momentum, variables with row gradients do not decay."""
 
-    def decays(self, like: Any, by_rows: bool) -> bool:
-        """Return whether a variable decays in the next step."""
-        return not (by_rows and self._is_plain()) and super().decays(like, by_rows)
-
-    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
-        """Shrink a variable before the step, unless it has a row gradient and no momentum."""
-        if (t.rows or t.touched is not None) and self._is_plain():
-            return g, x
-        return super().before(g, x, s, t)
-
-    def _is_plain(self) -> bool:
+    def decays_rows(self) -> bool:
+        """Return whether there is momentum."""
         momentum = self.inner_optimizer.momentum
-        return isinstance(momentum, float) and momentum == 0
+        return not (isinstance(momentum, float) and momentum == 0)
 
 
 _MIXINS = {

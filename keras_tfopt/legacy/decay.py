@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tfopt.checks import check_bool
-from keras_tfopt.engine import Like
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_variables
@@ -34,15 +33,9 @@ class DenseDecay(Decay):
     This is what `tf.contrib.opt` does before `GradientDescentOptimizer`.
     """
 
-    def decays(self, like: Like, by_rows: bool) -> bool:
-        """Return whether a variable shrinks in the next step."""
-        return not by_rows and super().decays(like, by_rows)
-
-    def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
-        """Shrink the variable, unless it has a row gradient."""
-        if t.rows or t.touched is not None:
-            return g, x
-        return super().before(g, x, s, t)
+    def decays_rows(self) -> bool:
+        """Return False."""
+        return False
 
 
 class DecoupledWeightDecayExtension(running.DecayVerbs):

@@ -81,7 +81,13 @@ class Decay(Wrapper):
         chosen = self.decay_variables is None or is_chosen(like, self.decay_variables)
         return self.sparse if chosen and not is_chosen(like, self._excluded) else None
 
+    def decays_rows(self) -> bool:
+        """Return whether the rows of a row gradient decay; otherwise nothing does."""
+        return True
+
     def decays(self, like: Like, by_rows: bool) -> bool:
+        if by_rows and not self.decays_rows():
+            return False
         now = ops.convert_to_numpy(self.now(self._decay_in(self.settings_of(like))))
         return self.reach(like) is not None and bool(now)
 
@@ -125,4 +131,6 @@ class Decay(Wrapper):
         return {"decay": decay * lr}
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:
+        if (t.rows or t.touched is not None) and not self.decays_rows():
+            return g, x
         return g, x - t.decay * x
