@@ -35,7 +35,8 @@ in_compiler: ContextVar[bool] = ContextVar("keras_tfopt_in_compiler", default=Fa
 _compiler_works = True
 _count = 0  # functions that were compiled in this process
 
-_is_compiling = threading.Event()
+_begun: set[concurrent.futures.Future] = set()
+"""What is compiled in the background, or waits for it."""
 
 
 class _Worker:
@@ -149,7 +150,10 @@ class Compiled:
         """Start compiling in the background, or compile now."""
         examples = self._examples(*args)
         if _may_run_uncompiled():
-            return _worker().submit(self._compile, examples)
+            begun = _worker().submit(self._compile, examples)
+            _begun.add(begun)
+            begun.add_done_callback(_begun.discard)
+            return begun
         done: concurrent.futures.Future = concurrent.futures.Future()
         try:
             done.set_result(self._compile(examples))
@@ -170,14 +174,10 @@ class Compiled:
 
         options = compiler_options(*self._options)
         with compiling_alone(), torch.no_grad(), known_processor():
-            _is_compiling.set()
-            try:
-                trace_no_empty_module()
-                compiled, read = compile_operations(
-                    function, tensors_in(examples), options, self._for_all_sizes
-                )
-            finally:
-                _is_compiling.clear()
+            trace_no_empty_module()
+            compiled, read = compile_operations(
+                function, tensors_in(examples), options, self._for_all_sizes
+            )
         self._read = _only_read(given([_READ if is_read else None for is_read in read]))
         _count += 1
         return compiled
@@ -254,6 +254,6 @@ def compilation(engine: Any) -> str:
         return "not compiled: operation by operation"
     if not _compiler_works:
         return "not compiled: PyTorch found no working compiler"
-    if _is_compiling.is_set():
+    if _begun:
         return "not compiled yet: PyTorch compiles it in the background"
     return f"compiled by PyTorch ({_count} functions in this process)"
