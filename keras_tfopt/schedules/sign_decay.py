@@ -112,4 +112,5 @@ class RestartSignDecay(CosineSignDecay):
 
 
 def _done(step: Any, decay_steps: int) -> Any:
-    return ops.minimum(as_number(step), float(decay_steps))
+    step = as_number(step)
+    return ops.where(step < decay_steps, step, ops.full_like(step, decay_steps))
