@@ -34,7 +34,7 @@ class DenseDecay(Decay):
     """
 
     def decays_rows(self) -> bool:
-        """Return False."""
+        """Return False: only variables with dense gradients shrink."""
         return False
 
 
