@@ -332,3 +332,16 @@ def test_entries_are_tried_while_a_step_is_being_compiled(jit_compile):
         model.compile(own(0.5), "mse", jit_compile=jit_compile and BACKEND != "torch")
         with pytest.raises(TypeError, match="each entry") if refused else nullcontext():
             model.fit(x, y, verbose=0)
+
+
+def test_flat_rules_that_know_the_shapes_of_their_variables_only():
+    """A rule may fail for the shape with which it is tried."""
+
+    def facts_of(self, like):
+        rows, columns = like.shape
+        assert columns > 1, "only for kernels"
+        return {"size": rows * columns}
+
+    update = lambda self, g, x, s, t: (x - t.lr * g / t.size, {})  # noqa: E731
+    members = {"scope": "variable", "flat": True, "facts_of": facts_of, "update": update}
+    np.testing.assert_allclose(step(rule(**members)), 1 - 0.5 / 6, rtol=1e-6)

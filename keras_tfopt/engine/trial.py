@@ -31,7 +31,7 @@ from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.state import HYPERPARAMETER, Like, Rows, Slot
 
 HALF = 4
-"""The numbers in a half of the vectors with which rules of entries are tried."""
+"""The numbers in a half of the columns with which rules of entries are tried."""
 # `t.norm`, `t.sum` and `t.mean` depend on all entries, as they may.
 OVER_ANY = Over(*[lambda values: ops.full((), 0.7, values.dtype)] * 3)
 
@@ -45,8 +45,9 @@ def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
     if engine.scope != "model":
         for like in _kinds(likes):
             _try(engine, like)
-        for like in _vectors(likes):
-            _try_entries(engine, like)
+        for like in _columns(likes):
+            with contextlib.suppress(_CannotTry):
+                _try_entries(engine, like)
 
 
 def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
@@ -58,8 +59,9 @@ def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
         reached = [one for one in likes if wrapper.reach(one) is not None]
         for like in _kinds(reached):
             _try_hooks(wrapper, like)
-        for like in _vectors(reached):
-            _try_entries_of_hooks(wrapper, like)
+        for like in _columns(reached):
+            with contextlib.suppress(_CannotTry):
+                _try_entries_of_hooks(wrapper, like)
 
 
 def _kinds(likes: Sequence[Like]) -> list[Like]:
@@ -71,10 +73,14 @@ def _kinds(likes: Sequence[Like]) -> list[Like]:
     return list(kinds.values())
 
 
-def _vectors(likes: Sequence[Like]) -> list[Like]:
-    """Return a vector of a few numbers in each data type of variables, for tries with values."""
-    paths = {like.dtype: like.path for like in likes}
-    return [Like((2 * HALF,), dtype, path) for dtype, path in paths.items()]
+def _columns(likes: Sequence[Like]) -> list[Like]:
+    """Return a column of a few numbers in each data type of variables, for tries with values."""
+    found: dict[str, Like] = {}
+    for like in likes:
+        if like.shape:
+            column = (2 * HALF, *[1] * (len(like.shape) - 1))
+            found.setdefault(like.dtype, like._replace(shape=column))
+    return list(found.values())
 
 
 def _given(like: Like, slots: dict[str, Slot]) -> list[tuple[tuple, str]]:
@@ -160,22 +166,24 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
 
 
 def _try_entries(engine: Engine, like: Like) -> None:
-    """Raise an error if a rule of entries computes some from others."""
+    """Raise an error if a rule of entries computes some from others.
+
+    Real variables have been tried before. What fails for this shape alone is left to them.
+    """
     elements = engine.scope_of(like) == "element"
     if not (elements or engine.flat or engine.elementwise):
         return
     with creating():
         rule = engine.rule_now(like.dtype)
-    slots = checked_slots(rule, rule.slots(like))
-    facts = {} if engine.scope == "element" else rule.facts_of(like)
+    slots = _called(rule.slots, like)
+    facts = {} if engine.scope == "element" else _called(rule.facts_of, like)
 
     def update(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
         t = Scalars(_scalars(rule, lr, step, like.dtype), facts, False, OVER_ANY)
-        with located(rule, "update"):
-            new_x, new = check_result("update", rule.update(g, x, s, t), x, s._asdict())
+        new_x, new = _called(rule.update, g, x, s, t)
         return {"the variable": new_x, **new}
 
-    _check_entries(rule, "update", update, slots, like.dtype)
+    _check_entries(rule, "update", update, slots, like)
 
 
 def _try_entries_of_hooks(wrapper: WrappingEngine, like: Like) -> None:
@@ -184,10 +192,10 @@ def _try_entries_of_hooks(wrapper: WrappingEngine, like: Like) -> None:
         return
     with creating():
         hooks = wrapper.hooks_alone({n: wrapper.now(v) for n, v in wrapper._changing.items()})
-    slots, facts = checked_slots(wrapper, wrapper.slots(like)), wrapper.facts(like)
+    slots, facts = _called(wrapper.slots, like), _called(wrapper.facts, like)
 
     def given(x: Any, lr: Any, step: Any) -> Scalars:
-        found = {n: v for n, v in hooks.scalars(lr, step).items() if v is not None}
+        found = {n: v for n, v in _called(hooks.scalars, lr, step).items() if v is not None}
         return Scalars({**found, "old": x, "step": step}, facts, False, OVER_ANY)
 
     def before(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
@@ -200,12 +208,11 @@ def _try_entries_of_hooks(wrapper: WrappingEngine, like: Like) -> None:
 
     for name, hook in {"before": before, "after": after}.items():
         if name in wrapper.defines:
-            with contextlib.suppress(_CannotTry):
-                _check_entries(wrapper, name, hook, slots, like.dtype)
+            _check_entries(wrapper, name, hook, slots, like)
 
 
 def _check_entries(
-    owner: Any, method: str, call: Callable[..., dict], slots: dict[str, Slot], dtype: str
+    owner: Any, method: str, call: Callable[..., dict], slots: dict[str, Slot], like: Like
 ) -> None:
     """Raise an error if the first half of a result changes with the second half of what is given.
 
@@ -213,8 +220,8 @@ def _check_entries(
         owner: The rule or wrapper.
         method: The name of its method.
         call: The method: `(g, x, s, lr, step) -> results by name`.
-        slots: The slots, for vectors with two halves.
-        dtype: The data type of the arithmetic.
+        slots: The slots for a column with two halves.
+        like: The facts about such a column.
     """
     with creating():
         if backend.is_finite(ops.ones(())) is None:
@@ -224,15 +231,16 @@ def _check_entries(
 
     def results(end: float) -> dict[str, Any]:
         def tensor(sign: float, slot: Slot | None = None) -> Any:
-            if slot is not None and not str(slot.dtype or dtype).startswith("float"):
+            if slot is not None and slot.dtype is not None and "float" not in slot.dtype:
                 return ops.full(slot.shape, slot.initial, slot.dtype)
             values = sign * np.where(np.arange(2 * HALF) < HALF, numbers, end * numbers)
             whole = slot is None or len(slot.shape)
-            return ops.convert_to_tensor(values if whole else values[0], dtype)
+            values = np.reshape(values, like.shape) if whole else values[0]
+            return ops.convert_to_tensor(values, like.dtype)
 
         with creating(), keras.StatelessScope() as scope:
             given = slots_of(*[tensor(1.0, slot) for slot in slots.values()])
-            lr, step = (ops.convert_to_tensor(number, dtype) for number in (0.1, 3.0))
+            lr, step = (ops.convert_to_tensor(number, like.dtype) for number in (0.1, 3.0))
             found = call(tensor(-1.0), tensor(1.0), given, lr, step)
             _refuse_assignments(owner, method, scope)
             return {name: _first_half(value) for name, value in found.items()}
