@@ -96,7 +96,10 @@ class Pipeline:
                         backend.run_if(owner, last, lambda: self._last_step(unscaled, around))
                 mover.count(last)
 
-            run_if(owner, reached[-1], micro_step)
+            if reached[-1] is None:
+                micro_step()
+            else:
+                backend.run_if(owner, reached[-1], micro_step)
             if around is not None and around.meeting:
                 self._meet(owner, incoming, around, reached, last)
             for wrapper, condition in zip(wrappers, reached, strict=False):
@@ -175,10 +178,14 @@ class Pipeline:
         steps = core.gradient_accumulation_steps or 1
         number = ops.convert_to_tensor(core._iterations) // steps + 1
         scalars = [scalars_around(wrapper, number, incoming.places) for wrapper in self.wrappers]
-        meeting = [stage for stage in self._may_meet if self.wrappers[stage].meets_workers()]
-        outer = [stage for stage in self._need_old if stage < max(meeting, default=0)]
-        old = {stage: hooks.values_of(self.wrappers[stage], incoming) for stage in outer}
-        return Around(scalars, meeting, old)
+        around = Around(scalars, [], {})
+        for number in self._may_meet:
+            if self.wrappers[number].meets_workers():
+                around.meeting.append(number)
+        for number in self._need_old:
+            if number < max(around.meeting, default=0):
+                around.old[number] = hooks.values_of(self.wrappers[number], incoming)
+        return around
 
     def _is_last(self) -> Any:
         """Return whether this micro-step is the last one of a step."""
@@ -205,19 +212,23 @@ class Pipeline:
             if not incoming.grads:
                 self.mover.move(incoming, joined)
                 return
-        kept, seen = {}, []
-        for stage, (wrapper, scalars) in enumerate(zip(self.wrappers, around.scalars, strict=True)):
+        put_back, seen = [], []
+        for wrapper, scalars in zip(self.wrappers, around.scalars, strict=True):
             if not wrapper.defines.isdisjoint(("before", "before_step")):
                 incoming = incoming._replace(grads=wrapper.run_before(incoming, scalars))
-            if "accept" in wrapper.defines:
-                kept[stage] = hooks.kept_unless_accepted(wrapper, incoming, scalars)
+            accepts = "accept" in wrapper.defines
+            put_back.append(
+                hooks.kept_unless_accepted(wrapper, incoming, scalars) if accepts else []
+            )
             seen.append(incoming)
-        old = {n: hooks.values_of(self.wrappers[n], seen[n]) for n in self._need_old}
+        old = {}
+        for number in self._need_old:
+            old[number] = hooks.values_of(self.wrappers[number], seen[number])
         self.mover.move(incoming, joined)
         first = max(around.meeting, default=0)  # outer wrappers run after the exchange
         for stage in reversed(range(len(self.wrappers))):
-            if stage in kept:
-                hooks.put_back(self.wrappers[stage], kept[stage])
+            if put_back[stage]:
+                hooks.put_back(self.wrappers[stage], put_back[stage])
             if stage >= first:
                 self.wrappers[stage].run_after(seen[stage], around.scalars[stage], old.get(stage))
 
