@@ -79,8 +79,8 @@ def method_of(name: Any) -> Method:
     if name.lower() not in METHODS:
         names = [method.name for method in METHODS.values()]
         raise ValueError(
-            "Argument `method` must be the name of a method of scipy.optimize.minimize. Received: "
-            f"{name!r}. {did_you_mean(name, names)}"
+            f"Argument `method` must be one of {names}. Received: {name!r}. "
+            + did_you_mean(name, names)
         )
     return METHODS[name.lower()]
 
