@@ -25,8 +25,10 @@ def defined(rule: Any, method: str) -> Iterator[str]:
         yield name
     except (KeyError, TypeError, ValueError) as error:
         code = getattr(inspect.unwrap(getattr(type(rule), method)), "__code__", None)
-        where = f" {code.co_filename}:{code.co_firstlineno}" if code else ""
-        raise type(error)(f"{error.args[0]}. {name} is defined in{where}") from error
+        if code is None:
+            raise
+        where = f"{code.co_filename}:{code.co_firstlineno}"
+        raise type(error)(f"{error.args[0]}. {name} is defined in {where}") from error
 
 
 @contextlib.contextmanager

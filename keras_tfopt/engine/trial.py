@@ -124,7 +124,8 @@ def _try(engine: Engine, like: Like) -> None:
             raise _in_place(f"{type(rule).__name__}.update")
     # On PyTorch, nothing is drawn where there are only shapes.
     draws = any(isinstance(value, keras.random.SeedGenerator) for value in vars(rule).values())
-    _refuse_assignments(rule, "update", scope, draws)
+    if scope.state_mapping or draws:
+        raise _assigns(rule)
 
 
 def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
@@ -242,7 +243,8 @@ def _check_entries(
             given = slots_of(*[tensor(1.0, slot) for slot in slots.values()])
             lr, step = (ops.convert_to_tensor(number, like.dtype) for number in (0.1, 3.0))
             found = call(tensor(-1.0), tensor(1.0), given, lr, step)
-            _refuse_assignments(owner, method, scope)
+            if method == "update" and scope.state_mapping:
+                raise _assigns(owner)
             return {name: _first_half(value) for name, value in found.items()}
 
     others = results(7.0)
@@ -262,16 +264,6 @@ def _first_half(value: Any) -> np.ndarray | None:
         return None
     found = ops.convert_to_numpy(ops.cast(value, "float32"))
     return found[:HALF] if found.ndim else found
-
-
-def _refuse_assignments(owner: Any, method: str, scope: Any, draws: bool = False) -> None:
-    """Raise an error if a rule has assigned variables."""
-    if method == "update" and (scope.state_mapping or draws):
-        raise TypeError(
-            f"{type(owner).__name__}.update must not assign variables, nor draw numbers by a "
-            "keras.random.SeedGenerator, which assigns its own: compiled steps would not do it. "
-            "Keep what changes in `slots`, and return its new value"
-        )
 
 
 def _scalars(rule: Any, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
@@ -302,6 +294,14 @@ def _check_hashable(rule: Any, facts: dict[str, Any]) -> None:
                 f"instead of lists: variables of equal facts share code. Received: {name}={value!r}"
             )
             raise TypeError(message) from None
+
+
+def _assigns(rule: Any) -> TypeError:
+    return TypeError(
+        f"{type(rule).__name__}.update must not assign variables, nor draw numbers by a "
+        "keras.random.SeedGenerator, which assigns its own: compiled steps would not do it. "
+        "Keep what changes in `slots`, and return its new value"
+    )
 
 
 def _in_place(method: str) -> TypeError:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from keras_tfopt.engine import array_of, parts, path_of, variables_of
 from keras_tfopt.legacy.arguments import CONSTANT
-from keras_tfopt.legacy.checkpoints.names import base_of, numbered
+from keras_tfopt.legacy.checkpoints.names import numbered
 from keras_tfopt.legacy.checkpoints.training_state import core
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.slots import slots_in_order
@@ -35,12 +35,7 @@ class Origin:
     """The scope of variables that are no slots, with a slash at its end."""
 
     def suffixes(
-        self,
-        base: str,
-        variable: Any,
-        here: Iterable[str],
-        state: Collection[str] = (),
-        turn: tuple[int, int] = (0, 1),
+        self, base: str, variable: Any, here: Iterable[str], place: int = 0
     ) -> dict[str, str]:
         """Return the suffixes of a variable's slots, by slot, in the order of creation.
 
@@ -48,18 +43,11 @@ class Origin:
             base: The name of the slots.
             variable: The variable.
             here: The slots that our optimizer has for it.
-            state: The suffixes that there are in the checkpoint.
-            turn: The place of this optimizer among those of one kind, and how many these are. Where
-                all of them have slots of the variable, they have made these in this order.
+            place: The number of optimizers of the kind that have made slots of it before.
         """
-        place, count = turn
         slots = slots_in_order(self.row, len(variable.shape), here)
         own = {slot: self.slot_bases.get(slot, base) for slot in slots}
-        sizes = collections.Counter(own.values())
-        there = collections.Counter(map(base_of, state))
-        numbers = {
-            base: place * size if there[base] == count * size else 0 for base, size in sizes.items()
-        }
+        numbers = {base: place * count for base, count in collections.Counter(own.values()).items()}
         found = {}
         for slot in slots:
             found[slot] = numbered(own[slot], numbers[own[slot]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -131,13 +131,12 @@ class Plan:
             self._move(name, path_of(variable), wanted, variable, rounds=rounds)
 
     def _plan_slots(self, origin: Origin) -> None:
-        base, turn = self._base(origin), self._turn(origin.row)
+        base = self._base(origin)
         for variable in self.trained:
             path, source = path_of(variable), self.source.get(id(variable))
             state = self.by_owner.get(source, {})
             here = described_slots(self.optimizer, variable)
-            suffixes = origin.suffixes(base, variable, here, state, turn)
-            self._leave_to_others(state, suffixes, turn)
+            suffixes = self._suffixes(origin, base, variable, here, state)
             for slot, suffix in suffixes.items():
                 if slot not in here and suffix in state:
                     where = f"slot {slot} of {path}"
@@ -163,16 +162,22 @@ class Plan:
         left = [place for place, name in enumerate(named) if name in self.tensors]
         return (left[0], len(named)) if len(left) == 1 else (0, 1)
 
-    def _leave_to_others(
-        self, state: Mapping[str, str], suffixes: Mapping[str, str], turn: tuple[int, int]
-    ) -> None:
-        """Enter the slots of a variable that belong to optimizers which `name_map` leaves out."""
-        bases = {naming.base_of(suffix) for suffix in suffixes.values()}
-        mine = [suffix for suffix in state if naming.base_of(suffix) in bases]
-        if turn[1] > 1 and len(mine) == turn[1] * len(suffixes):
-            for suffix in sorted(set(mine) - set(suffixes.values())):
-                detail = "of an optimizer whose powers name_map leaves out"
-                self._enter("not needed", state[suffix], None, detail)
+    def _suffixes(
+        self, origin: Origin, base: str, variable: Any, here: Iterable[str], state: Mapping
+    ) -> dict[str, str]:
+        """Return the suffixes of this optimizer's slots, and enter those of others left out.
+
+        Where all optimizers of the kind have slots of a variable, they have made these in turn.
+        """
+        place, count = self._turn(origin.row)
+        each = [origin.suffixes(base, variable, here, n) for n in range(count)]
+        if not all(suffix in state for suffixes in each for suffix in suffixes.values()):
+            return each[0]
+        mine = each.pop(place)
+        for suffix in [suffix for suffixes in each for suffix in suffixes.values()]:
+            detail = "of an optimizer whose powers name_map leaves out"
+            self._enter("not needed", state[suffix], None, detail)
+        return mine
 
     def _base(self, origin: Origin) -> str:
         """Return the name of this optimizer's slots in the checkpoint."""

@@ -77,21 +77,19 @@ class WrapperVerbs(Converting, OfTable):
         check_counter(global_step)
         self._begin_step(global_step)
         self._check_covered(self._covered(pairs))
-        if backend.is_eager():  # averages start at the values before the step
+        is_eager = backend.is_eager()
+        if is_eager:  # averages start at the values before the step
             self._create_own_slots(pairs)
         scoped = v1.name_scope(name, self._name) if self._row.scopes else None
         with scoped or contextlib.nullcontext() as own_name:
             done = self._opt.apply_gradients(given, global_step=global_step, name=name)
-        if backend.is_eager():
-            with backend.following([done]):
-                self._run_after(pairs)
-            return done
-        self._create_own_slots(pairs)  # after those of `opt`, as in the original
+        if not is_eager:
+            self._create_own_slots(pairs)  # after those of `opt`, as in the original
         with backend.following([done]):
             changed = self._run_after(pairs)
-        if not changed:
+        if is_eager or not changed:
             return done
-        return backend.group(done, *changed, name=own_name or self._step_name or name)
+        return backend.group(done, *changed, name=own_name or self._step_name)
 
     def _covered(self, pairs: Pairs) -> list[Any]:
         return [variable for _, variable in pairs]
