@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
 from typing_extensions import dataclass_transform
@@ -164,27 +164,13 @@ def _constructor(cls: type[Fielded]) -> Callable[..., None]:
     names = [first.name, *fields, *(p.name for p in others)]
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
-        if len(args) > len(names):
-            raise TypeError(
-                f"{cls.__name__} takes at most {len(names)} positional arguments: {names}. "
-                f"Received: {len(args)}"
-            )
-        for name, value in zip(names, args, strict=False):
-            if name in given:
-                raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
-            given[name] = value
+        _add_positional(cls, names, args, given)
         own = {name: given.pop(name, declared.default) for name, declared in fields.items()}
         if default is not REQUIRED:
             given.setdefault(first.name, default)
         if first.name not in given:
             raise TypeError(f"{cls.__name__} needs the argument `{first.name}`")
-        for name in given.keys() - {*names, *cls._options}:
-            if _is_annotated(cls, name):
-                raise TypeError(
-                    f"{cls.__name__} has no argument {name!r}, only an attribute of that name. An "
-                    f"argument is declared as in `{name}: float = keras_tfopt.within(default=1)`, "
-                    f"or by integer, flag or field. Received: {name}={given[name]!r}"
-                )
+        _refuse_attributes(cls, given, {*names, *cls._options})
         start(self, **given)
         for name, declared in fields.items():
             if own[name] is REQUIRED:
@@ -192,18 +178,58 @@ def _constructor(cls: type[Fielded]) -> Callable[..., None]:
             setattr(self, name, declared.check(name, own[name]))
         self.__post_init__()
 
-    kind = inspect.Parameter
     __init__.fields = tuple(names)  # type: ignore[attr-defined]
+    __init__.__signature__ = _signature(cls, first, others)  # type: ignore[attr-defined]
+    return __init__
+
+
+def _add_positional(
+    cls: type, names: Sequence[str], args: Sequence[Any], given: dict[str, Any]
+) -> None:
+    """Add positional arguments to those that are given by name."""
+    if len(args) > len(names):
+        raise TypeError(
+            f"{cls.__name__} takes at most {len(names)} positional arguments: {names}. "
+            f"Received: {len(args)}"
+        )
+    for name, value in zip(names, args, strict=False):
+        if name in given:
+            raise TypeError(f"{cls.__name__} got multiple values for argument {name!r}")
+        given[name] = value
+
+
+def _refuse_attributes(cls: type, given: Mapping[str, Any], arguments: Set[str]) -> None:
+    """Raise an error for arguments that are only annotated attributes of the class."""
+    for name in given.keys() - arguments:
+        if _is_annotated(cls, name):
+            raise TypeError(
+                f"{cls.__name__} has no argument {name!r}, only an attribute of that name. An "
+                f"argument is declared as in `{name}: float = keras_tfopt.within(default=1)`, "
+                f"or by integer, flag or field. Received: {name}={given[name]!r}"
+            )
+
+
+def _signature(
+    cls: type[Fielded], first: inspect.Parameter, others: Sequence[inspect.Parameter]
+) -> inspect.Signature:
+    """Return the signature that users see, with the options of the engine.
+
+    Args:
+        cls: The class with fields.
+        first: The first argument of the engine's constructor.
+        others: Those after the fields.
+    """
+    kind, fields = inspect.Parameter, cls._fields
     options = {n: d for n, d in cls._options.items() if n not in fields}
     # As in Python itself, an argument without a default must not follow one with a default.
     shown = [kind(n, kind.POSITIONAL_OR_KEYWORD, default=f.default) for n, f in fields.items()]
-    shown = [first.replace(default=default), *shown, *others]
-    __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    return inspect.Signature(
         [
             kind("self", kind.POSITIONAL_OR_KEYWORD),
+            first.replace(default=cls._first_default),
             *shown,
+            *others,
             *(kind(n, kind.KEYWORD_ONLY, default=d) for n, d in options.items()),
             *([] if options else [kind("base", kind.VAR_KEYWORD)]),
         ]
     )
-    return __init__

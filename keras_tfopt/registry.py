@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import keras
@@ -162,8 +162,22 @@ def get(identifier: Any, **arguments: Any) -> Any:
                 f"{sorted(arguments)} for {identifier!r}"
             )
         return optimizer_from(identifier)
+    classes = _classes_in(identifier)
+    given = _taken_by(classes, arguments, identifier)
+    made: list[Any] = []
+    for cls, own in zip(reversed(classes), reversed(given), strict=True):
+        try:
+            inspect.signature(cls).bind(*made, **own)
+        except TypeError as error:
+            raise TypeError(f"{path(cls)}: {error}. Received: {identifier!r}, {own}") from None
+        made = [cls(*made, **own)]
+    return made[0]
+
+
+def _classes_in(identifier: Any) -> list[type]:
+    """Return the class of a name, or those of a name like "outer(inner)", the outermost first."""
     if isinstance(identifier, type):
-        names = [_known(identifier)]
+        names: Sequence[Any] = [identifier]
     elif isinstance(identifier, str):
         names = nested(identifier)
         if not all(names or [""]):
@@ -171,18 +185,24 @@ def get(identifier: Any, **arguments: Any) -> Any:
                 "Argument `identifier` must be a name, or wrappers around one in the form "
                 f"'outer(inner)'. Received: {identifier!r}"
             )
-        names = [_known(name) for name in names]
     else:
         raise TypeError(
             "Argument `identifier` must be a name, a configuration or an optimizer. Received: "
             f"{identifier!r}"
         )
-    classes = [_classes()[name] for name in names]
+    classes = [_classes()[name] for name in map(_known, names)]
     for outer in classes[:-1]:
         if "inner_optimizer" not in inspect.signature(outer).parameters:
             raise ValueError(
                 f"{outer.__name__} goes around no other optimizer. Received: {identifier!r}"
             )
+    return classes
+
+
+def _taken_by(
+    classes: Sequence[type], arguments: Mapping[str, Any], identifier: Any
+) -> list[dict[str, Any]]:
+    """Return the arguments of each class: the first one that takes an argument is given it."""
     given: list[dict[str, Any]] = [{} for _ in classes]
     for name, value in arguments.items():
         takers = [own for own, cls in zip(given, classes, strict=True) if name in _parameters(cls)]
@@ -193,14 +213,7 @@ def get(identifier: Any, **arguments: Any) -> Any:
                 f"{did_you_mean(name, allowed) if nearest(name, allowed) else ''}".rstrip()
             )
         takers[0][name] = value
-    made: list[Any] = []
-    for cls, own in zip(reversed(classes), reversed(given), strict=True):
-        try:
-            inspect.signature(cls).bind(*made, **own)
-        except TypeError as error:
-            raise TypeError(f"{path(cls)}: {error}. Received: {identifier!r}, {own}") from None
-        made = [cls(*made, **own)]
-    return made[0]
+    return given
 
 
 def _parameters(cls: type) -> list[str]:
