@@ -1,6 +1,6 @@
 """Originals of Schedule-Free in the package of its authors and in optax."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -111,6 +111,16 @@ def _of_torch(given: Mapping[str, Any]) -> Any:
     return _around(inner, given, given.get("weight_decay_at_y", 0.0))
 
 
+def _read(optimizer: Any, variable: Any, name: str, shape: Sequence[int]) -> Any:
+    """Return a recorded slot. Where ours keeps no z and x, compute them from y, the variable."""
+    if name not in ("z", "x") or isinstance(optimizer, keras_tfopt.ScheduleFree):
+        return optimizer.slot(variable, _SLOTS.get(name, name))
+    slots = ("share", "last_momentum", "lead")
+    share, momentum, lead = (ops.convert_to_tensor(optimizer.slot(variable, n)) for n in slots)
+    along = momentum if name == "z" else momentum - 1
+    return variable + along * (1 - share) * lead
+
+
 _TORCH = {
     "lr": "learning_rate",
     "beta1": "beta_1",
@@ -121,7 +131,7 @@ _TORCH = {
 _SLOTS = {"exp_avg": "m", "exp_avg_sq": "v", "base.nu": "v", "momentum_buffer": "momentum"}
 _ADAM_W: dict[str, Any] = {
     "ours": "ScheduleFreeAdamW",
-    "slots": _SLOTS,
+    "read": _read,
     "arguments": _TORCH,
     "make": _adam_w,
     "other_defaults": {"decay_at_z": False, "warmup_steps": 0, "foreach": False},
@@ -138,7 +148,7 @@ SCHEDULE_FREE: dict[str, dict[str, Any]] = {
     },
     "schedulefree.SGDScheduleFreeReference": {
         "ours": "ScheduleFreeSGD",
-        "slots": _SLOTS,
+        "read": _read,
         "arguments": _TORCH,
         "make": _sgd,
         "other_defaults": {"warmup_steps": 0, "foreach": True},

@@ -25,6 +25,7 @@ MAKERS = {
     "MARS": lambda: keras_tfopt.MARS(0.01),
     "NovoGrad": lambda: keras_tfopt.NovoGrad(0.01),
     "StableAdamW": lambda: keras_tfopt.StableAdamW(0.01),
+    "ScheduleFreeAdamW": lambda: keras_tfopt.ScheduleFreeAdamW(0.01, weight_decay=0.1),
     "Cautious": lambda: keras_tfopt.Cautious(keras_tfopt.Adam(0.01)),
     "ScheduleFree": lambda: keras_tfopt.ScheduleFree(keras_tfopt.Adam(0.01)),
 }
@@ -57,6 +58,12 @@ def test_what_is_computed_from_a_slot_reads_the_new_one_where_that_is_written():
     assert order_of("xal", ftrl) == ["L", "AL", "X"]
     adadelta = {"A": "ag", "u": "dAg", "D": "du", "X": "xu"}
     assert order_of("xad", adadelta) == ["A", "X", "DX"]
+
+
+def test_what_two_arrays_compute_alike_is_computed_twice():
+    assert order_of("xm", {"u": "g", "M": "mu", "X": "xMu"}) == ["M", "XM"]
+    schedule_free = {"V": "vg", "d": "gV", "L": "ld", "X": "xLd"}
+    assert order_of("xlv", schedule_free) == ["V", "L", "XL"]
 
 
 def test_chains_are_in_the_order_of_writing():

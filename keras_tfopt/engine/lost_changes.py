@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tfopt.engine.averages import keeps_averages, parts
+from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.building import path_of
 
 
@@ -31,13 +31,13 @@ def warn_of_lost_changes(optimizer: Any, variables: Sequence[Any]) -> None:
         return
     # Inside of a wrapper, constraints act on what is averaged.
     is_rule = not hasattr(optimizer, "inner_optimizer")
-    if is_rule and optimizer.ignores_changes and keeps_averages(optimizer):
+    if is_rule and optimizer.keeps_averages():
         limited = [path_of(v) for v in variables if v.constraint is not None]
         if limited or getattr(optimizer, "bounds_norms", False):
             which = f"a constraint of {limited[0]!r}" if limited else "`max_norm` in groups"
             warnings.warn(
                 f"The averages that {name} keeps do not obey constraints of layers and `max_norm`, "
-                "which only the variables obey. Put keras_tfopt.ScheduleFree around another "
-                f"optimizer instead. Received: {which}",
+                "which only the variables obey. Those of keras_tfopt.ScheduleFree around another "
+                f"optimizer do. Received: {which}",
                 stacklevel=4,
             )

@@ -16,11 +16,12 @@ from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.lost_changes import warn_of_lost_changes
+from keras_tfopt.engine.moving import current_value
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Shown
 from keras_tfopt.engine.selection import PATHS, named_as_saved, warn_unmatched
-from keras_tfopt.engine.state import Cache, Entry, Like, State
+from keras_tfopt.engine.state import MASTER, Cache, Entry, Like, State
 from keras_tfopt.engine.step import Stepping
 
 
@@ -228,6 +229,6 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
                 continue
             slots = tensors(entry, self.read_state)
             s = collections.namedtuple("Slots", slots)(**slots)  # type: ignore[misc]
-            x = keras.ops.cast(current(entry.variable), entry.like.dtype)
+            x = current_value(current(entry.variable), slots.get(MASTER), entry.like.dtype)
             found.append((entry.variable, self.average(x, s)))
         return found

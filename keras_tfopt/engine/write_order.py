@@ -5,7 +5,7 @@ reads and another one writes, unless the first loop has to come first. And it ke
 loops compute alike. Both take longer than the rest of the step, as the memory is new each time.
 
 So arrays are computed one after the other, each by operations of its own: from new arrays where the
-rule says so, and after those that read what it replaces.
+rule says so, and after those that read what it replaces, or compute something alike.
 
 A rule that needs sums over a variable is called twice: for its sums alone, and with the sums known.
 In one go, XLA would keep what both the sums and the new values are computed from.
@@ -50,8 +50,12 @@ def in_order(
             return order + [(i, []) for i in left]
         left.remove(j)
         reads[j] = _ancestors(new[j], written, parents)
-        # Those that it is computed from come before it anyway.
-        order.append((j, [i for i, _ in order if old[j] in reads[i] and new[i] not in reads[j]]))
+        before = []
+        for i, _ in order:
+            is_read = old[j] in reads[i] and new[i] not in reads[j]  # else it comes first anyway
+            if is_read or any(parents(node) for node in reads[i] & reads[j] - written):
+                before.append(i)
+        order.append((j, before))
         written.add(new[j])
     return order
 

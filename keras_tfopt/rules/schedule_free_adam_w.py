@@ -8,7 +8,7 @@ from keras_tfopt.engine import Slot
 from keras_tfopt.fields import within
 from keras_tfopt.rule import Rule, register, zeros
 from keras_tfopt.rules.moments import over_root
-from keras_tfopt.rules.schedule_free_sgd import averages, moved
+from keras_tfopt.rules.schedule_free_sgd import averaged, averaging, moved
 
 
 @register
@@ -47,15 +47,16 @@ class ScheduleFreeAdamW(Rule):
         weight_lr_power: $p \geq 0$. Defaults to 2: steps of a warm-up count little.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
-    Slots: `v`, `z` and `x`, of the variable's shape; `weight_sum`, which is $W$, and
-    `largest_rate`, the largest $\eta$, one number for each variable.
+    Slots: `v` and `lead`, of the variable's shape; `lead` is z less the x before the step. `share`,
+    which is $w / W$, `last_momentum`, which is $\beta_1$, `weight_sum`, which is $W$, and
+    `largest_rate`, the largest $\eta$, one number for each variable. z and x are not kept:
+    $x = y - (1 - \beta_1) (1 - w / W) \cdot \text{lead}$.
 
     Row gradients: as if dense.
 
-    Each step computes y from z and x. What else changes y is lost in the next step: `set_weights`,
-    `load_weights` of weights alone, other wrappers around, and constraints, which z does not obey.
-    After such a change make a new optimizer; where there are constraints, use
-    `keras_tfopt.ScheduleFree`.
+    What else changes y, as `set_weights` and wrappers around do, moves x and z as far. With a
+    constraint, or `max_norm` in groups, use `keras_tfopt.ScheduleFree`: z would not obey. Variables
+    in half precision are rounded in each step; `master_weights=True` keeps what is lost.
 
     Example:
 
@@ -66,15 +67,14 @@ class ScheduleFreeAdamW(Rule):
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 
-    Differences: the authors' `AdamWScheduleFree` gives the same numbers. It does not keep x, but
-    computes it from y and z to evaluate. `keras.optimizers.ScheduleFreeAdamW` evaluates at y.
+    Differences: the authors' `AdamWScheduleFree` gives the same numbers. It keeps z, and computes x
+    from y and z. `keras.optimizers.ScheduleFreeAdamW` evaluates at y.
     `keras_tfopt.ScheduleFree` does the same around any optimizer, with row gradients of that, and
     can decay at z.
     """
 
     scope = "variable"
     elementwise = True
-    ignores_changes = True
 
     learning_rate: Any = 0.0025
     beta_1: float = within(0, 1, default=0.9, right_open=True)
@@ -88,10 +88,10 @@ class ScheduleFreeAdamW(Rule):
         return {"is_excluded": self.is_excluded(like)}
 
     def average(self, x: Any, s: Any) -> Any:
-        return s.x
+        return averaged(x, s)
 
     def slots(self, like: Any) -> dict[str, Slot]:
-        return {"v": zeros(like, signed=False), **averages(like)}
+        return {"v": zeros(like, signed=False), **averaging(like)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr, "growth": step**self.r, "correction": 1 - self.beta_2**step}

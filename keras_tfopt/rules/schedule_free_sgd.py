@@ -41,15 +41,16 @@ class ScheduleFreeSGD(Rule):
         weight_lr_power: $p \geq 0$. Defaults to 2: steps of a warm-up count little.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
-    Slots: `z` and `x`, of the variable's shape; `weight_sum`, which is $W$, and `largest_rate`, the
-    largest $\eta$, one number for each variable.
+    Slots: `lead`, of the variable's shape, which is z less the x before the step; `share`, which is
+    $w / W$, `last_momentum`, which is $\beta$, `weight_sum`, which is $W$, and `largest_rate`, the
+    largest $\eta$, one number for each variable. z and x are not kept:
+    $x = y - (1 - \beta) (1 - w / W) \cdot \text{lead}$.
 
     Row gradients: as if dense.
 
-    Each step computes y from z and x. What else changes y is lost in the next step: `set_weights`,
-    `load_weights` of weights alone, other wrappers around, and constraints, which z does not obey.
-    After such a change make a new optimizer; where there are constraints, use
-    `keras_tfopt.ScheduleFree`.
+    What else changes y, as `set_weights` and wrappers around do, moves x and z as far. With a
+    constraint, or `max_norm` in groups, use `keras_tfopt.ScheduleFree`: z would not obey. Variables
+    in half precision are rounded in each step; `master_weights=True` keeps what is lost.
 
     Example:
 
@@ -59,14 +60,13 @@ class ScheduleFreeSGD(Rule):
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 
-    Differences: the authors' `SGDScheduleFree` gives the same numbers. It does not keep x, but
-    computes it from y and z to evaluate. `keras_tfopt.ScheduleFree` does the same around any
-    optimizer, with row gradients of that. Keras has no such optimizer.
+    Differences: the authors' `SGDScheduleFree` gives the same numbers. It keeps z, and computes x
+    from y and z. `keras_tfopt.ScheduleFree` does the same around any optimizer, with row gradients
+    of that. Keras has no such optimizer.
     """
 
     scope = "variable"
     elementwise = True
-    ignores_changes = True
 
     learning_rate: Any = 1.0
     momentum: float = within(0, 1, default=0.9, right_open=True)
@@ -78,10 +78,10 @@ class ScheduleFreeSGD(Rule):
         return {"is_excluded": self.is_excluded(like)}
 
     def average(self, x: Any, s: Any) -> Any:
-        return s.x
+        return averaged(x, s)
 
     def slots(self, like: Any) -> dict[str, Slot]:
-        return averages(like)
+        return averaging(like)
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr, "growth": step**self.r}
@@ -90,22 +90,35 @@ class ScheduleFreeSGD(Rule):
         return moved(self, g, self.momentum, x, s, t)
 
 
-def averages(like: Any) -> dict[str, Slot]:
-    """Return the slots of weights before and in the average, and of what weighs them."""
-    weights = {name: Slot(like.shape, "variable") for name in ("z", "x")}
-    numbers = {name: Slot((), by_row=False) for name in ("weight_sum", "largest_rate")}
-    return {**weights, **numbers}
+def averaging(like: Any) -> dict[str, Slot]:
+    """Return the slots from which the averages follow.
+
+    They have no z and x, so that a change of y moves both of these, and a step reads and writes an
+    array less. float32 alone is exact enough for a sum of all steps.
+    """
+    names = ("share", "last_momentum", "weight_sum", "largest_rate")
+    numbers = {name: Slot((), by_row=False) for name in names}
+    return {"lead": Slot(like.shape, dtype=like.dtype), **numbers}
+
+
+def averaged(y: Any, s: Any) -> Any:
+    """Return x, the averaged weights."""
+    return y - (1 - s.last_momentum) * (1 - s.share) * s.lead
 
 
 def moved(
-    rule: Any, direction: Any, momentum: Any, x: Any, s: Any, t: Any
+    rule: Any, direction: Any, momentum: Any, y: Any, s: Any, t: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Return the variable, which is y, and slots after a step of z along a direction."""
     decay = 0.0 if t.is_excluded else rule.weight_decay
-    z = s.z - t.lr * (direction + decay * x)
+    step = t.lr * (direction + decay * y)
     rate = ops.where(t.lr > s.largest_rate, t.lr, s.largest_rate)
     weight = t.growth * rate**rule.weight_lr_power
     total = s.weight_sum + weight
-    mean = s.x + quotient(weight, total) * (z - s.x)
-    y = mean + (1 - momentum) * (z - mean)
-    return y, {"z": z, "x": mean, "weight_sum": total, "largest_rate": rate}
+    share = quotient(weight, total)
+    lead = (1 - s.share) * s.lead - step
+    # The equations of the docstring, with x and z expressed by y, `lead` and the old momentum.
+    along = momentum * share + (s.last_momentum - momentum)
+    y = y + (along * lead - (1 - s.last_momentum) * step)
+    numbers = {"share": share, "last_momentum": momentum * ops.ones_like(share)}
+    return y, {"lead": lead, **numbers, "weight_sum": total, "largest_rate": rate}
