@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tfopt.engine import Engine, inspection, parts
+from keras_tfopt.engine import Engine, innermost, inspection, parts
 
 # The columns of the table: keys of a row, with titles.
 COLUMNS = {
@@ -115,7 +115,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
                 fact["decay"] &= not np.array_equal(old, new)  # a wrapper may have skipped it
             fact.update(_seen(looked_up.ids.get(id(variable))))
         compiled = inspection.compilation(model, optimizer)
-    inner = inspection.innermost(optimizer)
+    inner = innermost(optimizer)
     name = type(optimizer).__name__
     if inner is not optimizer:
         name += f"({type(inner).__name__})"

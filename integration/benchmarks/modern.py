@@ -261,12 +261,12 @@ AROUND: dict[str, tuple[Callable, Callable, Moved]] = {
     "ScheduleFreeSGD": (
         lambda: keras_tfopt.ScheduleFreeSGD(1e-3),
         lambda: keras_tfopt.Momentum(1e-3),
-        (3, 3, 0),
+        (3, 2, 0),
     ),
     "ScheduleFreeAdamW": (
         lambda: keras_tfopt.ScheduleFreeAdamW(1e-3),
         lambda: keras_tfopt.Adam(1e-3),
-        (4, 4, 0),
+        (4, 3, 0),
     ),
     "MovingAverage(Adam)": (
         lambda: keras_tfopt.MovingAverage(keras_tfopt.Adam(1e-3)),

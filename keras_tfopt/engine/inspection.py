@@ -22,19 +22,13 @@ from keras_tfopt.engine.building import path_of, prepare
 from keras_tfopt.engine.engine import Engine
 from keras_tfopt.engine.foreign import part_of, state_of
 from keras_tfopt.engine.keras_private import is_multi_optimizer, layers_in, table_of
+from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import is_looked_up
 from keras_tfopt.engine.selection import check_built, is_chosen, parts_of, shown
 from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
 from keras_tfopt.engine.wrapping import WrappingEngine
-
-
-def innermost(optimizer: Any) -> Any:
-    """Return the optimizer inside all wrappers and loss scaling."""
-    while hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    return optimizer
 
 
 class Lookups:

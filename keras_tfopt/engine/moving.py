@@ -33,7 +33,8 @@ OVER_ONE = Over(backend.norm, ops.sum, mean)
 class Kind:
     """All static facts about one call of a rule. Calls of equal kinds can share compiled code."""
 
-    mode: str  # "dense", "rows", "touched" (rows of a dense gradient that are not zero) or "move"
+    # "dense", "rows", "move_rows", or "touched": the rows of a dense gradient that are not zero.
+    mode: str
     dtype: str  # of the arithmetic
     scope: str  # of the rule for this variable
     decays: bool  # whether the base's decoupled weight decay applies
@@ -58,8 +59,8 @@ class Update:
     call: Callable[..., tuple[Any, list[Any]]]  # the rule, from `bind_rule`
     variable: Any
     gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
-    # In mode "move", the rows that may move; in mode "touched", the rows that count as touched even
-    # if their gradient is zero. Otherwise None.
+    # In mode "move_rows", the rows that may move; in mode "touched", the rows that count as touched
+    # even if their gradient is zero. Otherwise None.
     mask: Any = None
     rate: int = 0  # the index of the learning rate, among those that groups make
 
@@ -323,9 +324,9 @@ class Mover:
         mode, mask = "dense", None
         by_name = in_rows and gradient.named or named is not None
         if entry.sparse != "dense" and (by_name or entry.has_rows):
-            mode = "move" if entry.sparse != "rows" else "rows" if in_rows else "touched"
+            mode = "move_rows" if entry.sparse != "rows" else "rows" if in_rows else "touched"
             mask = None if mode == "rows" else named
-        if mode == "move":
+        if mode == "move_rows":
             by_name, mask = False, backend.row_mask(gradient)
             if named is not None:
                 mask = mask | ops.reshape(named, mask.shape)

@@ -10,7 +10,6 @@ import keras
 from keras_tfopt.engine import averages
 from keras_tfopt.engine.configuration import optimizer_from
 from keras_tfopt.engine.keras_private import is_multi_optimizer
-from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.options import DEFAULTS, all_arguments, own_parameters
 from keras_tfopt.engine.representation import Around
 from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
@@ -93,8 +92,8 @@ class PassingOn(Around):
 
 
 def innermost(optimizer: Any) -> Any:
-    """Return the optimizer inside all wrappers."""
-    while isinstance(optimizer, Optimizer) and hasattr(optimizer, "inner_optimizer"):
+    """Return the optimizer inside all wrappers and loss scaling."""
+    while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
 

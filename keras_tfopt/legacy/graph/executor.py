@@ -44,8 +44,6 @@ from keras_tfopt.legacy.optimizer import Pairs
 # The count of steps that schedules of Keras follow.
 STEPS = "iterations"
 
-MODES = {"dense": "dense", "rows": "rows", "move_rows": "move"}
-
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
@@ -248,9 +246,9 @@ class Executor(Verbs):
         slots = [self.get_slot(variable, name) for name in names]
         mode, mask = "dense", None
         if indices is not None and self._rule.takes_rows(like):
-            mode = MODES[self._rule.sparse]
+            mode = self._rule.sparse
         if indices is not None and mode != "rows":
-            mask = row_mask(indices, variable, g) if mode == "move" else None
+            mask = row_mask(indices, variable, g) if mode == "move_rows" else None
             g = to_dense(g, indices, variable)
         in_rows = mode == "rows"
         # Where the shape is not known, slots have that of the variable.

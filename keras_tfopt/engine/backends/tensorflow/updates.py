@@ -68,7 +68,7 @@ def reduce_replicas(grads: list[Any]) -> list[Any]:
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
     groups: dict[tuple, list[Update]] = {}
     for update in updates:
-        if update.kind.mode in ("dense", "move"):
+        if update.kind.mode in ("dense", "move_rows"):
             shape, dtype = update.variable.shape, str(update.variable.dtype)
             groups.setdefault((update.kind, update.names, shape, dtype), []).append(update)
     for key, members in groups.items():
