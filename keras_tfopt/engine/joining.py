@@ -32,6 +32,14 @@ Combination = tuple[int, tuple[tuple[int, Any], ...]]
 """The index of a learning rate of the rule, and pairs of a wrapper's index and its scalars' key."""
 
 
+class Seen(NamedTuple):
+    """What the hooks of one wrapper are called with."""
+
+    hooks: Any
+    s: Any
+    t: Scalars
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """The hooks of one wrapper for some variables.
@@ -57,12 +65,19 @@ class Part:
         arguments = identity(dict(vars(self.hooks)))
         return type(self.hooks), arguments, self.prefix, self.names, self.facts, self.calls
 
-    def hooks_in(self, scalars: Mapping[str, Any]) -> Any:
-        """Return the `self` of the hooks in a step with these scalars."""
-        if not self.changing:
-            return self.hooks
-        now = arguments_in(scalars, self.changing)
-        return instance(type(self.hooks), {**vars(self.hooks), **now})
+    @functools.cached_property
+    def _slots_of(self) -> Callable[..., Any]:
+        return collections.namedtuple("Slots", self.names)  # type: ignore[misc]
+
+    def seen(self, slots: Sequence[Any], scalars: Mapping[str, Any], over: Over) -> Seen:
+        """Return what the hooks are called with in a step."""
+        each = scalars.items()
+        own = {n.removeprefix(self.prefix): v for n, v in each if n.startswith(self.prefix)}
+        hooks = self.hooks
+        if self.changing:
+            now = arguments_in(own, self.changing)
+            hooks = instance(type(hooks), {**vars(hooks), **now})
+        return Seen(hooks, self._slots_of(*slots), Scalars(own, dict(self.facts), False, over))
 
 
 class Joined(NamedTuple):
@@ -167,7 +182,7 @@ class Joining:
         around = tuple(part.key() for part in parts)
         kind = dataclasses.replace(kind, scope=scope, around=around)
         names = (*names, *(part.prefix + name for part in parts for name in part.names))
-        joined = _joined(parts, call, len(slots), OVER_ONE, like.dtype, MASTER in entry.slots)
+        joined = _with_hooks(parts, call, len(slots), OVER_ONE, like.dtype, MASTER in entry.slots)
         slots, cut = [*slots, *own], (*cut, *[False] * len(own))
         return functools.partial(Update, kind, place, like, names, slots, cut, joined, rate=rate)
 
@@ -196,7 +211,7 @@ def _check_gradient(hooks: Any, is_same: bool) -> None:
         )
 
 
-def _joined(
+def _with_hooks(
     parts: Sequence[Part],
     call: Callable[..., tuple[Any, list[Any]]],
     count: int,
@@ -215,7 +230,6 @@ def _joined(
         has_master: Whether the last slot of the rule is a master copy, which hooks see and change.
             Otherwise they see the variable as it is kept, so it is rounded between them.
     """
-    types = [collections.namedtuple("Slots", part.names) for part in parts]  # type: ignore[misc]
 
     def joined(
         g: Any,
@@ -228,19 +242,8 @@ def _joined(
         narrow: bool = True,
     ) -> tuple[Any, list[Any]]:
         of_rule = {n: v for n, v in scalars.items() if not n.startswith(AROUND)}
-        seen: list[tuple[Any, Any, Scalars]] = []
-        start = count
-        for part, slots_of in zip(parts, types, strict=True):
-            end = start + len(part.names)
-            s = slots_of(*slots[start:end])
-            own = {
-                n.removeprefix(part.prefix): v
-                for n, v in scalars.items()
-                if n.startswith(part.prefix)
-            }
-            t = Scalars(own, dict(part.facts), False, over)
-            seen.append((part.hooks_in(own), s, t))
-            start = end
+        others = iter(slots[count:])
+        seen = [p.seen([next(others) for _ in p.names], scalars, over) for p in parts]
         own_slots, kept = list(slots[:count]), x.dtype
         rounds = not has_master and keras.backend.standardize_dtype(kept) != dtype
 
@@ -257,7 +260,7 @@ def _joined(
                 new_g, x, found = checked_before(hooks, result, given_g, x, s._asdict())
                 x = rounded(x)
                 _check_gradient(hooks, new_g is given_g)
-                seen[number] = hooks, s._replace(**found), t
+                seen[number] = Seen(hooks, s._replace(**found), t)
             changes.append(found)
         old = x
         if has_master:
