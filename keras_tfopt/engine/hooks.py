@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
@@ -42,27 +42,12 @@ def run(
     Returns:
         The new gradients.
     """
-    seen: list[Seen] = []
-    given: list[tuple] = []
-    in_rows: list[tuple] = []
-    whole: list[Any] = []
-    reached = []
-    for number, (gradient, variable, place, named) in enumerate(zip(*incoming, strict=True)):
-        entry = wrapper._state.entries[place]
-        if entry.reach is None:
-            continue
-        reached.append(number)
-        g, mask, rows = _as_seen(wrapper, entry, place, gradient, named)
-        one = Seen(entry, rows)
-        owned = [variable, *entry.masters, *entry.slots.values()]
-        cut = [v for v, is_cut in zip(owned, one.cut, strict=True) if is_cut]
-        parts = [backend.take(v, gradient.indices) for v in cut]
-        in_rows += [(v, gradient.indices) for v in cut]
-        whole += [v for v, is_cut in zip(owned, one.cut, strict=True) if not is_cut]
-        given.append((g, mask, None if old is None else old[number], parts))
-        seen.append(one)
+    reached = _reached(wrapper, incoming, old)
     if not reached:
         return incoming.grads
+    seen = tuple([one.seen for one in reached])
+    given = [(*one.given, [backend.take(v, rows) for v, rows in one.parts()]) for one in reached]
+    whole = [v for one in reached for v in one.whole()]
 
     def compute(values: list, inputs: tuple) -> tuple[tuple, list[tuple]]:
         given, scalars = inputs
@@ -83,17 +68,56 @@ def run(
         writes = [write(n, x) for n, x in enumerate(new_whole) if x is not None]
         return ([new_g for new_g, *_ in found], new_parts), writes
 
-    has_mask = tuple([mask is not None for _, mask, *_ in given])
-    places = tuple([incoming.places[number] for number in reached])
-    key = (name, places, tuple(seen), has_mask)
+    alike = [(incoming.places[one.number], one.given[1] is not None) for one in reached]
+    key = (name, seen, tuple(alike))
     new_grads, new_parts = backend.run_in_place(wrapper, key, compute, whole, (given, scalars))
-    each = zip(in_rows, new_parts, strict=True)
-    backend.commit([write(v, value, i) for (v, i), value in each if value is not None])
+    each = zip([part for one in reached for part in one.parts()], new_parts, strict=True)
+    backend.commit([write(v, value, rows) for (v, rows), value in each if value is not None])
     grads = list(incoming.grads)
-    for number, g, one in zip(reached, new_grads, seen, strict=True):
+    for one, g in zip(reached, new_grads, strict=True):
         if g is not None:
-            grads[number] = grads[number].map(lambda _, g=g: g) if one.rows else g
+            old_g = grads[one.number]
+            grads[one.number] = old_g.map(lambda _, g=g: g) if one.seen.rows else g
     return grads
+
+
+class Reached(NamedTuple):
+    """A variable that a hook reaches."""
+
+    number: int
+    """Its place in the step."""
+    seen: Seen
+    given: tuple[Any, Any, Any]
+    """The gradient; the mask of rows that may change, or None; and the value of `t.old`, or None.
+    """
+    owned: list[Any]
+    """The variable, its master copy, if there is one, and the slots."""
+    indices: Any
+    """The rows that the hook sees; None is all."""
+
+    def parts(self) -> list[tuple[Any, Any]]:
+        """Return the variables of which the hook sees rows, each with the indices of these."""
+        each = zip(self.owned, self.seen.cut, strict=True)
+        return [(variable, self.indices) for variable, is_cut in each if is_cut]
+
+    def whole(self) -> list[Any]:
+        """Return the variables that the hook sees whole."""
+        each = zip(self.owned, self.seen.cut, strict=True)
+        return [variable for variable, is_cut in each if not is_cut]
+
+
+def _reached(wrapper: Any, incoming: Incoming, old: list[Any] | None) -> list[Reached]:
+    """Return the variables that a hook reaches."""
+    found = []
+    for number, (gradient, variable, place, named) in enumerate(zip(*incoming, strict=True)):
+        entry = wrapper._state.entries[place]
+        if entry.reach is not None:
+            g, mask, rows = _as_seen(wrapper, entry, place, gradient, named)
+            given = g, mask, None if old is None else old[number]
+            owned = [variable, *entry.masters, *entry.slots.values()]
+            indices = gradient.indices if rows else None
+            found.append(Reached(number, Seen(entry, rows), given, owned, indices))
+    return found
 
 
 class Seen:

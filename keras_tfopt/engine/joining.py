@@ -32,7 +32,7 @@ Combination = tuple[int, tuple[tuple[int, Any], ...]]
 """The index of a learning rate of the rule, and pairs of a wrapper's index and its scalars' key."""
 
 
-class Seen(NamedTuple):
+class Given(NamedTuple):
     """What the hooks of one wrapper are called with."""
 
     hooks: Any
@@ -69,7 +69,7 @@ class Part:
     def _slots_of(self) -> Callable[..., Any]:
         return collections.namedtuple("Slots", self.names)  # type: ignore[misc]
 
-    def seen(self, slots: Sequence[Any], scalars: Mapping[str, Any], over: Over) -> Seen:
+    def given(self, slots: Sequence[Any], scalars: Mapping[str, Any], over: Over) -> Given:
         """Return what the hooks are called with in a step."""
         each = scalars.items()
         own = {n.removeprefix(self.prefix): v for n, v in each if n.startswith(self.prefix)}
@@ -77,7 +77,7 @@ class Part:
         if self.changing:
             now = arguments_in(own, self.changing)
             hooks = instance(type(hooks), {**vars(hooks), **now})
-        return Seen(hooks, self._slots_of(*slots), Scalars(own, dict(self.facts), False, over))
+        return Given(hooks, self._slots_of(*slots), Scalars(own, dict(self.facts), False, over))
 
 
 class Joined(NamedTuple):
@@ -243,7 +243,7 @@ def _with_hooks(
     ) -> tuple[Any, list[Any]]:
         of_rule = {n: v for n, v in scalars.items() if not n.startswith(AROUND)}
         others = iter(slots[count:])
-        seen = [p.seen([next(others) for _ in p.names], scalars, over) for p in parts]
+        seen = [p.given([next(others) for _ in p.names], scalars, over) for p in parts]
         own_slots, kept = list(slots[:count]), x.dtype
         rounds = not has_master and keras.backend.standardize_dtype(kept) != dtype
 
@@ -260,7 +260,7 @@ def _with_hooks(
                 new_g, x, found = checked_before(hooks, result, given_g, x, s._asdict())
                 x = rounded(x)
                 _check_gradient(hooks, new_g is given_g)
-                seen[number] = Seen(hooks, s._replace(**found), t)
+                seen[number] = Given(hooks, s._replace(**found), t)
             changes.append(found)
         old = x
         if has_master:
