@@ -116,19 +116,6 @@ def _compile(
     numbers = tuple(one for place, one in enumerate(numbers) if place not in pairs)
 
     def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
-        def norm(values: Any) -> Any:
-            squares = values * values
-            if blocks is None:
-                return torch.sqrt(_sum(squares))
-            return blocks.column(torch.sqrt(blocks.sums(squares)))
-
-        def total(values: Any) -> Any:
-            return _sum(values) if blocks is None else blocks.column(blocks.sums(values))
-
-        def mean(values: Any) -> Any:
-            size = values.numel() if blocks is None else blocks.column(blocks.sizes)
-            return total(values) / size
-
         if has_rates:  # scalars that are vectors become columns
             rates = blocks.rates
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
@@ -138,8 +125,7 @@ def _compile(
             each = zip(slots, numbers, strict=True)
             seen = [blocks.column(slot) if is_number else slot for slot, is_number in each]
         seen = words.read(seen, pairs)
-        over = Over(norm, total, mean)
-        y, changed = call(g, x, seen, scalars, None, over, narrow=not pairs)
+        y, changed = call(g, x, seen, scalars, None, _over(blocks), narrow=not pairs)
         changed = words.written(seen, changed, pairs)
         if y is not x:
             x.copy_(y)
@@ -174,6 +160,25 @@ def _compile(
         _run_in_parts(compiled, PART // BLOCK, g, x, slots, scalars, casts=with_codes)
 
     return in_parts, uncompiled
+
+
+def _over(blocks: Blocks | None) -> Over:
+    """Return the functions of one variable, or of those that own blocks."""
+
+    def norm(values: Any) -> Any:
+        squares = values * values
+        if blocks is None:
+            return torch.sqrt(_sum(squares))
+        return blocks.column(torch.sqrt(blocks.sums(squares)))
+
+    def total(values: Any) -> Any:
+        return _sum(values) if blocks is None else blocks.column(blocks.sums(values))
+
+    def mean(values: Any) -> Any:
+        size = values.numel() if blocks is None else blocks.column(blocks.sizes)
+        return total(values) / size
+
+    return Over(norm, total, mean)
 
 
 def _kept(slots: list) -> list:
