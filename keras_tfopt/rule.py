@@ -223,9 +223,9 @@ class Rule(Fielded, Describing, Engine):
             t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched
                 rows), `t.touched` (the mask of touched rows, to broadcast, where the call sees all
                 rows but only those move; else None), `t.norm`, `t.sum` and `t.mean` (functions: the
-                Euclidean norm, the sum and the mean over a whole variable, to broadcast against it)
-                and, with scope "variable", the `facts` of the variable; with scope "model", what
-                `sums` and `solve` return.
+                Euclidean norm, the sum and the mean over a whole variable, to broadcast against it;
+                with scope "variable" only) and, with scope "variable", the `facts` of the variable;
+                with scope "model", what `sums` and `solve` return.
 
         Returns:
             The new variable and a dictionary of new slots; slots left out stay as they are. A slot

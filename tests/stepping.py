@@ -130,7 +130,7 @@ class Runner:
         self.optimizer, self.mode = optimizer, mode
         self.variables = [make_variable(path, value, dtype) for path, value in values.items()]
         optimizer.build(self.variables)
-        self.compiled = None
+        self.compiled, self.traced = None, 0
         if mode == "compiled" and BACKEND == "jax":
             import jax
 
@@ -164,7 +164,7 @@ class Runner:
         if BACKEND == "tensorflow":
             return self.compiled.experimental_get_tracing_count()
         if BACKEND == "jax":
-            return self.compiled._cache_size()
+            return self.traced  # JAX's own count forgets programs, if there are thousands
         from keras_tfopt.engine.backends.torch.compile import compilations
 
         return compilations()
@@ -217,6 +217,7 @@ class Runner:
             self.compiled(*_flatten(gradients))
 
     def _stateless(self, state, gradients, variables):
+        self.traced += 1
         return self.optimizer.stateless_apply(state, gradients, variables)
 
     def _apply_flat(self, kinds, tensors):

@@ -13,7 +13,7 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from tests.stepping import Rows, Runner, every_mode
+from tests.stepping import Rows, Runner, every_mode, to_numpy
 
 LR, BETA, STEPS = 0.5, 0.25, 4
 SCHEDULE = keras.optimizers.schedules.ExponentialDecay(BETA, 1, 0.5)
@@ -497,3 +497,49 @@ def test_slots_that_are_not_of_the_shape_of_the_variable(mode, rows):
     assert slots["count"] == 2
     np.testing.assert_allclose(slots["last"], [12.0, 4.0])
     np.testing.assert_allclose(runner.values[path], same.values[path], rtol=1e-5)
+
+
+class Keeping(keras_tfopt.Rule):
+    """Keeps the old variable, and moves one slot into another: by themselves, or by views."""
+
+    learning_rate: float = LR
+
+    def slots(self, like):
+        return {"last": keras_tfopt.zeros(like), "older": keras_tfopt.zeros(like)}
+
+    def update(self, g, x, s, t):
+        older = ops.reshape(s.last, ops.shape(s.last))
+        return x - t.lr * (g + BETA * (s.last + s.older)), {"last": x, "older": older}
+
+
+class KeepsLast(keras_tfopt.Wrapper):
+    """Does so in a hook."""
+
+    flat = True
+
+    def slots(self, like):
+        return {"last": keras_tfopt.zeros(like), "older": keras_tfopt.zeros(like)}
+
+    def before(self, g, x, s, t):
+        new = {"last": ops.reshape(x, ops.shape(x)), "older": s.last}
+        return g, x - LR * BETA * (s.last + s.older), new
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (80, 1000)], ids=["small", "large"])
+@pytest.mark.parametrize("kind", ["element", "flat", "variable", "hook"])
+def test_what_is_given_may_be_kept(kind, shape):
+    """PyTorch writes in place: nothing may be written before it is read."""
+    if kind == "hook":
+        optimizer = KeepsLast(keras_tfopt.GradientDescent(LR))
+    else:
+        scope = "element" if kind == "element" else "variable"
+        cls = type("Own", (Keeping,), {"scope": scope, "flat": kind == "flat"})
+        optimizer = cls()
+    random = np.random.default_rng(0)
+    x, last, older = random.standard_normal(shape), np.zeros(shape), np.zeros(shape)
+    variable = keras.Variable(x, dtype="float32", name="kernel")
+    for _ in range(STEPS):
+        g = random.standard_normal(shape)
+        optimizer.apply([ops.convert_to_tensor(g, "float32")], [variable])
+        x, last, older = x - LR * (g + BETA * (last + older)), x, last
+    np.testing.assert_allclose(to_numpy(variable), x, rtol=1e-4, atol=1e-5)

@@ -69,7 +69,7 @@ class ModelRule:
         """Return tensors for the update of each piece, and new values of slots without entries."""
         small = self._small_slots(**{n: v for n, v in slots.items() if n not in self.along})
         found, new = self._rule(scalars).solve(small, self._t(scalars, sums))
-        return self._checked({**sums, **found}, new)
+        return {**sums, **found}, self._checked("solve", new)
 
     def update(
         self,
@@ -82,7 +82,8 @@ class ModelRule:
     ) -> tuple[Any, dict[str, Any]]:
         """Return a piece of the new variables, and of the new slots. `some` is as in `sums`."""
         t = self._t(scalars, {**known, **self._sliced(g, x, some)})
-        return self._checked(*self._rule(scalars).update(g, x, self._all_slots(**slots), t))
+        new_x, new = self._rule(scalars).update(g, x, self._all_slots(**slots), t)
+        return new_x, self._checked("update", new)
 
     def value(self, x: Any, master: Any) -> Any:
         """Return a variable to compute with, flat."""
@@ -115,9 +116,10 @@ class ModelRule:
     def _t(self, scalars: dict[str, Any], known: dict[str, Any]) -> Scalars:
         return Scalars({**scalars, **known}, {}, False, self._over)
 
-    def _checked(self, result: Any, new: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        check_described(f"{type(self.rule).__name__}.update", new, self.names)
-        return result, new
+    def _checked(self, method: str, new: dict[str, Any]) -> dict[str, Any]:
+        """Return new slots, of which None are unchanged."""
+        check_described(f"{type(self.rule).__name__}.{method}", new, self.names)
+        return {name: value for name, value in new.items() if value is not None}
 
 
 @dataclasses.dataclass

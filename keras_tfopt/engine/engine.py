@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_tfopt.engine import trial
+from keras_tfopt.engine import model_trial, trial
 from keras_tfopt.engine.all_variables import AllVariablesMover
 from keras_tfopt.engine.assignment import check_option
 from keras_tfopt.engine.backends.select import backend
@@ -109,8 +109,6 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
     _own_scalars = False
     # Whether there are variables with a limit for units of their gradients, or for their norms.
     clips_units = bounds_norms = False
-    returns_given = False
-    """Whether an update returns the old variable as a slot, or an old slot as another one."""
     decay_is_around = False
     """Whether the weight decay of groups belongs to a wrapper."""
     _no_decay_patterns: Any = ()  # of `exclude_from_weight_decay`
@@ -198,7 +196,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._groups = settled_groups(self.groups, likes)
         self.check_groups(likes)
         if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
-            trial.check_rule(self, likes)
+            (model_trial if self.scope == "model" else trial).check_rule(self, likes)
         check_slots(self, likes)
 
     def _create(self, variables: list[Any], likes: list[Like]) -> None:

@@ -42,12 +42,11 @@ if TYPE_CHECKING:
 
 def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
     """Raise an error if the rule cannot take a step on variables like these."""
-    if engine.scope != "model":
-        for like in _kinds(likes):
-            _try(engine, like)
-        for like in _columns(likes):
-            with contextlib.suppress(_CannotTry):
-                _try_entries(engine, like)
+    for like in _kinds(likes):
+        _try(engine, like)
+    for like in _columns(likes):
+        with contextlib.suppress(CannotTry):
+            _try_entries(engine, like)
 
 
 def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
@@ -60,8 +59,25 @@ def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
         for like in _kinds(reached):
             _try_hooks(wrapper, like)
         for like in _columns(reached):
-            with contextlib.suppress(_CannotTry):
+            with contextlib.suppress(CannotTry):
                 _try_entries_of_hooks(wrapper, like)
+
+
+def try_update(rule: Any, take_step: Callable, given: Sequence[tuple[tuple, str]]) -> None:
+    """Call a step with tensors without values; raise an error if it has effects.
+
+    Args:
+        rule: The rule.
+        take_step: Function that calls it.
+        given: Shapes and data types of its arguments.
+    """
+    with keras.StatelessScope() as scope:
+        if backend.run_on_shapes(take_step, given):
+            raise in_place(f"{type(rule).__name__}.update")
+    # On PyTorch, nothing is drawn where there are only shapes.
+    draws = any(isinstance(value, keras.random.SeedGenerator) for value in vars(rule).values())
+    if scope.state_mapping or draws:
+        raise assigns(rule)
 
 
 def _kinds(likes: Sequence[Like]) -> list[Like]:
@@ -104,7 +120,7 @@ def _try(engine: Engine, like: Like) -> None:
     def take_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> Any:
         kept, numbers = values[: len(slots)], values[len(slots) :]
         now = engine.formula(dict(zip(changing, numbers, strict=True)))
-        t = Scalars(_scalars(now, lr, number, like.dtype), facts, False, over)
+        t = Scalars(scalars_of(now, lr, number, like.dtype), facts, False, over)
         with located(rule, "update"):
             result = now.update(g, x, slots_of(*kept), t)
         old = dict(zip(slots, kept, strict=True))
@@ -112,20 +128,11 @@ def _try(engine: Engine, like: Like) -> None:
             new_x, new = check_result(method, result, x, old)
             for name, value in {"the variable": new_x, **new}.items():
                 before = old.get(name, x)
-                others = [one for one in (x, *kept) if one is not before]
-                engine.returns_given |= any(value is one for one in others)
-                _check_shape(method, name, value, before)
-                _check_dtype(method, name, value, before)
+                check_shape(method, name, value, before)
+                check_dtype(method, name, value, before)
         return new_x
 
-    given = [*_given(like, slots), *[((), like.dtype)] * len(changing)]
-    with keras.StatelessScope() as scope:
-        if backend.run_on_shapes(take_step, given):
-            raise _in_place(f"{type(rule).__name__}.update")
-    # On PyTorch, nothing is drawn where there are only shapes.
-    draws = any(isinstance(value, keras.random.SeedGenerator) for value in vars(rule).values())
-    if scope.state_mapping or draws:
-        raise _assigns(rule)
+    try_update(rule, take_step, [*_given(like, slots), *[((), like.dtype)] * len(changing)])
 
 
 def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
@@ -136,34 +143,34 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
     name = type(wrapper).__name__
 
     def try_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> None:
-        found = _called(wrapper.scalars, lr if has_rate else None, number)
+        found = called(wrapper.scalars, lr if has_rate else None, number)
         scalars = checked_scalars(wrapper, "scalars", found)
         known = {name: value for name, value in scalars.items() if value is not None}
         t = Scalars({**known, "old": x, "step": number}, facts, False, OVER_ONE)
         s, seen = slots_of(*values), g if wrapper.needs_gradient else None
         hooks = wrapper.hooks_in({HYPERPARAMETER + name: lr for name in wrapper._changing})
         if "before" in wrapper.defines:
-            result = _called(hooks.before, seen, x, s, t)
+            result = called(hooks.before, seen, x, s, t)
             new_g, new_x, new = checked_before(wrapper, result, seen, x, s._asdict())
             old = {"the gradient": g, "the variable": x, **s._asdict()}
             for what, value in {"the gradient": new_g, "the variable": new_x, **new}.items():
-                _check_shape(f"{name}.before", what, value, old[what])
+                check_shape(f"{name}.before", what, value, old[what])
         if "accept" in wrapper.defines:
-            check_accepted(wrapper, _called(hooks.accept, g, x, t))
+            check_accepted(wrapper, called(hooks.accept, g, x, t))
         if "after" in wrapper.defines:
-            result = _called(hooks.after, seen, x, s, t)
+            result = called(hooks.after, seen, x, s, t)
             old = {"the variable": x, **s._asdict()}
             new_x, new = check_result(f"{name}.after", result, x, s._asdict())
             for what, value in {"the variable": new_x, **new}.items():
-                _check_shape(f"{name}.after", what, value, old[what])
+                check_shape(f"{name}.after", what, value, old[what])
 
     def take_step(g: Any, *given: Any) -> Any:
-        with contextlib.suppress(_CannotTry):
+        with contextlib.suppress(CannotTry):
             try_step(g, *given)
         return g
 
     if backend.run_on_shapes(take_step, _given(like, slots)):
-        raise _in_place(f"A hook of {name}")
+        raise in_place(f"A hook of {name}")
 
 
 def _try_entries(engine: Engine, like: Like) -> None:
@@ -176,12 +183,12 @@ def _try_entries(engine: Engine, like: Like) -> None:
         return
     with creating():
         rule = engine.rule_now(like.dtype)
-    slots = _called(rule.slots, like)
-    facts = {} if engine.scope == "element" else _called(rule.facts_of, like)
+    slots = called(rule.slots, like)
+    facts = {} if engine.scope == "element" else called(rule.facts_of, like)
 
     def update(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
-        t = Scalars(_scalars(rule, lr, step, like.dtype), facts, False, OVER_ANY)
-        new_x, new = _called(rule.update, g, x, s, t)
+        t = Scalars(scalars_of(rule, lr, step, like.dtype), facts, False, OVER_ANY)
+        new_x, new = called(rule.update, g, x, s, t)
         return {"the variable": new_x, **new}
 
     _check_entries(rule, "update", update, slots, like)
@@ -193,18 +200,18 @@ def _try_entries_of_hooks(wrapper: WrappingEngine, like: Like) -> None:
         return
     with creating():
         hooks = wrapper.hooks_alone({n: wrapper.now(v) for n, v in wrapper._changing.items()})
-    slots, facts = _called(wrapper.slots, like), _called(wrapper.facts, like)
+    slots, facts = called(wrapper.slots, like), called(wrapper.facts, like)
 
     def given(x: Any, lr: Any, step: Any) -> Scalars:
-        found = {n: v for n, v in _called(hooks.scalars, lr, step).items() if v is not None}
+        found = {n: v for n, v in called(hooks.scalars, lr, step).items() if v is not None}
         return Scalars({**found, "old": x, "step": step}, facts, False, OVER_ANY)
 
     def before(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
-        new_g, new_x, *rest = _called(hooks.before, g, x, s, given(x, lr, step))
+        new_g, new_x, *rest = called(hooks.before, g, x, s, given(x, lr, step))
         return {"the gradient": new_g, "the variable": new_x, **(rest[0] if rest else {})}
 
     def after(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
-        new_x, new = _called(hooks.after, g, x, s, given(x, lr, step))
+        new_x, new = called(hooks.after, g, x, s, given(x, lr, step))
         return {"the variable": new_x, **new}
 
     for name, hook in {"before": before, "after": after}.items():
@@ -225,8 +232,8 @@ def _check_entries(
         like: The facts about such a column.
     """
     with creating():
-        if backend.is_finite(ops.ones(())) is None:
-            return  # within a graph of TensorFlow 1, nothing has values
+        if not has_values():
+            return
     slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
     numbers = np.linspace(0.3, 0.9, 2 * HALF)
 
@@ -244,7 +251,7 @@ def _check_entries(
             lr, step = (ops.convert_to_tensor(number, like.dtype) for number in (0.1, 3.0))
             found = call(tensor(-1.0), tensor(1.0), given, lr, step)
             if method == "update" and scope.state_mapping:
-                raise _assigns(owner)
+                raise assigns(owner)
             return {name: _first_half(value) for name, value in found.items()}
 
     others = results(7.0)
@@ -259,6 +266,11 @@ def _check_entries(
             )
 
 
+def has_values() -> bool:
+    """Return whether tensors have values; within a graph of TensorFlow 1 they have none."""
+    return backend.is_finite(ops.ones(())) is not None
+
+
 def _first_half(value: Any) -> np.ndarray | None:
     if value is None:
         return None
@@ -266,7 +278,7 @@ def _first_half(value: Any) -> np.ndarray | None:
     return found[:HALF] if found.ndim else found
 
 
-def _scalars(rule: Any, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
+def scalars_of(rule: Any, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
     """Return the scalars of a rule as tensors, as in a step."""
     with located(rule, "scalars"):
         found = checked_scalars(rule, "scalars", rule.scalars(lr, step))
@@ -296,7 +308,7 @@ def _check_hashable(rule: Any, facts: dict[str, Any]) -> None:
             raise TypeError(message) from None
 
 
-def _assigns(rule: Any) -> TypeError:
+def assigns(rule: Any) -> TypeError:
     return TypeError(
         f"{type(rule).__name__}.update must not assign variables, nor draw numbers by a "
         "keras.random.SeedGenerator, which assigns its own: compiled steps would not do it. "
@@ -304,25 +316,25 @@ def _assigns(rule: Any) -> TypeError:
     )
 
 
-def _in_place(method: str) -> TypeError:
+def in_place(method: str) -> TypeError:
     return TypeError(
         f"{method} must not change what it is given, as `g += x` does with tensors of PyTorch: "
         "write `g = g + x`"
     )
 
 
-class _CannotTry(Exception):
+class CannotTry(Exception):
     """A hook has raised an error of its own."""
 
 
-def _called(hook: Callable[..., Any], *given: Any) -> Any:
+def called(hook: Callable[..., Any], *given: Any) -> Any:
     try:
         return hook(*given)
     except Exception as error:
-        raise _CannotTry from error
+        raise CannotTry from error
 
 
-def _check_shape(method: str, name: str, value: Any, old: Any) -> None:
+def check_shape(method: str, name: str, value: Any, old: Any) -> None:
     if isinstance(value, Rows) or (value is None and name != "the variable"):
         return
     if not hasattr(value, "shape"):
@@ -332,7 +344,7 @@ def _check_shape(method: str, name: str, value: Any, old: Any) -> None:
         raise ValueError(f"{method} must return {name} in its shape {wanted}. Received: {found}")
 
 
-def _check_dtype(method: str, name: str, value: Any, old: Any) -> None:
+def check_dtype(method: str, name: str, value: Any, old: Any) -> None:
     if not hasattr(value, "dtype"):
         return
     dtype, kept = map(keras.backend.standardize_dtype, (value.dtype, old.dtype))

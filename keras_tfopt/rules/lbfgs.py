@@ -128,8 +128,7 @@ class LBFGS(Rule):
         move = t.of_gradient * g + t.of_new_steps * step + t.of_new_changes * change
         move = move + combine_rows(t.of_steps, s.steps) + combine_rows(t.of_changes, s.changes)
         new = {"steps": Rows(t.free, step), "changes": Rows(t.free, change)}
-        # Not x itself: PyTorch, compiled, would write the variable before it reads the old one.
-        return x + move, {**new, "last_x": x + 0 * move, "last_gradient": g}
+        return x + move, {**new, "last_x": x, "last_gradient": g}
 
     def _weights(self, sy: Any, yy: Any, sg: Any, yg: Any, there: Any, squared: Any) -> Any:
         """Return the weights of steps, of changes and of the gradient in the direction."""

@@ -122,12 +122,12 @@ class Prodigy(Moments):
         new = {name: ops.where(moves, value, getattr(s, name)) for name, value in new.items()}
         # With a factor of the learning rate, as the decay has that already.
         decay = ops.where(moves, s.d * self._correction(s), ops.zeros_like(s.d))
-        known = {"rate": rate, "old": s.d, "epsilon": new["d"] * self.epsilon}
+        known = {"rate": rate, "last_d": s.d, "epsilon": new["d"] * self.epsilon}
         return {**known, "decay_factor": decay}, new
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        m = self.beta_1 * s.m + (1 - self.beta_1) * t.old * g
-        v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(t.old * g)
+        m = self.beta_1 * s.m + (1 - self.beta_1) * t.last_d * g
+        v = self.beta_2 * s.v + (1 - self.beta_2) * ops.square(t.last_d * g)
         new = {"m": m, "v": v, "s": self._sum(s, t)}
         return x - t.rate * m / (ops.sqrt(v) + t.epsilon), new
 

@@ -10,7 +10,7 @@ import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch import words
-from keras_tfopt.engine.backends.torch.values import is_on_gpu
+from keras_tfopt.engine.backends.torch.values import is_on_gpu, write_all
 from keras_tfopt.engine.hyperparameters import Over
 from keras_tfopt.engine.shared_code import Shared, sharing_key
 from keras_tfopt.engine.state import BLOCK, has_codes
@@ -127,13 +127,15 @@ def _compile(
         seen = words.read(seen, pairs)
         y, changed = call(g, x, seen, scalars, None, _over(blocks), narrow=not pairs)
         changed = words.written(seen, changed, pairs)
-        if y is not x:
-            x.copy_(y)
-        for slot, new, is_number in zip(slots, changed, numbers, strict=True):
-            if new is not None and is_number and blocks is not None:
-                slot.copy_(blocks.numbers(new))
-            elif new is not None:
-                slot.copy_(new)
+        new = [
+            slot
+            if one is None
+            else blocks.numbers(one)
+            if is_number and blocks is not None
+            else one
+            for slot, one, is_number in zip(slots, changed, numbers, strict=True)
+        ]
+        write_all([x, *slots], [y, *new])
 
     def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         if scope != "element" or blocks is not None or on_gpu:

@@ -14,7 +14,7 @@ import torch
 
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch.private import copy_all
-from keras_tfopt.engine.backends.torch.values import is_on_gpu
+from keras_tfopt.engine.backends.torch.values import is_on_gpu, unaliased, write_all
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
 from keras_tfopt.engine.shared_code import Shared, sharing_key
@@ -123,8 +123,7 @@ def run_in_pieces(engine: Any, step: ModelStep, grads: list[Any], scalars: dict[
             cut[name][int(index)].copy_(value)
         if is_copy:
             flat.write(piece, _settled(step, piece, flat, x, scalars, known))
-    for name, value in new.items():
-        slots[name].copy_(value)
+    write_all([slots[name] for name in new], list(new.values()))
     return True
 
 
@@ -145,14 +144,13 @@ def _compile(rule: ModelRule, on_gpu: bool) -> tuple[Callable, Callable]:
     def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict, some: tuple) -> Any:
         """Update in place, except for rows of slots, which are returned."""
         y, changed = rule.update(g, x, slots, scalars, known, some)
-        x.copy_(y)
-        rows = {}
-        for slot, value in changed.items():
-            if isinstance(value, Rows):
-                rows[slot] = (value.index, value.value)
-            else:
-                slots[slot].copy_(value)
-        return rows
+        rows = {n: changed.pop(n) for n in [*changed] if isinstance(changed[n], Rows)}
+        tensors = [x, *[slots[name] for name in (*changed, *rows)]]
+        values = unaliased(tensors, [y, *changed.values(), *[one.value for one in rows.values()]])
+        count = 1 + len(changed)
+        write_all(tensors[:count], values[:count])
+        each = zip(rows.items(), values[count:], strict=True)
+        return {name: (one.index, value) for (name, one), value in each}
 
     # Lengths that may differ must differ in the examples: compiled code takes equal ones for one.
     # The compiler chooses by them how threads of a GPU share the entries.

@@ -211,6 +211,11 @@ def users_of(storage: Any) -> int | None:
         return None
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return what is equal for tensors in the same memory, also if these have no values."""
+    return tensor.untyped_storage()._cdata
+
+
 def writes_to(tensor: torch.Tensor) -> int:
     """Return how often a tensor has been written to; autograd counts that to find stale values."""
     return tensor._version

@@ -17,6 +17,7 @@ import torch
 from keras_tfopt.engine.backends.torch.buckets import can_be_compiled
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.private import replace_all
+from keras_tfopt.engine.backends.torch.values import write_all
 from keras_tfopt.engine.shared_code import Shared, sharing_key
 from keras_tfopt.engine.state import Stored, has_codes
 
@@ -104,10 +105,8 @@ def _compile(
 ) -> Step:
     def step(g: Any, x: Any, slots: list, scalars: dict[str, Any]) -> None:
         y, changed = call(g, x, slots, scalars)
-        x.copy_(y)
-        for slot, new in zip(slots, changed, strict=True):
-            if new is not None:
-                slot.copy_(new)
+        new = [slot if one is None else one for slot, one in zip(slots, changed, strict=True)]
+        write_all([x, *slots], [y, *new])
 
     with_codes = has_codes(stored)
     return Compiled(

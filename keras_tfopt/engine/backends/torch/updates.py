@@ -52,8 +52,7 @@ def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
 def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], Rates]) -> None:
     # Values of a scope belong to the caller, and must not move to flat memory.
     in_a_scope = get_stateless_scope() is not None and in_scope()
-    # If a rule returns the old variable as a slot, compiled code may overwrite it too early.
-    compiles = not (in_a_scope or in_plain.get() or engine.returns_given)
+    compiles = not (in_a_scope or in_plain.get())
     if compiles:
         updates = buckets.run_fused(engine, updates, scalars)
     steps = shaped_steps(engine, updates) if compiles and updates else {}

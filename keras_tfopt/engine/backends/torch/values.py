@@ -17,6 +17,7 @@ from keras_tfopt.engine.backends.torch.private import (
     divided_all,
     limited_above,
     limited_below,
+    memory_of,
     norm_all,
     scaled_all,
     zero_all,
@@ -82,7 +83,7 @@ def take(variable: Any, indices: Any) -> Any:
 def commit(writes: list[tuple[Any, Any, Any]]) -> None:
     apart = in_scope()
     if not apart and len(writes) > 1:
-        values = _unaliased([variable.value for variable, _, _ in writes], [w[2] for w in writes])
+        values = unaliased([variable.value for variable, _, _ in writes], [w[2] for w in writes])
         writes = [(v, indices, new) for (v, indices, _), new in zip(writes, values, strict=True)]
     for variable, indices, value in writes:
         if apart:  # the old value belongs to the caller of `stateless_apply`
@@ -92,7 +93,14 @@ def commit(writes: list[tuple[Any, Any, Any]]) -> None:
             _write(variable.value, indices, value)
 
 
-def _unaliased(written: list[Any], values: list[Any]) -> list[Any]:
+def write_all(tensors: Sequence[Any], values: Sequence[Any]) -> None:
+    """Copy values to tensors; a value may be what another tensor holds, as in `commit`."""
+    for tensor, value in zip(tensors, unaliased(tensors, values), strict=True):
+        if value is not tensor:
+            tensor.copy_(value)
+
+
+def unaliased(written: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """Return values such that writing one does not change a later one.
 
     A rule may return what it was given: the old variable as a slot, or one slot as another.
@@ -100,9 +108,11 @@ def _unaliased(written: list[Any], values: list[Any]) -> list[Any]:
     memory: set[int] = set()
     kept = []
     for tensor, value in zip(written, values, strict=True):
-        is_old = value.untyped_storage().data_ptr() in memory
-        kept.append(value.clone() if is_old else value)
-        memory.add(tensor.untyped_storage().data_ptr())
+        if memory_of(value) in memory:
+            # In compiled code, Inductor would take a clone for the value itself.
+            value = torch.maximum(value, value) if in_compiler.get() else value.clone()
+        kept.append(value)
+        memory.add(memory_of(tensor))
     return kept
 
 
