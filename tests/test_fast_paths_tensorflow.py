@@ -129,3 +129,34 @@ def test_first_steps_of_many_shapes_bring_no_warning():
     done = run("-c", MANY_SHAPES)
     assert done.returncode == 0, done.stderr
     assert "retracing" not in done.stderr
+
+
+class Doubled(keras_tfopt.Wrapper):
+    """Changes gradients, so that what moves rows has dense ones."""
+
+    def before(self, g, x, s, t):
+        return 2 * g, x
+
+
+@pytest.mark.parametrize("rule", ["LazyAdam", "LARS", "NovoGrad"])
+def test_touched_rows_in_a_condition_within_xla(rule):
+    """XLA once ended the process: it has no tensors of unknown size in conditions."""
+    weights = []
+    for jit_compile in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.layers.Embedding(30, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+        )
+        inner = Doubled(getattr(keras_tfopt, rule)(0.05))
+        model.compile(keras_tfopt.SkipNonFinite(inner), "mse", jit_compile=jit_compile)
+        ids = np.random.default_rng(0).integers(0, 20, (12, 3))
+        model.fit(ids, np.ones((12, 1)), batch_size=4, epochs=2, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    table = weights[0][0]
+    keras.utils.set_random_seed(0)
+    start = keras.Sequential([keras.layers.Embedding(30, 4)])
+    start.build((None, 3))
+    moved = np.any(table != start.get_weights()[0], axis=1)
+    assert moved[:20].any() and not moved[20:].any()
+    for plain, compiled in zip(*weights, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-5)

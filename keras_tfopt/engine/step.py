@@ -24,6 +24,8 @@ from keras_tfopt.engine.settings import in_plain
 class Around(NamedTuple):
     """What the hooks of all wrappers know in one call."""
 
+    done: Any
+    """The count of micro-steps before this one, if a wrapper has a hook that comes after it."""
     scalars: list[Known]
     """The scalars of each wrapper."""
     meeting: list[int]
@@ -45,6 +47,7 @@ class Pipeline:
         # The numbers of wrappers whose hooks need old values, and of those that may meet others.
         each = list(enumerate(self.wrappers))
         self._need_old = [number for number, wrapper in each if wrapper.needs_old]
+        self._end_steps = any("after_step" in wrapper.defines for wrapper in self.wrappers)
         self._may_meet = [number for number, wrapper in each if "meet" in wrapper.defines]
 
     @backend.as_step
@@ -177,8 +180,9 @@ class Pipeline:
         core = self.mover.optimizer
         steps = core.gradient_accumulation_steps or 1
         number = ops.convert_to_tensor(core._iterations) // steps + 1
+        done = ops.copy(backend.read(core._iterations)) if self._end_steps else None
         scalars = [scalars_around(wrapper, number, incoming.places) for wrapper in self.wrappers]
-        around = Around(scalars, [], {})
+        around = Around(done, scalars, [], {})
         for number in self._may_meet:
             if self.wrappers[number].meets_workers():
                 around.meeting.append(number)
@@ -230,7 +234,8 @@ class Pipeline:
             if put_back[stage]:
                 hooks.put_back(self.wrappers[stage], put_back[stage])
             if stage >= first:
-                self.wrappers[stage].run_after(seen[stage], around.scalars[stage], old.get(stage))
+                known = around.scalars[stage], around.done, old.get(stage)
+                self.wrappers[stage].run_after(seen[stage], *known)
 
     def _meet(
         self, owner: Any, incoming: Incoming, around: Around, reached: list[Any], last: Any
@@ -243,8 +248,8 @@ class Pipeline:
                 inputs = incoming.grads, incoming.places, reached[-1]
                 run_if(owner, reached[stage], functools.partial(wrapper.meet, *inputs))
             else:
-                known = incoming, around.scalars[stage], around.old.get(stage)
-                run_if(owner, moved, functools.partial(wrapper.run_after, *known))
+                known = around.scalars[stage], around.done, around.old.get(stage)
+                run_if(owner, moved, functools.partial(wrapper.run_after, incoming, *known))
 
     def joining(self) -> Joining | None:
         """Return the hooks as a part of the rule; None if they run separately."""
@@ -264,6 +269,8 @@ class Stepping:
 
     _pipeline: Pipeline
     _iterations: Any
+    _done: Any = None
+    """The count of micro-steps before this one, in a hook that may run when it is counted."""
     names_rows = False
     """Whether `tf.IndexedSlices` and sparse tensors touch all rows that they name, as in `addons`;
     otherwise `row_variables` chooses variables, of which they touch the rows that are not zero."""
@@ -307,6 +314,8 @@ class Stepping:
         """Return the value in this step of a number, schedule, variable or callable."""
         if isinstance(value, float) or not changes(value):
             return value
+        if self._done is not None:
+            return current(value, self._done)
         return current(value, backend.read(self._pipeline.mover.optimizer._iterations))
 
 

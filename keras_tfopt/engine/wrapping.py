@@ -164,6 +164,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         inside = pipeline_of(inner)
         self._pipeline = Pipeline((self, *inside.wrappers), inside.mover)
         self._changing: dict[str, Any] = {}
+        self._done = None
         # The settings of variables in groups that matter to hooks, by index.
         self._rates: tuple[Settings, ...] = ()
         if groups is not None:
@@ -347,8 +348,10 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
 
         return hooks.run(self, "before", call, incoming, scalars)
 
-    def run_after(self, incoming: Incoming, scalars: Known, old: list[Any] | None) -> None:
-        """Run `after` and `after_step`."""
+    def run_after(
+        self, incoming: Incoming, scalars: Known, done: Any, old: list[Any] | None
+    ) -> None:
+        """Run `after` and `after_step`, whose `now` gives values at the count `done`."""
         if "after" in self.defines:
             method = f"{type(self).__name__}.after"
 
@@ -359,7 +362,11 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
             hooks.run(self, "after", call, incoming, scalars, old)
         if "after_step" not in self.defines:
             return
-        new = self.after_step(incoming.variables)
+        self._done = done
+        try:
+            new = self.after_step(incoming.variables)
+        finally:
+            self._done = None
         if new is not None:
             new = checked_list(self, "after_step", new, len(incoming.variables))
             pairs = zip(incoming.variables, new, strict=True)

@@ -15,7 +15,7 @@ from keras_tfopt.engine.backends.tensorflow.order import (
     update_in_order,
 )
 from keras_tfopt.engine.backends.tensorflow.parts import blocks_of_part, update_in_parts
-from keras_tfopt.engine.backends.tensorflow.private import forget_watched_variables
+from keras_tfopt.engine.backends.tensorflow.private import forget_watched_variables, in_xla
 from keras_tfopt.engine.backends.tensorflow.rows import column, nonzero
 from keras_tfopt.engine.backends.tensorflow.values import (
     assign,
@@ -24,6 +24,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     replicas,
     take,
 )
+from keras_tfopt.engine.hyperparameters import Over
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
 from keras_tfopt.engine.shared_code import Shared, sharing_key
@@ -192,6 +193,36 @@ def _run_whole(
     run_in_place(engine, key, run, variables, (given, same))
 
 
+def _run_masked(update: Update, touched: Any, scalars: dict[str, Any]) -> list[tuple]:
+    """Return the writes of a step on touched rows, without a tensor of unknown size.
+
+    XLA reserves memory for all rows of it anyway, and within a condition it ends the process.
+    """
+    old = [tf.convert_to_tensor(v) for v in (update.variable, *update.slots)]
+    over = _over_rows(touched)
+    x, slots = update.call(update.gradient, old[0], old[1:], scalars, None, over)
+    new = [
+        tf.where(column(touched, a), a, b) if a is not None and by_row else a
+        for a, b, by_row in zip([x, *slots], old, update.cut, strict=True)
+    ]
+    return update.writes(new)
+
+
+def _over_rows(touched: Any) -> Over:
+    """Return the functions of a variable over touched rows only."""
+
+    def total(values: Any) -> Any:
+        return tf.reduce_sum(tf.where(column(touched, values), values, tf.zeros_like(values)))
+
+    def norm(values: Any) -> Any:
+        return tf.sqrt(total(tf.square(values)))
+
+    def mean(values: Any) -> Any:
+        return total(values) / tf.maximum(total(tf.ones_like(values)), 1)
+
+    return Over(norm, total, mean)
+
+
 def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tuple]:
     """Return the writes of a step on some rows."""
     variables = [update.variable, *update.slots]
@@ -202,6 +233,8 @@ def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tupl
         touched = nonzero(update.gradient)
         if update.mask is not None:
             touched |= update.mask
+        if in_xla() and (update.kind.scope == "element" or engine.flat or engine.elementwise):
+            return _run_masked(update, touched, scalars)
         indices = tf.where(touched)[:, 0]
         g = tf.gather(update.gradient, indices)
     old = [

@@ -267,7 +267,8 @@ def all_finite(tensors: Sequence[Any]) -> Any:
 
 
 def conditional(condition: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
-    return true() if bool(condition) else false()
+    # Without values, as where a rule is tried, both are alike.
+    return true() if getattr(condition, "is_meta", False) or bool(condition) else false()
 
 
 def lerp(start: Any, end: Any, weight: Any) -> Any:
