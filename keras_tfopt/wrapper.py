@@ -69,8 +69,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         before: `(g, x, s, t) -> g, x` or `g, x, {slot: value}`. Pure, per variable, before the
             inner step.
         after: `(g, x, s, t) -> x, {slot: value}`. Pure, per variable, after it.
-        accept: `(g, x, t) -> bool tensor`. Where False, the inner step leaves the variable and its
-            slots alone.
+        accept: `(g, x, t) -> bool tensor`. Where False, the inner step leaves the variable, its
+            slots and its average by `use_ema` alone; slots of all variables together move.
         average: `(x, s) -> value`. Pure, per variable: what `keras_tfopt.averaged` puts in.
         before_step: `(grads, variables) -> grads`.
         after_step: `(variables) -> list or None`. New values of the variables.

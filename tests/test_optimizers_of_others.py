@@ -123,6 +123,29 @@ def test_optimizers_of_others_accumulate_half_precision(mode, dtype):
     assert runner.values["k"].tolist() == [0.5, 0.5]
 
 
+class Shift(keras_tfopt.Wrapper):
+    """Adds numbers of a schedule before the step to gradients, and after it to variables."""
+
+    by: float = keras_tfopt.within(0, default=1.0)
+
+    def before_step(self, grads, variables):
+        return [g + self.now(self.by) for g in grads]
+
+    def after_step(self, variables):
+        return [v + self.now(self.by) for v in variables]
+
+
+@pytest.mark.parametrize("make", [keras.optimizers.SGD, keras_tfopt.GradientDescent])
+@every_mode
+def test_hooks_after_the_step_are_in_the_same_step(make, mode):
+    by = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [10.0, 20.0, 30.0])
+    runner, x = Runner(Shift(make(0.5), by=by), {"k": np.ones(2)}, mode), 1.0
+    for number in (10.0, 20.0, 30.0):
+        runner.step({"k": np.ones(2)})
+        x += -0.5 * (1 + number) + number
+    np.testing.assert_allclose(runner.values["k"], x, rtol=1e-6)
+
+
 # State that an optimizer of Keras keeps as an attribute
 
 

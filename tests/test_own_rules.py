@@ -499,6 +499,22 @@ def test_slots_that_are_not_of_the_shape_of_the_variable(mode, rows):
     np.testing.assert_allclose(runner.values[path], same.values[path], rtol=1e-5)
 
 
+def test_a_class_derived_from_a_rule_with_conditions():
+    class Derived(keras_tfopt.SOAP):
+        def update(self, g, x, s, t):
+            return super().update(g, x, s, t)
+
+    ends = []
+    for cls in (Derived, keras_tfopt.SOAP):
+        variable = keras.Variable(np.ones((6, 5)), dtype="float32", name="kernel")
+        optimizer, random = cls(0.1), np.random.default_rng(0)
+        for _ in range(2):
+            g = random.standard_normal((6, 5))
+            optimizer.apply([ops.convert_to_tensor(g, "float32")], [variable])
+        ends.append(to_numpy(variable))
+    np.testing.assert_allclose(*ends, rtol=1e-5)
+
+
 class Keeping(keras_tfopt.Rule):
     """Keeps the old variable, and moves one slot into another: by themselves, or by views."""
 

@@ -295,3 +295,13 @@ def test_accumulation_inside_of_a_multi_optimizer_is_refused():
 def test_recordings_of_addons_are_read_whole():
     selection = recordings.select(GOLDEN / "tfa", quirks=True)
     assert len(selection.cases) > 100 and any("tables" in line for line in selection.left_out)
+
+
+@every_mode
+def test_averages_of_the_optimizer_inside_rest_with_the_variable(mode):
+    inner = keras_tfopt.Momentum(0.1, momentum=0.9, use_ema=True, ema_momentum=0.5)
+    runner = Runner(keras_tfopt.Multitask(inner), {"k": np.ones(2)}, mode)
+    for g in (1.0, 0.0, 0.0):
+        runner.step({"k": np.full(2, g)})
+    average = runner.optimizer.inner_optimizer._model_variables_moving_average[0]
+    np.testing.assert_allclose([runner.values["k"], to_numpy(average)], 0.9, rtol=1e-6)

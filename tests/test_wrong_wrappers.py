@@ -101,6 +101,8 @@ def test_what_hooks_return(member, value, error, says):
         ("before_step", lambda self, grads, v: [None, grads[1]], TypeError, "each of the 2 var"),
         ("accept_step", lambda self, grads, s: True, TypeError, "truth value and a dictionary"),
         ("accept_step", lambda self, grads, s: (True, {"n": 1}), KeyError, "'n'"),
+        ("accept_step", lambda self, grads, s: (None, {}), TypeError, "one truth value.*NoneType"),
+        ("accept_step", lambda self, grads, s: (ops.ones(2), {}), TypeError, r"shape \(2,\)"),
     ],
 )
 def test_what_hooks_of_all_variables_return(member, value, error, says):
@@ -109,6 +111,23 @@ def test_what_hooks_of_all_variables_return(member, value, error, says):
     with pytest.raises(error, match=says):
         step(optimizer, variables)
     assert all((ops.convert_to_numpy(variable) == 1).all() for variable in variables)
+
+
+def test_counters_of_another_shape():
+    counters = {"counters": lambda self: {"n": keras_tfopt.Slot(())}}
+    cls = wrapper(accept_step=lambda self, grads, s: (True, {"n": ops.ones(3)}), **counters)
+    optimizer, variables = made(cls)
+    with pytest.raises(
+        ValueError, match=r"must return n in its shape \(\).*\(3,\)"
+    ):
+        step(optimizer, variables)
+    assert all((ops.convert_to_numpy(variable) == 1).all() for variable in variables)
+
+
+def test_a_step_may_be_accepted_by_a_constant():
+    optimizer, variables = made(wrapper(accept_step=lambda self, grads, s: (True, {})))
+    step(optimizer, variables)
+    assert all((ops.convert_to_numpy(variable) != 1).all() for variable in variables)
 
 
 def test_hooks_after_the_step_for_all_variables():

@@ -83,6 +83,11 @@ class ForeignMover(Mover):
         part, place = self._part_at(place)
         return state_of(part, place)
 
+    def averages_of(self, place: int) -> list[Any]:
+        """Return none: those of Keras start at zero, and must become the variable in any case."""
+        part, place = self._part_at(place)
+        return part._pipeline.mover.averages_of(place) if isinstance(part, Optimizer) else []
+
     def master_of(self, place: int) -> Any:
         """Return the slot with a variable in full precision of one of our optimizers, or None."""
         part, place = self._part_at(place)

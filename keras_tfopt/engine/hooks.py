@@ -212,7 +212,8 @@ def kept_unless_accepted(
     kept = []
     answers = backend.map_alike(wrapper, "accept", of, keys, each)
     for (variable, place), (accepted,) in zip(chosen, answers, strict=True):
-        for owned in [variable, *wrapper.state_inside(place)]:
+        averages = wrapper._pipeline.mover.averages_of(place)
+        for owned in [variable, *wrapper.state_inside(place), *averages]:
             kept.append((owned, accepted, ops.copy(backend.read(owned))))
     return kept
 

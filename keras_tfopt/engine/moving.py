@@ -287,6 +287,11 @@ class Mover:
         """Return the state of the rule for one variable."""
         return list(self.optimizer._state.entries[place].slots.values())
 
+    def averages_of(self, place: int) -> list[Any]:
+        """Return the average of one variable by `use_ema`, if there is one."""
+        average = self.optimizer._state.entries[place].average
+        return [] if average is None else [average]
+
     def master_of(self, place: int) -> Any:
         """Return the slot with the variable in full precision, or None."""
         return self.optimizer._state.entries[place].slots.get(MASTER)

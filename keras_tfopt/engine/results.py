@@ -101,24 +101,34 @@ def checked_before(
     return new_g, new_x, new
 
 
-def check_counted(owner: Any, result: Any, counters: Any) -> None:
-    """Raise an error if the result of `accept_step` is not a truth value and new counters."""
+def check_counted(owner: Any, result: Any, counters: Mapping[str, Any]) -> None:
+    """Raise an error if the result of `accept_step` is not a truth value and new counters.
+
+    `counters` are the variables with the old ones.
+    """
     method = f"{type(owner).__name__}.accept_step"
     if not (_is_pair(result) and isinstance(result[1], dict)):
         raise TypeError(
             f"{method} must return a truth value and a dictionary of new counters. "
             f"Received: {result!r}"
         )
+    check_truth(owner, "accept_step", result[0])
     check_described(method, result[1], counters, what="counter")
+    for name, value in result[1].items():
+        shape, wanted = tuple(getattr(value, "shape", ())), tuple(counters[name].shape)
+        if shape != wanted:
+            raise ValueError(
+                f"{method} must return {name} in its shape {wanted}. Received: {shape}"
+            )
 
 
-def check_accepted(owner: Any, result: Any) -> None:
-    """Raise an error if the result of `accept` is not one truth value."""
-    shape = getattr(result, "shape", None)
-    if not isinstance(result, bool) and (shape is None or tuple(shape)):
-        found = type(result).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+def check_truth(owner: Any, method: str, value: Any) -> None:
+    """Raise an error if a result of `accept` or `accept_step` is not one truth value."""
+    shape = getattr(value, "shape", None)
+    if not isinstance(value, bool) and (shape is None or tuple(shape)):
+        found = type(value).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
         raise TypeError(
-            f"{type(owner).__name__}.accept must return one truth value, as a boolean tensor "
+            f"{type(owner).__name__}.{method} must return one truth value, as a boolean tensor "
             f"without dimensions. Received: {found}"
         )
 

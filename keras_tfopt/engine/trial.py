@@ -21,8 +21,8 @@ from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, scalar
 from keras_tfopt.engine.locations import defined, located
 from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.results import (
-    check_accepted,
     check_result,
+    check_truth,
     checked_before,
     checked_scalars,
     checked_slots,
@@ -156,7 +156,7 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
             for what, value in {"the gradient": new_g, "the variable": new_x, **new}.items():
                 check_shape(f"{name}.before", what, value, old[what])
         if "accept" in wrapper.defines:
-            check_accepted(wrapper, called(hooks.accept, g, x, t))
+            check_truth(wrapper, "accept", called(hooks.accept, g, x, t))
         if "after" in wrapper.defines:
             result = called(hooks.after, seen, x, s, t)
             old = {"the variable": x, **s._asdict()}

@@ -327,7 +327,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         values = [gradients.values_of(g) for g in grads]
         result = self.accept_step(values, self.counters_now())
         check_counted(self, result, self._state.shared)
-        return grads, *result
+        return grads, keras.ops.convert_to_tensor(result[0], "bool"), result[1]
 
     def counters_now(self) -> Any:
         """Return the values of the counters, as attributes by name."""
