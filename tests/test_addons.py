@@ -313,6 +313,31 @@ def test_layers_have_optimizers_of_their_own(tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+@pytest.mark.parametrize("order", ["abc", "ca", "cb+a"])
+@several_only
+def test_a_saved_model_goes_on_with_each_state_in_its_layer(order, tmp_path):
+    """Layers of equal shapes: states of optimizers could go to one another."""
+    keras.utils.set_random_seed(1)
+    layers = {name: keras.layers.Dense(3, activation="tanh", name=name) for name in "abc"}
+    model = keras.Sequential([keras.Input((3,)), *layers.values()])
+    pairs = [
+        (addons.LazyAdam(0.01 * (1 + number)), layers[name])
+        for number, name in enumerate(order.partition("+")[0])
+    ]
+    if "+" in order:
+        pairs.append((pairs[-1][0], layers["a"]))  # one optimizer in two pairs
+    model.compile(addons.MultiOptimizer(pairs), "mse")
+    x = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+    model.fit(x, x**2, batch_size=4, shuffle=False, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert int(again.optimizer.iterations) == int(model.optimizer.iterations) == 6
+    for one in (model, again):
+        one.fit(x, x**2, batch_size=4, shuffle=False, verbose=0)
+    for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 @pytest.mark.parametrize("pairs", [None, [], [("sgd", "dense")], ["sgd"], [("sgd", [])]])
 @several_only
 def test_wrong_pairs(pairs):

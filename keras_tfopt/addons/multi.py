@@ -19,19 +19,29 @@ class _OfLayers:
 
     def __init__(self, pairs: list[tuple[Any, list[Any]]]):
         self.pairs = pairs
-        self.still = GradientDescent(0.0, name="still")  # for layers without an optimizer
+        # For layers without an optimizer. Keras saves optimizers in the order of `values`, and this
+        # one last, as with a map by paths.
+        self.default_optimizer = GradientDescent(0.0, name="still")
 
     def __call__(self, variable: Any) -> Any:
         """Return the optimizer of a variable."""
         for optimizer, layers in self.pairs:
             if any(variable is weight for layer in layers for weight in layer.trainable_weights):
                 return optimizer
-        return self.still
+        return self.default_optimizer
+
+    def values(self) -> list[Any]:
+        """Return the optimizers, in the order of the pairs."""
+        return [optimizer for optimizer, _ in self.pairs]
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration of a map by paths, `keras.optimizers.OptimizerMap`."""
-        paths = {"|".join(map(_patterns, layers)): optimizer for optimizer, layers in self.pairs}
-        return keras.optimizers.OptimizerMap(self.still, paths).get_config()
+        layers_of: dict[int, list[Any]] = {}
+        for optimizer, layers in self.pairs:
+            layers_of.setdefault(id(optimizer), []).extend(layers)
+        own = {id(optimizer): optimizer for optimizer in self.values()}
+        paths = {"|".join(map(_patterns, layers)): own[n] for n, layers in layers_of.items()}
+        return keras.optimizers.OptimizerMap(self.default_optimizer, paths).get_config()
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Any:
