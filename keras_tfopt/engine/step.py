@@ -77,6 +77,9 @@ class Pipeline:
             counters: list[tuple] = []
             around = None
             if wrappers:
+                for wrapper in wrappers:
+                    if "completed" in wrapper.defines:
+                        incoming = wrapper.completed(incoming)
                 incoming, reached, counters = self._decided(incoming)
             if owner.shards is not None:  # each worker continues with its own variables
                 here = enumerate(map(owner.shards.is_here, incoming.variables))

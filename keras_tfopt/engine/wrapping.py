@@ -58,6 +58,7 @@ Decision = tuple[list[Any], Any, dict[str, Any]]
 ASKED = (
     "raise_late_errors",
     "own_gradients",
+    "completed",
     "decide",
     "accept_step",
     "scalars_in",

@@ -30,6 +30,8 @@ class Exchange:
     size: int = 1
     # Whether the workers are replicas in one process. Their variables are equal at the start.
     one_process = False
+    # Whether a gradient may be None on some workers; then `count` adds up who has which.
+    may_miss_gradients = False
     # Whether a `keras_tfopt.LossScaleOptimizer` may be around optimizers over these workers.
     takes_loss_scale = True
 
@@ -46,6 +48,10 @@ class Exchange:
 
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
         """Return the sums over all workers, inside a step; one flat collective for each dtype."""
+        raise NotImplementedError
+
+    def count(self, counts: np.ndarray) -> np.ndarray:
+        """Return the sums of small numbers over all workers, before an exchange of gradients."""
         raise NotImplementedError
 
     def expect_steps(self) -> None:

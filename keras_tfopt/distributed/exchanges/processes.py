@@ -113,9 +113,15 @@ class Processes(Exchange):
 
     # ---- Before and after exchanges -------------------------------------------------------------
 
-    def _count(self, reads: bool = False) -> str:
-        """Count the next sum, and return its name for errors."""
+    def _count(self, reads: bool = False, begins: bool = False) -> str:
+        """Count the next sum, and return its name for errors.
+
+        With `reads`, it reads state outside of steps; with `begins`, it is a part of the next
+        exchange.
+        """
         self._sums += 1
+        if begins:
+            return f"exchange {self._exchanges + 1}"
         if self._broadcasts:
             return "sending the initial weights"
         if reads:

@@ -23,6 +23,8 @@ class TorchDistributed(Processes):
     gloo sums tensors of CPUs, NCCL those of CUDA devices.
     """
 
+    may_miss_gradients = True
+
     def __init__(self, timeout: float):
         self._owns_group = not distributed.is_initialized()
         if self._owns_group:
@@ -35,6 +37,11 @@ class TorchDistributed(Processes):
     @torch.no_grad()
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
         return self.watch(lambda: flat.summed(_sum, tensors))
+
+    def count(self, counts: np.ndarray) -> np.ndarray:
+        total = torch.from_numpy(counts).to(exchange_device())
+        self.watch(lambda: distributed.all_reduce(total), begins=True)
+        return total.cpu().numpy()
 
     def expect_steps(self) -> None:
         self._compares = True
@@ -51,12 +58,12 @@ class TorchDistributed(Processes):
     def row_shards(self, rows: int) -> WorkerRows:
         return WorkerRows(self, rows)
 
-    def watch(self, exchange: Callable[[], Any], reads: bool = False) -> Any:
+    def watch(self, exchange: Callable[[], Any], reads: bool = False, begins: bool = False) -> Any:
         """Return the result of an exchange; an error names the worker that is missing.
 
-        With `reads`, it reads state outside of steps.
+        With `reads`, it reads state outside of steps; with `begins`, it is a part of the next one.
         """
-        what = self._count(reads)
+        what = self._count(reads, begins)
         try:
             return exchange()
         except RuntimeError as error:

@@ -15,6 +15,7 @@ from keras_tfopt.distributed.exchanges.alike import compare, described, describe
 from keras_tfopt.distributed.exchanges.clones import center_of
 from keras_tfopt.distributed.exchanges.exchange import Exchange, current
 from keras_tfopt.distributed.exchanges.hooks import WorkersHooks
+from keras_tfopt.distributed.exchanges.presence import completed
 from keras_tfopt.distributed.exchanges.replicas import ReplicaStates
 from keras_tfopt.distributed.exchanges.row_means import mean_gradient
 from keras_tfopt.engine import averages, gradients
@@ -22,6 +23,7 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import listed
 from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
+from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.moving import OVER_ONE, current_value
@@ -192,6 +194,14 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
                 "of a strategy: what is around it has summed the gradients of all of them"
             )
         return own
+
+    def completed(self, incoming: Incoming) -> Incoming:
+        """Return gradients of the same variables on all workers, which are about to add them up."""
+        exchange = self.exchange
+        adds = (self.averages_gradients or self.shards is not None) and exchange.size > 1
+        if not (adds and exchange.may_miss_gradients):
+            return incoming
+        return completed(self._state.entries, incoming, exchange)
 
     def meets_workers(self) -> bool:
         """Return whether the workers exchange something after the step."""
