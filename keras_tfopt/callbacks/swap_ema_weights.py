@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_tfopt.engine import check_all_here
+
 
 class SwapEMAWeights(keras.callbacks.SwapEMAWeights):
     """Evaluate and predict with the averages of an optimizer that has `use_ema=True`.
@@ -19,8 +21,22 @@ class SwapEMAWeights(keras.callbacks.SwapEMAWeights):
 
     >>> model.predict(x, callbacks=[keras_tfopt.callbacks.SwapEMAWeights()])
 
+    Raises:
+        ValueError: if other workers keep some of the averages, as with
+            `keras_tfopt.distributed.ShardedState`.
+
     Differences: `keras.callbacks.SwapEMAWeights` leaves the averages in the model after `predict`.
     """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put the averages in, with `swap_on_epoch`."""
+        check_all_here(self.model.optimizer, type(self).__name__)
+        super().on_epoch_end(epoch, logs)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Put the averages in."""
+        check_all_here(self.model.optimizer, type(self).__name__)
+        super().on_test_begin(logs)
 
     def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Put the averages in."""

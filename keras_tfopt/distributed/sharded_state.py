@@ -47,6 +47,9 @@ class ShardedState(SharingEngine, OverWorkers):
 
     Clipping: of the mean gradients; `global_clipnorm` takes the norm over all workers' variables.
 
+    What reads state on one worker alone does not work: `keras.callbacks.SwapEMAWeights` would put
+    numbers without meaning into the model.
+
     Raises:
         ValueError: when it is built, if there are several workers and they are not on PyTorch, or
             if the optimizer inside cannot be shared out.

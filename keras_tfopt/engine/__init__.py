@@ -20,6 +20,7 @@ from keras_tfopt.engine.averages import (
     AveragedFunction,
     assign_averages,
     averaged,
+    check_all_here,
     parts,
     swap_averages,
     sync,

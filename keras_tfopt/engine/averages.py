@@ -155,8 +155,25 @@ def assign_averages(optimizer: Any, variables: Any) -> list[Any]:
     return [variable for variable in variables if id(variable) not in found]
 
 
+def check_all_here(optimizer: Any, doing: str) -> None:
+    """Raise an error if other workers keep a part of the state.
+
+    Args:
+        optimizer: The optimizer.
+        doing: What needs all of it, as the subject of a sentence.
+    """
+    if any(getattr(part, "shards", None) is not None for part in parts(optimizer)):
+        raise ValueError(
+            f"{doing} needs all state of the optimizer, of which each worker keeps a part, as "
+            "keras_tfopt.distributed.ShardedState has it. keras_tfopt.averaged and "
+            "keras_tfopt.callbacks.EvaluateWithAverages read averages of other workers; a saved "
+            "model has all state"
+        )
+
+
 def swap_averages(optimizer: Any, variables: Any) -> None:
     """Exchange variables with the slots in which an optimizer keeps their averages."""
+    check_all_here(optimizer, "`swap_weights`")
     averages_of(optimizer, backend.read, optimizer)  # for its errors
     for variable in variables:
         slot = optimizer._state.entries[optimizer._get_variable_index(variable)].slots["average"]

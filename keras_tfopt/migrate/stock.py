@@ -13,6 +13,7 @@ from keras_tfopt.engine import (
     Engine,
     WrappingEngine,
     array_of,
+    check_all_here,
     forget_compiled,
     innermost,
     path_of,
@@ -244,6 +245,7 @@ def _check_options(optimizer: Any) -> None:
 def _check_ours(optimizer: Any) -> None:
     """Raise an error for what the Keras optimizer of that name does not do."""
     cls = type(optimizer)
+    check_all_here(optimizer, "`to_keras`")
     for option in _OURS_ALONE:
         if getattr(optimizer, option) not in (None, False):
             raise _refusal(optimizer, f"Keras has no `{option}`")

@@ -50,8 +50,11 @@ class Exchange:
         """Return the sums over all workers, inside a step; one flat collective for each dtype."""
         raise NotImplementedError
 
-    def count(self, counts: np.ndarray) -> np.ndarray:
-        """Return the sums of small numbers over all workers, before an exchange of gradients."""
+    def count(self, counts: np.ndarray, step: Callable[[], int]) -> np.ndarray:
+        """Return the sums of small numbers over all workers, before an exchange of gradients.
+
+        Raise an error if workers are at different steps; `step` returns the number of this one's.
+        """
         raise NotImplementedError
 
     def expect_steps(self) -> None:

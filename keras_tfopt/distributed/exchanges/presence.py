@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from keras_tfopt.engine.gradients import Incoming, dense
 from keras_tfopt.engine.rows import shards_of
 
 
-def completed(entries: Sequence[Any], incoming: Incoming, exchange: Any) -> Incoming:
+def completed(
+    entries: Sequence[Any], incoming: Incoming, exchange: Any, step: Callable[[], int]
+) -> Incoming:
     """Return gradients of all variables that have one on any worker, in the order of places.
 
     Gradients that are missing here are zero, or have no rows where all others have rows. If a
@@ -23,6 +25,7 @@ def completed(entries: Sequence[Any], incoming: Incoming, exchange: Any) -> Inco
         entries: What the optimizer keeps for each variable.
         incoming: The gradients of this worker. Those of tables that are divided stay as they are.
         exchange: The connection of the workers.
+        step: Function that returns the number of steps so far, which all workers must share.
     """
     here = dict(zip(incoming.places, zip(*incoming, strict=True), strict=True))
     counts = np.zeros((3, len(entries)), "int32")  # dense gradients, rows, rows that are named
@@ -30,7 +33,7 @@ def completed(entries: Sequence[Any], incoming: Incoming, exchange: Any) -> Inco
         is_rows = isinstance(gradient, RowGradient)
         counts[:, place] = not is_rows, is_rows, is_rows and gradient.named
     found = []
-    for place, (whole, rows, named) in enumerate(exchange.count(counts).T):
+    for place, (whole, rows, named) in enumerate(exchange.count(counts, step).T):
         entry = entries[place]
         if place not in here and (not whole + rows or shards_of(entry.variable) is not None):
             continue

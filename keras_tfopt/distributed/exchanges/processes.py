@@ -24,7 +24,7 @@ READING = "reading the state that workers divide"
 UNEQUAL_STEPS = (
     "Unequal numbers of steps: give all workers the same number of batches in an epoch "
     "(`steps_per_epoch`, or data of the same size) and of epochs, and let none stop alone, by "
-    "`stop_training`, EarlyStopping on its own data or `sys.exit`"
+    "`stop_training`, EarlyStopping on its own data or `sys.exit`. Its own output may say more"
 )
 NOT_ALL_BUILD = "All workers must train, with optimizers over workers: see its own output"
 NOT_ALL_READ = (
@@ -206,10 +206,13 @@ class Processes(Exchange):
     def _explained(
         self, what: str, missing: list[int], gone: dict[int, dict[str, Any]], cause: str
     ) -> str:
-        for rank, note in gone.items():
+        # Others may have left because of the first one.
+        first = {rank: note for rank, note in gone.items() if not note["waited"]} or gone
+        for rank, note in first.items():
             if note["error"]:
                 return f"{what} is impossible: worker {rank} has ended with {note['error']}"
-        for rank, note in gone.items():
+        if first:
+            rank, note = min(first.items(), key=lambda one: one[1]["exchanges"])
             remedy = {READING: NOT_ALL_READ, BUILDING: NOT_ALL_BUILD}.get(what, UNEQUAL_STEPS)
             return (
                 f"{what} is impossible: worker {rank} has left after {note['exchanges']} "
@@ -248,7 +251,8 @@ class Processes(Exchange):
         failed = self._failed or error is not None
         deadline = time.monotonic() + (min(self.timeout, AFTER_A_FAULT) if failed else self.timeout)
         try:
-            note = {"exchanges": self._exchanges, "error": reason}
+            waited = self._failed  # for others, in vain
+            note = {"exchanges": self._exchanges, "error": reason, "waited": waited}
             self._put(f"left/{self.rank}", json.dumps(note))
             self._disconnect()
             # Worker 0 keeps the notes. The others may still have to read why somebody left.

@@ -38,10 +38,17 @@ class TorchDistributed(Processes):
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
         return self.watch(lambda: flat.summed(_sum, tensors))
 
-    def count(self, counts: np.ndarray) -> np.ndarray:
-        total = torch.from_numpy(counts).to(exchange_device())
+    def count(self, counts: np.ndarray, step: Callable[[], int]) -> np.ndarray:
+        own = step() if self._compares else 0
+        sent = np.array([*counts.flat, self._compares, own], "int32")
+        total = torch.from_numpy(sent).to(exchange_device())
         self.watch(lambda: distributed.all_reduce(total), begins=True)
-        return total.cpu().numpy()
+        *sums, comparing, steps = total.tolist()
+        # Where only some have loaded state, all compare in the next step.
+        self._compares = 0 < comparing < self.size
+        if comparing == self.size:
+            self._compare_steps(own, steps)
+        return np.reshape(sums, counts.shape)
 
     def expect_steps(self) -> None:
         self._compares = True

@@ -32,6 +32,9 @@ from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.state import Like
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
 
+STEPS = 2**14
+"""After so many, numbers of steps that are compared begin again, to have exact sums as floats."""
+
 
 class WorkersEngine(WorkersHooks, WrappingEngine):
     """Runs the hooks of `keras_tfopt.distributed.OverWorkers` between workers.
@@ -201,7 +204,11 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         adds = (self.averages_gradients or self.shards is not None) and exchange.size > 1
         if not (adds and exchange.may_miss_gradients):
             return incoming
-        return completed(self._state.entries, incoming, exchange)
+
+        def step() -> int:
+            return int(backend.number(self._iterations)) % STEPS
+
+        return completed(self._state.entries, incoming, exchange, step)
 
     def meets_workers(self) -> bool:
         """Return whether the workers exchange something after the step."""
@@ -368,7 +375,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
 
 def _step_of(optimizer: WorkersEngine) -> Any:
     """Return the number of calls so far, as a float whose sums over workers are exact."""
-    return ops.cast(backend.read(optimizer._iterations) % 2**14, "float32")
+    return ops.cast(backend.read(optimizer._iterations) % STEPS, "float32")
 
 
 def restore_replicas(model: keras.Model) -> None:
