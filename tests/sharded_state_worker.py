@@ -118,6 +118,47 @@ def loop(rank, size, make, nan=None):
     return model
 
 
+def missing(rank, size, make):
+    """Return the weights after steps in which workers have no gradient of some variables.
+
+    The variables are alike, so one could take the place of another. Of a table, only the first
+    worker has rows; of one variable, none has a gradient in one step.
+    """
+    rng = np.random.default_rng(3)
+    names = ("a", "b", "c", "d", "table")
+    variables = [keras.Variable(rng.normal(size=(6, 2)), name=name) for name in names]
+    plan = rng.normal(size=(STEPS, PARTS, 5, 6, 2)).astype("float32")
+    there = np.ones((STEPS, PARTS, 5), bool)
+    for step in range(STEPS):
+        for part in range(PARTS):
+            there[step, part, (step + part) % 4] = False
+    there[1, :, 3] = False
+    there[:, 1, 4] = False
+    rows = torch.tensor([1, 4])
+    optimizer = make()
+    optimizer.build(variables)
+    for own, is_there in zip(plan, there):
+        mean = np.where(is_there[..., None, None], own, 0).mean(0)
+        if size > 1:
+            mean, is_there = own[rank], is_there[rank : rank + 1]
+        grads = [torch.tensor(g) if any(is_there[:, n]) else None for n, g in enumerate(mean)]
+        if grads[4] is not None:
+            grads[4] = opt.RowGradient(grads[4][rows], rows, (6, 2))
+        optimizer.apply(grads, variables)
+    return [np.asarray(v.value.detach()) for v in variables]
+
+
+def swapped(rank, size):
+    """Return the errors of what would read averages of other workers as if they were here."""
+    model = fit(compiled(ShardedState(opt.Adam(0.05, use_ema=True))), rank, size)
+    swap = opt.callbacks.SwapEMAWeights()
+    x, y = (array[0] for array in data())
+    return {
+        "callback": error_of(lambda: model.evaluate(x, y, callbacks=[swap], verbose=0)),
+        "to_keras": error_of(lambda: opt.to_keras(model.optimizer.inner_optimizer)),
+    }
+
+
 def zero(rank, size):
     """Return the weights after the same training with PyTorch's ZeroRedundancyOptimizer."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -225,6 +266,14 @@ def main(folder, *names):
     for name, action in tasks.items():
         with opt.engine.plain():
             attempt(name, action)
+    if size <= 2 and not names:
+        around = {"sharded": ShardedState, "sync": lambda inner: opt.SyncReplicas(inner, None)}
+        for name, make in around.items():
+            arrays = missing(rank, size, lambda make=make: make(opt.Momentum(0.1, 0.9)))
+            if name == "sync":
+                arrays.pop()  # a row is divided by the number of workers that have it
+            found.update({f"missing_{name}/{n}": a for n, a in enumerate(arrays)})
+        facts["swapped"] = swapped(rank, size)
     if size > 1:
         found.update({f"zero/{n}": a for n, a in enumerate(zero(rank, size))})
         facts["refused"] = refused(size)

@@ -43,6 +43,17 @@ class TestTrained:
         for rank in range(2):
             assert difference(arrays_of(results, 2, rank, run), one) <= TOLERANCE
 
+    @pytest.mark.parametrize("run", ["missing_sharded", "missing_sync"])
+    def test_a_gradient_that_a_worker_lacks_is_zero_there(self, run, results):
+        one = arrays_of(results, 1, 0, run)
+        for rank in range(2):
+            assert difference(arrays_of(results, 2, rank, run), one) <= TOLERANCE
+
+    def test_averages_of_other_workers_are_not_swapped(self, results):
+        for rank in range(2):
+            for name, error in results[2, rank]["facts"]["swapped"].items():
+                assert "needs all state of the optimizer" in error, name
+
     def test_on_four_workers(self, results):
         one = arrays_of(results, 1, 0, "Momentum")
         for rank in range(4):

@@ -117,9 +117,7 @@ def test_counters_of_another_shape():
     counters = {"counters": lambda self: {"n": keras_tfopt.Slot(())}}
     cls = wrapper(accept_step=lambda self, grads, s: (True, {"n": ops.ones(3)}), **counters)
     optimizer, variables = made(cls)
-    with pytest.raises(
-        ValueError, match=r"must return n in its shape \(\).*\(3,\)"
-    ):
+    with pytest.raises(ValueError, match=r"must return n in its shape \(\).*\(3,\)"):
         step(optimizer, variables)
     assert all((ops.convert_to_numpy(variable) == 1).all() for variable in variables)
 
