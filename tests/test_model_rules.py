@@ -112,7 +112,11 @@ def summing(result):
         (updating(lambda g, x, s, t: (x, {"v": g})), KeyError, "'v'.*Described: .*'m'"),
         (updating(lambda g, x, s, t: (x, {"n": s.n})), KeyError, "'n', whose new value `solve`"),
         (updating(lambda g, x, s, t: (ops.cast(x, "int32"), {})), TypeError, "in its data type"),
-        (updating(lambda g, x, s, t: (x / t.norm(g), {})), TypeError, "`t.norm` is of one var"),
+        (
+            updating(lambda g, x, s, t: (x / t.norm(g), {})),
+            TypeError,
+            "`t.norm`.* from `sums`",
+        ),
         (updating(lambda g, x, s, t: (x if x[0] else g, {})), TypeError, "asks for the value"),
         (updating(lambda g, x, s, t: (x - ops.mean(g), {})), TypeError, "each entry of the varia"),
         (solving(lambda s: {}), TypeError, "Own.solve must return two dictionaries"),

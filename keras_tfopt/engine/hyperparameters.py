@@ -298,17 +298,18 @@ def known_over(sums: Iterable[Any]) -> Over:
     return Over(take, take, take)
 
 
-def _refuse(name: str) -> Callable[[Any], Any]:
-    def refuse(values: Any) -> Any:
-        raise TypeError(
-            f"`t.{name}` is of a whole variable: a rule that uses it must have the class attribute "
-            '`scope = "variable"`. Received: "element"'
-        )
+def refusing(why: str) -> Over:
+    """Return functions that raise an error, which says what to write instead."""
 
-    return refuse
+    def refuse(name: str, values: Any) -> Any:
+        raise TypeError(f"`t.{name}` is of a whole variable: {why}")
+
+    return Over(*[functools.partial(refuse, name) for name in Over._fields])
 
 
-REFUSED = Over(_refuse("norm"), _refuse("sum"), _refuse("mean"))
+REFUSED = refusing(
+    'a rule that uses it must have the class attribute `scope = "variable"`. Received: "element"'
+)
 """For formulas of elements, which may see any piece of a variable."""
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.engine.hyperparameters import Over, Scalars
+from keras_tfopt.engine.hyperparameters import Scalars, refusing
 from keras_tfopt.engine.locations import defined, located
 from keras_tfopt.engine.results import (
     OF_ENGINE,
@@ -39,25 +39,18 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.engine import Engine
 
 
+_REFUSED = refusing(
+    'a rule with `scope = "model"` returns sums over all entries from `sums`, and computes with '
+    "them in `solve`"
+)
+
+
 def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
     """Raise an error if the rule cannot take a step on all these variables."""
     if sum(math.prod(like.shape) for like in likes):
         _try(engine, likes)
         with contextlib.suppress(CannotTry):
             _try_pieces(engine, likes)
-
-
-def _refuse(name: str) -> Callable[[Any], Any]:
-    def refuse(values: Any) -> Any:
-        raise TypeError(
-            f'`t.{name}` is of one variable, and a rule with scope "model" sees a piece of all '
-            "entries: return sums over these from `sums`, and compute with them in `solve`"
-        )
-
-    return refuse
-
-
-_REFUSED = Over(_refuse("norm"), _refuse("sum"), _refuse("mean"))
 
 
 def _try(engine: Engine, likes: Sequence[Like]) -> None:
