@@ -33,8 +33,7 @@ OVER_ONE = Over(backend.norm, ops.sum, mean)
 class Kind:
     """All static facts about one call of a rule. Calls of equal kinds can share compiled code."""
 
-    # "dense", "rows", "move_rows", or "touched": the rows of a dense gradient that are not zero.
-    mode: str
+    mode: str  # "dense", "rows", "move_rows" or "touched", rows of a dense gradient that are not 0
     dtype: str  # of the arithmetic
     scope: str  # of the rule for this variable
     decays: bool  # whether the base's decoupled weight decay applies

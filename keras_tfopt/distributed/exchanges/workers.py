@@ -114,7 +114,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
                 self._exchange.prepare(part)
             self._start_alike(variables)
             self._exchange.expect_steps()
-            self._warn_of_loss_scale()
+            _warn_of_loss_scale(self)
         super().build(variables)
         if self.center_optimizer is not None and not self.center_optimizer.built:
             with backend.build_scope(self, variables), tracked(), keras.name_scope("center"):
@@ -133,20 +133,6 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
         super().extend(variables)
         if self.center_optimizer is not None:
             self.center_optimizer.extend(variables)
-
-    def _warn_of_loss_scale(self) -> None:
-        policy, exchange = keras.config.dtype_policy(), self.exchange
-        if exchange.size == 1 or self.workers_agree or policy.compute_dtype != "float16":
-            return
-        remedy = f"with keras_tfopt.LossScaleOptimizer({type(self).__name__}(...))"
-        if not exchange.takes_loss_scale:
-            remedy = "under mixed_bfloat16, which needs none"
-        warnings.warn(
-            f"Under {policy.name}, `compile` gives each worker a loss scale of its own. When one "
-            "leaves out a step, the others wait for it, without end, or weights become NaN. "
-            f"Compile {remedy}, or with auto_scale_loss=False.",
-            stacklevel=2,
-        )
 
     def _start_alike(self, variables: list[Any]) -> None:
         exchange = self.exchange
@@ -371,6 +357,21 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             x = backend.read(copy)
             writes += [(v, None, ops.cast(x, v.dtype)) for v in (e.slots["center"], *e.masters)]
         backend.commit(writes)
+
+
+def _warn_of_loss_scale(optimizer: WorkersEngine) -> None:
+    policy, exchange = keras.config.dtype_policy(), optimizer.exchange
+    if exchange.size == 1 or optimizer.workers_agree or policy.compute_dtype != "float16":
+        return
+    remedy = f"with keras_tfopt.LossScaleOptimizer({type(optimizer).__name__}(...))"
+    if not exchange.takes_loss_scale:
+        remedy = "under mixed_bfloat16, which needs none"
+    warnings.warn(
+        f"Under {policy.name}, `compile` gives each worker a loss scale of its own. When one "
+        "leaves out a step, the others wait for it, without end, or weights become NaN. Compile "
+        f"{remedy}, or with auto_scale_loss=False.",
+        stacklevel=3,
+    )
 
 
 def _step_of(optimizer: WorkersEngine) -> Any:
