@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,7 +47,9 @@ def run(
     if not reached:
         return incoming.grads
     seen = tuple([one.seen for one in reached])
-    given = [(*one.given, [backend.take(v, rows) for v, rows in one.parts()]) for one in reached]
+    parts = [one.parts() for one in reached]
+    taken = [[backend.take(v, rows) for v, rows in own] for own in parts]
+    given = [(*one.given, own) for one, own in zip(reached, taken, strict=True)]
     whole = [v for one in reached for v in one.whole()]
 
     def compute(values: list, inputs: tuple) -> tuple[tuple, list[tuple]]:
@@ -71,7 +74,7 @@ def run(
     alike = [(incoming.places[one.number], one.given[1] is not None) for one in reached]
     key = (name, seen, tuple(alike))
     new_grads, new_parts = backend.run_in_place(wrapper, key, compute, whole, (given, scalars))
-    each = zip([part for one in reached for part in one.parts()], new_parts, strict=True)
+    each = zip(itertools.chain(*parts), new_parts, strict=True)
     backend.commit([write(v, value, rows) for (v, rows), value in each if value is not None])
     grads = list(incoming.grads)
     for one, g in zip(reached, new_grads, strict=True):

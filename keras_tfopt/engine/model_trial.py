@@ -15,10 +15,11 @@ from keras import ops
 from keras_tfopt.engine.hyperparameters import Scalars, refusing
 from keras_tfopt.engine.locations import defined, located
 from keras_tfopt.engine.results import (
-    OF_ENGINE,
     check_described,
+    check_dtype,
     check_result,
-    checked_dictionary,
+    check_shape,
+    checked_scalars,
     checked_slots,
 )
 from keras_tfopt.engine.scopes import creating
@@ -28,8 +29,6 @@ from keras_tfopt.engine.trial import (
     HALF,
     CannotTry,
     called,
-    check_dtype,
-    check_shape,
     has_values,
     scalars_of,
     try_update,
@@ -47,13 +46,14 @@ _REFUSED = refusing(
 
 def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
     """Raise an error if the rule cannot take a step on all these variables."""
-    if sum(math.prod(like.shape) for like in likes):
-        _try(engine, likes)
+    entries = sum(math.prod(like.shape) for like in likes)
+    if entries:
+        _try(engine, likes, entries)
         with contextlib.suppress(CannotTry):
             _try_pieces(engine, likes)
 
 
-def _try(engine: Engine, likes: Sequence[Like]) -> None:
+def _try(engine: Engine, likes: Sequence[Like], entries: int) -> None:
     rule, changing = engine.formula(), tuple(engine._changing)
     dtype = widest([like.dtype for like in likes])
     with located(rule, "slots"):
@@ -76,7 +76,6 @@ def _try(engine: Engine, likes: Sequence[Like]) -> None:
         known = _checked_known(now, kept, along, {**scalars, **sums})
         return _checked_update(now, g, x, kept, along, {**scalars, **sums, **known, **some})
 
-    entries = sum(math.prod(like.shape) for like in likes)
     given: list[tuple[tuple, str]] = [((entries,), dtype)] * 2 + [((), dtype)] * 2
     given += [(shape_of(slot, likes), slot.dtype or dtype) for slot in slots.values()]
     try_update(rule, take_step, [*given, *[((), dtype)] * len(changing)])
@@ -107,8 +106,8 @@ def _checked_sums(
     with located(rule, "sums"):
         found = rule.sums(g, x, _seen(slots), _t(known))
     with defined(rule, "sums") as method:
-        found = checked_dictionary(rule, "sums", found)
-        _check_known(method, found, {*OF_ENGINE, *known})
+        found = checked_scalars(rule, "sums", found, known)
+        _check_tensors(method, found)
     return found
 
 
@@ -126,8 +125,8 @@ def _checked_known(
                 f"{method} must return two dictionaries, of tensors for `update` and of new values "
                 f"of slots without entries. Received: {type(result).__name__}"
             )
-        found, new = result
-        _check_known(method, found, {*OF_ENGINE})
+        found, new = checked_scalars(rule, "solve", result[0]), result[1]
+        _check_tensors(method, found)
         check_described(method, new, slots)
         _check_slots(method, new, small, "update")
     return found
@@ -152,13 +151,8 @@ def _checked_update(
     return new_x
 
 
-def _check_known(method: str, found: dict[str, Any], taken: set[str]) -> None:
+def _check_tensors(method: str, found: dict[str, Any]) -> None:
     for name, value in found.items():
-        if name in taken:
-            raise ValueError(
-                f"{method} must use other names than those which are in `t` already: "
-                f"{', '.join(sorted(taken))}. Received: {name!r}"
-            )
         if not hasattr(value, "shape"):
             raise TypeError(f"{method} must return {name} as a tensor. Received: {value!r}")
 
@@ -223,9 +217,9 @@ class _Entries:
         cut = {n: v[..., start:end] if n in self.along else v for n, v in slots.items()}
         return called(self.rule.sums, g, x, _seen(cut), self._t(g, x, {}))
 
-    def known(self) -> dict[str, Any]:
+    def known(self, sums: dict[str, Any]) -> dict[str, Any]:
         """Return the sums over all entries, and what `solve` makes of them."""
-        sums, slots = self.sums(), self.given()[2]
+        slots = self.given()[2]
         small = {name: value for name, value in slots.items() if name not in self.along}
         return {**sums, **called(self.rule.solve, _seen(small), _t({**self.scalars, **sums}))[0]}
 
@@ -252,15 +246,15 @@ def _try_pieces(engine: Engine, likes: Sequence[Like]) -> None:
         if max(entries.along.values(), default=1) > 1:
             return
         name = type(entries.rule).__name__
-        first, second = entries.sums(0, HALF), entries.sums(HALF)
-        for one, value in entries.sums().items():
+        whole, first, second = entries.sums(), entries.sums(0, HALF), entries.sums(HALF)
+        for one, value in whole.items():
             if not _equal(value, first[one] + second[one]):
                 raise TypeError(
                     f"{name}.sums must return sums over entries: it may be called with pieces of "
                     f"all entries, and the results are added up. {one} of eight entries is not the "
                     "sum of those of the first and of the last four"
                 )
-        known = entries.known()
+        known = entries.known(whole)
         others = entries.updated(known, 7.0)
         for one, value in entries.updated(known, 1.0).items():
             if value is not None and not _equal(value[..., :HALF], others[one][..., :HALF]):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_tfopt.engine.state import MASTER, SCALES, Slot
+import keras
+
+from keras_tfopt.engine.state import MASTER, SCALES, Rows, Slot
 
 # Names in `t` that rules and wrappers cannot give another meaning.
 OF_ENGINE = ("step", "rows", "touched", "norm", "sum", "mean", "old", "weight_decay_rate")
@@ -61,13 +63,19 @@ def checked_dictionary(owner: Any, method: str, found: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def checked_scalars(owner: Any, method: str, found: Any) -> dict[str, Any]:
-    """Return the result of `scalars` or `facts`, or raise an error for names that `t` has."""
+def checked_scalars(
+    owner: Any, method: str, found: Any, known: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return what a method gives for `t`, or raise an error for names that `t` has.
+
+    `known` are names of what other methods have given.
+    """
+    taken = dict.fromkeys((*OF_ENGINE, *known))
     for name in (found := checked_dictionary(owner, method, found)):
-        if name in OF_ENGINE:
+        if name in taken:
             raise ValueError(
                 f"{type(owner).__name__}.{method} must use other names than those which the engine "
-                f"sets in `t`: {', '.join(OF_ENGINE)}. Received: {name!r}"
+                f"sets in `t`: {', '.join(taken)}. Received: {name!r}"
             )
     return found
 
@@ -159,6 +167,27 @@ def check_result(
                 f"Received: {len(shape)}"
             )
     return new_x, {name: value for name, value in new.items() if value is not None}
+
+
+def check_shape(method: str, name: str, value: Any, old: Any) -> None:
+    if isinstance(value, Rows) or (value is None and name != "the variable"):
+        return
+    if not hasattr(value, "shape"):
+        raise TypeError(f"{method} must return {name} as a tensor. Received: {value!r}")
+    found, wanted = tuple(value.shape), tuple(old.shape)
+    if found != wanted:
+        raise ValueError(f"{method} must return {name} in its shape {wanted}. Received: {found}")
+
+
+def check_dtype(method: str, name: str, value: Any, old: Any) -> None:
+    if not hasattr(value, "dtype"):
+        return
+    dtype, kept = map(keras.backend.standardize_dtype, (value.dtype, old.dtype))
+    if dtype != kept:
+        raise TypeError(
+            f"{method} must return {name} in its data type, {kept}: convert it by "
+            f'`keras.ops.cast(value, "{kept}")`. Received: {dtype}'
+        )
 
 
 def check_described(method: str, new: Any, described: Any, what: str = "slot") -> None:

@@ -47,7 +47,8 @@ class Pipeline:
         # The numbers of wrappers whose hooks need old values, and of those that may meet others.
         each = list(enumerate(self.wrappers))
         self._need_old = [number for number, wrapper in each if wrapper.needs_old]
-        self._end_steps = any("after_step" in wrapper.defines for wrapper in self.wrappers)
+        self._needs_done = any("after_step" in wrapper.defines for wrapper in self.wrappers)
+        self._completing = [wrapper for wrapper in self.wrappers if "completed" in wrapper.defines]
         self._may_meet = [number for number, wrapper in each if "meet" in wrapper.defines]
 
     @backend.as_step
@@ -77,9 +78,8 @@ class Pipeline:
             counters: list[tuple] = []
             around = None
             if wrappers:
-                for wrapper in wrappers:
-                    if "completed" in wrapper.defines:
-                        incoming = wrapper.completed(incoming)
+                for wrapper in self._completing:
+                    incoming = wrapper.completed(incoming)
                 incoming, reached, counters = self._decided(incoming)
             if owner.shards is not None:  # each worker continues with its own variables
                 here = enumerate(map(owner.shards.is_here, incoming.variables))
@@ -183,7 +183,7 @@ class Pipeline:
         core = self.mover.optimizer
         steps = core.gradient_accumulation_steps or 1
         number = ops.convert_to_tensor(core._iterations) // steps + 1
-        done = ops.copy(backend.read(core._iterations)) if self._end_steps else None
+        done = ops.copy(backend.read(core._iterations)) if self._needs_done else None
         scalars = [scalars_around(wrapper, number, incoming.places) for wrapper in self.wrappers]
         around = Around(done, scalars, [], {})
         for number in self._may_meet:

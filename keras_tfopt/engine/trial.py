@@ -21,14 +21,16 @@ from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, scalar
 from keras_tfopt.engine.locations import defined, located
 from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.results import (
+    check_dtype,
     check_result,
+    check_shape,
     check_truth,
     checked_before,
     checked_scalars,
     checked_slots,
 )
 from keras_tfopt.engine.scopes import creating
-from keras_tfopt.engine.state import HYPERPARAMETER, Like, Rows, Slot
+from keras_tfopt.engine.state import HYPERPARAMETER, Like, Slot
 
 HALF = 4
 """The numbers in a half of the columns with which rules of entries are tried."""
@@ -332,24 +334,3 @@ def called(hook: Callable[..., Any], *given: Any) -> Any:
         return hook(*given)
     except Exception as error:
         raise CannotTry from error
-
-
-def check_shape(method: str, name: str, value: Any, old: Any) -> None:
-    if isinstance(value, Rows) or (value is None and name != "the variable"):
-        return
-    if not hasattr(value, "shape"):
-        raise TypeError(f"{method} must return {name} as a tensor. Received: {value!r}")
-    found, wanted = tuple(value.shape), tuple(old.shape)
-    if found != wanted:
-        raise ValueError(f"{method} must return {name} in its shape {wanted}. Received: {found}")
-
-
-def check_dtype(method: str, name: str, value: Any, old: Any) -> None:
-    if not hasattr(value, "dtype"):
-        return
-    dtype, kept = map(keras.backend.standardize_dtype, (value.dtype, old.dtype))
-    if dtype != kept:
-        raise TypeError(
-            f"{method} must return {name} in its data type, {kept}: convert it by "
-            f'`keras.ops.cast(value, "{kept}")`. Received: {dtype}'
-        )

@@ -24,7 +24,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     replicas,
     take,
 )
-from keras_tfopt.engine.hyperparameters import Over
+from keras_tfopt.engine.hyperparameters import Over, over_sums
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
 from keras_tfopt.engine.shared_code import Shared, sharing_key
@@ -214,13 +214,10 @@ def _over_rows(touched: Any) -> Over:
     def total(values: Any) -> Any:
         return tf.reduce_sum(tf.where(column(touched, values), values, tf.zeros_like(values)))
 
-    def norm(values: Any) -> Any:
-        return tf.sqrt(total(tf.square(values)))
-
     def mean(values: Any) -> Any:
         return total(values) / tf.maximum(total(tf.ones_like(values)), 1)
 
-    return Over(norm, total, mean)
+    return over_sums(total)._replace(mean=mean)
 
 
 def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tuple]:
@@ -233,7 +230,7 @@ def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tupl
         touched = nonzero(update.gradient)
         if update.mask is not None:
             touched |= update.mask
-        if in_xla() and (update.kind.scope == "element" or engine.flat or engine.elementwise):
+        if in_xla() and update.kind.flat:
             return _run_masked(update, touched, scalars)
         indices = tf.where(touched)[:, 0]
         g = tf.gather(update.gradient, indices)

@@ -127,15 +127,12 @@ def _compile(
         seen = words.read(seen, pairs)
         y, changed = call(g, x, seen, scalars, None, _over(blocks), narrow=not pairs)
         changed = words.written(seen, changed, pairs)
-        new = [
-            slot
-            if one is None
-            else blocks.numbers(one)
-            if is_number and blocks is not None
-            else one
-            for slot, one, is_number in zip(slots, changed, numbers, strict=True)
-        ]
-        write_all([x, *slots], [y, *new])
+        if blocks is not None and any(numbers):
+            changed = [
+                blocks.numbers(new) if is_number and new is not None else new
+                for new, is_number in zip(changed, numbers, strict=True)
+            ]
+        write_all([x, *slots], [y, *changed])
 
     def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         if scope != "element" or blocks is not None or on_gpu:

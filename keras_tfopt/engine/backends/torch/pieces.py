@@ -144,13 +144,16 @@ def _compile(rule: ModelRule, on_gpu: bool) -> tuple[Callable, Callable]:
     def update(g: Any, x: Any, slots: dict, scalars: dict, known: dict, some: tuple) -> Any:
         """Update in place, except for rows of slots, which are returned."""
         y, changed = rule.update(g, x, slots, scalars, known, some)
-        rows = {n: changed.pop(n) for n in [*changed] if isinstance(changed[n], Rows)}
-        tensors = [x, *[slots[name] for name in (*changed, *rows)]]
-        values = unaliased(tensors, [y, *changed.values(), *[one.value for one in rows.values()]])
-        count = 1 + len(changed)
-        write_all(tensors[:count], values[:count])
+        rows = {name: new for name, new in changed.items() if isinstance(new, Rows)}
+        whole = {name: new for name, new in changed.items() if name not in rows}
+        # Rows are written last, so they must be apart from all else.
+        tensors = [x, *[slots[name] for name in (*whole, *rows)]]
+        values = unaliased(tensors, [y, *whole.values(), *[new.value for new in rows.values()]])
+        count = 1 + len(whole)
+        for tensor, value in zip(tensors[:count], values[:count], strict=True):
+            tensor.copy_(value)
         each = zip(rows.items(), values[count:], strict=True)
-        return {name: (one.index, value) for (name, one), value in each}
+        return {name: (new.index, value) for (name, new), value in each}
 
     # Lengths that may differ must differ in the examples: compiled code takes equal ones for one.
     # The compiler chooses by them how threads of a GPU share the entries.

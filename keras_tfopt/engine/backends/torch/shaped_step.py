@@ -105,8 +105,7 @@ def _compile(
 ) -> Step:
     def step(g: Any, x: Any, slots: list, scalars: dict[str, Any]) -> None:
         y, changed = call(g, x, slots, scalars)
-        new = [slot if one is None else one for slot, one in zip(slots, changed, strict=True)]
-        write_all([x, *slots], [y, *new])
+        write_all([x, *slots], [y, *changed])
 
     with_codes = has_codes(stored)
     return Compiled(

@@ -94,10 +94,12 @@ def commit(writes: list[tuple[Any, Any, Any]]) -> None:
 
 
 def write_all(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values to tensors; a value may be what another tensor holds, as in `commit`."""
-    for tensor, value in zip(tensors, unaliased(tensors, values), strict=True):
-        if value is not tensor:
-            tensor.copy_(value)
+    """Copy values to tensors, except None; a value may be what another tensor holds."""
+    pairs = zip(tensors, values, strict=True)
+    new = [(t, value) for t, value in pairs if value is not None and value is not t]
+    written = [tensor for tensor, _ in new]
+    for tensor, value in zip(written, unaliased(written, [v for _, v in new]), strict=True):
+        tensor.copy_(value)
 
 
 def unaliased(written: Sequence[Any], values: Sequence[Any]) -> list[Any]:
