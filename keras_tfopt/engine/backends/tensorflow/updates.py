@@ -217,7 +217,7 @@ def _over_rows(touched: Any) -> Over:
     def mean(values: Any) -> Any:
         return total(values) / tf.maximum(total(tf.ones_like(values)), 1)
 
-    return over_sums(total)._replace(mean=mean)
+    return Over(over_sums(total).norm, total, mean)
 
 
 def _run_rows(engine: Any, update: Update, scalars: dict[str, Any]) -> list[tuple]:
