@@ -29,7 +29,7 @@ import keras_tfopt
 from keras_tfopt.layers import Embedding
 from tests import distribution_runs as job
 from tests.distribution_runs import DEVICES, RUNS, fit, make_model, named_rows
-from tests.exchange_worker import on_replicas, two_tensorflow_devices
+from tests.exchange_loops import on_replicas, two_tensorflow_devices
 from tests.stepping import BACKEND, plain_unless, to_numpy
 
 # ---- TensorFlow ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The program of test_state.py: it trains and saves models, or continues with saved ones.
+"""The program of test_state*.py: it trains and saves models, or continues with saved ones.
 
     KERAS_BACKEND=jax python -m tests.state_worker train FOLDER
     KERAS_BACKEND=torch python -m tests.state_worker continue FOLDER

@@ -2,7 +2,7 @@
 
 A cell is a wrapper, an optimizer inside, and a check. Without `--exhaustive`, each check takes one
 wrapper, so that each wrapper meets some check. Two checks need processes of their own:
-test_distribution.py tests several devices, test_state.py tests another backend.
+test_distribution.py tests several devices, test_state_travels.py tests another backend.
 """
 
 import importlib.util
