@@ -220,12 +220,13 @@ class Rule(Fielded, Describing, Engine):
             g: Gradient, a dense tensor, in float32 or float64.
             x: Variable, of the same shape and dtype.
             s: Slots, as attributes by name.
-            t: Scalars, as attributes by name; also `t.rows` (bool: the call sees only touched
-                rows), `t.touched` (the mask of touched rows, to broadcast, where the call sees all
-                rows but only those move; else None), `t.norm`, `t.sum` and `t.mean` (functions: the
-                Euclidean norm, the sum and the mean over a whole variable, to broadcast against it;
-                with scope "variable" only) and, with scope "variable", the `facts` of the variable;
-                with scope "model", what `sums` and `solve` return.
+            t: Scalars, as attributes by name; also `t.iteration` (the number of this step as an
+                integer, for what happens in some steps only), `t.rows` (bool: the call sees only
+                touched rows), `t.touched` (the mask of touched rows, to broadcast, where the call
+                sees all rows but only those move; else None), `t.norm`, `t.sum` and `t.mean`
+                (functions: the Euclidean norm, the sum and the mean over a whole variable, to
+                broadcast against it; with scope "variable" only) and, with scope "variable", the
+                `facts` of the variable; with scope "model", what `sums` and `solve` return.
 
         Returns:
             The new variable and a dictionary of new slots; slots left out stay as they are. A slot

@@ -1,7 +1,8 @@
 """Step time with options beside none: `python -m integration.benchmarks.options`.
 
 Optimizers of one rule take turns over 200 variables of 64x64 each: one with an option or in a
-wrapper, one without, and Adam of Keras with the same option, if it has that.
+wrapper, one without, and Adam of Keras with the same option, if it has that. Where gradients are
+accumulated, the time is that of the micro-steps that make a step, beside as many steps without.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ OPTIONS = {
     "global_clipnorm": {"global_clipnorm": 1.0},
     "use_ema": {"use_ema": True},
     "weight_decay": {"weight_decay": 0.01},
+    "gradient_accumulation_steps": {"gradient_accumulation_steps": 4},
 }
 # What Keras lacks: functions of a function that makes the optimizer with options.
 LACKING: dict[str, Callable[[Callable], keras.optimizers.Optimizer]] = {
@@ -59,6 +61,14 @@ def layers(count: int) -> dict:
     return groups
 
 
+def repeated(step: Callable[[], None], count: int) -> Callable[[], None]:
+    def steps() -> None:
+        for _ in range(count):
+            step()
+
+    return steps
+
+
 def measure(rule: str, option: str, shapes: Shapes, budget: float) -> dict:
     make = functools.partial(RULES[rule], contenders.LEARNING_RATE)
     options = OPTIONS.get(option) or {"groups": layers(len(shapes))}
@@ -70,7 +80,8 @@ def measure(rule: str, option: str, shapes: Shapes, budget: float) -> dict:
     if option in OPTIONS:
         stock = functools.partial(keras.optimizers.Adam, contenders.LEARNING_RATE, **options)
         steps["keras"] = contenders.of_keras(stock, shapes)
-    times = rounds_of(steps, budget)
+    count = options.get("gradient_accumulation_steps", 1)
+    times = rounds_of({name: repeated(step, count) for name, step in steps.items()}, budget)
     return {
         "rule": rule,
         "option": option,

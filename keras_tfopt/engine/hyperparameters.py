@@ -16,6 +16,7 @@ from keras_tfopt.engine.options import changes, current, is_number
 from keras_tfopt.engine.state import DITHER, FACTOR, HYPERPARAMETER, Settings
 
 PACKAGE = "keras_tfopt."
+ITERATION = "iteration"  # the name of the number of a step as an integer
 PLAIN: list[tuple[Any, Any]] = [(1.0, None)]
 Compute = Callable[[Any, Mapping[str, Any], Callable[..., dict[str, Any]], tuple], dict[str, Any]]
 Known = dict[tuple[str, int], dict[str, Any]]  # scalars by the keys of entries, and by name
@@ -151,7 +152,7 @@ class Hyperparameters:
         lr = lr if factors is None else lr * factors
         rounds = own._state.has_rounded
         if not (own._own_scalars or rounds or self.names) and decays is None:  # to be fast
-            return {"lr": lr, "step": scalar(done + 1, dtype)}
+            return {"lr": lr, **numbers_of(done + 1, dtype)}
         given = lr, done, decays, own._own_scalars, rounds, self.names, dtype
         if not self.names:
             return compute(own, self.attributes, scalars_of, given)
@@ -187,17 +188,22 @@ def scalars_of(
         exponent: What stands for the number of the step in powers of decays, if not that itself.
     """
     number = done + 1
-    step = scalar(number, dtype)
+    numbers = numbers_of(number, dtype)
     scalars = {"lr": lr}
     if own_scalars:
-        scalars = dict(rule.scalars(lr, step if exponent is None else exponent))
+        scalars = dict(rule.scalars(lr, numbers["step"] if exponent is None else exponent))
     if rounds:
         scalars |= dither_of(number)
     for name in names:
         scalars[HYPERPARAMETER + name] = getattr(rule, name)
     if decays is not None:
         scalars["weight_decay_rate"] = lr * decays
-    return {**{name: scalar(value, dtype) for name, value in scalars.items()}, "step": step}
+    return {**{name: scalar(value, dtype) for name, value in scalars.items()}, **numbers}
+
+
+def numbers_of(number: Any, dtype: str) -> dict[str, Any]:
+    """Return the number of a step as `t` has it: in the data type of the scalars, and exactly."""
+    return {"step": scalar(number, dtype), ITERATION: ops.cast(number, "int32")}
 
 
 def arguments_in(scalars: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -213,15 +219,17 @@ def scalars_around(wrapper: Any, number: Any, places: Sequence[int]) -> Known:
         settings = wrapper._rates[rate]
         # A MultiOptimizer has several learning rates, so hooks get none.
         lr = getattr(inner, "learning_rate", None)
-        lr, step = None if lr is None else scalar(lr, dtype), scalar(number, dtype)
+        lr, numbers = None if lr is None else scalar(lr, dtype), numbers_of(number, dtype)
         if lr is not None and FACTOR in settings.given:
             lr = lr * scalar(wrapper.now(settings.factor), dtype)
+        given = lr, numbers["step"]
         by_groups = "scalars_in" in wrapper.defines
-        found = wrapper.scalars_in(settings, lr, step) if by_groups else wrapper.scalars(lr, step)
-        values = {**found, "step": step}
+        found = wrapper.scalars_in(settings, *given) if by_groups else wrapper.scalars(*given)
+        values = dict(found)
         for name, value in wrapper._changing.items():
             values[HYPERPARAMETER + name] = wrapper.now(value)
-        known[dtype, rate] = {n: scalar(v, dtype) for n, v in values.items() if v is not None}
+        values = {n: scalar(v, dtype) for n, v in values.items() if v is not None}
+        known[dtype, rate] = {**values, **numbers}
     return known
 
 
@@ -342,4 +350,5 @@ class Scalars:
         """Return the scalars of a rule inside, whose names have `prefix` here."""
         known = vars(self).items()
         own = {n.removeprefix(prefix): value for n, value in known if n.startswith(prefix)}
-        return Scalars({"step": self.step, **own}, {}, self.rows, self._over, self.touched)
+        numbers = {"step": self.step, ITERATION: self.iteration}
+        return Scalars({**numbers, **own}, {}, self.rows, self._over, self.touched)

@@ -11,7 +11,10 @@ import keras
 from keras_tfopt.engine.state import MASTER, SCALES, Rows, Slot
 
 # Names in `t` that rules and wrappers cannot give another meaning.
-OF_ENGINE = ("step", "rows", "touched", "norm", "sum", "mean", "old", "weight_decay_rate")
+OF_ENGINE = (
+    *("step", "iteration", "rows", "touched", "norm", "sum", "mean", "old"),
+    "weight_decay_rate",
+)
 
 
 def check_class_attribute(cls: type, name: str, allowed: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, scalar
+from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, numbers_of, scalar
 from keras_tfopt.engine.locations import defined, located
 from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.results import (
@@ -148,7 +148,8 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
         found = called(wrapper.scalars, lr if has_rate else None, number)
         scalars = checked_scalars(wrapper, "scalars", found)
         known = {name: value for name, value in scalars.items() if value is not None}
-        t = Scalars({**known, "old": x, "step": number}, facts, False, OVER_ONE)
+        numbers = numbers_of(number, like.dtype)
+        t = Scalars({**known, "old": x, **numbers}, facts, False, OVER_ONE)
         s, seen = slots_of(*values), g if wrapper.needs_gradient else None
         hooks = wrapper.hooks_in({HYPERPARAMETER + name: lr for name in wrapper._changing})
         if "before" in wrapper.defines:
@@ -206,7 +207,8 @@ def _try_entries_of_hooks(wrapper: WrappingEngine, like: Like) -> None:
 
     def given(x: Any, lr: Any, step: Any) -> Scalars:
         found = {n: v for n, v in called(hooks.scalars, lr, step).items() if v is not None}
-        return Scalars({**found, "old": x, "step": step}, facts, False, OVER_ANY)
+        found |= {"old": x, **numbers_of(step, like.dtype)}
+        return Scalars(found, facts, False, OVER_ANY)
 
     def before(g: Any, x: Any, s: Any, lr: Any, step: Any) -> dict[str, Any]:
         new_g, new_x, *rest = called(hooks.before, g, x, s, given(x, lr, step))
@@ -284,7 +286,7 @@ def scalars_of(rule: Any, lr: Any, step: Any, dtype: str) -> dict[str, Any]:
     """Return the scalars of a rule as tensors, as in a step."""
     with located(rule, "scalars"):
         found = checked_scalars(rule, "scalars", rule.scalars(lr, step))
-    scalars = {"step": step}
+    scalars = numbers_of(step, dtype)
     for name, value in found.items():
         try:
             scalars[name] = scalar(value, dtype)

@@ -42,7 +42,7 @@ def preconditioned(
     if rule.precondition_frequency == rule.first_root == 1:
         matrices = updated()
     else:
-        due, kept = is_due(t.step, rule.first_root, rule.precondition_frequency), matrices
+        due, kept = is_due(t.iteration, rule.first_root, rule.precondition_frequency), matrices
         matrices = conditional(due, updated, lambda: kept)
     names = [*(f"L_{i}" for i in axes), *(f"{rule.matrix_name}_{i}" for i in axes)]
     new = dict(zip(names, [*totals, *matrices], strict=True))

@@ -84,7 +84,7 @@ class GGT(Rule):
         return {"square": row_products(m[None], m), "products": row_products(s.grad_buffer, m)}
 
     def solve(self, s: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        index = (ops.cast(t.step, "int32") - 1) % self.window
+        index = (t.iteration - 1) % self.window
         new = ops.equal(ops.arange(self.window), index)
         # The row that m replaces is put right in the small products, not in the large buffer.
         c = ops.where(new, t.square, t.products)

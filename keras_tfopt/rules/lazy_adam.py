@@ -74,9 +74,9 @@ class LazyAdam(Adam):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         last = {}
         if self.catch_up and len(g.shape):
-            missed = ops.cast(t.step - 1, g.dtype) - ops.cast(s.last, g.dtype)
+            missed = ops.cast(t.iteration - 1 - s.last, g.dtype)
             missed = ops.reshape(missed, (-1, *[1] * (len(g.shape) - 1)))
             s = s._replace(m=self.beta_1**missed * s.m, v=self.beta_2**missed * s.v)
-            last = {"last": ops.zeros_like(s.last) + ops.cast(t.step, "int32")}
+            last = {"last": ops.zeros_like(s.last) + t.iteration}
         x, new = super().update(g, x, s, t)
         return x, {**new, **last}

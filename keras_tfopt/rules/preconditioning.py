@@ -50,7 +50,8 @@ def _every(fixed: Any, interval: Any, t: Any, updated: Callable[[], Any], old: A
     """Return `updated()` in every so many steps and `old` in the others, where it is not called."""
     if is_always(fixed, 1):
         return updated()
-    return conditional(t.step % interval < 1, updated, lambda: old)
+    due = ops.equal(t.iteration % ops.cast(interval, "int32"), 0)
+    return conditional(due, updated, lambda: old)
 
 
 def is_always(value: Any, number: int) -> bool:
@@ -63,10 +64,10 @@ def decayed(old: Any, beta: Any, new: Any) -> Any:
     return old + new if is_always(beta, 1) else lerp(old, new, 1 - beta)
 
 
-def is_due(step: Any, first: int, interval: int) -> Any:
+def is_due(iteration: Any, first: int, interval: int) -> Any:
     """Return whether a step is the first or, after that, a multiple of the interval."""
-    due = ops.logical_or(ops.equal(step, first), ops.equal(step % interval, 0))
-    return ops.logical_and(step >= first, due)
+    due = ops.logical_or(ops.equal(iteration, first), ops.equal(iteration % interval, 0))
+    return ops.logical_and(iteration >= first, due)
 
 
 def whole_root(exponent: float) -> float:

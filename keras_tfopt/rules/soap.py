@@ -171,7 +171,7 @@ class SOAP(Rule):
             return [*new, sorted_v]
 
         kept = [*bases.values(), v]
-        due = (t.step - 1) % self.precondition_frequency < 1
+        due = (t.iteration - 1) % self.precondition_frequency < 1
         if self.decomposition == "eigh":
             *new, v = conditional(due, started, lambda: kept)
         else:

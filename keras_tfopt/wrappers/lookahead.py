@@ -59,6 +59,6 @@ class Lookahead(Wrapper):
         return s.slow
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        syncs = ops.equal(t.step % self.sync_period, 0)
+        syncs = ops.equal(t.iteration % self.sync_period, 0)
         slow = ops.where(syncs, s.slow + self.slow_step_size * (x - s.slow), s.slow)
         return ops.where(syncs, slow, x), {"slow": slow}

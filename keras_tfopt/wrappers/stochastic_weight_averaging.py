@@ -65,7 +65,7 @@ class StochasticWeightAveraging(Wrapper):
         return ops.where(s.count > 0, s.average, x)
 
     def after(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        since = t.step - 1 - self.start_averaging
+        since = t.iteration - 1 - self.start_averaging
         takes = ops.logical_and(since >= 0, ops.equal(since % self.average_period, 0))
         mean = (s.average * s.count + x) / (s.count + 1)
         return x, {

@@ -11,7 +11,7 @@ from tensorflow.python.framework import ops as framework
 
 from keras_tfopt.engine.backends.tensorflow import execute
 from keras_tfopt.engine.gradients import refuse_unless_finite
-from keras_tfopt.engine.hyperparameters import Rates
+from keras_tfopt.engine.hyperparameters import ITERATION, Rates
 from keras_tfopt.engine.moving import OVER_ONE, Kind, Update, bind_rule, rounds
 from keras_tfopt.engine.powers import Exponent
 from keras_tfopt.engine.rows import RowGradient, sees_rows
@@ -211,31 +211,39 @@ class Executor(Verbs):
         if key not in self._made:
             now = {name: tf.cast(value, dtype) for name, value in self._now.items()}
             lr = now.pop("learning_rate")
-            step = self._number(now, dtype)
+            done = self._done()
+            step = self._number(now, dtype, done)
             found = dict(self._rule.formula(now).scalars(lr, step))
             if tf.is_tensor(step):
                 found["step"] = step
             found = {name: tf.cast(value, dtype) for name, value in found.items()}
-            self._made[key] = found | {HYPERPARAMETER + name: v for name, v in now.items()}
+            found |= {HYPERPARAMETER + name: v for name, v in now.items()}
+            if done is not None:
+                found[ITERATION] = tf.cast(done, "int32") + 1
+            self._made[key] = found
         return self._made[key]
 
-    def _number(self, now: Mapping[str, Any], dtype: str) -> Any:
-        """Return the number of this step, or an `Exponent` if powers are kept."""
+    def _done(self) -> Any:
+        """Return the number of steps before this one, if something counts them."""
+        if self._facts.global_step is not None:
+            return tf.identity(native(self._facts.global_step))
+        return None if self._facts.counter is None else self._count()
+
+    def _number(self, now: Mapping[str, Any], dtype: str, done: Any) -> Any:
+        """Return the number of this step, after `done`, or an `Exponent` if powers are kept."""
         if self._facts.powers:
             kept = self._powers().items()
             return Exponent({id(now[name]): tf.cast(power, dtype) for name, power in kept})
-        if self._facts.global_step is not None:
-            wide = "float64" if dtype == "float64" else "float32"
-            step = tf.cast(tf.identity(native(self._facts.global_step)), wide) + 1
-            powers = {
-                id(now[name]): tf.cast(tf.cast(self._now[name], wide) ** step, dtype)
-                for name in self._facts.raised
-            }
-            step = tf.cast(step, dtype)
-            return Exponent(powers, step) if powers else step
-        if self._facts.counter is not None:
-            return tf.cast(self._count(), dtype) + 1
-        return None
+        if done is None or self._facts.global_step is None:
+            return None if done is None else tf.cast(done, dtype) + 1
+        wide = "float64" if dtype == "float64" else "float32"
+        step = tf.cast(done, wide) + 1
+        powers = {
+            id(now[name]): tf.cast(tf.cast(self._now[name], wide) ** step, dtype)
+            for name in self._facts.raised
+        }
+        step = tf.cast(step, dtype)
+        return Exponent(powers, step) if powers else step
 
     def _move(self, variable: Any, g: Any, indices: Any) -> Any:
         if self._together is not None:
