@@ -273,6 +273,32 @@ def test_the_extension_as_a_base_class():
         assert sess.run([x, y, count]) == [[2.0], [3.0], 1]
 
 
+@pytest.mark.parametrize("is_graph", [True, False], ids=["graph", "eager"])
+def test_decay_around_optimizers_with_attributes_of_any_name(is_graph):
+    """TensorFlow's RMSProp has a `_decay`, a number."""
+
+    def end(module, steps=3):
+        cls = legacy.extend_with_decoupled_weight_decay(module.RMSPropOptimizer)
+        optimizer = cls(weight_decay=0.01, learning_rate=0.05, momentum=0.5)
+        if not is_graph:
+            x = tf.Variable([1.0, 2.0])
+            for _ in range(steps):
+                optimizer.minimize(lambda: tf.reduce_sum(x**2), var_list=[x])
+            return x.numpy()
+        with session() as sess:
+            x = variable([1.0, 2.0])
+            train = optimizer.minimize(tf.reduce_sum(x**2))
+            start(sess)
+            for _ in range(steps):
+                sess.run(train)
+            return sess.run(x)
+
+    # From TensorFlow 1.15.5.
+    recorded = [0.6474916338920593, 1.4973437786102295]
+    for module in MODULES.values():
+        np.testing.assert_allclose(end(module), recorded, rtol=1e-6)
+
+
 # ---- Functions -----------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ NAMES = sorted(path.stem for path in (SCRIPTS / "before").glob("*.py"))
 # {script: [(line, words of the message)]} of what the user has to decide.
 LEFT = {
     "keeping_state": [(5, "`lr` must be a number"), (6, "`lr` must be a number")],
+    "momentum": [(18, "can no longer be set")],
     "old_names": [(15, "momentum_decay")],
     "tf1_session": [(17, "sessions stay as they are")],
 }

@@ -112,7 +112,7 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
         verb = functools.partial(super().apply_gradients, global_step=global_step, name=name)
         return self._apply_decayed(verb, given, pairs, decay_var_list or None)
 
-    def _decay(self, inner: Any, weight_decay: Any, **chosen: Any) -> Any:
+    def _make_wrapper(self, inner: Any, weight_decay: Any, **chosen: Any) -> Any:
         """Return the Keras wrapper that decays, around an optimizer."""
         # The original decays in methods that `GradientDescentOptimizer` does not call for rows.
         names = [cls.__name__ for cls in type(self).__mro__]

@@ -199,7 +199,7 @@ class DecayVerbs:
 
     _minimize: Callable[..., Any]
     _covered: Callable[[Pairs], list[Any]]
-    _decay: Callable[..., Any]
+    _make_wrapper: Callable[..., Any]
     _weight_decay: Any
     _optimizer: Any
 
@@ -230,7 +230,7 @@ class DecayVerbs:
             inner = self._optimizer
             with creating(), as_in_the_original(type(self).__name__):
                 decayed = None if chosen is None else sorted(chosen)
-                made = self._decay(inner, self._weight_decay, decay_variables=decayed)
+                made = self._make_wrapper(inner, self._weight_decay, decay_variables=decayed)
                 self._decaying[key] = made
                 if inner.built:
                     made.build(variables_of(inner))

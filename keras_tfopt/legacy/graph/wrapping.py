@@ -271,14 +271,14 @@ class DecayVerbs:
 
     # The next base class may not have these.
     _minimize, _checked = Verbs._minimize, Verbs._checked
-    _decay: Callable[..., Any]
+    _make_wrapper: Callable[..., Any]
     _weight_decay: Any
     _wrapper: Any = None
 
     def _decay_around(self, chosen: None) -> None:
         """Make the hook that decays."""
         with backend.apart(), as_in_the_original(type(self).__name__):
-            self._hooks = self._decay(keras.optimizers.SGD(), stand_in(self._weight_decay))
+            self._hooks = self._make_wrapper(keras.optimizers.SGD(), stand_in(self._weight_decay))
 
     def _apply_decayed(self, verb: Callable, given: Pairs, pairs: Pairs, chosen: Any) -> Any:
         """Take a step with decay of the chosen variables; None is all."""
@@ -305,7 +305,7 @@ class DecayVerbs:
         inside = super().keras  # type: ignore[misc]
         if self._wrapper is None:
             with tolerating(lambda *_: True):  # the constructor has warned already
-                self._wrapper = self._decay(inside, self._weight_decay)
+                self._wrapper = self._make_wrapper(inside, self._weight_decay)
         if variables_of(inside):
             prepare(self._wrapper, variables_of(inside))
         return self._wrapper

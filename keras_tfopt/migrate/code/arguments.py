@@ -35,7 +35,9 @@ def of_keras(
         tell(f"versions of Keras differ in the order of arguments of {name}: name them")
     for dropped in DROPPED:
         given.pop(dropped)
-    if given.pop("schedule_decay") is not None:
+    if is_legacy:
+        given.rename("schedule_decay", "momentum_decay")
+    elif given.pop("schedule_decay") is not None:
         tell("`schedule_decay` is fixed in Keras 3: keras_tfopt.migrate.Nadam(momentum_decay=...)")
     given.rename("lr", "learning_rate")
     if _is_none(given.value("epsilon")):
@@ -66,7 +68,11 @@ def of_apply_gradients(args: Sequence[cst.Arg], tell: Tell) -> list[cst.Arg]:
 
 def of_legacy(name: str, args: Sequence[cst.Arg], schedules: str, tell: Tell) -> list[cst.Arg]:
     """Return arguments of a class of `tf.keras.optimizers.legacy` as ours take them."""
-    given = _Arguments(of_keras(name, args, schedules, tell, is_legacy=True))
+    given = _Arguments(args)
+    names = _ORDER[name]
+    if given.positions > names.index("name"):
+        given.name_all(names)
+    given = _Arguments(of_keras(name, given.args, schedules, tell, is_legacy=True))
     for argument, value in LEGACY_CLASSES[name][1].items():
         if argument == "epsilon" and (given.value("epsilon") or given.positions > 3):
             continue
@@ -93,6 +99,7 @@ def of_tf1(name: str, args: Sequence[cst.Arg], tell: Tell) -> list[cst.Arg]:
     for theirs in ("use_locking", *row.arguments):
         if theirs == "use_locking" or theirs.endswith("_name"):  # of slots, in files
             given.pop(theirs)
+    given.change("name", None, _as_keras_name)
     return given.args
 
 
@@ -126,6 +133,22 @@ def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
         given.change("learning_rate", 0, lambda _: schedule)
 
 
+# The order of arguments of the classes in `tf.keras.optimizers.legacy`.
+_BETAS = ["learning_rate", "beta_1", "beta_2", "epsilon"]
+_ORDER = {
+    "SGD": ["learning_rate", "momentum", "nesterov", "name"],
+    "RMSprop": ["learning_rate", "rho", "momentum", "epsilon", "centered", "name"],
+    "Adagrad": ["learning_rate", "initial_accumulator_value", "epsilon", "name"],
+    "Adadelta": ["learning_rate", "rho", "epsilon", "name"],
+    "Adam": [*_BETAS, "amsgrad", "name"],
+    "Adamax": [*_BETAS, "name"],
+    "Nadam": [*_BETAS, "name"],
+    "Ftrl": [
+        *("learning_rate", "learning_rate_power", "initial_accumulator_value"),
+        *("l1_regularization_strength", "l2_regularization_strength", "name"),
+        *("l2_shrinkage_regularization_strength", "beta"),
+    ],
+}
 # Arguments of `apply_gradients` in Keras 2, with the values for which Keras 3 does the same.
 _AGGREGATION = {
     "experimental_aggregate_gradients": "True",
@@ -188,10 +211,7 @@ class _Arguments:
         last = place == len(self.args) - 1
         removed = self.args.pop(place)
         if last and self.args:
-            # Keep what follows the last argument, such as a line break.
-            self.args[-1] = self.args[-1].with_changes(
-                comma=removed.comma, whitespace_after_arg=removed.whitespace_after_arg
-            )
+            self.args[-1] = _ended(self.args[-1], removed)
         return removed.value
 
     def add(self, name: str, value: str | cst.BaseExpression) -> None:
@@ -218,8 +238,32 @@ class _Arguments:
         self.args.append(new)
 
 
+def _ended(arg: cst.Arg, last: cst.Arg) -> cst.Arg:
+    """Return an argument with what follows the last one, such as a line break.
+
+    It keeps a comment of its own.
+    """
+    comma = arg.comma
+    if not (isinstance(comma, cst.Comma) and "#" in cst.Module([]).code_for_node(comma)):
+        return arg.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    end: Any = last.whitespace_after_arg
+    if isinstance(last.comma, cst.Comma):
+        end = last.comma.whitespace_after
+    if isinstance(end, cst.ParenthesizedWhitespace):
+        first: Any = comma.whitespace_after
+        comma = comma.with_changes(whitespace_after=end.with_changes(first_line=first.first_line))
+    return arg.with_changes(comma=comma)
+
+
 def _as_float(value: Any) -> Any:
     return cst.Float(f"{value.value}.0") if isinstance(value, cst.Integer) else value
+
+
+def _as_keras_name(value: Any) -> Any:
+    """Return a name without slashes, which Keras refuses."""
+    if isinstance(value, cst.SimpleString) and "/" in value.value:
+        return value.with_changes(value=value.value.replace("/", "_"))
+    return value
 
 
 def _is_none(value: Any) -> bool:

@@ -18,7 +18,9 @@ _LEGACY = re.compile(rf"^(?:{_OPTIMIZERS}\.legacy\.(?:\w+\.)?|{_V2}\.\w+\.)(\w+)
 _STOCK = re.compile(rf"^({_OPTIMIZERS})((?:\.\w+)*)\.(\w+)$")
 _SCHEDULE = re.compile(rf"^(?:{_KERAS}\.experimental|{_V2}\.learning_rate_schedule)\.(\w+)$")
 _ADDONS = re.compile(r"^tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)$")
-_TF1 = re.compile(rf"^{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)\.(\w+)$")
+_TF1 = re.compile(
+    rf"^(?:{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)|tensorflow\.python\.training\.\w+)\.(\w+)$"
+)
 
 # The optimizers of Keras 2, each with the number of positional arguments that mean the same in all
 # versions of Keras 2 and in Keras 3.
@@ -54,12 +56,16 @@ DECAYING = {"AdamWOptimizer": "AdamW", "MomentumWOptimizer": "MomentumW"}
 DROPPED = ("jit_compile", "is_legacy_optimizer", "use_locking")
 _RATES_OF_TF1 = {
     "cosine_decay": "CosineDecay",
+    "cosine_decay_restarts": "CosineDecayRestarts",
     "exponential_decay": "ExponentialDecay",
     "inverse_time_decay": "InverseTimeDecay",
     "piecewise_constant": "PiecewiseConstantDecay",
+    "piecewise_constant_decay": "PiecewiseConstantDecay",
     "polynomial_decay": "PolynomialDecay",
 }
-_SCHEDULES = (*_RATES_OF_TF1.values(), "CosineDecayRestarts", "LearningRateSchedule")
+_SCHEDULES = (*_RATES_OF_TF1.values(), "LearningRateSchedule")
+_RATES_WITHOUT_KERAS = ("linear_cosine_decay", "natural_exp_decay", "noisy_linear_cosine_decay")
+_NO_SCHEDULE = "Keras 3 has no such schedule: write a function of the step for keras_tfopt"
 # What to do about names of TensorFlow 1 that are gone.
 _INSTEAD = {
     "contrib.estimator.clip_gradients_by_norm": "clip what `compute_gradients` returns by "
@@ -119,9 +125,14 @@ def is_base_class(name: str) -> bool:
     return match is not None and match[3] == "Optimizer"
 
 
+def is_session(name: str) -> bool:
+    """Return whether it is a class of sessions of TensorFlow 1."""
+    return _SESSIONS.match(name) is not None
+
+
 def advice(name: str, has_verbs: bool) -> str | None:
     """Return what to do about a name that cannot be rewritten, or None."""
-    if _SESSIONS.match(name):
+    if is_session(name):
         return "sessions stay as they are: keras_tfopt.legacy works in graphs of TensorFlow"
     if (match := re.match(rf"^{_TENSORFLOW}\.(.+)$", name)) and match[1] in _INSTEAD:
         return _INSTEAD[match[1]]
@@ -129,6 +140,8 @@ def advice(name: str, has_verbs: bool) -> str | None:
     if match and match[1] in _RATES_OF_TF1 and not has_verbs:
         schedule = _RATES_OF_TF1[match[1]]
         return f"write keras.optimizers.schedules.{schedule}, which counts the steps by itself"
+    if match and match[1] in _RATES_WITHOUT_KERAS and not has_verbs:
+        return _NO_SCHEDULE
     if match and match[1] == "Saver" and not has_verbs:
         return "keras_tfopt.legacy.load_checkpoint reads its files into models of Keras"
     if (match := _LEGACY.match(name)) and match[1][0].isupper():
@@ -136,7 +149,7 @@ def advice(name: str, has_verbs: bool) -> str | None:
     if (match := _ADDONS.match(name)) and match[1] not in ADDONS:
         return f"keras_tfopt.addons has no {match[1]!r}"
     if _SCHEDULE.match(name) and "Linear" in name:
-        return "Keras 3 has no such schedule: write a function of the step for keras_tfopt"
+        return _NO_SCHEDULE
     return None
 
 

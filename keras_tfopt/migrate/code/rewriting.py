@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import libcst as cst
 import libcst.matchers as m
 from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor, RemoveImportsVisitor
-from libcst.metadata import (
-    MetadataWrapper,
-    PositionProvider,
-    QualifiedNameProvider,
-    QualifiedNameSource,
-)
+from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
 from keras_tfopt.migrate.code.assignments import Assignment, assigned_calls
 from keras_tfopt.migrate.code.names import LEGACY_CLASSES, Found, advice, find, is_base_class
+from keras_tfopt.migrate.code.survey import (
+    Survey,
+    code_of,
+    dotted,
+    imported,
+    is_rate,
+    keywords,
+    survey,
+)
 
-_VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "MonitoredTrainingSession")
 _GONE = {
     "minimize": "Keras 3 has no `minimize`: train by `fit`, in a loop of your own, or by "
     "keras_tfopt.legacy, whose optimizers have it",
@@ -40,6 +43,13 @@ _METHODS_OF_RULES = (
 _SCHEDULES = "keras.optimizers.schedules"
 # Parts of this package that are imported by themselves.
 _PARTS = ("keras_tfopt.addons", "keras_tfopt.legacy")
+# Names that `import *` may hide.
+_AMONG_OTHERS = (
+    *("SGD", "LAMB", "AdamOptimizer", "optimizers.SGD", "optimizers.LAMB"),
+    *("keras.optimizers.SGD", "train.AdamOptimizer"),
+)
+# What programs name their options, which may have names of optimizers, too.
+_OPTIONS = ("args", "cfg", "conf", "config", "hparams", "opts", "params", "settings", "FLAGS")
 _RENAMED = {"lr": "learning_rate", "weights": "variables", "_create_all_weights": "build"}
 
 
@@ -65,9 +75,7 @@ def rewrite(source: bytes) -> Rewritten:
     """
     wrapper = MetadataWrapper(cst.parse_module(source))
     context = CodemodContext(wrapper=wrapper)
-    attributes: Any = m.findall(wrapper.module, m.Attribute())
-    verbs = {node.attr.value for node in attributes}
-    rewriter = _Rewriter(context, any(verb in verbs for verb in (*_VERBS, "Session")))
+    rewriter = _Rewriter(context, survey(wrapper))
     tree = wrapper.visit(rewriter)
     tree = AddImportsVisitor(context).transform_module(tree)
     tree = RemoveImportsVisitor(context).transform_module(tree)
@@ -77,14 +85,15 @@ def rewrite(source: bytes) -> Rewritten:
 class _Rewriter(cst.CSTTransformer):
     METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
 
-    def __init__(self, context: CodemodContext, has_verbs: bool):
+    def __init__(self, context: CodemodContext, seen: Survey):
         super().__init__()
-        self.context, self.has_verbs = context, has_verbs
+        self.context, self.survey, self.has_verbs = context, seen, seen.has_verbs
         self.findings: list[Finding] = []
         self._optimizers: set[str] = set()
         self._imports: list[tuple[str, str | None, str | None, str]] = []
         self._not_names: set[int] = set()
         self._called: set[int] = set()
+        self._statements: set[int] = set()
 
     def visit_Module(self, node: cst.Module) -> None:
         """See attributes that are optimizers first: methods further up may use them."""
@@ -96,7 +105,7 @@ class _Rewriter(cst.CSTTransformer):
 
     def visit_Import(self, node: cst.Import) -> bool:
         for alias in node.names:
-            module = _dotted(alias.name)
+            module = dotted(alias.name)
             asname = alias.evaluated_alias
             self._imports.append((module, None, asname, asname or module.split(".")[0]))
             if module.split(".")[0] == "tf_keras":
@@ -107,12 +116,12 @@ class _Rewriter(cst.CSTTransformer):
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         if node.module is not None and not isinstance(node.names, cst.ImportStar):
-            module = _dotted(node.module)
+            module = dotted(node.module)
             for alias in node.names:
                 name, asname = alias.evaluated_name, alias.evaluated_alias
                 self._imports.append((module, name, asname, asname or name))
         elif node.module is not None:
-            names = [f"{_dotted(node.module)}.{n}" for n in ("SGD", "LAMB", "AdamOptimizer")]
+            names = [f"{dotted(node.module)}.{name}" for name in _AMONG_OTHERS]
             if any(find(name, self.has_verbs) for name in names):
                 self._tell(node, "`import *` hides which names are used: import them one by one")
         return False
@@ -206,22 +215,41 @@ class _Rewriter(cst.CSTTransformer):
             args = arguments.of_apply_gradients(updated_node.args, tell)
             return updated_node.with_changes(args=args)
         if self._is_method(original_node, "get_weights"):
-            owner = _code(updated_node.func.value)  # type: ignore[attr-defined]
+            owner = code_of(updated_node.func.value)  # type: ignore[attr-defined]
             return cst.parse_expression(f"[v.numpy() for v in {owner}.variables]")
-        if name is not None and name.endswith("backend.get_value") and updated_node.args:
-            if _is_rate(updated_node.args[0].value):
-                inner = _code(updated_node.args[0].value)
-                self._forget_import(original_node.func)
-                return cst.parse_expression(f"float({inner}.numpy())")
+        if name is not None and updated_node.args:
+            read = self._backend_call(name, original_node, updated_node)
+            if read is not None:
+                return read
         if _is_float(updated_node) and _is_float(updated_node.args[0].value):
             return updated_node.args[0].value
         return updated_node
+
+    def _backend_call(self, name: str, original: cst.Call, updated: cst.Call) -> Any:
+        """Return what replaces a call of `keras.backend` about an optimizer, or None."""
+        target: Any = updated.args[0].value
+        verb = name.rpartition("backend.")[2] if "backend." in name else None
+        is_own = isinstance(target, cst.Attribute) and self._is_optimizer(target.value)
+        if verb not in ("get_value", "set_value", "eval") or not (is_own or is_rate(target)):
+            return None
+        is_variable = is_rate(target) or target.attr.value == "iterations"
+        if not is_variable:
+            self._tell(original, f"Keras 3 has no `backend.{verb}`: this may be a number there")
+        if not is_variable or verb == "set_value" and id(original) in self._statements:
+            return None
+        inner = code_of(target)
+        self._forget_import(original.func)
+        if verb == "set_value":
+            return cst.parse_expression(f"{inner}.assign({code_of(updated.args[1].value)})")
+        return cst.parse_expression(
+            f"float({inner}.numpy())" if is_rate(target) else f"{inner}.numpy()"
+        )
 
     def _partial(self, found: Found, original: cst.Call, updated: cst.Call) -> cst.Call:
         """Return a call of `functools.partial`, with arguments of Keras 3."""
         cls, *given = updated.args
         args = self._arguments(found, original, given)
-        if "learning_rate" in _keywords(args) and not _keywords(given) & {"lr", "learning_rate"}:
+        if "learning_rate" in keywords(args) and not keywords(given) & {"lr", "learning_rate"}:
             self._tell(
                 original, "the learning rate is written here: calls of this must not pass another"
             )
@@ -229,20 +257,26 @@ class _Rewriter(cst.CSTTransformer):
             cls = cls.with_changes(comma=arguments.COMMA)
         return updated.with_changes(args=[cls, *args])
 
+    def visit_Expr(self, node: cst.Expr) -> None:
+        self._statements.add(id(node.value))
+
     def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
         """Rewrite `K.set_value(model.optimizer.lr, rate)`, which Keras 3 does not have."""
-        call = original_node.value
-        if not isinstance(call, cst.Call) or len(call.args) != 2:
+        call: Any = updated_node.value
+        if not self._sets_rate(original_node.value):
             return updated_node
-        name = self._full_name(call.func)
-        new = updated_node.value
-        if name is None or not name.endswith("backend.set_value") or not isinstance(new, cst.Call):
-            return updated_node
-        target, value = new.args[0].value, new.args[1].value
-        if not _is_rate(target) or not isinstance(target, cst.Attribute):
-            return updated_node
-        self._forget_import(call.func)
+        target, value = (arg.value for arg in call.args)
+        if "\n" in code_of(value) and not value.lpar:
+            value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        self._forget_import(original_node.value.func)  # type: ignore[attr-defined]
         return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
+
+    def _sets_rate(self, node: Any) -> bool:
+        """Return whether it is a call of `K.set_value` for a learning rate."""
+        if not isinstance(node, cst.Call) or len(node.args) != 2:
+            return False
+        name = self._full_name(node.func) or ""
+        return name.endswith("backend.set_value") and is_rate(node.args[0].value)
 
     def visit_Assign(self, node: Assignment) -> None:
         """Remember the names of optimizers, whose attributes have other names in Keras 3."""
@@ -264,9 +298,21 @@ class _Rewriter(cst.CSTTransformer):
                 "optimizers of your own derive from another class in Keras 3: write a "
                 "keras_tfopt.Rule",
             )
+        if any(name.endswith(".DecoupledWeightDecayExtension") for name in names):
+            self._tell(
+                node,
+                "keras_tfopt.addons.DecoupledWeightDecayExtension is no base class: call "
+                "keras_tfopt.addons.extend_with_decoupled_weight_decay(base)",
+            )
         found = [find(name, self.has_verbs) for name in names]
         if not any(one is not None and one.family in ("keras", "legacy") for one in found):
             return
+        of_super = m.Attribute(m.Call(m.Name("super")), m.Name("__init__"))
+        for call in m.findall(node, m.Call(of_super)):
+            if keywords(call.args) & {"lr", "decay"}:  # type: ignore[attr-defined]
+                self._tell(
+                    call, "Keras 3 takes `learning_rate`, and a schedule in the place of `decay`"
+                )
         for method in m.findall(node, m.FunctionDef()):
             name = method.name.value  # type: ignore[attr-defined]
             if name in _METHODS_OF_RULES:
@@ -281,6 +327,12 @@ class _Rewriter(cst.CSTTransformer):
         elif found.family == "keras":
             schedules = self._schedules(self._class_called(original), found)
             args = arguments.of_keras(found.name, args, schedules, tell)
+            decays = "decay" in keywords(given) - keywords(args)
+            if decays and self.survey.sets_rates and any("Decay(" in code_of(a) for a in args):
+                tell(
+                    "`decay` has become a schedule, and the program sets a learning rate: that of "
+                    "this optimizer can no longer be set"
+                )
         elif found.family == "addons":
             args = arguments.of_addons(args)
         elif found.family == "tf1" and found.new is None:
@@ -288,7 +340,7 @@ class _Rewriter(cst.CSTTransformer):
             tell(f"write keras_tfopt.{ours}, whose arguments differ, or keras_tfopt.legacy")
         elif found.family == "tf1" and not self.has_verbs:
             args = arguments.of_tf1(found.name, args, tell)
-        if any(_code(arg.value).startswith(f"{_SCHEDULES}.") for arg in args):
+        if any(code_of(arg.value).startswith(f"{_SCHEDULES}.") for arg in args):
             self._need("keras")
         return args
 
@@ -300,15 +352,14 @@ class _Rewriter(cst.CSTTransformer):
     def _schedules(self, func: Any, found: Found) -> str:
         """Return how this program writes `keras.optimizers.schedules`."""
         if found.new is None and isinstance(func, cst.Attribute):
-            return f"{_code(func.value)}.schedules"
+            return f"{code_of(func.value)}.schedules"
         return _SCHEDULES
 
     # ---- What nodes are -------------------------------------------------------------------------
 
     def _full_name(self, node: Any) -> str | None:
         """Return the full name of something imported, or None if it was not imported."""
-        names: Iterable[Any] = self.get_metadata(QualifiedNameProvider, node, ()) or ()
-        found = sorted(n.name for n in names if n.source == QualifiedNameSource.IMPORT)
+        found = imported(self, node)
         if len(found) < 2:
             return found[0] if found else None
         # After `try: from ... except ImportError: from ...`, a name has several full names.
@@ -318,8 +369,11 @@ class _Rewriter(cst.CSTTransformer):
         return None if len(kinds) > 1 else found[0]
 
     def _is_optimizer(self, node: Any) -> bool:
-        is_named = isinstance(node, (cst.Name, cst.Attribute)) and _code(node) in self._optimizers
-        return is_named or isinstance(node, cst.Attribute) and node.attr.value == "optimizer"
+        if isinstance(node, (cst.Name, cst.Attribute)) and code_of(node) in self._optimizers:
+            return True
+        if not (isinstance(node, cst.Attribute) and node.attr.value == "optimizer"):
+            return False
+        return self.survey.uses_keras and code_of(node.value).split(".")[-1] not in _OPTIONS
 
     def _is_method(self, node: cst.Call, name: str) -> bool:
         func: Any = node.func
@@ -331,21 +385,5 @@ class _Rewriter(cst.CSTTransformer):
         self.findings.append(Finding(position.start.line, text))
 
 
-def _dotted(node: Any) -> str:
-    return _code(node).replace(" ", "")
-
-
-def _keywords(args: Iterable[cst.Arg]) -> set[str]:
-    return {arg.keyword.value for arg in args if arg.keyword is not None}
-
-
-def _is_rate(node: Any) -> bool:
-    return isinstance(node, cst.Attribute) and node.attr.value in ("lr", "learning_rate")
-
-
 def _is_float(node: Any) -> bool:
     return m.matches(node, m.Call(func=m.Name("float"), args=[m.Arg()]))
-
-
-def _code(node: Any) -> str:
-    return cst.Module([]).code_for_node(node)

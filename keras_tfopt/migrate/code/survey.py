@@ -1,0 +1,113 @@
+"""Find out what kind of program it is, before it is rewritten."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, QualifiedNameProvider, QualifiedNameSource
+
+from keras_tfopt.migrate.code.names import find, is_session
+
+_VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "MonitoredTrainingSession")
+_GRADIENTS = re.compile(r"^tensorflow(?:\.compat\.v1)?\.gradients$")
+_SETTING_RATES = ("ReduceLROnPlateau", "LearningRateScheduler")
+_WITH_KERAS = ("keras", "keras_tfopt", "tensorflow", "tensorflow_addons", "tf_keras")
+RATES = ("lr", "learning_rate")
+
+
+class Survey(NamedTuple):
+    """What a program does.
+
+    Attributes:
+        has_verbs: Whether it trains by graphs or by `minimize` and other methods of TensorFlow 1.
+        uses_keras: Whether it imports Keras or TensorFlow.
+        sets_rates: Whether it sets learning rates while it trains.
+    """
+
+    has_verbs: bool
+    uses_keras: bool
+    sets_rates: bool
+
+
+def survey(program: MetadataWrapper) -> Survey:
+    """Return what a program does."""
+    surveyor = _Surveyor()
+    program.visit(surveyor)
+    return Survey(surveyor.has_verbs, surveyor.uses_keras, surveyor.sets_rates)
+
+
+class _Surveyor(cst.CSTVisitor):
+    METADATA_DEPENDENCIES = (QualifiedNameProvider,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_verbs = self.uses_keras = self.sets_rates = False
+
+    def visit_Import(self, node: cst.Import) -> None:
+        for alias in node.names:
+            self._note(dotted(alias.name))
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
+        if node.module is None:
+            return
+        module = dotted(node.module)
+        self._note(module)
+        if not isinstance(node.names, cst.ImportStar):
+            self.has_verbs |= any(is_session(f"{module}.{a.evaluated_name}") for a in node.names)
+
+    def _note(self, module: str) -> None:
+        self.uses_keras |= module.split(".")[0] in _WITH_KERAS
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        names = imported(self, node)
+        if node.attr.value in (*_VERBS, "Session"):
+            # Others, such as SciPy, have a `minimize` as well.
+            self.has_verbs |= not names or any(n.startswith("tensorflow") for n in names)
+        self.has_verbs |= any(map(_GRADIENTS.match, names))
+
+    def visit_Call(self, node: cst.Call) -> None:
+        names = imported(self, node.func)
+        method = node.func.attr.value if isinstance(node.func, cst.Attribute) else None
+        if method == "apply_gradients":
+            self.has_verbs |= "global_step" in keywords(node.args)
+        is_callback = any(name.endswith(_SETTING_RATES) for name in names)
+        sets = any(name.endswith("backend.set_value") for name in names)
+        self.sets_rates |= is_callback or sets and is_rate(node.args[0].value)
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        target = node.target
+        if is_rate(target) and isinstance(target, cst.Attribute):
+            self.sets_rates |= code_of(target.value) != "self"
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        names = [name for base in node.bases for name in imported(self, base.value)]
+        found = [find(name, False) for name in names]
+        self.has_verbs |= any(one is not None and one.family == "tf1" for one in found)
+
+
+def imported(visitor: Any, node: Any) -> list[str]:
+    """Return the full names that something imported may have, in order."""
+    names = visitor.get_metadata(QualifiedNameProvider, node, ()) or ()
+    return sorted(n.name for n in names if n.source == QualifiedNameSource.IMPORT)
+
+
+def dotted(node: Any) -> str:
+    """Return the name of a module."""
+    return code_of(node).replace(" ", "")
+
+
+def keywords(args: Any) -> set[str]:
+    """Return the names of arguments that are passed by name."""
+    return {arg.keyword.value for arg in args if arg.keyword is not None}
+
+
+def is_rate(node: Any) -> bool:
+    """Return whether it is an attribute with the name of a learning rate."""
+    return isinstance(node, cst.Attribute) and node.attr.value in RATES
+
+
+def code_of(node: Any) -> str:
+    """Return a part of a program as text."""
+    return cst.Module([]).code_for_node(node)

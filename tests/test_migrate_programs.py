@@ -1,0 +1,147 @@
+"""`keras_tfopt.migrate` sees what kind of program it rewrites, and writes programs."""
+
+import ast
+
+import pytest
+
+from keras_tfopt.migrate.code.rewriting import rewrite
+
+pytestmark = pytest.mark.spread
+
+KERAS = "from tensorflow import keras\n"
+BACKEND = "from keras import backend as K\nimport keras\n"
+TF1 = "import tensorflow.compat.v1 as tf\n"
+
+
+def rewritten(source):
+    done = rewrite(source.encode())
+    ast.parse(done.code)
+    return done.code.decode(), [text for _, text in done.findings]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "K.set_value(model.optimizer.lr, K.get_value(model.optimizer.lr)\n    * 0.5)",
+            "model.optimizer.learning_rate = (float(model.optimizer.learning_rate.numpy())\n"
+            "    * 0.5)",
+        ),
+        (
+            "f = lambda epoch: K.set_value(model.optimizer.lr, 0.1)",
+            "f = lambda epoch: model.optimizer.learning_rate.assign(0.1)",
+        ),
+        ("r = K.eval(m.optimizer.lr)", "r = float(m.optimizer.learning_rate.numpy())"),
+        ("n = K.get_value(m.optimizer.iterations)", "n = m.optimizer.iterations.numpy()"),
+    ],
+)
+def test_calls_of_the_backend_of_keras_2(before, after):
+    code, findings = rewritten(BACKEND + before)
+    assert code.endswith(after) and not findings
+
+
+def test_a_value_that_may_be_no_variable():
+    code, (finding,) = rewritten(BACKEND + "K.set_value(model.optimizer.momentum, 0.9)")
+    assert "K.set_value(model.optimizer.momentum" in code and "no `backend.set_value`" in finding
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\nopt = torch.optim.SGD(net.parameters(), lr=cfg.optimizer.lr)",
+        f"{KERAS}rate = cfg.optimizer.lr",
+        f"{KERAS}n = self.config.optimizer.get_weights()",
+    ],
+)
+def test_options_of_the_program_keep_their_names(source):
+    assert rewritten(source) == (source, [])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "opt = tf.train.AdamOptimizer(0.1)\nwith tf.Session(): pass",
+        "opt = tf.train.AdamOptimizer(0.1)\nopt.minimize(loss)",
+        "opt = tf.train.AdamOptimizer(0.1)\ng = tf.gradients(loss, w)",
+        "opt = tf.train.AdamOptimizer(0.1)\nopt.apply_gradients(pairs, global_step=step)",
+        "from tensorflow.compat.v1 import Session\nopt = tf.train.AdamOptimizer(0.1)",
+        "class Own(tf.train.AdamOptimizer): pass",
+    ],
+)
+def test_programs_of_tensorflow_1(program):
+    code, _ = rewritten(TF1 + program)
+    assert "keras_tfopt.legacy.AdamOptimizer" in code
+
+
+def test_minimize_of_another_package_decides_nothing():
+    code, findings = rewritten(
+        f"{TF1}import scipy.optimize\nscipy.optimize.minimize(f, x)\n"
+        "model.compile(tf.train.AdamOptimizer(1e-3))"
+    )
+    assert "model.compile(keras_tfopt.Adam(1e-3))" in code and not findings
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("from tensorflow.keras import *\noptimizers.Adam(lr=1e-3)", "import them one by one"),
+        ("from tensorflow.compat.v1 import *\ntrain.AdamOptimizer(1e-3)", "one by one"),
+        ("from tensorflow_addons import *\noptimizers.LAMB()", "import them one by one"),
+        (
+            f"{KERAS}class Warm(keras.optimizers.Adam):\n"
+            "    def __init__(self, lr):\n        super().__init__(lr=lr)",
+            "takes `learning_rate`",
+        ),
+        (
+            "import tensorflow_addons as tfa\n"
+            "class My(tfa.optimizers.DecoupledWeightDecayExtension): pass",
+            "is no base class",
+        ),
+        (
+            f"{KERAS}opt = keras.optimizers.Adam(1e-3, decay=1e-6)\nopt.lr = 0.1",
+            "can no longer be set",
+        ),
+        (
+            f"{KERAS}opt = keras.optimizers.Adam(1e-3, decay=1e-6)\n"
+            "keras.callbacks.ReduceLROnPlateau()",
+            "can no longer be set",
+        ),
+        (f"{TF1}rate = tf.train.natural_exp_decay(0.1, step, 5, 0.5)", "no such schedule"),
+        (f"{TF1}rate = tf.train.piecewise_constant_decay(step, [3], [1, 2])", "PiecewiseConstant"),
+        (f"{TF1}rate = tf.train.cosine_decay_restarts(0.1, step, 5)", "CosineDecayRestarts"),
+    ],
+)
+def test_what_the_user_has_to_decide(source, words):
+    (finding,) = rewritten(source)[1]
+    assert words in finding
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            f'{KERAS}o = keras.optimizers.legacy.SGD(0.1, 0.9, True, "nm")',
+            'migrate.SGD(learning_rate=0.1, momentum=0.9, nesterov=True, name="nm")',
+        ),
+        (
+            f"{KERAS}o = keras.optimizers.legacy.Nadam(schedule_decay=0.01)",
+            "migrate.Nadam(momentum_decay=0.01)",
+        ),
+        (
+            f'{TF1}o = tf.train.AdamOptimizer(1e-3, name="train/Adam")',
+            'Adam(1e-3, name="train_Adam")',
+        ),
+        (
+            "from tensorflow.python.training.adam import AdamOptimizer\no = AdamOptimizer(1e-3)",
+            "keras_tfopt.Adam(1e-3)",
+        ),
+        (
+            f"{TF1}o = tf.train.AdamOptimizer(\n    0.1,\n    0.9, 0.99,  # two\n"
+            "    use_locking=True,\n)",
+            "Adam(\n    learning_rate=0.1,\n    beta_1=0.9, beta_2=0.99,  # two\n)",
+        ),
+    ],
+)
+def test_calls(before, after):
+    code, findings = rewritten(before)
+    assert code.endswith(after) and not findings
