@@ -9,6 +9,7 @@ import libcst as cst
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code.names import DECAYING, DROPPED, LEGACY_CLASSES, POSITIONAL, RATES
+from keras_tfopt.migrate.code.survey import code_of
 
 Tell = Callable[[str], None]
 
@@ -80,7 +81,7 @@ def of_legacy(name: str, args: Sequence[cst.Arg], schedules: str, tell: Tell) ->
             momentum = given.value("momentum", 2)
             if momentum is not None and not isinstance(momentum, (cst.Float, cst.Integer)):
                 tell("with momentum, `epsilon_in_root` must be True, and else False")
-            elif momentum is not None and float(cst.Module([]).code_for_node(momentum)):
+            elif momentum is not None and float(code_of(momentum)):
                 continue
         given.add(argument, value)
     return given.args
@@ -121,7 +122,7 @@ def _decay(name: str, given: _Arguments, schedules: str, tell: Tell) -> None:
     if rate is None:
         rate = cst.parse_expression(RATES.get(name, "0.001"))
     elif not isinstance(rate, (cst.Float, cst.Integer)):
-        text = cst.Module([]).code_for_node(rate)
+        text = code_of(rate)
         tell(f"`decay` has become a schedule, in which `{text}` must be a number")
     schedule = cst.Call(
         cst.parse_expression(f"{schedules}.InverseTimeDecay"),
@@ -244,7 +245,7 @@ def _ended(arg: cst.Arg, last: cst.Arg) -> cst.Arg:
     It keeps a comment of its own.
     """
     comma = arg.comma
-    if not (isinstance(comma, cst.Comma) and "#" in cst.Module([]).code_for_node(comma)):
+    if not (isinstance(comma, cst.Comma) and "#" in code_of(comma)):
         return arg.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     end: Any = last.whitespace_after_arg
     if isinstance(last.comma, cst.Comma):

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import libcst as cst
 
+from keras_tfopt.migrate.code.survey import code_of
+
 Assignment: TypeAlias = cst.Assign | cst.AnnAssign | cst.NamedExpr
 
 
@@ -37,4 +39,4 @@ def _calls(target: Any, value: Any) -> Iterator[tuple[str, cst.Call]]:
         yield from _calls(target, value.left)
         yield from _calls(target, value.right)
     elif isinstance(value, cst.Call):
-        yield cst.Module([]).code_for_node(target), value
+        yield code_of(target), value

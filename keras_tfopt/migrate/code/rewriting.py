@@ -230,7 +230,8 @@ class _Rewriter(cst.CSTTransformer):
         target: Any = updated.args[0].value
         verb = name.rpartition("backend.")[2] if "backend." in name else None
         is_own = isinstance(target, cst.Attribute) and self._is_optimizer(target.value)
-        if verb not in ("get_value", "set_value", "eval") or not (is_own or is_rate(target)):
+        counts = {"get_value": 1, "eval": 1, "set_value": 2}  # of arguments
+        if counts.get(verb or "") != len(updated.args) or not (is_own or is_rate(target)):
             return None
         is_variable = is_rate(target) or target.attr.value == "iterations"
         if not is_variable:
