@@ -190,6 +190,7 @@ def test_wrong_prefix(prefix, match):
             "AMSGradOptimizer, of which files have variables without",
         ),
         ({"model": 3}, TypeError, "Argument `model`.*Received: 3"),
+        ({"prefix": 3}, TypeError, "Argument `prefix` must be a path. Received: 3"),
         (
             {"model": keras.Sequential([keras.layers.Dense(3)])},
             ValueError,
@@ -201,7 +202,8 @@ def test_wrong_prefix(prefix, match):
 )
 def test_wrong_arguments(given, error, match):
     with pytest.raises(error, match=match):
-        legacy.load_checkpoint(recorded(), **{"model": dense(), "optimizer": adam(), **given})
+        usual = {"prefix": recorded(), "model": dense(), "optimizer": adam()}
+        legacy.load_checkpoint(**{**usual, **given})
 
 
 @pytest.mark.backends("jax", "torch", reason="nothing runs without the backend")

@@ -99,7 +99,7 @@ def write_checkpoint(
         contents: For each tensor: name, data type and function that returns the value.
     """
     tf = tensorflow()
-    prefix = os.fspath(prefix)
+    prefix = _path_of(prefix)
     folder = os.path.dirname(prefix) or "."
     tf.io.gfile.makedirs(folder)
     if keras.backend.backend() != "tensorflow":
@@ -166,9 +166,16 @@ def _note_latest(tf: Any, folder: str, prefix: str) -> None:
         file.write("".join(lines))
 
 
+def _path_of(prefix: Any) -> str:
+    """Return a path as text, or raise an error."""
+    if not isinstance(prefix, (str, os.PathLike)):
+        raise TypeError(f"Argument `prefix` must be a path. Received: {prefix!r}")
+    return os.fspath(prefix)
+
+
 def _existing(tf: Any, prefix: Any) -> str:
     """Return the path of a checkpoint, or of the latest in a folder; or raise an error."""
-    path = os.fspath(prefix)
+    path = _path_of(prefix)
     exists = tf.io.gfile.exists
     if tf.io.gfile.isdir(path):
         latest = tf.train.latest_checkpoint(path)
