@@ -145,7 +145,8 @@ class SOAP(Rule):
         for i, basis in bases.items():
             direction = along(direction, i, basis)
         if self.normalize_grads:
-            direction = direction / (1e-30 + rms(direction))
+            size = rms(direction)  # zero in the first step
+            direction = direction / ops.where(size > 0, size, ops.ones_like(size))
         x = add_scaled(x, reshaped(direction, x.shape), -t.rate, reuse=True)
 
         beta = self.beta_2 if self.shampoo_beta is None else self.shampoo_beta
