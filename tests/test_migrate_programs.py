@@ -40,6 +40,13 @@ def test_calls_of_the_backend_of_keras_2(before, after):
     assert code.endswith(after) and not findings
 
 
+def test_wrong_calls_of_the_backend_stay():
+    source = (
+        BACKEND + "K.set_value()\nx = K.get_value()\nK.set_value(model.optimizer.learning_rate)"
+    )
+    assert rewritten(source) == (source, [])
+
+
 def test_a_value_that_may_be_no_variable():
     code, (finding,) = rewritten(BACKEND + "K.set_value(model.optimizer.momentum, 0.9)")
     assert "K.set_value(model.optimizer.momentum" in code and "no `backend.set_value`" in finding

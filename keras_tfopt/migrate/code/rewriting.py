@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import libcst as cst
 import libcst.matchers as m
@@ -23,6 +23,7 @@ from keras_tfopt.migrate.code.survey import (
     imported,
     is_rate,
     keywords,
+    sets_rate,
     survey,
 )
 
@@ -263,21 +264,16 @@ class _Rewriter(cst.CSTTransformer):
 
     def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
         """Rewrite `K.set_value(model.optimizer.lr, rate)`, which Keras 3 does not have."""
-        call: Any = updated_node.value
-        if not self._sets_rate(original_node.value):
+        call, new = original_node.value, cast(Any, updated_node.value)
+        if not isinstance(call, cst.Call):
             return updated_node
-        target, value = (arg.value for arg in call.args)
+        if not sets_rate(call, filter(None, [self._full_name(call.func)])):
+            return updated_node
+        target, value = (arg.value for arg in new.args)
         if "\n" in code_of(value) and not value.lpar:
             value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        self._forget_import(original_node.value.func)  # type: ignore[attr-defined]
+        self._forget_import(call.func)
         return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
-
-    def _sets_rate(self, node: Any) -> bool:
-        """Return whether it is a call of `K.set_value` for a learning rate."""
-        if not isinstance(node, cst.Call) or len(node.args) != 2:
-            return False
-        name = self._full_name(node.func) or ""
-        return name.endswith("backend.set_value") and is_rate(node.args[0].value)
 
     def visit_Assign(self, node: Assignment) -> None:
         """Remember the names of optimizers, whose attributes have other names in Keras 3."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import libcst as cst
@@ -14,7 +15,6 @@ _VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "Monito
 _GRADIENTS = re.compile(r"^tensorflow(?:\.compat\.v1)?\.gradients$")
 _SETTING_RATES = ("ReduceLROnPlateau", "LearningRateScheduler")
 _WITH_KERAS = ("keras", "keras_tfopt", "tensorflow", "tensorflow_addons", "tf_keras")
-RATES = ("lr", "learning_rate")
 
 
 class Survey(NamedTuple):
@@ -73,8 +73,7 @@ class _Surveyor(cst.CSTVisitor):
         if method == "apply_gradients":
             self.has_verbs |= "global_step" in keywords(node.args)
         is_callback = any(name.endswith(_SETTING_RATES) for name in names)
-        sets = any(name.endswith("backend.set_value") for name in names)
-        self.sets_rates |= is_callback or sets and is_rate(node.args[0].value)
+        self.sets_rates |= is_callback or sets_rate(node, names)
 
     def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
         target = node.target
@@ -98,14 +97,20 @@ def dotted(node: Any) -> str:
     return code_of(node).replace(" ", "")
 
 
-def keywords(args: Any) -> set[str]:
+def keywords(args: Iterable[cst.Arg]) -> set[str]:
     """Return the names of arguments that are passed by name."""
     return {arg.keyword.value for arg in args if arg.keyword is not None}
 
 
 def is_rate(node: Any) -> bool:
     """Return whether it is an attribute with the name of a learning rate."""
-    return isinstance(node, cst.Attribute) and node.attr.value in RATES
+    return isinstance(node, cst.Attribute) and node.attr.value in ("lr", "learning_rate")
+
+
+def sets_rate(call: cst.Call, names: Iterable[str]) -> bool:
+    """Return whether a call of something with these names is `K.set_value` of a learning rate."""
+    is_meant = any(name.endswith("backend.set_value") for name in names)
+    return is_meant and len(call.args) == 2 and is_rate(call.args[0].value)
 
 
 def code_of(node: Any) -> str:
