@@ -55,7 +55,7 @@ def runs(results, prefix):
 def test_same_fit(case, results):
     found = runs(results, f"{case.name}/")
     assert {name.split()[0] for name in found} == set(INSTALLED)
-    limit = max(1e-5, case.tolerance())  # some Cases amplify roundings
+    limit = max(1e-5, case.tolerance(mode="fit"))  # some Cases amplify roundings
     for (one, a), (other, b) in itertools.combinations(found.items(), 2):
         assert set(a) == set(b) and a
         for key in a:

@@ -221,7 +221,7 @@ def check(gradient: Any, variable: Any, like: Like, names_rows: bool = False) ->
                 f"Received: shape {tuple(gradient.shape)}"
             )
         return _in_dtype(gradient, like)
-    if not like.shape or not fits(rows.shape, like.shape):
+    if not like.shape or rows.shape != like.shape:
         raise ValueError(
             f"The row gradient of {like.path!r} must be for the variable's shape {like.shape}. "
             f"Received: {rows!r}"

@@ -198,7 +198,9 @@ def scalars_of(
         scalars[HYPERPARAMETER + name] = getattr(rule, name)
     if decays is not None:
         scalars["weight_decay_rate"] = lr * decays
-    return {**{name: scalar(value, dtype) for name, value in scalars.items()}, **numbers}
+    for name, value in scalars.items():
+        scalars[name] = scalar(value, dtype)
+    return {**scalars, **numbers}
 
 
 def numbers_of(number: Any, dtype: str) -> dict[str, Any]:

@@ -19,9 +19,10 @@ _take_slices: Any = weakref.WeakKeyDictionary()
 def from_native(gradient: Any, shape: tuple[int, ...]) -> RowGradient | None:
     pieces = pieces_of(gradient)
     if pieces is not None:
-        kind = pieces[0][0].dtype
-        indices = tf.concat([tf.cast(ids, kind) for ids, _ in pieces], 0)
-        values = tf.concat([values for _, values in pieces], 0)
+        indices, values = pieces[0]
+        if len(pieces) > 1:
+            indices = tf.concat([tf.cast(ids, indices.dtype) for ids, _ in pieces], 0)
+            values = tf.concat([values for _, values in pieces], 0)
         return RowGradient.unchecked(values, indices, shape, named=False)
     if not isinstance(gradient, tf.IndexedSlices):
         return None

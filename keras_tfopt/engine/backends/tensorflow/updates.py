@@ -181,10 +181,12 @@ def _run_whole(
 
     given = []
     rates = scalars[group[0].kind.dtype, group[0].kind.rule]
-    by_rate = [name for name, value in rates.together.items() if len(value.shape)]
-    same = {name: value for name, value in rates.together.items() if name not in by_rate}
+    same, by_rate = rates.together, []
+    if rates.count > 1:
+        by_rate = [name for name, value in same.items() if len(value.shape)]
+        same = {name: value for name, value in same.items() if name not in by_rate}
     for update in group:
-        own = {name: update.scalars_in(scalars)[name] for name in by_rate}
+        own = {n: update.scalars_in(scalars)[n] for n in by_rate} if by_rate else {}
         given.append((update.gradient, update.mask, own))
     if key not in engine._fast and (group[0].kind.scope == "element" or engine.flat):
         rule, changing = engine.rule_to_share(group[0].kind.rule)

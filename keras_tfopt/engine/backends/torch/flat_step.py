@@ -11,7 +11,7 @@ import torch
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.values import is_on_gpu, write_all
-from keras_tfopt.engine.hyperparameters import Over
+from keras_tfopt.engine.hyperparameters import REFUSED, Over
 from keras_tfopt.engine.shared_code import Shared, sharing_key
 from keras_tfopt.engine.state import BLOCK, has_codes
 
@@ -114,19 +114,24 @@ def _compile(
     scope = kind.scope
     # From here on for each tensor, of which some have two slots.
     numbers = tuple(one for place, one in enumerate(numbers) if place not in pairs)
+    # Codes take more arithmetic than memory, and are in the cache between passes.
+    with_codes = has_codes(kind.stored)
 
     def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
         if has_rates:  # scalars that are vectors become columns
             rates = blocks.rates
             scalars = {n: v[rates].unsqueeze(1) if v.ndim else v for n, v in scalars.items()}
-        seen = [slot[1] if isinstance(slot, tuple) else slot for slot in slots]
-        slots = _kept(slots)
+        seen = slots
+        if with_codes:
+            seen = [slot[1] if isinstance(slot, tuple) else slot for slot in slots]
+            slots = _kept(slots)
         if blocks is not None and any(numbers):
             each = zip(slots, numbers, strict=True)
             seen = [blocks.column(slot) if is_number else slot for slot, is_number in each]
-        seen = words.read(seen, pairs)
-        y, changed = call(g, x, seen, scalars, None, _over(blocks), narrow=not pairs)
-        changed = words.written(seen, changed, pairs)
+        seen = words.read(seen, pairs) if pairs else seen
+        over = REFUSED if scope == "element" else _over(blocks)
+        y, changed = call(g, x, seen, scalars, None, over, narrow=not pairs)
+        changed = words.written(seen, changed, pairs) if pairs else changed
         if blocks is not None and any(numbers):
             changed = [
                 blocks.numbers(new) if is_number and new is not None else new
@@ -135,13 +140,11 @@ def _compile(
         write_all([x, *slots], [y, *changed])
 
     def uncompiled(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
-        if scope != "element" or blocks is not None or on_gpu:
+        if scope != "element" or blocks is not None or on_gpu or g.numel() <= CHUNK:
             step(g, x, slots, blocks, scalars)
             return
         _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, _kept(slots), scalars)
 
-    # Codes take more arithmetic than memory, and are in the cache between passes.
-    with_codes = has_codes(kind.stored)
     compiled = torch_compile.Compiled(
         step,
         _examples,

@@ -32,11 +32,6 @@ def look_up(table: Any, ids: Any) -> Any:
     return torch.nn.functional.embedding(ids, value)
 
 
-@torch.compiler.disable
-def _look_up(value: Any, ids: Any) -> Any:
-    return _Lookup.apply(value, ids)
-
-
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Any, ids: Any) -> Any:
@@ -51,6 +46,9 @@ class _Lookup(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         values = values.reshape(-1, *ctx.shape[1:])
         return LookupGradient([(ids.reshape(-1), values)], ctx.shape), None
+
+
+_look_up = torch.compiler.disable(_Lookup.apply)
 
 
 @torch.compiler.disable
@@ -99,10 +97,9 @@ class LookupGradient(torch.Tensor):
 
     @staticmethod
     def __new__(cls, pieces: list[tuple[Any, Any]], shape: tuple[int, ...]) -> Any:
-        return empty_subclass(cls, shape, pieces[0][1])
-
-    def __init__(self, pieces: list[tuple[Any, Any]], shape: tuple[int, ...]):
-        self.pieces, self.dense = pieces, None
+        made = empty_subclass(cls, shape, pieces[0][1])
+        made.pieces, made.dense = pieces, None
+        return made
 
     def rows(self) -> RowGradient | None:
         """Return the looked-up ids and the gradient of each; None if it was written to."""
