@@ -145,6 +145,21 @@ def test_rule_files_are_short():
 
 
 @pytest.mark.spread
+def test_files_and_classes_can_be_read():
+    """A file has 400 lines at most, in the package as among its tests; a class, 25 methods."""
+    tests = sorted(pathlib.Path(__file__).parent.rglob("*.py"))
+    lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in [*FILES, *tests]}
+    assert {file: n for file, n in lengths.items() if n > 400} == {}
+    methods = {}
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                found = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+                methods[f"{relative(path)}: {node.name}"] = len(found)
+    assert {name: n for name, n in methods.items() if n > 25} == {}
+
+
+@pytest.mark.spread
 @every_rule_file
 def test_a_rule_is_pure(path):
     """The methods of a rule assign no attribute, no item and no variable."""

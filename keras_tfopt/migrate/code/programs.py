@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from keras_tfopt.migrate.code.rewriting import Finding, rewrite
+from keras_tfopt.migrate.code.reading import Finding
+from keras_tfopt.migrate.code.rewriting import rewrite
 
 
 class Program(NamedTuple):

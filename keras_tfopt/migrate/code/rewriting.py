@@ -10,17 +10,16 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor, RemoveImportsVisitor
-from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
+from libcst.metadata import MetadataWrapper
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
 from keras_tfopt.migrate.code.assignments import Assignment, assigned_calls
 from keras_tfopt.migrate.code.names import LEGACY_CLASSES, Found, advice, find, is_base_class
+from keras_tfopt.migrate.code.reading import Finding, Reader
 from keras_tfopt.migrate.code.survey import (
     Survey,
     code_of,
-    dotted,
-    imported,
     is_rate,
     keywords,
     sets_rate,
@@ -44,21 +43,9 @@ _METHODS_OF_RULES = (
 _SCHEDULES = "keras.optimizers.schedules"
 # Parts of this package that are imported by themselves.
 _PARTS = ("keras_tfopt.addons", "keras_tfopt.legacy")
-# Names that `import *` may hide.
-_AMONG_OTHERS = (
-    *("SGD", "LAMB", "AdamOptimizer", "optimizers.SGD", "optimizers.LAMB"),
-    *("keras.optimizers.SGD", "train.AdamOptimizer"),
-)
 # What programs name their options, which may have names of optimizers, too.
 _OPTIONS = ("args", "cfg", "conf", "config", "hparams", "opts", "params", "settings", "FLAGS")
 _RENAMED = {"lr": "learning_rate", "weights": "variables", "_create_all_weights": "build"}
-
-
-class Finding(NamedTuple):
-    """Something that cannot be decided: the line, and what to do."""
-
-    line: int
-    text: str
 
 
 class Rewritten(NamedTuple):
@@ -83,15 +70,11 @@ def rewrite(source: bytes) -> Rewritten:
     return Rewritten(tree.bytes, sorted(set(rewriter.findings)))
 
 
-class _Rewriter(cst.CSTTransformer):
-    METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
-
+class _Rewriter(Reader):
     def __init__(self, context: CodemodContext, seen: Survey):
-        super().__init__()
-        self.context, self.survey, self.has_verbs = context, seen, seen.has_verbs
-        self.findings: list[Finding] = []
+        super().__init__(context, seen.has_verbs)
+        self.survey = seen
         self._optimizers: set[str] = set()
-        self._imports: list[tuple[str, str | None, str | None, str]] = []
         self._not_names: set[int] = set()
         self._called: set[int] = set()
         self._statements: set[int] = set()
@@ -101,31 +84,6 @@ class _Rewriter(cst.CSTTransformer):
         for assignment in m.findall(node, m.Assign() | m.AnnAssign()):
             self.visit_Assign(assignment)  # type: ignore[arg-type]
         self._optimizers = {name for name in self._optimizers if "." in name}
-
-    # ---- Imports --------------------------------------------------------------------------------
-
-    def visit_Import(self, node: cst.Import) -> bool:
-        for alias in node.names:
-            module = dotted(alias.name)
-            asname = alias.evaluated_alias
-            self._imports.append((module, None, asname, asname or module.split(".")[0]))
-            if module.split(".")[0] == "tf_keras":
-                self._tell(
-                    node, "tf_keras is Keras 2: import keras in its place, and run this again"
-                )
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        if node.module is not None and not isinstance(node.names, cst.ImportStar):
-            module = dotted(node.module)
-            for alias in node.names:
-                name, asname = alias.evaluated_name, alias.evaluated_alias
-                self._imports.append((module, name, asname, asname or name))
-        elif node.module is not None:
-            names = [f"{dotted(node.module)}.{name}" for name in _AMONG_OTHERS]
-            if any(find(name, self.has_verbs) for name in names):
-                self._tell(node, "`import *` hides which names are used: import them one by one")
-        return False
 
     # ---- Names ----------------------------------------------------------------------------------
 
@@ -147,11 +105,11 @@ class _Rewriter(cst.CSTTransformer):
             if name in _RENAMED:
                 return updated_node.with_changes(attr=cst.Name(_RENAMED[name]))
             if name in _GONE and not self.has_tf1:
-                self._tell(original_node, _GONE[name])
+                self.tell(original_node, _GONE[name])
         if name == "get_scaled_loss":
             return updated_node.with_changes(attr=cst.Name("scale_loss"))
         if name == "get_unscaled_gradients":
-            self._tell(
+            self.tell(
                 original_node,
                 "in Keras 3, `apply_gradients` divides gradients by the scale: pass them as they "
                 "are, and clip by arguments of the optimizer",
@@ -159,36 +117,27 @@ class _Rewriter(cst.CSTTransformer):
         return self._replaced(original_node, updated_node)
 
     def _replaced(self, original: Any, updated: Any) -> Any:
-        name = self._full_name(original)
+        name = self.full_name(original)
         if name is None:
             return updated
         found = find(name, self.has_verbs)
         if found is None:
             text = advice(name, self.has_verbs)
             if text is not None:
-                self._tell(original, text)
+                self.tell(original, text)
             return updated
         if found.family == "legacy" and id(original) not in self._called:
             needed = [f"{n}={value}" for n, value in LEGACY_CLASSES[found.name][1].items()]
             if needed:
-                self._tell(original, f"calls of this class need {', '.join(needed)}")
+                self.tell(original, f"calls of this class need {', '.join(needed)}")
         if found.new is None:
             return updated
         parts = [part for part in _PARTS if found.new.startswith(f"{part}.")]
         needs = parts[0] if parts else found.new.split(".")[0]
-        self._need(needs)
-        self._forget_import(original)
+        self.need(needs)
+        self.forget_import(original)
         new = cst.parse_expression(found.new)
         return new.with_changes(lpar=updated.lpar, rpar=updated.rpar)
-
-    def _forget_import(self, node: Any) -> None:
-        """Remove the import of a name if nothing else uses it."""
-        root = node
-        while isinstance(root, cst.Attribute):
-            root = root.value
-        for module, name, asname, local in self._imports:
-            if local == root.value:
-                RemoveImportsVisitor.remove_unused_import(self.context, module, name, asname)
 
     # ---- Calls ----------------------------------------------------------------------------------
 
@@ -199,12 +148,12 @@ class _Rewriter(cst.CSTTransformer):
 
     def _class_called(self, node: cst.Call) -> Any:
         """Return what a call makes an instance of, itself or by `functools.partial`."""
-        is_partial = node.args and self._full_name(node.func) == "functools.partial"
+        is_partial = node.args and self.full_name(node.func) == "functools.partial"
         return node.args[0].value if is_partial else node.func
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
         called = self._class_called(original_node)
-        name = self._full_name(called)
+        name = self.full_name(called)
         found = find(name, self.has_verbs) if name else None
         if found is not None and called is original_node.func:
             args = self._arguments(found, original_node, updated_node.args)
@@ -212,7 +161,7 @@ class _Rewriter(cst.CSTTransformer):
         if found is not None:
             return self._partial(found, original_node, updated_node)
         if self._is_method(original_node, "apply_gradients") and not self.has_tf1:
-            tell = functools.partial(self._tell, original_node)
+            tell = functools.partial(self.tell, original_node)
             args = arguments.of_apply_gradients(updated_node.args, tell)
             return updated_node.with_changes(args=args)
         if self._is_method(original_node, "get_weights"):
@@ -236,11 +185,11 @@ class _Rewriter(cst.CSTTransformer):
             return None
         is_variable = is_rate(target) or target.attr.value == "iterations"
         if not is_variable:
-            self._tell(original, f"Keras 3 has no `backend.{verb}`: this may be a number there")
+            self.tell(original, f"Keras 3 has no `backend.{verb}`: this may be a number there")
         if not is_variable or verb == "set_value" and id(original) in self._statements:
             return None
         inner = code_of(target)
-        self._forget_import(original.func)
+        self.forget_import(original.func)
         if verb == "set_value":
             return cst.parse_expression(f"{inner}.assign({code_of(updated.args[1].value)})")
         return cst.parse_expression(
@@ -252,7 +201,7 @@ class _Rewriter(cst.CSTTransformer):
         cls, *given = updated.args
         args = self._arguments(found, original, given)
         if "learning_rate" in keywords(args) and not keywords(given) & {"lr", "learning_rate"}:
-            self._tell(
+            self.tell(
                 original, "the learning rate is written here: calls of this must not pass another"
             )
         if args:
@@ -267,18 +216,18 @@ class _Rewriter(cst.CSTTransformer):
         call, new = original_node.value, cast(Any, updated_node.value)
         if not isinstance(call, cst.Call):
             return updated_node
-        if not sets_rate(call, filter(None, [self._full_name(call.func)])):
+        if not sets_rate(call, filter(None, [self.full_name(call.func)])):
             return updated_node
         target, value = (arg.value for arg in new.args)
         if "\n" in code_of(value) and not value.lpar:
             value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        self._forget_import(call.func)
+        self.forget_import(call.func)
         return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
 
     def visit_Assign(self, node: Assignment) -> None:
         """Remember the names of optimizers, whose attributes have other names in Keras 3."""
         for target, call in assigned_calls(node):
-            name = self._full_name(call.func)
+            name = self.full_name(call.func)
             found = find(name.removesuffix(".from_config"), self.has_verbs) if name else None
             if found is not None and found.family != "schedule":
                 self.has_tf1 = self.has_tf1 or found.family == "tf1"
@@ -288,15 +237,15 @@ class _Rewriter(cst.CSTTransformer):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         """Tell of optimizers of one's own as they were written in Keras 2."""
-        names = [name for base in node.bases if (name := self._full_name(base.value))]
+        names = [name for base in node.bases if (name := self.full_name(base.value))]
         if any(map(is_base_class, names)):
-            self._tell(
+            self.tell(
                 node,
                 "optimizers of your own derive from another class in Keras 3: write a "
                 "keras_tfopt.Rule",
             )
         if any(name.endswith(".DecoupledWeightDecayExtension") for name in names):
-            self._tell(
+            self.tell(
                 node,
                 "keras_tfopt.addons.DecoupledWeightDecayExtension is no base class: call "
                 "keras_tfopt.addons.extend_with_decoupled_weight_decay(base)",
@@ -307,18 +256,18 @@ class _Rewriter(cst.CSTTransformer):
         of_super = m.Attribute(m.Call(m.Name("super")), m.Name("__init__"))
         for call in m.findall(node, m.Call(of_super)):
             if keywords(call.args) & {"lr", "decay"}:  # type: ignore[attr-defined]
-                self._tell(
+                self.tell(
                     call, "Keras 3 takes `learning_rate`, and a schedule in the place of `decay`"
                 )
         for method in m.findall(node, m.FunctionDef()):
             name = method.name.value  # type: ignore[attr-defined]
             if name in _METHODS_OF_RULES:
-                self._tell(method, f"Keras 3 does not call `{name}`: write a keras_tfopt.Rule")
+                self.tell(method, f"Keras 3 does not call `{name}`: write a keras_tfopt.Rule")
 
     def _arguments(
         self, found: Found, original: cst.Call, given: Sequence[cst.Arg]
     ) -> list[cst.Arg]:
-        args, tell = list(given), functools.partial(self._tell, original)
+        args, tell = list(given), functools.partial(self.tell, original)
         if found.family == "legacy":
             args = arguments.of_legacy(found.name, args, _SCHEDULES, tell)
         elif found.family == "keras":
@@ -338,13 +287,8 @@ class _Rewriter(cst.CSTTransformer):
         elif found.family == "tf1" and not self.has_verbs:
             args = arguments.of_tf1(found.name, args, tell)
         if any(code_of(arg.value).startswith(f"{_SCHEDULES}.") for arg in args):
-            self._need("keras")
+            self.need("keras")
         return args
-
-    def _need(self, module: str) -> None:
-        """Import a module, unless its name is taken, as by `from tensorflow import keras`."""
-        if module not in [local for *_, local in self._imports]:
-            AddImportsVisitor.add_needed_import(self.context, module)
 
     def _schedules(self, func: Any, found: Found) -> str:
         """Return how this program writes `keras.optimizers.schedules`."""
@@ -353,17 +297,6 @@ class _Rewriter(cst.CSTTransformer):
         return _SCHEDULES
 
     # ---- What nodes are -------------------------------------------------------------------------
-
-    def _full_name(self, node: Any) -> str | None:
-        """Return the full name of something imported, or None if it was not imported."""
-        found = imported(self, node)
-        if len(found) < 2:
-            return found[0] if found else None
-        # After `try: from ... except ImportError: from ...`, a name has several full names.
-        kinds = {one and one[:2] for one in (find(name, self.has_verbs) for name in found)}
-        if len(kinds) > 1:
-            self._tell(node, f"this may be {' or '.join(found)}: import it in one way")
-        return None if len(kinds) > 1 else found[0]
 
     def _is_optimizer(self, node: Any) -> bool:
         if isinstance(node, (cst.Name, cst.Attribute)) and code_of(node) in self._optimizers:
@@ -376,10 +309,6 @@ class _Rewriter(cst.CSTTransformer):
         func: Any = node.func
         is_method = isinstance(func, cst.Attribute) and func.attr.value == name
         return is_method and self._is_optimizer(func.value)
-
-    def _tell(self, node: Any, text: str) -> None:
-        position = self.get_metadata(PositionProvider, node)
-        self.findings.append(Finding(position.start.line, text))
 
 
 def _is_float(node: Any) -> bool:
