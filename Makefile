@@ -55,7 +55,7 @@ setup: $(STAMPS)/$(ALL_EXTRAS) ## Install with the three backends and all tools
 test: setup ## Lint, distribution, documentation, the suite on each backend, as in CI; ALSO=guides before a release
 	@$(PY) .ci/check.py --workers $(WORKERS) $(MINUTES:%=--minutes %) lint shell dist docs $(BACKENDS) $(ALSO) -- $(ARGS)
 
-test-all: setup ## Every optimizer in every test (hours), and the matrix; PART=1..6 for a part
+test-all: setup ## Every optimizer in every test (hours), and the matrix; PART=1..12 for a part
 	@$(PY) .ci/check.py --workers $(WORKERS) $(PART:%=--part %) lint $(BACKENDS) -- --exhaustive $(ARGS)
 
 test-case: setup ## Every test of the optimizer NAME on each backend, and what to do where one fails

@@ -38,7 +38,7 @@ COMPILED = ROOT / "build" / "compiled"
 BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
 PARTS = {"tensorflow": 2, "jax": 2, "torch": 2}
-EXHAUSTIVE_PARTS = 6
+EXHAUSTIVE_PARTS = 12
 FEW = 5
 # Compiling takes most of the time of tests, whose programs then run for milliseconds. In usual runs
 # XLA optimizes operations as for users and makes machine code for a CPU with less effort, which

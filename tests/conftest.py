@@ -13,6 +13,8 @@ import pytest
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+MOST_TOGETHER = 1000  # tests of a file in one part, see `--part`
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -30,8 +32,8 @@ def pytest_addoption(parser):
         "--part",
         default="1/1",
         metavar="I/N",
-        help="run one of N parts of the test files: after compiling some thousands of functions, a "
-        "process has more pieces of memory than Linux allows",
+        help="run one of N parts of the tests: after compiling some thousands of functions, a "
+        "process has more pieces of memory than Linux allows, and ends",
     )
     parser.addoption(
         "--until",
@@ -83,7 +85,7 @@ def pytest_collection_modifyitems(config, items):
 
     number, count = map(int, config.getoption("part").split("/"))
     part_of = _parts(items, count)
-    _leave_out(config, items, [item for item in items if part_of[item.path] != number - 1])
+    _leave_out(config, items, [item for item in items if part_of[id(item)] != number - 1])
     name = config.getoption("optimizer")
     if name:
         _leave_out(config, items, _not_of(name, items, cells))
@@ -141,13 +143,19 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _parts(items, count):
-    """Return {file: number of its part}. All parts have about the same number of tests."""
-    tests, parts = collections.Counter(item.path for item in items), {}
-    loads = [0] * count
-    for path, number in sorted(tests.items(), key=lambda pair: (-pair[1], str(pair[0]))):
-        parts[path] = loads.index(min(loads))
-        loads[parts[path]] += number
-    return parts
+    """Return {id of a test: number of its part}. All parts have about the same number of tests.
+
+    Tests of a file are in the same part if they are not too many.
+    """
+    seen, together = collections.Counter(), {}
+    for item in items:
+        together[id(item)] = item.path, seen[item.path] // MOST_TOGETHER
+        seen[item.path] += 1
+    sizes, parts, loads = collections.Counter(together.values()), {}, [0] * count
+    for some, number in sorted(sizes.items(), key=lambda pair: (-pair[1], str(pair[0]))):
+        parts[some] = loads.index(min(loads))
+        loads[parts[some]] += number
+    return {test: parts[some] for test, some in together.items()}
 
 
 def _order(items, cells):
