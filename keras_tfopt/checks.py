@@ -7,11 +7,11 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from keras_tfopt.engine import (
+    LARGEST,
     as_schedule,
     changes,
+    check_scalar,
     is_computed_again,
     is_function_of_step,
     is_variable,
@@ -99,8 +99,7 @@ def check_hyperparameter(
         except TypeError as error:
             also = ", a schedule, a scalar variable or a function of the step. Received:"
             raise TypeError(str(error).replace(". Received:", also)) from None
-    if isinstance(value, keras.Variable) and tuple(value.shape) != ():
-        raise ValueError(f"Argument `{name}` must be a scalar variable. Received: {value!r}")
+    check_scalar(name, value)
     return value
 
 
@@ -141,13 +140,15 @@ def check_integer(name: str, value: Any, low: int) -> int:
 
     Raises:
         TypeError: if `value` is no integer.
-        ValueError: if it is less than `low`.
+        ValueError: if it is less than `low`, or more than steps are counted to, 2**31 - 1.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"Argument `{name}` must be an integer >= {low}. Received: {value!r}")
     if value < low:
         message = f"Argument `{name}` must be an integer >= {low}. Received: {value!r}"
         out_of_range(name, int(value), message)
+    if int(value) > LARGEST:  # steps are counted in 32 bits
+        raise ValueError(f"Argument `{name}` must be less than 2**31. Received: {value!r}")
     return int(value)
 
 

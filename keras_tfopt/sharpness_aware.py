@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_bool, check_hyperparameter, check_integer, check_number
-from keras_tfopt.engine import backend
+from keras_tfopt.engine import backend, changes, current
 from keras_tfopt.rule import register
 from keras_tfopt.trainer import Trainer, assign
 
@@ -101,8 +101,8 @@ class SharpnessAware(Trainer):
         **kwargs: Any,
     ):
         super().__init__(model, **kwargs)
-        self.rho = check_hyperparameter("rho", rho, 0, left_open=True)
-        self.alpha = check_hyperparameter("alpha", alpha, 0)
+        self.rho = _checked("rho", rho, left_open=True)
+        self.alpha = _checked("alpha", alpha)
         self.adaptive = check_bool("adaptive", adaptive)
         self.ascent_steps = check_integer("ascent_steps", ascent_steps, 1)
         self.ascent_momentum = check_number(
@@ -132,9 +132,7 @@ class SharpnessAware(Trainer):
         after = [ops.copy(v) for v in others]
         home = [ops.copy(v) for v in variables]
         steps = self.optimizer.iterations
-        rho, alpha = (
-            value(steps) if callable(value) else value for value in (self.rho, self.alpha)
-        )
+        rho, alpha = (current(v, steps) if changes(v) else v for v in (self.rho, self.alpha))
         last = first
         for _ in range(self.ascent_steps):
             self._go_uphill(last, rho)
@@ -171,6 +169,16 @@ class SharpnessAware(Trainer):
             norm = ops.sqrt(_product(grads, grads))
             factor = ops.where(norm > 0, 1.0 / ops.where(norm > 0, norm, 1.0), 0.0)
         return [g * s * ops.cast(factor, g.dtype) for g, s in zip(grads, scales, strict=True)]
+
+
+def _checked(name: str, value: Any, left_open: bool = False) -> Any:
+    """Return a number, a schedule or a function, or raise an error."""
+    if isinstance(value, keras.Variable):
+        raise TypeError(
+            f"Argument `{name}` must be a number, a schedule or a function of the step: a variable "
+            f"would be one of the weights that are trained. Received: {value!r}"
+        )
+    return check_hyperparameter(name, value, 0, left_open=left_open)
 
 
 def _float32(x: Any) -> Any:

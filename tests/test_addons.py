@@ -338,7 +338,30 @@ def test_a_saved_model_goes_on_with_each_state_in_its_layer(order, tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.parametrize("pairs", [None, [], [("sgd", "dense")], ["sgd"], [("sgd", [])]])
+@pytest.mark.parametrize("around", (None, "MovingAverage", "Lookahead", "LossScaleOptimizer"))
+@several_only
+def test_callbacks_set_the_rates_of_all_optimizers(around):
+    """A layer without an optimizer stays, although its stand-in has a learning rate as well."""
+    first, still = keras.layers.Dense(3), keras.layers.Dense(3)
+    optimizer = addons.MultiOptimizer([(keras_tfopt.GradientDescent(1.0, name="first"), first)])
+    if around is not None:
+        optimizer = getattr(keras_tfopt, around)(optimizer)
+    model = keras.Sequential([keras.Input((3,)), first, still])
+    model.compile(optimizer, "mse")
+    before = [layer.get_weights()[0] for layer in (first, still)]
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+    rates = keras.callbacks.LearningRateScheduler(lambda epoch: 0.125)
+    plateaus = keras.callbacks.ReduceLROnPlateau(monitor="loss")
+    history = model.fit(x, x, verbose=0, callbacks=[rates, plateaus]).history
+    assert history["learning_rate_first"] == [0.125]
+    assert np.any(first.get_weights()[0] != before[0])
+    assert np.array_equal(still.get_weights()[0], before[1])
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [None, [], 3, [("sgd", "dense")], ["sgd"], [("sgd", [])], [(3, keras.layers.Dense(1))]],
+)
 @several_only
 def test_wrong_pairs(pairs):
     """The error for wrong pairs names the argument `optimizers_and_layers`."""

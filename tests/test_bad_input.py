@@ -81,9 +81,19 @@ def test_right_hyperparameters_of_other_types(case):
                 assert through_json(optimizer).get_config()[name] == value
 
 
+@pytest.mark.spread
+@every_case("case")
+def test_a_hyperparameter_is_no_variable_of_several_numbers(case):
+    several = keras.Variable([0.25, 0.5])
+    for name, default in case.own_arguments.items():
+        if isinstance(default, float) and not isinstance(default, bool):
+            with pytest.raises(Refused, match=f"`{name}` must be a "):
+                case.make(**{name: several})
+
+
 @every_case("case")
 def test_wrong_learning_rates(case):
-    wrong = (-0.1, -1, math.nan, math.inf, "fast", "0.1", None, [0.1], {"a": 1}, 1j, object())
+    wrong = (-0.1, -1, math.nan, math.inf, 1e40, "fast", "0.1", None, [0.1], {"a": 1}, 1j, object())
     for value in wrong:
         with pytest.raises(Refused) as error:
             case.make(learning_rate=value)

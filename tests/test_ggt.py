@@ -20,6 +20,19 @@ def gradients_of(step):
     return {path: size * rng.normal(size=x.shape).astype("float32") for path, x in START.items()}
 
 
+def test_without_a_ridge_a_window_of_equal_gradients_has_finite_steps():
+    """Only one singular value is not zero, and the part outside of the window is left out."""
+    ends = []
+    for ridge in (0.0, 1e-12):
+        runner = Runner(keras_tfopt.GGT(1e-2, window=3, svd_epsilon=ridge), START, "compiled")
+        for _ in range(4):
+            runner.step({path: np.ones_like(x) for path, x in START.items()})
+        ends.append(runner.values)
+    for path, value in ends[0].items():
+        assert np.all(np.isfinite(value)) and np.any(value != START[path])
+        np.testing.assert_allclose(value, ends[1][path], rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_the_products_of_the_window_do_not_drift_in_a_thousand_steps():
     runner = Runner(keras_tfopt.GGT(1e-3, window=10, svd_epsilon=1e-4), START, "compiled")

@@ -149,7 +149,7 @@ def half():
 def test_functions_are_saved_by_their_registered_names(name):
     clone = through_json(keras_tfopt.Momentum(**{name: a_half}))
     assert getattr(clone, f"_{name}" if name == "learning_rate" else name) is a_half
-    for bare in (lambda: 0.5, half):
+    for bare in (lambda: 0.5, half, lambda step: 0.5 * step):
         with pytest.raises(ValueError, match=f"`{name}`.*register_keras_serializable"):
             keras_tfopt.Momentum(**{name: bare}).get_config()
 
@@ -170,6 +170,23 @@ def test_a_variable_is_part_of_the_state():
         other.load_own_variables(store)
         other.build(runner.variables)
         assert float(to_numpy(other.momentum)) == 0.25
+
+
+@pytest.mark.parametrize("value", (None, "0.5", [0.5], np.array([0.5, 0.25])))
+@pytest.mark.parametrize("name", ("learning_rate", "momentum", "average_decay"))
+def test_functions_must_return_numbers(name, value):
+    def wrong():
+        return value
+
+    if name == "average_decay":
+        optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(), wrong)
+    else:
+        optimizer = keras_tfopt.Momentum(**{name: wrong})
+    runner = Runner(optimizer, initial())
+    with pytest.raises(TypeError, match="must (return|be) a number or a scalar tensor"):
+        runner.step(dense_gradients(1)[0])
+    for path, start in initial().items():
+        np.testing.assert_array_equal(runner.values[path], start)
 
 
 @pytest.mark.spread

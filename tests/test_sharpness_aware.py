@@ -141,6 +141,13 @@ def test_an_overflow_does_not_stay_in_the_momentum_of_the_ascent():
     assert np.isfinite(arrays_of(layer)[0]).all()
 
 
+def test_rho_may_be_a_function_without_arguments():
+    layer = Quadratic(np.eye(2, dtype="float32"), np.zeros(2, "float32"), {"w": np.ones(2, "f")})
+    step(trainer_of(layer, keras_tfopt.GradientDescent(0.1), rho=lambda: 0.5))
+    norm = np.sqrt(2.0)  # the way uphill is along w
+    np.testing.assert_allclose(np.linalg.norm(arrays_of(layer)[0]), norm - 0.1 * (norm + 0.5), 1e-6)
+
+
 def test_rho_follows_its_schedule():
     matrix, start = np.eye(2, dtype="float32"), {"w": np.float32([3.0, 4.0])}
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 5.0])
@@ -286,6 +293,7 @@ def test_a_saved_trainer_is_loaded_with_its_state(tmp_path):
         ({"rho": 0.0}, ValueError, r"`rho` must be .*\(0, inf\).*0\.0"),
         ({"rho": float("nan")}, ValueError, "`rho`"),
         ({"rho": "0.1"}, TypeError, "`rho`"),
+        ({"rho": keras.Variable(0.1)}, TypeError, "`rho` must be .* would be one of the weights"),
         ({"alpha": -0.1}, ValueError, r"`alpha` must be .*\[0, inf\)"),
         ({"adaptive": 1}, TypeError, "`adaptive` must be True or False"),
         ({"ascent_momentum": 1.0}, ValueError, r"`ascent_momentum` must be .*\[0, 1\).*1\.0"),

@@ -155,6 +155,8 @@ def test_progress_is_printed(capsys):
         (ValueError, "`y` must be None where `x` is a dataset", dict(x=Pairs())),
         (ValueError, "`y` must have the targets", dict(y=None)),
         (ValueError, "same number of samples", dict(y=Y[:3])),
+        (ValueError, "same number of samples", dict(y=[])),
+        (ValueError, "same number of samples", dict(sample_weight=[])),
         (ValueError, "`batch_size` must be an integer >= 1", dict(batch_size=0)),
         (ValueError, "`dtype` must be", dict(dtype="float16")),
         (ValueError, "`verbose` must be", dict(verbose=3)),

@@ -284,6 +284,24 @@ def test_wrappers_need_no_multi_optimizer(monkeypatch):
 
 
 @several_only
+@pytest.mark.parametrize(
+    "make",
+    (
+        lambda: keras_tfopt.MovingAverage(keras_tfopt.Adam(0.1)),
+        lambda: keras_tfopt.LossScaleOptimizer(keras_tfopt.Lookahead("sgd")),
+        lambda: keras_tfopt.Prodigy(),
+    ),
+)
+def test_a_variable_that_is_listed_twice_builds_nothing(make):
+    optimizer, a, b = make(), make_variable("a", np.ones(3)), make_variable("b", np.ones(2))
+    g = np.ones(3)
+    with pytest.raises(ValueError, match="takes each variable once in a step"):
+        optimizer.apply([g, g], [a, a])
+    assert not optimizer.built
+    optimizer.apply([g, np.ones(2)], [a, b])
+    assert int(optimizer.iterations) == 1
+
+
 def test_accumulation_inside_of_a_multi_optimizer_is_refused():
     inner = keras_tfopt.Momentum(0.1, gradient_accumulation_steps=2)
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(inner))

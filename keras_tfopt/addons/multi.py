@@ -19,9 +19,10 @@ class _OfLayers:
 
     def __init__(self, pairs: list[tuple[Any, list[Any]]]):
         self.pairs = pairs
-        # For layers without an optimizer. Keras saves optimizers in the order of `values`, and this
-        # one last, as with a map by paths.
-        self.default_optimizer = GradientDescent(0.0, name="still")
+        # For layers without an optimizer: callbacks may set its learning rate, too. Keras saves
+        # optimizers in the order of `values`, and this one last, as with a map by paths.
+        still = {".*": {"frozen": True}}
+        self.default_optimizer = GradientDescent(0.0, name="still", groups=still)
 
     def __call__(self, variable: Any) -> Any:
         """Return the optimizer of a variable."""
@@ -98,6 +99,8 @@ def MultiOptimizer(
             "`optimizer_specs` have no layers, so write MultiOptimizer([(optimizer, layers), ...])."
             f" Received: {optimizers_and_layers!r}, optimizer_specs={optimizer_specs!r}"
         )
+    if not isinstance(optimizers_and_layers, Iterable):
+        raise _wrong(optimizers_and_layers)
     pairs = [_checked(pair) for pair in optimizers_and_layers]
     if not pairs:
         raise ValueError("Argument `optimizers_and_layers` must not be empty. Received: []")
@@ -109,8 +112,13 @@ def _checked(pair: Any) -> tuple[Any, list[Any]]:
     if isinstance(pair, (tuple, list)) and len(pair) == 2:
         layers: Sequence[Any] = pair[1] if isinstance(pair[1], (tuple, list)) else [pair[1]]
         if layers and all(isinstance(layer, keras.layers.Layer) for layer in layers):
-            return keras.optimizers.get(pair[0]), list(layers)
-    raise TypeError(
+            if isinstance(pair[0], (str, dict, keras.optimizers.Optimizer)):
+                return keras.optimizers.get(pair[0]), list(layers)
+    raise _wrong(pair)
+
+
+def _wrong(value: Any) -> TypeError:
+    return TypeError(
         "Argument `optimizers_and_layers` must be pairs of an optimizer and a layer, a model or a "
-        f"list of these. Received: {pair!r}"
+        f"list of these. Received: {value!r}"
     )

@@ -39,14 +39,18 @@ from keras_tfopt.engine.loss_scaling import LossScalingEngine
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.options import (
     DEFAULTS,
+    LARGEST,
     all_arguments,
     as_schedule,
     changes,
     check_savable,
+    check_scalar,
+    current,
     is_computed_again,
     is_function_of_step,
     out_of_range,
     own_parameters,
+    takes,
     tolerating,
 )
 from keras_tfopt.engine.results import check_class_attribute

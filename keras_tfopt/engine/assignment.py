@@ -15,6 +15,8 @@ from keras_tfopt.engine.options import (
 from keras_tfopt.engine.selection import check_choice
 from keras_tfopt.engine.slot_dtype import check_scope, check_slot_dtype
 
+# Types of values that may be numbers by mistake; numbers are looked at, too.
+_PLAIN = (bool, str, list, tuple, dict)
 # Options that are not numbers, whose values `check_option` looks at.
 _CHECKED = ("row_variables", "slot_dtype", "master_weights", "maximize", "shard_state")
 # Options that decide which state there is.
@@ -44,10 +46,10 @@ def checked(optimizer: Any, name: str, value: Any) -> Any:
     tensors and other objects are not looked at.
     """
     declared = getattr(type(optimizer), "_fields", {}).get(name)
-    is_plain = value is None or isinstance(value, (bool, str)) or is_number(value)
+    is_plain = value is None or isinstance(value, _PLAIN) or is_number(value)
     if is_plain and declared is not None:
         value = declared.check(name, value)
-    elif name == "learning_rate" and is_number(value):
+    elif name == "learning_rate" and is_plain:
         value = check_learning_rate(value)
         is_wrapper = hasattr(optimizer, "inner_optimizer")  # it passes the value on
         if not is_wrapper and callable(getattr(optimizer, "_learning_rate", None)):

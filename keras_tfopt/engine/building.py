@@ -75,9 +75,10 @@ def add_slot(optimizer: Any, variable: Any, like: Like, name: str, slot: Slot) -
 
 
 def listed(argument: str, values: Any) -> list[Any]:
-    """Return values as a list, or raise an error for a single variable."""
+    """Return values as a list, or raise an error for a single one."""
     # A variable of JAX returns an item for every index, so iterating over it never ends.
-    if backend.is_variable(values):
+    is_one = backend.is_variable(values) or ops.is_tensor(values)
+    if is_one or not isinstance(values, Iterable):
         raise TypeError(
             f"Argument `{argument}` must be a list with an item for each variable. Received: "
             f"{values!r}"
@@ -86,9 +87,12 @@ def listed(argument: str, values: Any) -> list[Any]:
 
 
 def pair(
-    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None
+    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None, once: bool
 ) -> tuple[list[Any], list[Any]]:
-    """Return gradients and variables one to one, and build the optimizer; or raise an error."""
+    """Return gradients and variables one to one, and build the optimizer; or raise an error.
+
+    With `once`, each variable must have one gradient at most.
+    """
     grads = listed("grads", grads)
     if variables is None:
         if not optimizer.built:
@@ -103,6 +107,9 @@ def pair(
             f"There must be a gradient (or None) for each variable. Received: {len(grads)} "
             f"gradients for {len(variables)} variables"
         )
+    if once:
+        moved = [v for g, v in zip(grads, variables, strict=True) if g is not None]
+        check_distinct(optimizer, moved)
     if variables and not optimizer.built:
         check_variables(variables, type(optimizer).__name__)
         with keras.name_scope(optimizer.name):

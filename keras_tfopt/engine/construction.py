@@ -21,6 +21,7 @@ from keras import ops
 from keras_tfopt.engine import assignment
 from keras_tfopt.engine.options import (
     changes,
+    check_scalar,
     computing_again,
     current,
     named_parameters,
@@ -233,8 +234,13 @@ def _changing_arguments(optimizer: Any, arguments: dict[str, Any]) -> dict[str, 
         return {}
     if not has_constructor(cls) and cls.__post_init__ is Constructed.__post_init__:
         return {}  # nothing computes with them
-    own = set(own_parameters(type(optimizer))) - {"learning_rate", "global_step"}
-    return {n: v for n, v in arguments.items() if n in own and changes(v)}
+    own = set(own_parameters(cls)) - {"learning_rate", "global_step"}
+    changing = {n: v for n, v in arguments.items() if n in own and changes(v)}
+    for name, value in changing.items():
+        check_scalar(name, value)
+        if name in cls._fields:  # whose own checks get the number that it is now
+            cls._fields[name].check(name, value)
+    return changing
 
 
 def _number_now(value: Any) -> float | None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import keras
@@ -27,6 +28,9 @@ def scalar(value: Any, dtype: str) -> Any:
     # Python numbers are never cast: PyTorch would round them to float32 on the way.
     if isinstance(value, keras.Variable) or ops.is_tensor(value):
         return ops.cast(value, dtype)
+    if not isinstance(value, Real) and tuple(getattr(value, "shape", (0,))) != ():
+        message = "A hyperparameter must be a number or a scalar tensor"
+        raise TypeError(f"{message}. Received: {value!r}")
     return ops.convert_to_tensor(value, dtype)
 
 

@@ -58,6 +58,11 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
         else:
             super().__setattr__(name, value)
 
+    @property
+    def optimizers(self) -> list[Any]:
+        """Optimizers of a MultiOptimizer inside, for callbacks; with another, no such attribute."""
+        return self.inner_optimizer.optimizers
+
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, serializable."""
         return portable(super().get_config())
@@ -109,7 +114,9 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     @backend.as_step
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Update the variables by gradients of the scaled loss if all of them are finite."""
-        grads, variables = pair(self, grads, trainable_variables)
+        pipeline = getattr(self.inner_optimizer, "_pipeline", None)
+        once = pipeline is not None and pipeline.takes_each_once
+        grads, variables = pair(self, grads, trainable_variables, once)
         if not grads:
             return
         with keras.name_scope(self.name):

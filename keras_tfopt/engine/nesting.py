@@ -52,6 +52,11 @@ class PassingOn(Around):
     def learning_rate(self, value: Any) -> None:
         self.inner_optimizer.learning_rate = value
 
+    @property
+    def optimizers(self) -> list[Any]:
+        """Optimizers of a MultiOptimizer inside, for callbacks; with another, no such attribute."""
+        return self.inner_optimizer.optimizers
+
     def scale_loss(self, loss: Any) -> Any:
         """Scale the loss as the inner optimizer does, which also scales gradients back."""
         return self.inner_optimizer.scale_loss(loss)
@@ -142,7 +147,8 @@ def check_alike(wrapper: Any) -> None:
 
 def check_inner(inner: Any, owner: str) -> Any:
     """Return the optimizer to go inside another one, from itself, its name or configuration."""
-    if not isinstance(inner, (str, dict, keras.optimizers.Optimizer)):
+    is_named = isinstance(inner, str) or isinstance(inner, dict) and "class_name" in inner
+    if not (is_named or isinstance(inner, keras.optimizers.Optimizer)):
         is_class = isinstance(inner, type) and issubclass(inner, keras.optimizers.Optimizer)
         raise TypeError(
             "Argument `inner_optimizer` must be a keras.optimizers.Optimizer, or a name or "

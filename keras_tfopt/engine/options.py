@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tfopt.engine.settings import switched
@@ -35,6 +36,9 @@ CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm", "clip_unitwise")
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
+
+LARGEST = 2**31 - 1  # the largest number of steps that can be counted
+_LARGEST_RATE = float(np.finfo("float32").max)
 
 _CHANGING = (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)
 
@@ -95,13 +99,26 @@ def takes(function: Callable, *arguments: Any) -> bool:
     return True
 
 
+def check_scalar(name: str, value: Any) -> None:
+    """Raise an error for a variable that holds several numbers."""
+    if isinstance(value, keras.Variable) and tuple(value.shape) != ():
+        raise ValueError(f"Argument `{name}` must be a scalar variable. Received: {value!r}")
+
+
 def current(value: Any, iterations: Any) -> Any:
     """Return the number at a step of a hyperparameter that `changes`."""
     if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
         return value(iterations)
     if isinstance(value, keras.Variable):
         return value.value
-    return value()
+    found = value()
+    is_array = isinstance(found, np.ndarray) and found.shape
+    if is_array or not (is_number(found) or hasattr(found, "dtype")):
+        raise TypeError(
+            "A function without arguments must return a number or a scalar tensor. Received: "
+            f"{found!r} from {value!r}"
+        )
+    return found
 
 
 def check_savable(argument: str, value: Any) -> None:
@@ -109,6 +126,7 @@ def check_savable(argument: str, value: Any) -> None:
     if isinstance(value, (list, tuple)):
         for item in value:
             check_savable(argument, item)
+    value = value.function if isinstance(value, FunctionOfStep) else value
     if not callable(value) or isinstance(value, _CHANGING):
         return
     name = getattr(value, "__name__", None)
@@ -150,7 +168,7 @@ class FunctionOfStep(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         """Return the name under which the function is registered, or raise an error."""
-        check_savable("learning_rate", self.function)
+        check_savable("function", self.function)
         return {"function": keras.saving.get_registered_name(self.function)}
 
     @classmethod
@@ -178,7 +196,7 @@ def check_learning_rate(value: Any) -> Any:
             f"steps or without arguments. Received: {value!r}"
         )
     value = float(value)
-    if not value >= 0 or math.isinf(value):
+    if not 0 <= value <= _LARGEST_RATE:
         message = f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}"
         out_of_range("learning_rate", value, message)
     return value
@@ -206,8 +224,8 @@ def _check_steps(name: str, value: Any, least: int) -> None:
     message = f"Argument `{name}` must be None or an integer >= {least}. Received: {value!r}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(message)
-    if value < least:
-        raise ValueError(message)
+    if not least <= int(value) <= LARGEST:
+        raise ValueError(message + ("; at most 2**31 - 1" if int(value) > LARGEST else ""))
 
 
 def check_switch(name: str, value: Any) -> bool:

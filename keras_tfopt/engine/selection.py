@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -105,7 +105,9 @@ def excluding(optimizer: Any, var_list: Any, var_names: Any) -> list[Any]:
             "`exclude_from_weight_decay` must be called before the optimizer is built, because "
             "compiled steps have the selection built in."
         )
-    names = [var_names] if isinstance(var_names, str) else list(var_names or [])
+    is_list = isinstance(var_names, Iterable) and not isinstance(var_names, str)
+    is_list |= var_names is None
+    names = list(var_names or []) if is_list else [var_names]
     return check_choice("var_names", names) + [pattern_of(v) for v in var_list or []]
 
 

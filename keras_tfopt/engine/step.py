@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_tfopt.engine import gradients, hooks
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_distinct, check_pairs, pair, tuples_of
+from keras_tfopt.engine.building import check_pairs, pair, tuples_of
 from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, scalars_around
 from keras_tfopt.engine.joining import Joining, can_join, has_hooks
@@ -44,6 +44,7 @@ class Pipeline:
 
     def __init__(self, wrappers: Sequence[Any], mover: Any):
         self.wrappers, self.mover = tuple(wrappers), mover
+        self.takes_each_once = bool(wrappers) or mover.takes_all
         # The numbers of wrappers whose hooks need old values, and of those that may meet others.
         each = list(enumerate(self.wrappers))
         self._need_old = [number for number, wrapper in each if wrapper.needs_old]
@@ -125,7 +126,7 @@ class Pipeline:
         if usual:  # to be fast
             variables = owner._trainable_variables
         else:
-            grads, variables = pair(owner, grads, variables)
+            grads, variables = pair(owner, grads, variables, self.takes_each_once)
         if not grads:
             return NOTHING
         for wrapper in self.wrappers:
@@ -137,8 +138,6 @@ class Pipeline:
         places = list(range(len(variables)))
         if not usual or len(variables) < count:
             places = [owner._get_variable_index(variable) for variable in variables]
-            if self.wrappers or self.mover.takes_all:
-                check_distinct(owner, variables)
         entries = owner._state.entries
         grads = [
             g

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_tfopt import distributed, rules, wrappers
-from keras_tfopt.checks import check_bool
+from keras_tfopt.checks import check_bool, check_integer
 from keras_tfopt.engine import is_function_of_step, is_variable, pattern_of, tolerating
 from keras_tfopt.engine.powers import keep_powers
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
@@ -114,7 +114,7 @@ def build_optimizer(name: str, row: Row, given: Mapping[str, Any]) -> Any:
         if argument in WITHOUT_MEANING:
             check_bool(argument, value)
         elif argument == "name":
-            ours["name"] = value.replace("/", "_")  # names of Keras have no scopes
+            ours["name"] = check_name(value).replace("/", "_")  # names of Keras have no scopes
         elif argument == "global_step":
             ours["global_step"] = count
         elif argument == "learning_rate":
@@ -213,6 +213,7 @@ def _count(name: str, given: Mapping[str, Any]) -> Any:
             "Argument `global_step` must be a scalar variable or a whole number. Received: "
             f"{value!r}"
         )
+    check_integer("global_step", int(value), 0)
     if _matters(given):
         warnings.warn(
             f"{name} takes the number of the step from `global_step`, and the constant "

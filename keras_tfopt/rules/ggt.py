@@ -99,8 +99,10 @@ class GGT(Rule):
         weights = p * (root + self.sigma_epsilon) ** -3
 
         smallest = ops.min(root)
-        outside = ops.where(smallest > self.epsilon, 1 / smallest, ops.zeros_like(smallest))
-        y = (u @ (weights - outside * p / sigma)[:, None])[:, 0] / ops.sqrt(k)
+        has_outside, one = smallest > self.epsilon, ops.ones_like(smallest)
+        outside = ops.where(has_outside, 1 / ops.where(has_outside, smallest, one), 0 * one)
+        inside = outside * p / ops.where(has_outside, sigma, ops.ones_like(sigma))
+        y = (u @ (weights - inside)[:, None])[:, 0] / ops.sqrt(k)
         # The learning rate goes into the small numbers, not once more over the large ones.
         rows = -t.lr * ops.where(new, ops.zeros_like(y), y)
         moment = -t.lr * (ops.sum(ops.where(new, y, ops.zeros_like(y))) + outside)

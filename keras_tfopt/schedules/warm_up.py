@@ -7,7 +7,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.checks import check_function_of_step, check_integer, check_number
-from keras_tfopt.engine import as_schedule, changes
+from keras_tfopt.engine import as_schedule, changes, current
 from keras_tfopt.rule import register
 from keras_tfopt.schedules.schedule import Schedule, as_number, half_cosine
 
@@ -57,7 +57,7 @@ class WarmUp(Schedule):
     def _followed(self, step: Any) -> Any:
         if not changes(self.schedule):
             return ops.full_like(step, self.schedule)
-        return ops.cast(self.schedule(step), step.dtype)
+        return ops.cast(current(self.schedule, step), step.dtype)
 
 
 @register
@@ -110,7 +110,7 @@ class WarmUpStableDecay(Schedule):
         self.stable_steps = check_integer("stable_steps", stable_steps, 0)
         self.decay_steps = check_integer("decay_steps", decay_steps, 1)
         self.end = check_number("end", end, 0)
-        if shape not in _SHAPES:
+        if not isinstance(shape, str) or shape not in _SHAPES:
             raise ValueError(
                 f"Argument `shape` must be one of {list(_SHAPES)}. Received: {shape!r}"
             )

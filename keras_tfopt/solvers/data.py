@@ -125,7 +125,10 @@ def _common_size(parts: Any) -> int:
     """Return how many samples arrays have, or raise an error."""
     sizes = []
     for name, part in zip(("x", "y", "sample_weight"), parts, strict=True):
-        for leaf in keras.tree.flatten(part):
+        leaves = keras.tree.flatten(part)
+        if not leaves:
+            sizes.append(0)
+        for leaf in leaves:
             if leaf is None and name != "x":
                 continue
             shape = getattr(leaf, "shape", None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.engine import Like, check_choice, is_chosen, pattern_of, settled
+from keras_tfopt.engine import Like, check_choice, is_chosen, pattern_of, settled, takes
 
 NAME = "vars_to_clip_dims"
 
@@ -17,6 +17,8 @@ NAME = "vars_to_clip_dims"
 def check_dims(value: Any) -> Any:
     """Return the dimensions by pattern, or raise an error that names the argument."""
     if callable(value):
+        if not takes(value, None):
+            raise TypeError(f"Argument `{NAME}` must take a variable. Received: {value!r}")
         return value
     pairs = list(value.items()) if isinstance(value, dict) else value
     is_list = isinstance(pairs, (list, tuple))
@@ -32,12 +34,16 @@ def check_dims(value: Any) -> Any:
             chosen = pattern_of(key) if isinstance(key, keras.Variable) else check_choice(NAME, key)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{error}, in {value!r}") from None
-        whole = isinstance(dims, (list, tuple))
-        if not whole or not all(isinstance(dim, numbers.Integral) for dim in dims):
+        if not _are_dims(dims):
             raise TypeError(f"Argument `{NAME}` must give lists of integers. Received: {value!r}")
         found.append((chosen, [int(dim) for dim in dims]))
     # Only strings can be keys in JSON.
     return dict(found) if all(isinstance(chosen, str) for chosen, _ in found) else found
+
+
+def _are_dims(dims: Any) -> bool:
+    is_list = isinstance(dims, (list, tuple))
+    return is_list and all(isinstance(dim, numbers.Integral) for dim in dims)
 
 
 def dims_of(like: Like, value: Any) -> tuple[int, ...] | None:
@@ -48,6 +54,11 @@ def dims_of(like: Like, value: Any) -> tuple[int, ...] | None:
         dims = next((dims for key, dims in _pairs(value) if is_chosen(like, key)), None)
     if dims is None:
         return None
+    if not _are_dims(dims):
+        raise TypeError(
+            f"Argument `{NAME}` must return a list of integers, or None. Received: {dims!r} for "
+            f"{like.path!r}"
+        )
     rank = len(like.shape)
     if not all(-rank <= dim < rank for dim in dims):
         raise ValueError(

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.checks import check_number
-from keras_tfopt.engine import Slot
+from keras_tfopt.engine import Slot, check_scalar
 from keras_tfopt.fields import field, flag, integer, within
 from keras_tfopt.rule import register
 from keras_tfopt.wrapper import Wrapper
@@ -14,6 +14,7 @@ from keras_tfopt.wrapper import Wrapper
 
 def _check_num_updates(name: str, value: Any) -> Any:
     if value is True or isinstance(value, keras.Variable):
+        check_scalar(name, value)
         return value
     return check_number(name, value, 0)
 

@@ -9,7 +9,7 @@ SIGN_DECAY = (1.5, -0.1, "linear", True, [0.5])
 BELOW_ONE = (1.0, 1.5)  # with a beta of 1, the bias correction would divide by zero
 UP_TO_ONE = (1.5,)
 POSITIVE = (0, 0.0)  # the formula divides by the argument or its square root
-COUNT = (0, -1, 2.5, "3", None)
+COUNT = (0, -1, 2.5, "3", 2**31, None)
 
 ADAM_ARGUMENTS = dict(learning_rate=0.03, beta_1=0.8, beta_2=0.95, epsilon=1e-4)
 AS_ADAM = {

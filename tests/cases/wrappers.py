@@ -15,7 +15,7 @@ from tests.cases.rules import ADAM_ARGUMENTS, BELOW_ONE, COUNT, UP_TO_ONE
 # Values that arguments of one kind refuse.
 PATTERN = (3, "(", [3], ["("])
 NUMBER_WITHOUT_DEFAULT = (None, "0.5", -0.1, math.nan, math.inf, True, [0.5])
-COUNT_FROM_ZERO = (-1, 2.5, "3", None)
+COUNT_FROM_ZERO = (-1, 2.5, "3", 2**31, None)
 
 AVERAGES_FROM_ZERO = {
     "float32 defaults": (
