@@ -54,6 +54,13 @@ class Row:
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
+def in_words_of(row: Row, message: str) -> str:
+    """Replace our names of arguments in a message by those of the original."""
+    for theirs, ours in row.renamed.items():
+        message = message.replace(f"`{ours}`", f"`{theirs}`")
+    return message
+
+
 def names_in(rows: Mapping[str, Row]) -> dict[str, Counterpart]:
     """Return the counterpart of every original name, in alphabetical order."""
     return {name: rows[name].counterpart for name in sorted(rows, key=str.lower)}

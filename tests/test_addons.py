@@ -151,6 +151,7 @@ def test_options_of_keras_2():
         (lambda: addons.LazyAdam(-0.5), ValueError, "`learning_rate`"),
         (lambda: addons.LazyAdam("fast"), TypeError, "`learning_rate`"),
         (lambda: addons.COCOB(use_locking=3), TypeError, "`use_locking`"),
+        (lambda: addons.Yogi(beta1=2.0), ValueError, "`beta1`"),
         (lambda: addons.LazyAdam(beta1=0.5), TypeError, "Did you mean 'beta_1'"),
         (lambda: addons.Lookahead("sgd", clipnorm=1.0), TypeError, "belongs to the optimizer insi"),
         (lambda: addons.AdamW(), TypeError, "weight_decay"),
@@ -174,8 +175,7 @@ def test_bad_input_is_refused_by_every_class(name):
     for argument, value in [*wrong, ("decay", -0.5), ("decay", "fast"), ("use_locking", "no")]:
         with pytest.raises((TypeError, ValueError)) as error:
             make(name, **{argument: value})
-        ours = row.renamed.get(argument, argument)
-        assert f"`{ours}`" in str(error.value) and repr(value) in str(error.value)
+        assert f"`{argument}`" in str(error.value) and repr(value) in str(error.value)
 
 
 @pytest.mark.parametrize("name", addons.CLASSES)

@@ -13,7 +13,7 @@ from keras_tfopt import rules, wrappers
 from keras_tfopt.addons import keras2
 from keras_tfopt.addons.table import SOURCE, Row
 from keras_tfopt.engine import assign_averages, check_arguments, path_of, swap_averages
-from keras_tfopt.tables import REQUIRED, as_constructor
+from keras_tfopt.tables import REQUIRED, as_constructor, in_words_of
 
 PACKAGE = "Addons"
 
@@ -208,7 +208,10 @@ def make_class(name: str, row: Row) -> type:
         given = self._make(args, kwargs)
         excludes = _EXCLUDED in row.arguments or isinstance(self, Decaying)
         excluded = given.pop(_EXCLUDED, None) if excludes else None
-        ours(self, **given)
+        try:
+            ours(self, **given)
+        except (TypeError, ValueError) as error:
+            raise type(error)(in_words_of(row, str(error))) from error
         if excluded:
             self.exclude_from_weight_decay(var_names=excluded)
 

@@ -16,6 +16,7 @@ from keras_tfopt.checks import check_bool, check_integer
 from keras_tfopt.engine import is_function_of_step, is_variable, pattern_of, tolerating
 from keras_tfopt.engine.powers import keep_powers
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
+from keras_tfopt.tables import in_words_of
 
 # Attributes in which the originals keep their arguments, as given or as tensors.
 _RATES = tuple(f"_{name}" for name in ("lr", "learning_rate"))
@@ -157,13 +158,6 @@ def as_in_the_original(name: str, row: Row = _NO_ROW) -> Iterator[None]:
 def owner_of(name: str) -> Any:
     """Return the part of the package that has a class of this name."""
     return next(part for part in (rules, wrappers, distributed) if hasattr(part, name))
-
-
-def in_words_of(row: Row, message: str) -> str:
-    """Replace our names of arguments in a message by those of the original."""
-    for theirs, ours in row.renamed.items():
-        message = message.replace(f"`{ours}`", f"`{theirs}`")
-    return message
 
 
 def check_name(name: Any) -> str:
