@@ -45,8 +45,8 @@ class SharpnessAware(Trainer):
 
     Args:
         model: A `keras.Model`, built or not.
-        rho: Float > 0, or a schedule of the steps done: the distance. The papers use 0.05 for SAM
-            on image nets, up to 0.5 for ASAM. Defaults to 0.05.
+        rho: Float > 0, a schedule of the steps done or a function without arguments: the distance.
+            The papers use 0.05 for SAM on image nets, up to 0.5 for ASAM. Defaults to 0.05.
         adaptive: Whether distances are relative to each weight's magnitude (ASAM). Defaults to
             False.
         alpha: Float >= 0, or a schedule: the weight of the part at right angles (GSAM, which also
@@ -65,7 +65,8 @@ class SharpnessAware(Trainer):
 
     Raises:
         TypeError: if `model` is no `keras.Model`, or `compile` is given no Keras optimizer.
-        ValueError: if a number is out of its range.
+        ValueError: if a number is out of its range; or, with `ascent_momentum`, if a layer trains
+            that did not when this was built: make a new one then.
         NotImplementedError: in `fit` under a `tf.distribute` strategy of several replicas, whose
             variables cannot have values of their own.
 
@@ -110,6 +111,7 @@ class SharpnessAware(Trainer):
         )
         self.normalize = check_bool("normalize", normalize)
         self._velocities: list[Any] = []
+        self._places: list[int] = []  # identities of the variables that the velocities are of
 
     def build(self, input_shape: Any) -> None:
         """Build the model, too, and the velocities uphill."""
@@ -119,13 +121,15 @@ class SharpnessAware(Trainer):
                 self.add_weight(shape=v.shape, dtype=v.dtype, initializer="zeros", trainable=False)
                 for v in self.trainable_variables
             ]
+            self._places = list(map(id, self.trainable_variables))
 
     def _gradients(self, data: Any) -> tuple[list[Any], None]:
         """Return the gradients for the optimizer.
 
         Variables do not change, except for those that a training call and metrics change.
         """
-        variables, kept = self.trainable_variables, {id(v) for v in self._velocities}
+        variables, velocities = self.trainable_variables, self._velocities_now()
+        kept = {id(v) for v in self._velocities}
         others = [v for v in self.non_trainable_variables if id(v) not in kept]
         before, random = [ops.copy(v) for v in others], backend.random_state()
         _, first = self._loss_and_gradients(data, measure=True)
@@ -134,21 +138,37 @@ class SharpnessAware(Trainer):
         steps = self.optimizer.iterations
         rho, alpha = (current(v, steps) if changes(v) else v for v in (self.rho, self.alpha))
         last = first
-        for _ in range(self.ascent_steps):
-            self._go_uphill(last, rho)
-            assign(others, before)
-            backend.set_random_state(random)
-            _, last = self._loss_and_gradients(data, measure=False)
-        assign(variables, home)
-        assign(others, after)
-        if isinstance(alpha, float) and alpha == 0:
+        try:
+            for _ in range(self.ascent_steps if variables else 0):
+                self._go_uphill(last, rho, velocities)
+                assign(others, before)
+                backend.set_random_state(random)
+                _, last = self._loss_and_gradients(data, measure=False)
+        finally:  # after an interrupt, too
+            assign(variables, home)
+            assign(others, after)
+        if not variables or (isinstance(alpha, float) and alpha == 0):
             return last, None
         return _without_part_across(first, last, alpha), None
 
-    def _go_uphill(self, grads: Sequence[Any], rho: Any) -> None:
+    def _velocities_now(self) -> list[Any]:
+        """Return the velocities of the variables that train now, if there are any."""
+        if not self._velocities:
+            return []
+        known = dict(zip(self._places, self._velocities, strict=True))
+        missing = [v.path for v in self.trainable_variables if id(v) not in known]
+        if missing:
+            raise ValueError(
+                "`ascent_momentum` of SharpnessAware keeps a velocity for each variable that could "
+                "be trained when it was built. Make a new SharpnessAware of the model once other "
+                f"layers train. Received: without a velocity, {missing}"
+            )
+        return [known[id(v)] for v in self.trainable_variables]
+
+    def _go_uphill(self, grads: Sequence[Any], rho: Any, velocities: Sequence[Any]) -> None:
         """Move each variable uphill from where it is."""
         ways = self._directions(grads)
-        for n, velocity in enumerate(self._velocities):
+        for n, velocity in enumerate(velocities):
             new = self.ascent_momentum * velocity + ways[n]
             # An overflow must not stay: loss scaling only leaves out the step.
             ways[n] = ops.where(ops.isfinite(new), new, velocity.value)
@@ -188,7 +208,8 @@ def _float32(x: Any) -> Any:
 
 def _product(left: Sequence[Any], right: Sequence[Any]) -> Any:
     """Return the sum of products over all variables."""
-    return sum(ops.sum(_float32(a) * _float32(b)) for a, b in zip(left, right, strict=True))
+    sums = [ops.sum(_float32(a) * _float32(b)) for a, b in zip(left, right, strict=True)]
+    return ops.sum(ops.stack(sums))  # which takes sums of float32 and float64
 
 
 def _without_part_across(first: Sequence[Any], last: Sequence[Any], alpha: Any) -> list[Any]:

@@ -97,7 +97,11 @@ class Trainer(keras.Model):
             before = [ops.copy(v) for v in self.trainable_variables]
             self.optimizer.apply(grads, self.trainable_variables)
             after = [v.value for v in self.trainable_variables]
-            settled = self._settle(before, after, data, known)
+            try:
+                settled = self._settle(before, after, data, known)
+            except BaseException:  # an interrupt, too
+                assign(self.trainable_variables, before)
+                raise
             if settled is not None:
                 assign(self.trainable_variables, settled)
             return self.get_metrics_result()
@@ -191,6 +195,6 @@ def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
 def dense(gradient: Any, variable: Any) -> Any:
     """Return a gradient as a tensor of the variable's shape."""
     if gradient is None:
-        return ops.zeros_like(variable)
+        return ops.zeros(variable.shape, dtype=variable.dtype)
     rows = backend.from_native(gradient, variable.shape)
     return gradient if rows is None else backend.to_dense(rows)

@@ -1,11 +1,13 @@
 """If one worker fails, the others get an error. Workers are processes: tests/fault_worker.py."""
 
+import atexit
 import re
 import signal
 
 import numpy as np
 import pytest
 
+from keras_tfopt.distributed.exchanges.processes import Processes
 from tests import averaging, fault_worker, worker_processes
 from tests.cells import spread
 from tests.stepping import BACKEND, version_of
@@ -58,6 +60,33 @@ def test_others_end_with_a_clear_error(fault, reason, tmp_path):
     assert other.status != 0
     if fault == "stalls":  # later it finds that the others have gone
         assert "Worker 1 of 2: " in other.text or BACKEND == "jax", other.text[-3000:]
+
+
+class Noted(Processes):
+    """A worker that keeps its notes in a dictionary."""
+
+    def __init__(self, notes, rank):
+        super().__init__(rank, size=3, timeout=0.1)
+        atexit.unregister(self._at_exit)
+        self.notes = notes
+
+    def _put(self, key, text):
+        self.notes[key] = text
+
+    def _get(self, key, seconds):
+        return self.notes.get(key)
+
+
+@pytest.mark.spread
+def test_a_dead_worker_is_named_where_another_one_has_given_up():
+    """Worker 1 dies. Worker 0 waits for it in vain and leaves, before worker 2 comes."""
+    notes = {}
+    first, last = Noted(notes, 0), Noted(notes, 2)
+    for worker in (first, last):
+        with pytest.raises(RuntimeError, match="exchange 1 is impossible: worker 1 did not come"):
+            worker._meet()
+        worker.close()
+    assert "left/0" in notes
 
 
 @pytest.mark.spread

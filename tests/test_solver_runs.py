@@ -186,6 +186,16 @@ def test_a_constraint_must_be_a_scalar():
         minimize(linear(), X, Y, method="SLSQP", constraints=constraints, **QUIET)
 
 
+def test_a_run_that_begins_at_a_solution_has_its_loss():
+    model = linear()
+    minimize(model, X, Y, **QUIET)
+    end = vector(model)
+    history = minimize(model, X, Y, **QUIET)
+    np.testing.assert_array_equal(vector(model), end)
+    assert history.epoch == [0] and len(history.history["loss"]) == 1
+    assert history.history["loss"][0] == pytest.approx(history.result.fun)
+
+
 @pytest.mark.parametrize("method, width", [("Nelder-Mead", 600), ("BFGS", 6000)])
 def test_methods_that_are_too_slow_for_large_models(method, width):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(width)])

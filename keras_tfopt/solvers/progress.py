@@ -96,6 +96,8 @@ class Run:
             )
             try:
                 yield
+                if self._is_open and self.epoch == self.first and self._last is not None:
+                    self._end(self._last[0])  # the start is a solution: there was no iteration
             finally:
                 if self.best is not None:
                     self._flattening.assign(self.best)
@@ -134,6 +136,11 @@ class Run:
 
     def iterate(self, x: np.ndarray, *_: Any) -> None:
         """End an iteration, and call the callbacks."""
+        self._end(x)
+        if self._model.stop_training:
+            raise Stopped("A callback has stopped the run")
+
+    def _end(self, x: np.ndarray) -> None:
         loss, gradient = self._at(x)
         self.consider(x, loss)
         self._flattening.assign(x)
@@ -148,8 +155,6 @@ class Run:
         if self._verbose == 2:
             shown = " - ".join(f"{name}: {value:.6g}" for name, value in self._logs.items())
             print(f"Iteration {self.epoch} - {shown}", flush=True)
-        if self._model.stop_training:
-            raise Stopped("A callback has stopped the run")
 
     def consider(self, x: np.ndarray, loss: float) -> None:
         """Keep a point if it is the best so far."""

@@ -206,8 +206,11 @@ class Processes(Exchange):
     def _explained(
         self, what: str, missing: list[int], gone: dict[int, dict[str, Any]], cause: str
     ) -> str:
-        # Others may have left because of the first one.
-        first = {rank: note for rank, note in gone.items() if not note["waited"]} or gone
+        # Others may have left because of the first one, which may have died without a note.
+        first = {rank: note for rank, note in gone.items() if not note["waited"]}
+        dead = [rank for rank in missing if rank not in gone]
+        if not (first or dead):
+            first = gone
         for rank, note in first.items():
             if note["error"]:
                 return f"{what} is impossible: worker {rank} has ended with {note['error']}"
@@ -218,6 +221,7 @@ class Processes(Exchange):
                 f"{what} is impossible: worker {rank} has left after {note['exchanges']} "
                 f"exchanges. {remedy}"
             )
+        missing = dead or missing
         who = ("worker " if len(missing) == 1 else "workers ") + ", ".join(map(str, missing))
         limit = f"the {self.timeout:g} s that `timeout` of keras_tfopt.distributed.connect allows"
         if cause:
