@@ -57,7 +57,7 @@ def integer(low: int, *, default: Any = REQUIRED) -> Any:
     """Declare an argument that is an integer.
 
     Args:
-        low: Smallest allowed integer.
+        low: Smallest allowed integer. The largest is 2**31 - 1, to which steps are counted.
         default: Its default, as of `within`.
     """
     return _field_of(lambda name, value: check_integer(name, value, low), default)
