@@ -81,9 +81,9 @@ class Noted(Processes):
 def test_a_dead_worker_is_named_where_another_one_has_given_up():
     """Worker 1 dies. Worker 0 waits for it in vain and leaves, before worker 2 comes."""
     notes = {}
-    first, last = Noted(notes, 0), Noted(notes, 2)
-    for worker in (first, last):
-        with pytest.raises(RuntimeError, match="exchange 1 is impossible: worker 1 did not come"):
+    for rank, missing in ((0, "workers 1, 2"), (2, "worker 1")):
+        worker = Noted(notes, rank)
+        with pytest.raises(RuntimeError, match=f"exchange 1 is impossible: {missing} did not come"):
             worker._meet()
         worker.close()
     assert "left/0" in notes

@@ -98,6 +98,7 @@ def test_a_loss_of_nan_ends_the_run(method):
     history = minimize(model, *data, loss=loss, method=method, callbacks=calls, verbose=0)
     assert not history.result.success and "The loss is nan in evaluation" in history.result.message
     assert 0.4 <= vector(model)[0] <= 3 and np.isfinite(history.result.fun)
+    assert np.all(np.isfinite(history.history["loss"])) and history.history["loss"]
 
 
 def test_a_loss_that_is_always_nan():
@@ -105,6 +106,7 @@ def test_a_loss_that_is_always_nan():
     before = vector(model)
     history = minimize(model, np.full_like(X, np.nan), Y, **QUIET)
     assert history.result.message == "The loss is nan in evaluation 1"
+    assert len(history.history["loss"]) == 1 and np.isnan(history.history["loss"][0])
     np.testing.assert_array_equal(vector(model), before)
 
 

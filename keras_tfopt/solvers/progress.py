@@ -96,8 +96,11 @@ class Run:
             )
             try:
                 yield
-                if self._is_open and self.epoch == self.first and self._last is not None:
-                    self._end(self._last[0])  # the start is a solution: there was no iteration
+                if self.epoch == self.first and self.best is not None and self._last is not None:
+                    # There was no iteration, as where the start is a solution.
+                    is_last = np.array_equal(self._last[0], self.best)
+                    self._flattening.assign(self.best)
+                    self._end(self.best_loss, self._last[2] if is_last else None)
             finally:
                 if self.best is not None:
                     self._flattening.assign(self.best)
@@ -136,14 +139,14 @@ class Run:
 
     def iterate(self, x: np.ndarray, *_: Any) -> None:
         """End an iteration, and call the callbacks."""
-        self._end(x)
-        if self._model.stop_training:
-            raise Stopped("A callback has stopped the run")
-
-    def _end(self, x: np.ndarray) -> None:
         loss, gradient = self._at(x)
         self.consider(x, loss)
         self._flattening.assign(x)
+        self._end(loss, gradient)
+        if self._model.stop_training:
+            raise Stopped("A callback has stopped the run")
+
+    def _end(self, loss: float, gradient: np.ndarray | None) -> None:
         self._logs = {"loss": loss}
         if gradient is not None:
             self._logs["gradient_norm"] = float(np.max(np.abs(gradient)))
