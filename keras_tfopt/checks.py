@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.engine import (
-    LARGEST,
     as_schedule,
     changes,
+    check_countable,
     check_scalar,
     is_computed_again,
     is_function_of_step,
@@ -147,8 +147,7 @@ def check_integer(name: str, value: Any, low: int) -> int:
     if value < low:
         message = f"Argument `{name}` must be an integer >= {low}. Received: {value!r}"
         out_of_range(name, int(value), message)
-    if int(value) > LARGEST:  # steps are counted in 32 bits
-        raise ValueError(f"Argument `{name}` must be less than 2**31. Received: {value!r}")
+    check_countable(name, value)
     return int(value)
 
 

@@ -283,7 +283,6 @@ def test_wrappers_need_no_multi_optimizer(monkeypatch):
     assert to_numpy(kernel).tolist() == [0.5, 0.5]
 
 
-@several_only
 @pytest.mark.parametrize(
     "make",
     (
@@ -302,6 +301,7 @@ def test_a_variable_that_is_listed_twice_builds_nothing(make):
     assert int(optimizer.iterations) == 1
 
 
+@several_only
 def test_accumulation_inside_of_a_multi_optimizer_is_refused():
     inner = keras_tfopt.Momentum(0.1, gradient_accumulation_steps=2)
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(inner))

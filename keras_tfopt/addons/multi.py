@@ -111,9 +111,9 @@ def _checked(pair: Any) -> tuple[Any, list[Any]]:
     """Return an optimizer and a list of layers."""
     if isinstance(pair, (tuple, list)) and len(pair) == 2:
         layers: Sequence[Any] = pair[1] if isinstance(pair[1], (tuple, list)) else [pair[1]]
-        if layers and all(isinstance(layer, keras.layers.Layer) for layer in layers):
-            if isinstance(pair[0], (str, dict, keras.optimizers.Optimizer)):
-                return keras.optimizers.get(pair[0]), list(layers)
+        are_layers = layers and all(isinstance(layer, keras.layers.Layer) for layer in layers)
+        if are_layers and isinstance(pair[0], (str, dict, keras.optimizers.Optimizer)):
+            return keras.optimizers.get(pair[0]), list(layers)
     raise _wrong(pair)
 
 

@@ -39,10 +39,10 @@ from keras_tfopt.engine.loss_scaling import LossScalingEngine
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.options import (
     DEFAULTS,
-    LARGEST,
     all_arguments,
     as_schedule,
     changes,
+    check_countable,
     check_savable,
     check_scalar,
     current,

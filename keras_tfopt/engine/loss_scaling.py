@@ -58,11 +58,6 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
         else:
             super().__setattr__(name, value)
 
-    @property
-    def optimizers(self) -> list[Any]:
-        """Optimizers of a MultiOptimizer inside, for callbacks; with another, no such attribute."""
-        return self.inner_optimizer.optimizers
-
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments, serializable."""
         return portable(super().get_config())
@@ -105,6 +100,7 @@ class LossScalingEngine(Persistent, Around, keras.optimizers.LossScaleOptimizer)
     def _roles(self) -> list[str]:
         return list(self._own[: len(self._variables)])
 
+    optimizers = PassingOn.optimizers
     exclude_from_weight_decay = PassingOn.exclude_from_weight_decay
     apply_gradients = Stepping.apply_gradients
     # Not the method of Keras's class, which never calls `apply`.

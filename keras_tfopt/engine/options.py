@@ -37,7 +37,6 @@ CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm", "clip_unitwise")
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
-LARGEST = 2**31 - 1  # the largest number of steps that can be counted
 _LARGEST_RATE = float(np.finfo("float32").max)
 
 _CHANGING = (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)
@@ -97,6 +96,12 @@ def takes(function: Callable, *arguments: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def check_countable(name: str, value: Any) -> None:
+    """Raise an error for an integer beyond 32 bits, in which steps are counted."""
+    if value >= 2**31:
+        raise ValueError(f"Argument `{name}` must be less than 2**31. Received: {value!r}")
 
 
 def check_scalar(name: str, value: Any) -> None:
@@ -224,8 +229,9 @@ def _check_steps(name: str, value: Any, least: int) -> None:
     message = f"Argument `{name}` must be None or an integer >= {least}. Received: {value!r}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(message)
-    if not least <= int(value) <= LARGEST:
-        raise ValueError(message + ("; at most 2**31 - 1" if int(value) > LARGEST else ""))
+    if value < least:
+        raise ValueError(message)
+    check_countable(name, value)
 
 
 def check_switch(name: str, value: Any) -> bool:

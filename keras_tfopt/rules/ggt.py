@@ -99,8 +99,8 @@ class GGT(Rule):
         weights = p * (root + self.sigma_epsilon) ** -3
 
         smallest = ops.min(root)
-        has_outside, one = smallest > self.epsilon, ops.ones_like(smallest)
-        outside = ops.where(has_outside, 1 / ops.where(has_outside, smallest, one), 0 * one)
+        has_outside = smallest > self.epsilon
+        outside = ops.where(has_outside, 1 / smallest, ops.zeros_like(smallest))
         inside = outside * p / ops.where(has_outside, sigma, ops.ones_like(sigma))
         y = (u @ (weights - inside)[:, None])[:, 0] / ops.sqrt(k)
         # The learning rate goes into the small numbers, not once more over the large ones.

@@ -114,7 +114,6 @@ def _compile(
     scope = kind.scope
     # From here on for each tensor, of which some have two slots.
     numbers = tuple(one for place, one in enumerate(numbers) if place not in pairs)
-    # Codes take more arithmetic than memory, and are in the cache between passes.
     with_codes = has_codes(kind.stored)
 
     def step(g: Any, x: Any, slots: list, blocks: Any, scalars: dict[str, Any]) -> None:
@@ -145,6 +144,7 @@ def _compile(
             return
         _run_in_parts(step, CHUNK // BLOCK if g.ndim == 2 else CHUNK, g, x, _kept(slots), scalars)
 
+    # Codes take more arithmetic than memory, and are in the cache between passes.
     compiled = torch_compile.Compiled(
         step,
         _examples,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.defaults import read
 from keras_tfopt.engine.backends.torch import buckets
 from keras_tfopt.engine.backends.torch.compile import Compiled
@@ -73,7 +74,7 @@ def compute_scalars(
 ) -> dict[str, Any]:
     pays = COMPILES_SCALARS or is_on_gpu(engine._iterations._value)
     if not pays or in_plain.get() or get_stateless_scope() is not None:
-        return function(engine.with_attributes(attributes) if attributes else engine, *given)
+        return defaults.compute_scalars(engine, attributes, function, given)
     kinds = tuple([("rank", g.ndim) if isinstance(g, torch.Tensor) else g for g in given])
     key = ("scalars", identity(attributes), kinds)
     if key not in engine._fast:
