@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_tfopt
 from tests.cases import CASES, REPRESENTATIVES
 from tests.cells import EXHAUSTIVE
 from tests.compare import same
@@ -134,9 +133,10 @@ def frozen(case):
     start = state(model)
     dense.trainable = False
     model.compile(optimizer, "mse")
-    if BACKEND == "jax":
-        # Keras passes values without names, so the optimizer needs those of all variables.
-        with pytest.raises(ValueError, match="1 .* built with 3 variables"):
+    meets_workers = "meet" in getattr(optimizer, "defines", ())
+    if BACKEND == "jax" and (case.scope == "model" or meets_workers):
+        # Keras passes on no values of frozen variables.
+        with pytest.raises(ValueError, match="needs values of all 3 .* 1 of them"):
             fit(model, 1)
         return
     fit(model, 1)
@@ -188,7 +188,7 @@ def added(case):
     larger = keras.Sequential([*model.layers, keras.layers.Dense(2, name="more")])
     larger.build((None, 2))
     larger.compile(optimizer, "mse")
-    expected = "5 .* built with 3" if BACKEND == "jax" else "more/kernel.*create a new"
+    expected = "values of 5.*new optimizer" if BACKEND == "jax" else "more/kernel.*create a new"
     with pytest.raises(ValueError, match=f"(?s){expected}"):
         fit(larger, 1)
 
@@ -302,74 +302,3 @@ def test_each_kind_meets_some_checks():
     assert set(met) >= REPRESENTATIVES
     assert min(met.count(name) for name in REPRESENTATIVES) >= 2
     assert {cell.values[1] for cell in cells()} == set(CHECKS)
-
-
-@pytest.mark.backends("tensorflow", reason="other backends build the model before they compile")
-@pytest.mark.parametrize("averages", ["wrapper", "use_ema"])
-def test_xla_needs_a_built_model_if_state_starts_at_the_weights(averages):
-    def make():
-        if averages == "use_ema":
-            return keras_tfopt.Momentum(0.1, use_ema=True)
-        return keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1))
-
-    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile(make(), "mse", jit_compile=True)
-    with pytest.raises(RuntimeError, match="`model.build.shape.`.*kernel"):
-        model.fit(x, y, verbose=0)
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.build((None, 2))
-    model.compile(make(), "mse", jit_compile=True)
-    model.fit(x, y, verbose=0)
-    assert int(model.optimizer.iterations) == 1
-
-
-# ---- Models without trained variables --------------------------------------------------------
-
-EMPTY_AT_FIRST = {
-    "a rule": lambda: keras_tfopt.Adam(0.1),
-    "a rule over all variables": lambda: keras_tfopt.Prodigy(),
-    "a wrapper": lambda: keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.1)),
-    "a scaled loss": lambda: keras_tfopt.LossScaleOptimizer(keras_tfopt.Adam(0.1)),
-    "workers": lambda: keras_tfopt.distributed.ShardedState(keras_tfopt.Adam(0.1)),
-    "Keras inside": lambda: keras_tfopt.SkipNonFinite(keras.optimizers.Adam(0.1)),
-}
-every_optimizer = pytest.mark.parametrize(
-    "make", [pytest.param(make, id=name) for name, make in EMPTY_AT_FIRST.items()]
-)
-
-
-def after_two_epochs(model):
-    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
-    model.fit(x, y, epochs=2, verbose=0)
-    return [np.array(weight) for weight in model.get_weights()]
-
-
-def moved(before, after):
-    return [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
-
-
-@every_optimizer
-def test_layers_are_frozen_at_first(make):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    start = [np.array(weight) for weight in model.get_weights()]
-    model.trainable = False
-    model.compile(make(), keras.losses.MeanSquaredError())
-    assert not any(moved(start, after_two_epochs(model)))
-    assert int(model.optimizer.iterations) == 0
-    model.trainable = True
-    model.compile(model.optimizer, keras.losses.MeanSquaredError())
-    assert all(moved(start, after_two_epochs(model)))
-
-
-@every_optimizer
-def test_a_model_from_an_h5_file_trains(make, tmp_path):
-    """Keras builds the optimizer for no variables then, and stock optimizers fail."""
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(make(), keras.losses.MeanSquaredError())
-    end = after_two_epochs(model)
-    model.save(tmp_path / "model.h5")
-    again = keras.models.load_model(tmp_path / "model.h5")
-    assert not any(moved(end, again.get_weights()))
-    assert all(moved(end, after_two_epochs(again)))
-    assert int(again.optimizer.iterations) == 2

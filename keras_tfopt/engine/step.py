@@ -19,6 +19,7 @@ from keras_tfopt.engine.joining import Joining, can_join, has_hooks
 from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.stateless import stateless_apply
 
 
 class Around(NamedTuple):
@@ -305,12 +306,16 @@ class Stepping:
         grads: Sequence[Any],
         trainable_variables: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
-        """Return the variables and the state that `apply` would assign; `fit` on JAX calls it."""
-        if not trainable_variables:  # all layers are frozen
-            return [], [ops.convert_to_tensor(value) for value in optimizer_variables]
-        return keras.optimizers.Optimizer.stateless_apply(
-            self, optimizer_variables, grads, trainable_variables
-        )
+        """Return the variables and the state that `apply` would assign; `fit` on JAX calls it.
+
+        Args:
+            optimizer_variables: The values of `variables`.
+            grads: A gradient for each of the trainable variables.
+            trainable_variables: The values of all variables that the optimizer was built for, or
+                of those among them that are not frozen. Rules over all variables together, such as
+                `LBFGS`, and `use_ema` need all.
+        """
+        return stateless_apply(self, optimizer_variables, grads, trainable_variables)
 
     def now(self, value: Any) -> Any:
         """Return the value in this step of a number, schedule, variable or callable."""

@@ -21,6 +21,7 @@ from keras_tfopt.engine.backends.jax.values import (
     has_accelerator,
     is_compiled_for_one_cpu,
 )
+from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.rows import shards_of
 from keras_tfopt.engine.state import Rows
 from keras_tfopt.engine.write_order import LARGE
@@ -120,7 +121,9 @@ def run_if(engine: Any, condition: Any, step: Callable[[], None]) -> None:
         if bool(condition):
             step()
         return
-    variables = [*engine._trainable_variables, *engine.variables]
+    scope, variables = get_stateless_scope(), [*engine._trainable_variables, *engine.variables]
+    if scope is not None:  # `fit` gives no values of frozen variables
+        variables = [v for v in variables if v.trainable or scope.get_current_value(v) is not None]
 
     def body(carried: tuple) -> tuple:
         mapping = list(zip(variables, carried[1], strict=True))
