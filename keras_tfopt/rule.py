@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
@@ -323,7 +324,12 @@ def register(cls: Registered) -> Registered:
     Args:
         cls: A class of optimizers, or a function that is an argument of one. Its name must be
             unique: files contain only `"keras_tfopt>Name"`.
+
+    Raises:
+        TypeError: if it is neither.
     """
+    if not inspect.isclass(cls) and not inspect.isfunction(cls):
+        raise TypeError(f"`register` takes a class or a function. Received: {cls!r}")
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
 
 

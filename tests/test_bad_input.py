@@ -139,6 +139,18 @@ def test_wrong_base_options(case):
             message(error, name, repr(value))
 
 
+@pytest.mark.parametrize("name", ["weight_decay", "clip_unitwise", "loss_scale_factor"])
+def test_options_may_be_integers_beyond_32_bits(name):
+    steps = [
+        Runner(keras_tfopt.Momentum(2.0**-50, **{name: value}), {"kernel": np.ones(3)})
+        for value in (2**40, 2.0**40)
+    ]
+    for runner in steps:
+        runner.step({"kernel": np.full(3, 0.5)})
+    first, second = (runner.values["kernel"] for runner in steps)
+    assert np.array_equal(first, second)
+
+
 # Gradients
 
 
@@ -247,6 +259,21 @@ def refuse_lists(runner):
         with refused(runner, TypeError) as error:
             wrong()
         message(error, f"`{argument}`")
+
+
+@every_case("case")
+def test_variables_are_distinct(case):
+    optimizer, variable = case.make(), keras.Variable(np.ones(3), name="twice")
+    with pytest.raises(ValueError, match="each variable once.*twice"):
+        optimizer.build([variable, variable])
+    assert not optimizer.built
+
+
+@pytest.mark.parametrize("name", ["values", "indices"])
+def test_row_gradients_are_numbers(name):
+    arguments = {"values": [[1.0]], "indices": [0], "shape": (2, 1), name: [object()]}
+    with pytest.raises(TypeError, match=f"`{name}` must be .*numbers"):
+        keras_tfopt.RowGradient(**arguments)
 
 
 def test_row_indices_are_integers():

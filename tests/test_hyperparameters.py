@@ -172,11 +172,11 @@ def test_a_variable_is_part_of_the_state():
         assert float(to_numpy(other.momentum)) == 0.25
 
 
-@pytest.mark.parametrize("value", (None, "0.5", [0.5], np.array([0.5, 0.25])))
+@pytest.mark.parametrize("value", (None, "0.5", [0.5], np.array([0.5, 0.25]), "tensor"))
 @pytest.mark.parametrize("name", ("learning_rate", "momentum", "average_decay"))
 def test_functions_must_return_numbers(name, value):
     def wrong():
-        return value
+        return keras.ops.ones(2) if isinstance(value, str) and value == "tensor" else value
 
     if name == "average_decay":
         optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(), wrong)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,8 @@ class AveragesCheckpoint(keras.callbacks.ModelCheckpoint):
     """
 
     def __init__(self, filepath: Any, of: Any = None, **options: Any):
+        if not isinstance(filepath, (str, os.PathLike)):
+            raise TypeError(f"Argument `filepath` must be a path. Received: {filepath!r}")
         super().__init__(filepath, **options)
         self.of = of
 

@@ -64,7 +64,7 @@ def checked(optimizer: Any, name: str, value: Any) -> Any:
             check_scope(optimizer, value)
         is_plain = True
     elif is_plain and name in DEFAULTS and name in all_arguments(type(optimizer)):
-        check_base(type(optimizer), {name: value})
+        value = check_base(type(optimizer), {name: value})[name]
     if is_plain and optimizer.built and not _fits_state(optimizer, name, value):
         raise built_for(optimizer, name, value)
     return value

@@ -194,8 +194,7 @@ def check_distinct(optimizer: Any, variables: Sequence[Any]) -> None:
     paths = [path_of(variable) for variable in variables]
     repeated = sorted({path for path in paths if paths.count(path) > 1})
     raise ValueError(
-        f"{type(optimizer).__name__} takes each variable once in a step. Received more than once: "
-        f"{repeated}"
+        f"{type(optimizer).__name__} takes each variable once. Received more than once: {repeated}"
     )
 
 

@@ -134,7 +134,8 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
             return
         self._lock = False
         learning_rate = check_learning_rate(learning_rate)
-        check_base(type(self), {**base, "clip_unitwise": clip_unitwise})
+        base = check_base(type(self), {**base, "clip_unitwise": clip_unitwise})
+        clip_unitwise = base.pop("clip_unitwise")
         super().__init__(learning_rate, **base)
         self._start()
         self.row_variables = check_option("row_variables", row_variables)

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.dither import dither_of
-from keras_tfopt.engine.options import changes, current, is_number
+from keras_tfopt.engine.options import changes, check_found, current, is_number
 from keras_tfopt.engine.state import DITHER, FACTOR, HYPERPARAMETER, Settings
 
 PACKAGE = "keras_tfopt."
@@ -152,7 +152,8 @@ class Hyperparameters:
             done = ops.convert_to_tensor(own.global_step)
         elif own.gradient_accumulation_steps:
             done = iterations // own.gradient_accumulation_steps
-        lr = scalar(own._get_current_learning_rate(), dtype)
+        lr = own._get_current_learning_rate()
+        lr = scalar(check_found(lr, own._learning_rate), dtype)
         lr = lr if factors is None else lr * factors
         rounds = own._state.has_rounded
         if not (own._own_scalars or rounds or self.names) and decays is None:  # to be fast

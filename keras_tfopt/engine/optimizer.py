@@ -11,7 +11,7 @@ import keras
 
 from keras_tfopt.engine import averages
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_known, describe, listed, path_of
+from keras_tfopt.engine.building import check_distinct, check_known, describe, listed, path_of
 from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
@@ -78,6 +78,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         it loads a model from an .h5 file.
         """
         variables = listed("variables", variables)
+        check_distinct(self, variables)
         likes = [describe(variable, type(self).__name__) for variable in variables]
         likes = named_as_saved(likes, self._saved_paths)
         if self.built or not variables:

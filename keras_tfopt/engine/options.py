@@ -112,16 +112,21 @@ def check_scalar(name: str, value: Any) -> None:
 
 def current(value: Any, iterations: Any) -> Any:
     """Return the number at a step of a hyperparameter that `changes`."""
-    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
-        return value(iterations)
     if isinstance(value, keras.Variable):
         return value.value
-    found = value()
-    is_array = isinstance(found, np.ndarray) and found.shape
+    is_schedule = isinstance(value, keras.optimizers.schedules.LearningRateSchedule)
+    return check_found(value(iterations) if is_schedule else value(), value)
+
+
+def check_found(found: Any, source: Any) -> Any:
+    """Return what a schedule or function has returned, or raise an error if it is no scalar."""
+    shape = getattr(found, "shape", None)
+    is_unknown = hasattr(shape, "rank") and shape.rank is None  # in graphs of TensorFlow
+    is_array = shape is not None and not is_unknown and tuple(shape) != ()
     if is_array or not (is_number(found) or hasattr(found, "dtype")):
         raise TypeError(
-            "A function without arguments must return a number or a scalar tensor. Received: "
-            f"{found!r} from {value!r}"
+            "Schedules and functions as hyperparameters must return a number or a scalar tensor. "
+            f"Received: {found!r} from {source!r}"
         )
     return found
 
@@ -207,14 +212,15 @@ def check_learning_rate(value: Any) -> Any:
     return value
 
 
-def check_base(cls: type, base: dict[str, Any]) -> None:
-    """Raise an error for wrong options of the base; Keras checks few of them."""
+def check_base(cls: type, base: dict[str, Any]) -> dict[str, Any]:
+    """Return options of the base, or raise an error for wrong ones; Keras checks few of them."""
+    base = dict(base)
     check_arguments(cls.__name__, base, all_arguments(cls))
     for name in ("weight_decay", *CLIPPING, "loss_scale_factor"):
         positive = name != "weight_decay"
         text = f"Argument `{name}` must be None or a finite number {'>' if positive else '>='} 0"
         if base.get(name) is not None:
-            check_finite(text, base[name], positive=positive)
+            base[name] = check_finite(text, base[name], positive=positive)
     for name, least in (("gradient_accumulation_steps", 2), ("ema_overwrite_frequency", 1)):
         if base.get(name) is not None:
             _check_steps(name, base[name], least)
@@ -223,6 +229,7 @@ def check_base(cls: type, base: dict[str, Any]) -> None:
     momentum = base.get("ema_momentum", DEFAULTS["ema_momentum"])
     if not (is_number(momentum) and 0 <= momentum <= 1):
         raise ValueError(f"Argument `ema_momentum` must lie in [0, 1]. Received: {momentum!r}")
+    return base
 
 
 def _check_steps(name: str, value: Any, least: int) -> None:

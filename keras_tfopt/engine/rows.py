@@ -37,8 +37,8 @@ class RowGradient:
         except (TypeError, ValueError):
             message = f"Argument `shape` must be a tuple of integers. Received: {shape!r}"
             raise TypeError(message) from None
-        values = _tensor(values)
-        indices = _tensor(indices, "int32")
+        values = _tensor("values", values)
+        indices = _tensor("indices", indices, "int32")
         if not shape:
             raise ValueError("Argument `shape` needs at least one dimension. Received: shape=()")
         kind = keras.backend.standardize_dtype(indices.dtype)
@@ -104,12 +104,16 @@ class RowGradient:
         return f"RowGradient({self.indices.shape[0]} rows of {self.shape}, dtype={self.dtype})"
 
 
-def _tensor(value: Any, empty_dtype: str | None = None) -> Any:
+def _tensor(name: str, value: Any, empty_dtype: str | None = None) -> Any:
     if hasattr(value, "dtype") and ops.is_tensor(value):
         return value
     if empty_dtype is not None and hasattr(value, "__len__") and len(value) == 0:
         return ops.zeros((0,), dtype=empty_dtype)  # an empty list would come out as floats
-    return ops.convert_to_tensor(own_copy(value))
+    try:
+        return ops.convert_to_tensor(own_copy(value))
+    except (TypeError, ValueError):
+        message = f"Argument `{name}` must be a tensor or an array of numbers"
+        raise TypeError(f"{message}. Received: {value!r}") from None
 
 
 def fits(shape: Any, expected: tuple[Any, ...]) -> bool:
