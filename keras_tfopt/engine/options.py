@@ -120,10 +120,9 @@ def current(value: Any, iterations: Any) -> Any:
 
 def check_found(found: Any, source: Any) -> Any:
     """Return what a schedule or function has returned, or raise an error if it is no scalar."""
-    shape = getattr(found, "shape", None)
-    is_unknown = hasattr(shape, "rank") and shape.rank is None  # in graphs of TensorFlow
-    is_array = shape is not None and not is_unknown and tuple(shape) != ()
-    if is_array or not (is_number(found) or hasattr(found, "dtype")):
+    shape = getattr(found, "shape", ())
+    is_unknown = getattr(shape, "rank", 0) is None  # in graphs of TensorFlow
+    if not is_unknown and tuple(shape) or not (is_number(found) or hasattr(found, "dtype")):
         raise TypeError(
             "Schedules and functions as hyperparameters must return a number or a scalar tensor. "
             f"Received: {found!r} from {source!r}"
