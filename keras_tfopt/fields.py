@@ -222,6 +222,15 @@ def _signature(
     kind, fields = inspect.Parameter, cls._fields
     options = {n: d for n, d in cls._options.items() if n not in fields}
     # As in Python itself, an argument without a default must not follow one with a default.
+    defaults, before = {n: f.default for n, f in fields.items()}, None
+    for name, default in {first.name: cls._first_default, **defaults}.items():
+        if default is not REQUIRED:
+            before = name
+        elif before is not None:
+            raise TypeError(
+                f"{cls.__name__} must give its argument {name!r} a default, as in "
+                f"`within(0, 1, default=0.9)`, since {before!r} before it has one"
+            )
     shown = [kind(n, kind.POSITIONAL_OR_KEYWORD, default=f.default) for n, f in fields.items()]
     return inspect.Signature(
         [

@@ -88,11 +88,12 @@ class Wrapper(Fielded, Describing, WrappingEngine):
     `master_weights` of the inner optimizer, x is the float32 copy of a half-precision variable, and
     what a hook returns for it goes to both. `before_step` and `after_step` see the variables. On
     PyTorch, a pure hook may be called once for all small variables of a shape, by `torch.vmap`; in
-    `keras_tfopt.engine.plain()` it is called for each.
+    `keras_tfopt.engine.plain()` it is called for each. Hooks may draw random numbers by a
+    `keras.random.SeedGenerator` that the constructor has set as an attribute. Its state is saved.
 
     Raises:
-        TypeError: if a hook returns something else than above: on `build` for hooks of one
-            variable, in a step for hooks of all.
+        TypeError: if a hook returns something else than above, or asks for the value of a tensor:
+            on `build` for hooks of one variable, in a step for hooks of all.
         KeyError: if a hook returns a slot that `slots` does not describe.
         ValueError: if a hook returns another shape.
     """

@@ -108,6 +108,15 @@ def cell_of(item):
     return Cell(f"{file}: {' '.join(filter(None, words))}".replace("_", " "), optimizer)
 
 
+def subject_of(item):
+    """Return the name of the optimizer that a test is about, or of a class that it describes."""
+    if cell := cell_of(item):
+        return cell.optimizer
+    params = _params(item)
+    described = params.get("cls", getattr(params.get("entry"), "item", None))
+    return getattr(described, "__name__", None)
+
+
 def mode_of(item):
     """Return "eager" or "compiled", or "" for a test without a parameter of `WAYS`."""
     way = way_of(item)

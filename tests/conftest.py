@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config, items):
 
 def _not_of(name, items, cells):
     """Return the tests that are not about this optimizer."""
-    owners = {id(item): getattr(cells.cell_of(item), "optimizer", None) for item in items}
+    owners = {id(item): cells.subject_of(item) for item in items}
     if name not in owners.values():
         known = sorted({owner for owner in owners.values() if owner})
         near = difflib.get_close_matches(name, known) or known
@@ -116,7 +116,8 @@ def _not_of(name, items, cells):
 # {test file: what to look at if its tests fail for a new optimizer}
 ADVICE = {
     "contract": "Compare `update` with the class in tests/reference/, which is written from the "
-    "paper. Where both are right, the Case needs `wider_tolerance`, with the reason.",
+    "paper. Where both are right, the Case needs `wider_tolerance`, with the reason. If only "
+    "`test_converges` fails, `quadratic` or `rosenbrock` need another learning rate or more steps.",
     "contract_state": "Arguments must be fields, and defaults those of the reference.",
     "rows": "`sparse` of the class and of the reference say what a row gradient does.",
     "architecture": "A rule is pure, documented and exported: the test's name says which is not.",
@@ -124,9 +125,11 @@ ADVICE = {
     "properties": "`step_scales_with_power` of the Case says by which power steps grow with "
     "gradients; None if there is none.",
     "interruptions": "`steps_are_bounded` of the Case says that an infinite gradient makes a "
-    "finite step.",
+    "finite step. Where NaN is lost, use `sign`, `at_least`, `at_most` and `largest` of "
+    "keras_tfopt/rules/moments.py: operations of backends differ there.",
     "hyperparameters": "`update` and `scalars` must compute with tensors, not only with numbers.",
     "documentation": "The docstring describes each argument, slot and default.",
+    "catalogue": "Run `make catalogue`.",
 }
 
 

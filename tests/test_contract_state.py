@@ -187,3 +187,19 @@ def test_slots_are_found_by_name(case):
     with pytest.raises(KeyError) as error:
         optimizer.slot(owners[path], "nonsense")
     assert all(name in str(error.value) for name in ("nonsense", *slots[path]))
+
+
+@pytest.mark.spread
+@every_case("case", "variant")
+def test_slots_that_are_said_to_have_no_sign_are_never_negative(case, variant):
+    """With slot_dtype="int8", negative numbers in them would become 0."""
+    runner = Runner(case.make(variant), initial())
+    rng = np.random.default_rng(5)
+    for _ in range(4):
+        runner.step({path: rng.normal(size=x.shape) for path, x in runner.values.items()})
+    parts = [runner.optimizer, innermost(runner.optimizer)]
+    for part in (part for part in parts if getattr(part, "scope", "model") != "model"):
+        for variable in runner.variables:
+            for name, slot in part.slots(part.entry_of(variable).like).items():
+                if not slot.signed:
+                    assert to_numpy(part.slot(variable, name)).min() >= 0, name

@@ -9,11 +9,22 @@ from tests.programs import ROOT, run
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NAME = "Signum"
-# Of the tests of an optimizer, some that are fast: its numbers, arguments, export and docstring.
-TESTS = ("test_contract.py", "test_bad_input.py", "test_architecture.py")
-FAST = "reference_in_float32 or hyperparameters or exported_and_documented or quadratic"
+# Of the tests of an optimizer, some that are fast: its numbers, arguments, export and docstring,
+# and what it does with NaN.
+TESTS = (
+    *("test_contract.py", "test_bad_input.py", "test_architecture.py"),
+    *("test_documentation.py", "test_interruptions.py"),
+)
+FAST = (
+    "reference_in_float32 or hyperparameters or exported_and_documented or quadratic "
+    "or documented or defaults_are_right or nan_and_infinity"
+)
 
-pytestmark = [pytest.mark.slow, pytest.mark.spread("jax"), pytest.mark.xdist_group("contributing")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spread("torch"),  # where operations lose NaN
+    pytest.mark.xdist_group("contributing"),
+]
 
 
 def blocks():
@@ -77,7 +88,7 @@ def test_an_optimizer_that_is_added_as_described_passes(project):
 def test_a_wrong_formula_fails_and_the_report_says_what_to_do(project):
     rule = project / "keras_tfopt" / "rules" / "signum.py"
     right = rule.read_text(encoding="utf-8")
-    wrong = right.replace("ops.sign(m)", "ops.sign(g)")
+    wrong = right.replace(" sign(m)", " sign(g)")
     assert wrong != right
     rule.write_text(wrong, encoding="utf-8")
     try:

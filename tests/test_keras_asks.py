@@ -8,6 +8,8 @@ the same optimizer without the option. Other files have the remaining checks: th
 and devices (test_distribution.py), checkpoints of TensorFlow (test_state.py).
 """
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -83,6 +85,21 @@ def test_paths_of_the_state_are_distinct(case, options):
     optimizer.build([variable(), variable(path="table/embeddings"), variable(1.0, "scale")])
     paths = [state.path for state in optimizer.variables]
     assert len(set(paths)) == len(paths)
+
+
+@every_case("case")
+def test_paths_of_the_state_are_the_same_if_the_first_step_builds(case):
+    """`set_state_tree` of Keras finds state by the paths."""
+
+    def paths(build_first):
+        optimizer, v = case.make(), variable()
+        if build_first:
+            optimizer.build([v])
+        optimizer.apply([ops.convert_to_tensor(ONES)], [v])
+        # Keras numbers optimizers of the same name.
+        return [re.sub(r"_\d+(?=[/_])", "", state.path) for state in optimizer.variables]
+
+    assert paths(False) == paths(True)
 
 
 @every_case("case")

@@ -252,3 +252,57 @@ def test_slots_that_are_not_of_the_shape_of_the_variable(mode, rows):
     assert slots["count"] == 2
     np.testing.assert_allclose(slots["last"], [12.0, 4.0])
     np.testing.assert_allclose(runner.values[path], same.values[path], rtol=1e-5)
+
+
+@keras_tfopt.register
+class Noisy(keras_tfopt.Wrapper):
+    seed: int = keras_tfopt.integer(0, default=1)
+
+    def __post_init__(self):
+        self.generator = keras.random.SeedGenerator(self.seed)
+
+    def noise(self, x):
+        return keras.random.normal(x.shape, dtype=x.dtype, seed=self.generator)
+
+
+@keras_tfopt.register
+class NoisyBefore(Noisy):
+    def before(self, g, x, s, t):
+        return g + self.noise(g), x
+
+
+@keras_tfopt.register
+class NoisyAfter(Noisy):
+    scope = "element"
+
+    def after(self, g, x, s, t):
+        return x + self.noise(x), {}
+
+
+@keras_tfopt.register
+class NoisyBeforeStep(Noisy):
+    def before_step(self, grads, variables):
+        return [g + self.noise(g) for g in grads]
+
+
+@pytest.mark.parametrize("under_condition", [False, True])
+@pytest.mark.parametrize("cls", [NoisyBefore, NoisyAfter, NoisyBeforeStep])
+def test_noise_of_a_generator(cls, under_condition, tmp_path):
+    """Each step of `fit` draws other numbers for each variable; a loaded model goes on alike."""
+    optimizer = cls(keras_tfopt.GradientDescent(1.0))
+    if under_condition:
+        optimizer = keras_tfopt.SkipNonFinite(optimizer)
+    denses = [keras.layers.Dense(1, use_bias=False) for _ in range(2)]
+    model = keras.Sequential([keras.Input((1,)), *denses])
+    model.compile(optimizer, "mse")
+
+    def moves(model):
+        before = np.ravel(model.get_weights())
+        model.fit(np.zeros((1, 1)), np.zeros((1, 1)), verbose=0)
+        return (np.ravel(model.get_weights()) - before).tolist()
+
+    drawn = [*moves(model), *moves(model), *moves(model)]
+    assert len(set(drawn)) == 6 and 0 not in drawn
+    model.save(tmp_path / "noisy.keras")
+    again = keras.models.load_model(tmp_path / "noisy.keras")
+    assert moves(again) == moves(model)

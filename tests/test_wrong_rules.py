@@ -46,6 +46,9 @@ def test_a_right_rule():
         (lambda self, g, x, s, t: (ops.sum(x), {}), ValueError, "return the variable with"),
         (lambda self, g, x, s, t: (x - t.rate * g, {}), AttributeError, "no 'rate': `scalars`"),
         (lambda self, g, x, s, t: (x / t.norm(g), {}), TypeError, '`scope = "variable"`'),
+        (lambda self, g, x, s, t: (x - s.v, {}), AttributeError, r"'v'. Slots there are: \['m'\]"),
+        (lambda self, g, x, s, t: (x, g, {}), TypeError, "Received: tuple of 3: .*, dict"),
+        (lambda self, g, x, s: (x, {}), TypeError, r"has to be `def update\(self, g, x, s, t\)`"),
     ],
 )
 @pytest.mark.parametrize("plain", [False, True])
@@ -306,6 +309,35 @@ def test_an_index_out_of_range_names_its_line():
 
     with pytest.raises(IndexError, match=r"Own.update: .*test_wrong_rules.py:\d+: return x - t.lr"):
         step(rule(update=update))
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, AssertionError])
+def test_errors_that_a_rule_raises_come_before_anything_changes(error):
+    def update(self, g, x, s, t):
+        if len(g.shape) != 2:
+            raise error("only matrices")
+        return x - t.lr * g, {}
+
+    variables = [keras.Variable(np.ones(shape, "float32")) for shape in [(3, 2), (2,)]]
+    optimizer = rule(update=update, scope="variable")(0.5)
+    with pytest.raises(error, match=r"Own.update: only matrices .*test_wrong_rules.py:\d+: raise"):
+        optimizer.apply([ops.ones(v.shape) for v in variables], variables)
+    assert not optimizer.built
+    assert all((ops.convert_to_numpy(variable) == 1).all() for variable in variables)
+
+
+def test_an_assignment_to_items():
+    def update(self, g, x, s, t):
+        g[0] = 0.0
+        return x - t.lr * g, {}
+
+    with pytest.raises(TypeError, match="Own.update must not change"):
+        step(rule(update=update))
+
+
+def test_an_argument_without_a_default_after_one_with_a_default():
+    with pytest.raises(TypeError, match="Own must give its argument 'beta' a default.*'learning_"):
+        type("Own", (rule(learning_rate=0.1),), {"beta": keras_tfopt.within(0, 1)})
 
 
 def test_shapes_that_do_not_fit_name_their_line():

@@ -74,6 +74,13 @@ def zeros(value):
         ("after", lambda self, g, x, s, t: (x, {"w": "one"}), TypeError, "w as a tensor.*'one'"),
         ("accept", lambda self, g, x, t: None, TypeError, "one truth value.*NoneType"),
         ("accept", lambda self, g, x, t: x > 0, TypeError, r"one truth value.*shape \("),
+        ("after", lambda self, g, x, s, t: (x, s.w, {}), TypeError, "Received: tuple of 3: "),
+        ("after", lambda self, g, x, s, t: (x * self.rat, {}), AttributeError, "after:.*'rat'"),
+        ("after", lambda self, g, x, s, t: (x - s.v, {}), AttributeError, r"'v'.*are: \['w'\]"),
+        ("after", lambda self, g, x, s, t: (x * t.rat, {}), AttributeError, "`t` has no 'rat'"),
+        ("after", lambda self, g, x, s, t: (rat, {}), NameError, "after: .*'rat'"),  # noqa: F821
+        ("after", lambda self, g, x, s, t: (ops.cast(x, "int32"), {}), TypeError, "type, float64"),
+        ("before", lambda self, g, x, s, t: (float(g[0]) * g, x), TypeError, "asks for the value"),
         ("scalars", lambda self, lr, step: [lr], TypeError, "a dictionary by name"),
         ("facts", lambda self, like: like.path, TypeError, "a dictionary by name"),
         ("reach", lambda self, like: "row", ValueError, '"dense", "rows" or None.*\'row\''),
@@ -143,6 +150,16 @@ def test_a_hook_that_reads_what_is_not_built_yet():
 
     optimizer, variables = made(wrapper(after=after))
     assert step(optimizer, variables)[1] == [0.5, 0.5]
+
+
+def test_a_misnamed_hook():
+    class Own(keras_tfopt.Wrapper):
+        def befor(self, g, x, s, t):
+            return g, x
+
+    optimizer, variables = made(Own)
+    with pytest.raises(TypeError, match="Own has no hook.*'befor'.*mean 'before'"):
+        optimizer.build(variables)
 
 
 def test_a_hook_that_draws_random_numbers():

@@ -112,8 +112,7 @@ def pair(
         check_distinct(optimizer, moved)
     if variables and not optimizer.built:
         check_variables(variables, type(optimizer).__name__)
-        with keras.name_scope(optimizer.name):
-            backend.once(lambda: optimizer.build(distinct(variables)))
+        backend.once(lambda: optimizer.build(distinct(variables)))
     check_known(optimizer, variables)
     return grads, variables
 
@@ -240,5 +239,4 @@ def prepare(optimizer: Any, variables: Sequence[Any]) -> None:
             )
     check_creatable(type(optimizer).__name__)
     create = optimizer.extend if optimizer.built else optimizer.build
-    with keras.name_scope(optimizer.name):
-        backend.once(lambda: create(variables))
+    backend.once(lambda: create(variables))

@@ -11,8 +11,8 @@ from typing import Any
 from keras_tfopt.engine.backends.select import backend
 
 RAISED_AGAIN = (
-    *(AttributeError, IndexError, KeyError, NameError, RuntimeError),
-    *(TypeError, ValueError, ZeroDivisionError),
+    *(AssertionError, AttributeError, IndexError, KeyError, NameError, NotImplementedError),
+    *(RuntimeError, TypeError, ValueError, ZeroDivisionError),
 )
 """Errors that can be raised again with another message."""
 
@@ -24,11 +24,16 @@ def defined(rule: Any, method: str) -> Iterator[str]:
     try:
         yield name
     except (KeyError, TypeError, ValueError) as error:
-        code = getattr(inspect.unwrap(getattr(type(rule), method)), "__code__", None)
-        if code is None:
+        where = _definition(rule, method)
+        if where is None:
             raise
-        where = f"{code.co_filename}:{code.co_firstlineno}"
         raise type(error)(f"{error.args[0]}. {name} is defined in {where}") from error
+
+
+def _definition(rule: Any, method: str) -> str | None:
+    """Return the file and line in which a method is defined, or None if it has no code."""
+    code = getattr(inspect.unwrap(getattr(type(rule), method)), "__code__", None)
+    return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 @contextlib.contextmanager
@@ -51,6 +56,29 @@ def located(rule: Any, method: str) -> Iterator[None]:
                 "`ops.where(condition, a, b)` instead of `if`, and instead of a loop that ends by "
                 f"a condition `for i in range(n)`, where n is an argument. {where}"
             ) from error
-        if lines and type(error) in RAISED_AGAIN:
-            raise type(error)(f"{name}: {error.args[0] if error.args else ''} {where}") from error
+        if type(error) not in RAISED_AGAIN:
+            raise
+        said = f"{name}: {error.args[0] if error.args else ''}"
+        if "item assignment" in said:
+            said = (
+                f"{name} must not change tensors in place: use `keras.ops.where`, or "
+                "`keras.ops.slice_update`."
+            )
+        of: Any = getattr(error, "obj", None)
+        if isinstance(error, AttributeError) and is_slots(of):
+            said += f". Slots there are: {list(of._fields)}."
+        if lines:
+            raise type(error)(f"{said} {where}") from error
+        if isinstance(error, TypeError) and "positional argument" in said:
+            base = next(c for c in cls.__mro__ if c not in users and method in vars(c))
+            arguments = ", ".join(inspect.signature(vars(base)[method]).parameters)
+            raise TypeError(
+                f"{said}. It is defined in {_definition(rule, method)}, and has to be "
+                f"`def {method}({arguments})`"
+            ) from error
         raise
+
+
+def is_slots(value: Any) -> bool:
+    """Return whether this is what formulas see as `s`."""
+    return isinstance(value, tuple) and type(value).__name__ == "Slots"

@@ -102,7 +102,7 @@ def checked_before(
     if not (isinstance(result, (tuple, list)) and len(result) in (2, 3)):
         raise TypeError(
             f"{method} must return the gradient and the variable, and may return a dictionary of "
-            f"new slots besides. Received: {type(result).__name__}"
+            f"new slots besides. Received: {_types(result)}"
         )
     new_g, new_x, *rest = result
     for what, value in {"gradient": new_g, "variable": new_x}.items():
@@ -155,7 +155,7 @@ def check_result(
     if not (_is_pair(result) and isinstance(result[1], dict)):
         raise TypeError(
             f"{method} must return the new variable and a dictionary of new slots. "
-            f"Received: {type(result).__name__}"
+            f"Received: {_types(result)}"
         )
     new_x, new = result
     check_described(method, new, slots)
@@ -201,6 +201,14 @@ def check_described(method: str, new: Any, described: Any, what: str = "slot") -
                 f"{method} returned the {what} {name!r}, which `{what}s` does not describe. "
                 f"Described: {list(described)}"
             )
+
+
+def _types(result: Any) -> str:
+    """Return the type of a result; of a list or tuple, the types of its items as well."""
+    name = type(result).__name__
+    if not isinstance(result, (list, tuple)):
+        return name
+    return f"{name} of {len(result)}: {', '.join(type(one).__name__ for one in result)}"
 
 
 def _is_pair(result: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, numbers_of, scalar
-from keras_tfopt.engine.locations import defined, located
+from keras_tfopt.engine.locations import defined, is_slots, located
 from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.results import (
     check_dtype,
@@ -31,7 +32,9 @@ from keras_tfopt.engine.results import (
 )
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.state import HYPERPARAMETER, Like, Slot
+from keras_tfopt.engine.suggestions import nearest
 
+HOOKS = ("before", "after", "accept", "before_step", "accept_step", "after_step")
 HALF = 4
 """The numbers in a half of the columns with which rules of entries are tried."""
 # `t.norm`, `t.sum` and `t.mean` depend on all entries, as they may.
@@ -54,8 +57,10 @@ def check_rule(engine: Engine, likes: Sequence[Like]) -> None:
 def check_hooks(wrapper: WrappingEngine, likes: Sequence[Like]) -> None:
     """Raise an error if hooks of a wrapper return something else than they should.
 
-    What hooks raise themselves is left to the step: they may read what is not built yet.
+    Some of what hooks raise themselves is left to the step: they may read what is not built yet.
     """
+    if not wrapper.defines:
+        _check_names(type(wrapper))
     with keras.StatelessScope():  # what a hook assigns must not stay
         reached = [one for one in likes if wrapper.reach(one) is not None]
         for like in _kinds(reached):
@@ -144,28 +149,39 @@ def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
     has_rate = hasattr(wrapper.inner_optimizer, "learning_rate")
     name = type(wrapper).__name__
 
+    def tried(owner: Any, method: str, *given: Any) -> Any:
+        try:
+            with located(owner, method):
+                return getattr(owner, method)(*given)
+        except Exception as error:
+            if _is_mistake(owner, error.__cause__ or error):
+                raise
+            raise CannotTry from error
+
+    def check(method: str, new: dict[str, Any], old: dict[str, Any]) -> None:
+        for what, value in new.items():
+            check_shape(f"{name}.{method}", what, value, old[what])
+            check_dtype(f"{name}.{method}", what, value, old[what])
+
     def try_step(g: Any, x: Any, lr: Any, number: Any, *values: Any) -> None:
-        found = called(wrapper.scalars, lr if has_rate else None, number)
+        found = tried(wrapper, "scalars", lr if has_rate else None, number)
         scalars = checked_scalars(wrapper, "scalars", found)
-        known = {name: value for name, value in scalars.items() if value is not None}
+        known = {n: scalar(v, like.dtype) for n, v in scalars.items() if v is not None}
         numbers = numbers_of(number, like.dtype)
         t = Scalars({**known, "old": x, **numbers}, facts, False, OVER_ONE)
         s, seen = slots_of(*values), g if wrapper.needs_gradient else None
         hooks = wrapper.hooks_in({HYPERPARAMETER + name: lr for name in wrapper._changing})
+        old = {"the gradient": g, "the variable": x, **s._asdict()}
         if "before" in wrapper.defines:
-            result = called(hooks.before, seen, x, s, t)
+            result = tried(hooks, "before", seen, x, s, t)
             new_g, new_x, new = checked_before(wrapper, result, seen, x, s._asdict())
-            old = {"the gradient": g, "the variable": x, **s._asdict()}
-            for what, value in {"the gradient": new_g, "the variable": new_x, **new}.items():
-                check_shape(f"{name}.before", what, value, old[what])
+            check("before", {"the gradient": new_g, "the variable": new_x, **new}, old)
         if "accept" in wrapper.defines:
-            check_truth(wrapper, "accept", called(hooks.accept, g, x, t))
+            check_truth(wrapper, "accept", tried(hooks, "accept", g, x, t))
         if "after" in wrapper.defines:
-            result = called(hooks.after, seen, x, s, t)
-            old = {"the variable": x, **s._asdict()}
+            result = tried(hooks, "after", seen, x, s, t)
             new_x, new = check_result(f"{name}.after", result, x, s._asdict())
-            for what, value in {"the variable": new_x, **new}.items():
-                check_shape(f"{name}.after", what, value, old[what])
+            check("after", {"the variable": new_x, **new}, old)
 
     def take_step(g: Any, *given: Any) -> Any:
         with contextlib.suppress(CannotTry):
@@ -316,7 +332,8 @@ def assigns(rule: Any) -> TypeError:
     return TypeError(
         f"{type(rule).__name__}.update must not assign variables, nor draw numbers by a "
         "keras.random.SeedGenerator, which assigns its own: compiled steps would not do it. "
-        "Keep what changes in `slots`, and return its new value"
+        "Keep what changes in `slots`, and return its new value. For noise, write a wrapper: its "
+        "hooks may draw"
     )
 
 
@@ -325,6 +342,25 @@ def in_place(method: str) -> TypeError:
         f"{method} must not change what it is given, as `g += x` does with tensors of PyTorch: "
         "write `g = g + x`"
     )
+
+
+def _check_names(cls: type) -> None:
+    """Raise an error for a method whose name is nearly that of a hook, in a wrapper without any."""
+    own = [name for name in vars(cls) if not hasattr(keras.optimizers.Optimizer, name)]
+    for name in own:
+        near = nearest(name, HOOKS, 1)
+        if near and inspect.isfunction(vars(cls)[name]):
+            raise TypeError(
+                f"{cls.__name__} has no hook, and a method {name!r}, which no step calls. Did you "
+                f"mean {near[0]!r}?"
+            )
+
+
+def _is_mistake(owner: Any, error: Any) -> bool:
+    """Return whether a hook would fail with this error in steps, too."""
+    if isinstance(error, AttributeError):
+        return error.obj is owner or isinstance(error.obj, Scalars) or is_slots(error.obj)
+    return isinstance(error, NameError) or backend.asks_for_value(error)
 
 
 class CannotTry(Exception):

@@ -116,6 +116,11 @@ class Hooks(Constructed):
     def facts(self, like: Like) -> dict[str, Any]:
         return {}
 
+    def generators(self) -> dict[str, Any]:
+        """Return the generators of random numbers that hooks may draw from, by name."""
+        kind = keras.random.SeedGenerator
+        return {name: value for name, value in vars(self).items() if isinstance(value, kind)}
+
     def reach(self, like: Like) -> str | None:
         return self.sparse
 
@@ -201,6 +206,10 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         whole = Like((), widest([like.dtype for like in likes]), self.name)
         for name, slot in counters.items():
             self._state.shared[name] = add_slot(self, None, whole, name, slot)
+        for name, generator in self.generators().items():
+            # Compiled steps of JAX keep what they assign to a part of the state only.
+            self._state.other[f"state of {name}"] = generator.state
+            self._variables.append(generator.state)
 
     def _entry(self, variable: Any, like: Like, place: int) -> Entry:
         described = checked_slots(self, self.slots(like))

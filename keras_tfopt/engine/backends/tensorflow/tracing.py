@@ -27,10 +27,11 @@ def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> boo
 
 
 def asks_for_value(error: Exception) -> bool:
-    symbolic = (
-        isinstance(error, (NotImplementedError, TypeError)) and "symbolic" in str(error).lower()
-    )
-    return symbolic or isinstance(error, tf.errors.OperatorNotAllowedInGraphError)
+    said = str(error).lower()
+    symbolic = isinstance(error, (NotImplementedError, TypeError)) and "symbolic" in said
+    # `g[0] = 1`, and operations of PyTorch
+    other = "does not support item assignment" in said or "must be tensor, not" in said
+    return symbolic and not other or isinstance(error, tf.errors.OperatorNotAllowedInGraphError)
 
 
 def gradients(
