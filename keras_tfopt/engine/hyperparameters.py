@@ -153,7 +153,9 @@ class Hyperparameters:
         elif own.gradient_accumulation_steps:
             done = iterations // own.gradient_accumulation_steps
         lr = own._get_current_learning_rate()
-        lr = scalar(check_found(lr, own._learning_rate), dtype)
+        if callable(own._learning_rate):
+            check_found(lr, own._learning_rate)
+        lr = scalar(lr, dtype)
         lr = lr if factors is None else lr * factors
         rounds = own._state.has_rounded
         if not (own._own_scalars or rounds or self.names) and decays is None:  # to be fast
@@ -265,21 +267,20 @@ class Over(NamedTuple):
     mean: Callable[[Any], Any]
 
 
-def mean(values: Any) -> Any:
-    # On JAX, `ops.mean` rounds to float32.
-    return ops.sum(values) / max(math.prod(values.shape), 1)
-
-
 def over_sums(total: Callable[[Any], Any]) -> Over:
     """Return the functions that follow from a sum over a variable."""
 
     def norm(values: Any) -> Any:
         return ops.sqrt(total(ops.square(values)))
 
-    def average(values: Any) -> Any:
+    def mean(values: Any) -> Any:
+        # On JAX, `ops.mean` rounds to float32.
         return total(values) / max(math.prod(values.shape), 1)
 
-    return Over(norm, total, average)
+    return Over(norm, total, mean)
+
+
+mean = over_sums(ops.sum).mean
 
 
 def sums_of(call: Callable[..., Any], over: Over, g: Any, x: Any, *others: Any) -> list[Any]:

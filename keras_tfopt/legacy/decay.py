@@ -67,7 +67,7 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
         super().__init__(**kwargs)
         self._warn_of_quirks()
         self._weight_decay = weight_decay
-        self._decay_around(None)
+        self._prepare_decay()
 
     def minimize(
         self,

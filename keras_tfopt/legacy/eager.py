@@ -223,6 +223,10 @@ class DecayVerbs:
                 return verb(pairs)
         return step_around(self._decay_around(patterns or None), verb, pairs, self._covered(pairs))
 
+    def _prepare_decay(self) -> None:
+        """Make the optimizer with decay of all variables, which checks the arguments."""
+        self._decay_around(None)
+
     def _decay_around(self, chosen: set[str] | None) -> Any:
         """Return the Keras optimizer with decay of the variables of these patterns; None is all."""
         key = None if chosen is None else frozenset(chosen)

@@ -275,7 +275,7 @@ class DecayVerbs:
     _weight_decay: Any
     _wrapper: Any = None
 
-    def _decay_around(self, chosen: None) -> None:
+    def _prepare_decay(self) -> None:
         """Make the hook that decays."""
         with backend.apart(), as_in_the_original(type(self).__name__):
             self._hooks = self._make_wrapper(keras.optimizers.SGD(), stand_in(self._weight_decay))
