@@ -346,10 +346,10 @@ def in_place(method: str) -> TypeError:
 
 def _check_names(cls: type) -> None:
     """Raise an error for a method whose name is nearly that of a hook, in a wrapper without any."""
-    own = [name for name in vars(cls) if not hasattr(keras.optimizers.Optimizer, name)]
-    for name in own:
-        near = nearest(name, HOOKS, 1)
-        if near and inspect.isfunction(vars(cls)[name]):
+    for name, value in vars(cls).items():
+        if name.startswith("_") or not inspect.isfunction(value):
+            continue
+        if near := nearest(name, HOOKS, 1):
             raise TypeError(
                 f"{cls.__name__} has no hook, and a method {name!r}, which no step calls. Did you "
                 f"mean {near[0]!r}?"
