@@ -346,8 +346,9 @@ def in_place(method: str) -> TypeError:
 
 def _check_names(cls: type) -> None:
     """Raise an error for a method whose name is nearly that of a hook, in a wrapper without any."""
+    of_keras = dir(keras.optimizers.Optimizer)
     for name, value in vars(cls).items():
-        if name.startswith("_") or not inspect.isfunction(value):
+        if name.startswith("_") or name in of_keras or not inspect.isfunction(value):
             continue
         if near := nearest(name, HOOKS, 1):
             raise TypeError(
