@@ -154,11 +154,11 @@ def test_a_hook_that_reads_what_is_not_built_yet():
 
 def test_a_misnamed_hook():
     class Own(keras_tfopt.Wrapper):
-        def befor(self, g, x, s, t):
+        def beforestep(self, g, x, s, t):
             return g, x
 
     optimizer, variables = made(Own)
-    with pytest.raises(TypeError, match="Own has no hook.*'befor'.*mean 'before'"):
+    with pytest.raises(TypeError, match="Own has no hook.*'beforestep'.*mean 'before_step'"):
         optimizer.build(variables)
 
 
