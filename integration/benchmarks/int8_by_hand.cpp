@@ -3,7 +3,8 @@
 //
 // The codes are those of keras_tfopt/engine/stored.py. Decoding takes the line of a decade from a
 // table by one instruction, which compilers of tensors do not have. Encoding needs the least of
-// seven lines. What is left out: NaN, infinity, and scales below the normal numbers.
+// seven lines. What is left out: NaN, infinity, scales below the normal numbers, and those of blocks
+// whose extreme is negative.
 //
 // Compile with -O3 -mavx2 -mfma -fopenmp -shared -fPIC.
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_tfopt.engine.state import MASTER, SCALES, Like, Settings, Slot, Stored
-from keras_tfopt.engine.stored import DTYPES, LEAST, LEAST_ROW, scales_shape
+from keras_tfopt.engine.stored import DTYPES, LEAST, LEAST_ROW, SIGNED_END, scales_shape
 from keras_tfopt.engine.suggestions import did_you_mean
 
 OPTION = "slot_dtype"
-_SMALLEST = 0.99296875  # the magnitude of the least number in the signed table
 
 
 def check_slot_dtype(value: Any) -> Any:
@@ -163,7 +162,7 @@ def as_kept(
             start = float(slot.initial)
             zero = 127 if way.signed else 0
             code = 255 if start > 0 else zero if start == 0 else 0
-            scale = start if start >= 0 else -start / _SMALLEST
+            scale = start if start >= 0 else -start / SIGNED_END
             shape = scales_shape(like.shape, has_rows)
             kept[name] = dataclasses.replace(slot, initial=code, dtype="uint8")
             kept[name + SCALES] = Slot(shape, scale, "float32", by_row=has_rows)

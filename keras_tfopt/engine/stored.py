@@ -3,13 +3,13 @@
 `bind_rule` decodes slots before it calls a rule, and encodes what the rule returns. So rules need
 no code for this. All functions are pure and compile on every backend.
 
-With int8, the values of a block are divided by its scale, the largest magnitude among them. The
-code of a value is the index of the nearest number in a table of 256. The table is that of Dettmers
-et al., "8-bit Optimizers via Block-wise Quantization" (2022). It has 0, 1, and numbers from seven
-decades, of which the last ends at 1. In decade i = 0 to 6, the signed table has 2**i evenly spaced
-numbers of each sign; the unsigned table has twice as many. So the error of a value in the decade
-below the scale is at most 0.7 % of the scale (unsigned: 0.35 %). In each lower decade, the error
-relative to its end doubles.
+With int8, the values of a block are divided by its scale, so that their extreme becomes an end of
+a table of 256 numbers. The code of a value is the index of the nearest number in the table. The
+table is that of Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022). It has 0, 1,
+and numbers from seven decades, of which the last ends at 1. In decade i = 0 to 6, the signed table
+has 2**i evenly spaced numbers of each sign; the unsigned table has twice as many. So the error of a
+value in the decade below the scale is at most 0.7 % of the scale (unsigned: 0.35 %). In each lower
+decade, the error relative to its end doubles.
 
 The table is not stored. The index of a number is a continuous function that is linear in each
 decade, and less steep in each than in the one before. So it is the least of seven lines. Decoding
@@ -42,6 +42,8 @@ _ROUNDING = 2.0**23  # float32 numbers from here to 2**24 are whole
 _BITS = 0x4B000000  # the bits of this number
 _EXPONENT = 0x7F800000  # the bits of a float32 number that make a power of 2
 _ZERO = 127  # the code of 0 in the signed table
+SIGNED_END = 0.99296875
+"""The magnitude of the least number in the signed table, whose greatest is 1."""
 _LEAST_SCALE = 2.0**-126  # the least normal number of float32; its inverse is finite
 
 
@@ -96,8 +98,10 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     giant steps if the first moment is not 0. In the signed table, magnitudes below 2.8e-7 of the
     scale become 0; half the smallest number of the table would be 2.75e-7.
 
-    The scale of a block with NaN or infinity is NaN. It is 0 if no magnitude in the block is a
-    normal number of float32.
+    The scale of a block is its greatest value; in the signed table also the magnitude of its least
+    value over `SIGNED_END`, if that is more. So the extreme is restored, and a block that is
+    encoded again and again does not shrink. If a block has NaN or infinity, its scale is NaN. It is
+    0 if no magnitude in the block is a normal number of float32.
 
     Args:
         x: Values in float32.
@@ -106,8 +110,9 @@ def encode(x: Any, scales: tuple, signed: bool) -> tuple[Any, Any]:
     """
     blocks = _in_blocks(x, scales)
     size = ops.abs(blocks)
+    reach = ops.where(blocks < 0, size * (1 / SIGNED_END), size) if signed else size
     # Fast maxima of XLA ignore NaN.
-    seen = ops.where(size < math.inf, size, ops.full_like(size, math.inf))
+    seen = ops.where(reach < math.inf, reach, ops.full_like(reach, math.inf))
     scale = ops.amax(seen, axis=-1, keepdims=True)
     none = ops.zeros_like(scale)
     scale = ops.where(scale < math.inf, scale, none + math.nan)

@@ -28,9 +28,13 @@ def blocks_of(x, by_row):
 
 def encode(x, signed, by_row=False):
     """Return codes in the shape of `x`, and a scale for each block."""
-    codes, scales = [], []
+    codes, scales, least = [], [], TABLES[signed][0]
     for block in blocks_of(np.asarray(x, "float32"), by_row):
-        scale = np.max(np.abs(block))
+        # The extreme of a block becomes an end of the table.
+        size = np.abs(block)
+        if signed:
+            size = np.where(block < 0, size * np.float32(-1 / least), size)
+        scale = np.max(size)
         scale = scale if np.isfinite(scale) else np.float32(np.nan)
         part = block.astype("float64") / (scale if scale > 0 else 1.0)
         middles = (TABLES[signed][1:] + TABLES[signed][:-1]) / 2
