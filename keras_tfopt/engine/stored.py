@@ -5,11 +5,11 @@ no code for this. All functions are pure and compile on every backend.
 
 With int8, the values of a block are divided by its scale, so that their extreme becomes an end of
 a table of 256 numbers. The code of a value is the index of the nearest number in the table. The
-table is that of Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022). It has 0, 1,
-and numbers from seven decades, of which the last ends at 1. In decade i = 0 to 6, the signed table
-has 2**i evenly spaced numbers of each sign; the unsigned table has twice as many. So the error of a
-value in the decade below the scale is at most 0.7 % of the scale (unsigned: 0.35 %). In each lower
-decade, the error relative to its end doubles.
+table is that of Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022). It has 0,
+1, and numbers from seven decades, of which the last ends at 1. In decade i = 0 to 6, the signed
+table has 2**i evenly spaced numbers of each sign; the unsigned table has twice as many. So the
+error of a value in the decade below the scale is at most 0.7 % of the scale (unsigned: 0.35 %). In
+each lower decade, the error relative to its end doubles.
 
 The table is not stored. The index of a number is a continuous function that is linear in each
 decade, and less steep in each than in the one before. So it is the least of seven lines. Decoding
