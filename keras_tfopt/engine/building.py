@@ -30,6 +30,12 @@ def describe(variable: Any, owner: str) -> Like:
     return Like(tuple(variable.shape), "float64" if dtype == "float64" else "float32", path)
 
 
+def generators_of(owner: Any) -> dict[str, Any]:
+    """Return the generators of random numbers that a rule or wrapper has as attributes, by name."""
+    kind = keras.random.SeedGenerator
+    return {name: value for name, value in vars(owner).items() if isinstance(value, kind)}
+
+
 def constant(value: Any) -> Callable[..., Any]:
     """Return an initializer. Keras's own rounds to float32 on TensorFlow."""
 

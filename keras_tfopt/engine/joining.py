@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_tfopt.engine.building import generators_of
 from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
@@ -200,7 +201,7 @@ def has_hooks(wrapper: Any) -> bool:
 def _is_part(wrapper: Any) -> bool:
     is_flat = wrapper.scope == "element" or wrapper.flat or not has_hooks(wrapper)
     # PyTorch draws no numbers in compiled code.
-    return is_flat and wrapper.defines.isdisjoint(APART) and not wrapper.generators()
+    return is_flat and wrapper.defines.isdisjoint(APART) and not generators_of(wrapper)
 
 
 def _check_gradient(hooks: Any, is_same: bool) -> None:

@@ -49,6 +49,11 @@ def located(rule: Any, method: str) -> Iterator[None]:
         lines = [f for f in traceback.extract_tb(error.__traceback__)[1:] if f.filename in files]
         where = f"{lines[-1].filename}:{lines[-1].lineno}: {lines[-1].line}" if lines else ""
         name = f"{cls.__name__}.{method}"
+        if "item assignment" in str(error):
+            raise TypeError(
+                f"{name} must not change tensors in place: use `keras.ops.where`, or "
+                f"`keras.ops.slice_update`. {where}"
+            ) from error
         if backend.asks_for_value(error):
             raise TypeError(
                 f"{name} asks for the value of a tensor, as `if`, `while`, `bool`, `float` and "
@@ -59,11 +64,6 @@ def located(rule: Any, method: str) -> Iterator[None]:
         if type(error) not in RAISED_AGAIN:
             raise
         said = f"{name}: {error.args[0] if error.args else ''}"
-        if "item assignment" in said:
-            said = (
-                f"{name} must not change tensors in place: use `keras.ops.where`, or "
-                "`keras.ops.slice_update`."
-            )
         of: Any = getattr(error, "obj", None)
         if isinstance(error, AttributeError) and is_slots(of):
             said += f". Slots there are: {list(of._fields)}."

@@ -18,6 +18,7 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.building import generators_of
 from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, numbers_of, scalar
 from keras_tfopt.engine.locations import defined, is_slots, located
 from keras_tfopt.engine.moving import OVER_ONE
@@ -82,8 +83,7 @@ def try_update(rule: Any, take_step: Callable, given: Sequence[tuple[tuple, str]
         if backend.run_on_shapes(take_step, given):
             raise in_place(f"{type(rule).__name__}.update")
     # On PyTorch, nothing is drawn where there are only shapes.
-    draws = any(isinstance(value, keras.random.SeedGenerator) for value in vars(rule).values())
-    if scope.state_mapping or draws:
+    if scope.state_mapping or generators_of(rule):
         raise assigns(rule)
 
 

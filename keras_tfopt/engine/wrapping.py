@@ -11,7 +11,7 @@ import keras
 from keras_tfopt.engine import assignment, gradients, hooks, trial
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import add_slot, check_slots_of_elements
+from keras_tfopt.engine.building import add_slot, check_slots_of_elements, generators_of
 from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
 from keras_tfopt.engine.gradients import Incoming
@@ -116,11 +116,6 @@ class Hooks(Constructed):
     def facts(self, like: Like) -> dict[str, Any]:
         return {}
 
-    def generators(self) -> dict[str, Any]:
-        """Return the generators of random numbers that hooks may draw from, by name."""
-        kind = keras.random.SeedGenerator
-        return {name: value for name, value in vars(self).items() if isinstance(value, kind)}
-
     def reach(self, like: Like) -> str | None:
         return self.sparse
 
@@ -206,7 +201,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         whole = Like((), widest([like.dtype for like in likes]), self.name)
         for name, slot in counters.items():
             self._state.shared[name] = add_slot(self, None, whole, name, slot)
-        for name, generator in self.generators().items():
+        for name, generator in generators_of(self).items():
             # Compiled steps of JAX keep what they assign to a part of the state only.
             self._state.other[f"state of {name}"] = generator.state
             self._variables.append(generator.state)

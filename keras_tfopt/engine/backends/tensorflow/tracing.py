@@ -29,9 +29,8 @@ def run_on_shapes(function: Callable, given: Sequence[tuple[tuple, str]]) -> boo
 def asks_for_value(error: Exception) -> bool:
     said = str(error).lower()
     symbolic = isinstance(error, (NotImplementedError, TypeError)) and "symbolic" in said
-    # `g[0] = 1`, and operations of PyTorch
-    other = "does not support item assignment" in said or "must be tensor, not" in said
-    return symbolic and not other or isinstance(error, tf.errors.OperatorNotAllowedInGraphError)
+    of_torch = "must be tensor, not" in said  # an operation of PyTorch says it
+    return symbolic and not of_torch or isinstance(error, tf.errors.OperatorNotAllowedInGraphError)
 
 
 def gradients(
