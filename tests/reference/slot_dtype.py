@@ -26,9 +26,12 @@ def blocks_of(x, by_row):
     return [row[i : i + BLOCK] for row in rows for i in range(0, row.size, BLOCK)]
 
 
-def encode(x, signed, by_row=False):
-    """Return codes in the shape of `x`, and a scale for each block."""
-    codes, scales, least = [], [], TABLES[signed][0]
+def encode(x, signed, by_row=False, least=TABLES[True][0]):
+    """Return codes in the shape of `x`, and a scale for each block.
+
+    `least` is what a negative extreme becomes: the end of the table; -1 in the originals.
+    """
+    codes, scales = [], []
     for block in blocks_of(np.asarray(x, "float32"), by_row):
         # The extreme of a block becomes an end of the table.
         size = np.abs(block)
