@@ -39,6 +39,8 @@ BACKENDS = ("tensorflow", "jax", "torch")
 # A process can compile so much only: see --part in tests/conftest.py.
 PARTS = {"tensorflow": 2, "jax": 2, "torch": 2}
 EXHAUSTIVE_PARTS = 12
+# How long a part of a backend takes, in comparison with the others.
+WEIGHTS = {"tensorflow": 4, "jax": 2, "torch": 3}
 FEW = 5
 # Compiling takes most of the time of tests, whose programs then run for milliseconds. In usual runs
 # XLA optimizes operations as for users and makes machine code for a CPU with less effort, which
@@ -170,9 +172,9 @@ def run_part(backend, number, parts, options):
     arguments += options.pytest_arguments
     own = [f"--part={number}/{parts}"]
     if options.minutes:
-        share = (options.end - time.time()) / options.parts_left
+        share = (options.end - time.time()) * WEIGHTS[backend] / options.weight_left
         own.append(f"--until={time.time() + share:.0f}")
-        options.parts_left -= 1
+        options.weight_left -= WEIGHTS[backend]
     status = run_tests(backend, report, options.workers, [*own, *arguments])
     passed, failed, skipped = count(report)
     too_late.update(f"{backend}: {file}" for file in files_of_late(report))
@@ -258,7 +260,7 @@ def main():
         parser.error("--minutes is a positive number, and not for -- --exhaustive")
     if options.minutes:
         options.end = time.time() + 60 * options.minutes
-        options.parts_left = sum(PARTS.get(suite, 0) for suite in options.suites)
+        options.weight_left = sum(WEIGHTS[s] * PARTS[s] for s in options.suites if s in PARTS)
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     if not (options.fast or options.part):  # nothing of other versions, perhaps

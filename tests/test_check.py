@@ -69,7 +69,7 @@ LATE = '<testcase classname="tests.test_b" name="three"><skipped message="{}"/><
 
 def test_a_part_has_its_share_of_the_time_and_what_it_leaves_out_is_counted(check, monkeypatch):
     reports = PASSED + LATE.format("no time is left") * 3 + LATE.format("no such thing here")
-    given = {"minutes": 5, "end": time.time() + 300, "parts_left": 3}
+    given = {"minutes": 5, "end": time.time() + 300, "weight_left": 6}
     counts, [arguments] = run_part(check, monkeypatch, reports, **given)
     [until] = [float(a.removeprefix("--until=")) for a in arguments if a.startswith("--until")]
     assert abs(until - time.time() - 100) < 30

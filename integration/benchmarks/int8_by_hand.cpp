@@ -3,8 +3,7 @@
 //
 // The codes are those of keras_tfopt/engine/stored.py. Decoding takes the line of a decade from a
 // table by one instruction, which compilers of tensors do not have. Encoding needs the least of
-// seven lines. What is left out: NaN, infinity, scales below the normal numbers, and those of blocks
-// whose extreme is negative.
+// seven lines. What is left out: NaN, infinity, and scales below the normal numbers.
 //
 // Compile with -O3 -mavx2 -mfma -fopenmp -shared -fPIC.
 
@@ -18,6 +17,7 @@ namespace {
 
 constexpr int BLOCK = 256;
 constexpr int DECADES = 7;
+constexpr float SIGNED_END = 0.99296875f;  // the magnitude of the least number in the signed table
 
 struct Tables {
   float slope[DECADES], start[DECADES];          // lines from values to indices
@@ -126,7 +126,8 @@ extern "C" void adam_int8(float* x, const float* g, uint8_t* m, float* m_scales,
       first = _mm256_fmadd_ps(_mm256_sub_ps(gradient, first), number(0.1f), first);
       __m256 square = _mm256_mul_ps(gradient, gradient);
       second = _mm256_fmadd_ps(_mm256_sub_ps(square, second), number(0.001f), second);
-      m_largest = _mm256_max_ps(m_largest, magnitude(first));
+      __m256 reach = _mm256_max_ps(first, _mm256_mul_ps(first, number(-1 / SIGNED_END)));
+      m_largest = _mm256_max_ps(m_largest, reach);
       v_largest = _mm256_max_ps(v_largest, second);
       __m256 root = _mm256_add_ps(_mm256_sqrt_ps(second), number(1e-7f));
       __m256 step = _mm256_div_ps(_mm256_mul_ps(number(rate), first), root);
