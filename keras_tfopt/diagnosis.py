@@ -82,12 +82,15 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
         A `Diagnosis`, which is also printed.
 
     Raises:
+        TypeError: if the model is none.
         ValueError: if the model is not compiled, or the batch is not of this form.
 
     Example:
 
     >>> report = keras_tfopt.diagnose(model, batch=(x[:64], y[:64]))
     """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"Argument `model` must be a keras.Model. Received: {model!r}")
     optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
     if not getattr(model, "compiled", False) or optimizer is None:
         raise ValueError("Argument `model` must be compiled, because the loss comes from it.")

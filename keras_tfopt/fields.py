@@ -162,6 +162,7 @@ def _constructor(cls: type[Fielded]) -> Callable[..., None]:
     _, first, *others = inspect.signature(start).parameters.values()
     others = [p for p in others if p.kind == p.POSITIONAL_OR_KEYWORD]
     names = [first.name, *fields, *(p.name for p in others)]
+    _check_order(cls, {first.name: default, **{n: f.default for n, f in fields.items()}})
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
         _add_positional(cls, names, args, given)
@@ -209,6 +210,22 @@ def _refuse_attributes(cls: type, given: Mapping[str, Any], arguments: Set[str])
             )
 
 
+def _check_order(cls: type, defaults: Mapping[str, Any]) -> None:
+    """Raise an error if an argument without a default follows one with a default.
+
+    Python itself does so for constructors that are written by hand.
+    """
+    before = None
+    for name, default in defaults.items():
+        if default is not REQUIRED:
+            before = name
+        elif before is not None:
+            raise TypeError(
+                f"{cls.__name__} must give its argument {name!r} a default, as in "
+                f"`within(0, 1, default=0.9)`, since {before!r} before it has one"
+            )
+
+
 def _signature(
     cls: type[Fielded], first: inspect.Parameter, others: Sequence[inspect.Parameter]
 ) -> inspect.Signature:
@@ -221,16 +238,6 @@ def _signature(
     """
     kind, fields = inspect.Parameter, cls._fields
     options = {n: d for n, d in cls._options.items() if n not in fields}
-    # As in Python itself, an argument without a default must not follow one with a default.
-    defaults, before = {n: f.default for n, f in fields.items()}, None
-    for name, default in {first.name: cls._first_default, **defaults}.items():
-        if default is not REQUIRED:
-            before = name
-        elif before is not None:
-            raise TypeError(
-                f"{cls.__name__} must give its argument {name!r} a default, as in "
-                f"`within(0, 1, default=0.9)`, since {before!r} before it has one"
-            )
     shown = [kind(n, kind.POSITIONAL_OR_KEYWORD, default=f.default) for n, f in fields.items()]
     return inspect.Signature(
         [

@@ -74,8 +74,8 @@ def list_optimizers(
     """Return names of optimizers: of this package, its wrappers, and Keras's as `"keras.adam"`.
 
     Args:
-        filter: A pattern with `*` and `?`, or several. `"ada*"` finds `"keras.adam"`, too. A text
-            without these is a name, as in `info`.
+        filter: A pattern with `*` and `?`, or several, in small or large letters. `"ada*"` finds
+            `"keras.adam"`, too. A text without these is a name, as in `info`.
         exclude: Patterns of names to leave out.
         with_description: Return pairs of a name and a line of description.
         row_gradients: Only those for which a row gradient leaves other rows alone (True), or
@@ -140,9 +140,9 @@ def get(identifier: Any, **arguments: Any) -> Any:
     names, as `"keras_tfopt>LARS"`, with default arguments.
 
     Args:
-        identifier: A name or class as in `info`; a wrapper around a name, such as
-            `"moving_average(lars)"`, at any depth; a configuration, from
-            `keras.optimizers.serialize` or `{"class_name": "LARS", "config": {...}}`; or a
+        identifier: A name or class as in `info`, or a registered name, as of your own rules; a
+            wrapper around a name, such as `"moving_average(lars)"`, at any depth; a configuration,
+            from `keras.optimizers.serialize` or `{"class_name": "LARS", "config": {...}}`; or a
             `keras.optimizers.Optimizer`, which is returned.
         **arguments: Arguments of the constructors. With wrappers, each is passed to the outermost
             optimizer that takes it.
@@ -190,13 +190,21 @@ def _classes_in(identifier: Any) -> list[type]:
             "Argument `identifier` must be a name, a configuration or an optimizer. Received: "
             f"{identifier!r}"
         )
-    classes = [_classes()[name] for name in map(_known, names)]
+    classes = [_class_of(name) for name in names]
     for outer in classes[:-1]:
         if "inner_optimizer" not in inspect.signature(outer).parameters:
             raise ValueError(
                 f"{outer.__name__} goes around no other optimizer. Received: {identifier!r}"
             )
     return classes
+
+
+def _class_of(name: Any) -> type:
+    """Return the class of a name as in `info`, or of a name under which Keras has registered it."""
+    registered = keras.saving.get_registered_object(name) if isinstance(name, str) else None
+    if inspect.isclass(registered) and issubclass(registered, keras.optimizers.Optimizer):
+        return registered
+    return _classes()[_known(name)]
 
 
 def _taken_by(
@@ -289,8 +297,9 @@ def _patterns(argument: str, given: Any) -> list[str]:
 
 
 def _matches(name: str, patterns: list[str]) -> bool:
-    names = {name, name.removeprefix("keras.")}
-    return any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in patterns)
+    plain = name.removeprefix("keras.")
+    names = {name, plain, plain.replace("_", "")}  # the last as classes are spelled
+    return any(fnmatch.fnmatchcase(one, pattern.lower()) for one in names for pattern in patterns)
 
 
 def _originals(name: str, cls: type) -> tuple[str, ...]:

@@ -226,3 +226,5 @@ def test_bad_batch(batch):
 def test_model_that_is_not_compiled():
     with pytest.raises(ValueError, match="must be compiled"):
         keras_tfopt.diagnose(keras.Sequential([keras.layers.Dense(1)]), batch=(IDS, LABELS))
+    with pytest.raises(TypeError, match="`model` must be a keras.Model. Received: 3"):
+        keras_tfopt.diagnose(3, batch=(IDS, LABELS))

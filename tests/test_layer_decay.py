@@ -109,6 +109,12 @@ def test_layers_without_numbers_are_levels():
     assert len(exempt) == len(model.trainable_variables) - len(kernels)
 
 
+def test_models_are_asked_for():
+    for of_model in (factors, keras_tfopt.no_decay, keras_tfopt.normalization_and_bias):
+        with pytest.raises(TypeError, match="`model` must be a keras.Model or a layer. .*: 3"):
+            of_model(3)
+
+
 def test_nested_models_are_looked_into():
     layers = keras.layers
     x = inputs = keras.Input((4,))

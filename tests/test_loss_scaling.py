@@ -133,7 +133,7 @@ def test_state_of_a_loss_scale_optimizer_may_be_loaded_before_it_is_built():
         ("initial_scale", 0, r"\(0, inf\)"),
         ("initial_scale", "1", r"\(0, inf\)"),
         ("dynamic_growth_steps", 0, ">= 1"),
-        ("inner_optimizer", keras_tfopt.LossScaleOptimizer("sgd"), "outermost"),
+        ("inner_optimizer", keras_tfopt.LossScaleOptimizer("sgd"), "goes around an optimizer once"),
         ("inner_optimizer", 3, "keras.optimizers.Optimizer"),
     ),
 )

@@ -88,6 +88,8 @@ def test_filters():
     assert names("ada*", source="tf.train") == ["adadelta", "adagrad", "adagrad_da", "adam"]
     assert "keras.adam" in names("ada*") and "lazy_adam" not in names("ada*")
     assert set(names(["lars", "ggt"])) == {"lars", "ggt"}
+    assert names("*ADAM*") == names("*adam*") and names("LazyA*") == ["lazy_adam"]
+    assert "adam" in names("adam*") and "adam" not in names("adam_*")
     assert set(names("*adam*", exclude="keras.*")) >= {"adam", "lazy_adam", "adam_gs", "adam_w"}
     assert not [n for n in names("*", exclude=["keras.*", "a*"]) if n.startswith(("keras", "a"))]
     assert names(second_order=True) == ["distributed_shampoo", "ggt", "lbfgs", "shampoo", "soap"]
@@ -136,6 +138,22 @@ def test_get(name):
     assert float(optimizer.learning_rate) == 0.25
     again = keras_tfopt.get(keras.optimizers.serialize(optimizer))
     assert type(again) is type(optimizer) and again.get_config() == optimizer.get_config()
+
+
+@pytest.mark.spread
+def test_registered_names_are_found():
+    @keras_tfopt.register
+    class Halving(keras_tfopt.Rule):
+        rate: float = keras_tfopt.within(0, 1, default=0.5)
+
+        def update(self, g, x, s, t):
+            return x - self.rate * g, {}
+
+    assert type(keras_tfopt.get("keras_tfopt>LARS")) is keras_tfopt.LARS
+    optimizer = keras_tfopt.get("ema(keras_tfopt>Halving)", rate=0.25)
+    assert type(optimizer.inner_optimizer) is Halving and optimizer.inner_optimizer.rate == 0.25
+    with pytest.raises(ValueError, match="no optimizer 'keras_tfopt>Halfing'"):
+        keras_tfopt.get("keras_tfopt>Halfing")
 
 
 def test_arguments_go_to_the_outermost_optimizer_that_has_them():

@@ -28,6 +28,8 @@ from keras_tfopt.engine.options import (
     own_parameters,
 )
 
+# What a constructor gets for an argument whose number is not known yet: most ranges have it.
+_UNKNOWN = 0.5
 # The attribute of a `self` of formulas that says whether attributes may be set, and its values.
 _STATE, _OPEN, _FROZEN = "_formula_state", "open", "frozen"
 
@@ -191,7 +193,7 @@ def _remembering(constructor: Callable[..., None]) -> Callable[..., None]:
         else:  # an ordinary constructor computes with numbers, not with schedules
             numbers_now = {name: _number_now(value) for name, value in changing.items()}
             known = {name: number for name, number in numbers_now.items() if number is not None}
-            start = {**dict.fromkeys(changing, 0.5), **known}
+            start = {**dict.fromkeys(changing, _UNKNOWN), **known}
             with contextlib.nullcontext() if known == start else computing_again():
                 constructor(self, **{**arguments, **start})
             follows = _depends(type(self), arguments, start)
@@ -254,6 +256,7 @@ def _number_now(value: Any) -> float | None:
 def _depends(cls: type, arguments: dict[str, Any], start: dict[str, float]) -> tuple[str, ...]:
     """Return the names of attributes that a constructor computes from changing arguments."""
     first = _attributes_of(cls, {**arguments, **start})
+    # Other numbers from the same ranges: a thousandth of the way to one between 0 and 1.
     near = {name: value + 1e-3 * (0.37 - value) for name, value in start.items()}
     second = _attributes_of(cls, {**arguments, **near})
     differ = [n for n in first if n not in start and repr(first[n]) != repr(second.get(n))]

@@ -19,6 +19,9 @@ from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
 from keras_tfopt.engine.state import Entry, write
 
+HOOKS = ("accept_step", "before_step", "before", "accept", "after", "after_step")
+"""The methods of a wrapper that users write and a step calls, in the order of a step."""
+
 
 def run(
     wrapper: Any,

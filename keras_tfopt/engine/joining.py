@@ -221,7 +221,7 @@ def _with_hooks(
     dtype: str,
     has_master: bool,
 ) -> Callable[..., tuple[Any, list[Any]]]:
-    """Return the bound rule `call` with hooks around it.
+    """Return the bound rule `call` with hooks around it; its other arguments `how` stay the same.
 
     Args:
         parts: The hooks.
@@ -240,8 +240,7 @@ def _with_hooks(
         scalars: dict,
         mask: Any = None,
         over: Over = over,
-        apart: Any = None,
-        narrow: bool = True,
+        **how: Any,
     ) -> tuple[Any, list[Any]]:
         of_rule = {n: v for n, v in scalars.items() if not n.startswith(AROUND)}
         others = iter(slots[count:])
@@ -267,7 +266,7 @@ def _with_hooks(
         old = x
         if has_master:
             own_slots[-1] = x
-        x, changed = call(g, x, own_slots, of_rule, mask, over, apart, narrow)
+        x, changed = call(g, x, own_slots, of_rule, mask, over, **how)
         x = rounded(x)
         each = zip(reversed(parts), reversed(seen), reversed(changes), strict=True)
         for part, (hooks, s, t), found in each:

@@ -114,8 +114,7 @@ def bind_rule(
     seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
     own_names = names_without_scales(kept_names, kind.stored)
     slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
-    rows = kind.mode in ("rows", "touched")
-    of_elements = kind.scope == "element"
+    rows, of_elements = kind.mode in ("rows", "touched"), kind.scope == "element"
     method = f"{type(rule).__name__}.update"
     has_master = MASTER in names
 
@@ -126,6 +125,7 @@ def bind_rule(
         scalars: dict,
         mask: Any = None,
         over: Over = over,
+        *,
         apart: Callable[[Callable[[], Any]], Any] | None = None,
         narrow: bool = True,
     ) -> tuple:

@@ -157,6 +157,8 @@ def check_inner(inner: Any, owner: str) -> Any:
         )
     inner = optimizer_from(inner)
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        if owner == type(inner).__name__:
+            raise ValueError(f"{owner} goes around an optimizer once. Received: {inner!r}")
         raise ValueError(
             "A LossScaleOptimizer must be the outermost optimizer: write "
             f"LossScaleOptimizer({owner}(...)) instead of {owner}(LossScaleOptimizer(...))."

@@ -243,10 +243,7 @@ def is_called(layer: Any, pattern: re.Pattern) -> bool:
 def check_built(model: Any) -> None:
     """Raise an error for anything but a model or layer that is built."""
     if not isinstance(model, keras.layers.Layer):
-        raise TypeError(
-            "Argument `model` must be a keras.Model or a layer, as in "
-            f"`skip_list=keras_tfopt.normalization_and_bias(model)`. Received: {model!r}"
-        )
+        raise TypeError(f"Argument `model` must be a keras.Model or a layer. Received: {model!r}")
     if not model.built:
         raise ValueError(
             "Argument `model` must be built: give it a `keras.Input`, or call it once. "

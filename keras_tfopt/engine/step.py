@@ -35,6 +35,16 @@ class Around(NamedTuple):
     """For each wrapper around those whose hooks need them: the old values of variables."""
 
 
+class Reached(NamedTuple):
+    """The conditions under which a step reaches wrappers and what is inside; None: always."""
+
+    wrappers: Sequence[Any]
+    inside: Any
+
+
+ALWAYS = Reached((), None)
+
+
 class Pipeline:
     """The stages of an optimizer: wrappers, outermost first, and what moves the variables.
 
@@ -76,9 +86,8 @@ class Pipeline:
                 grads = [gradients.sum_repeated(g, refused) for g in grads]
             incoming = incoming._replace(grads=grads)
 
-            reached: list[Any] = [None]
+            reached, around = ALWAYS, None
             counters: list[tuple] = []
-            around = None
             if wrappers:
                 for wrapper in self._completing:
                     incoming = wrapper.completed(incoming)
@@ -90,27 +99,14 @@ class Pipeline:
                 around = self._around(incoming)
             last = self._is_last() if core.gradient_accumulation_steps else None
 
-            def micro_step() -> None:
-                if overwritten.grads:
-                    mover.overwrite(overwritten.grads, overwritten.variables)
-                unscaled, factor = incoming, core.loss_scale_factor
-                if factor is not None:
-                    unscaled = incoming._replace(grads=[g / factor for g in incoming.grads])
-                if unscaled.grads or owner.shards is not None:  # else all variables rest
-                    if last is None:
-                        self._update(unscaled, around)
-                    else:
-                        mover.accumulate(unscaled.grads, unscaled.places)
-                        backend.run_if(owner, last, lambda: self._last_step(unscaled, around))
-                mover.count(last)
-
-            if reached[-1] is None:
-                micro_step()
+            inputs = owner, incoming, overwritten, around, last
+            if reached.inside is None:
+                self._micro_step(*inputs)
             else:
-                backend.run_if(owner, reached[-1], micro_step)
+                backend.run_if(owner, reached.inside, lambda: self._micro_step(*inputs))
             if around is not None and around.meeting:
                 self._meet(owner, incoming, around, reached, last)
-            for wrapper, condition in zip(wrappers, reached, strict=False):
+            for wrapper, condition in zip(wrappers, reached.wrappers, strict=True):
                 wrapper._iterations.assign_add(as_count(condition))
             if counters:
                 backend.commit(counters)
@@ -161,22 +157,23 @@ class Pipeline:
                     return own
         return grads if summed else backend.reduce_replicas(grads)
 
-    def _decided(self, incoming: Incoming) -> tuple[Incoming, list[Any], list[tuple]]:
+    def _decided(self, incoming: Incoming) -> tuple[Incoming, Reached, list[tuple]]:
         """Ask the wrappers whether to go on.
 
         Returns:
-            The gradients to continue with; the conditions under which each wrapper and, last, the
-            optimizer inside all of them is reached (None: always); and the writes of new counters.
+            The gradients to continue with, what is reached, and the writes of new counters.
         """
-        grads, reached, writes = incoming.grads, [None], []
+        grads, condition = incoming.grads, None
+        conditions: list[Any] = []
+        writes: list[tuple] = []
         for wrapper in self.wrappers:
+            conditions.append(condition)
             if wrapper.defines.isdisjoint(("decide", "accept_step")):
-                reached.append(reached[-1])
                 continue
             grads, goes_on, counts = wrapper.decide(grads, incoming.variables)
-            writes += _counted(wrapper, counts, reached[-1])
-            reached.append(both(reached[-1], goes_on))
-        return incoming._replace(grads=grads), reached, writes
+            writes += _counted(wrapper, counts, condition)
+            condition = both(condition, goes_on)
+        return incoming._replace(grads=grads), Reached(conditions, condition), writes
 
     def _around(self, incoming: Incoming) -> Around:
         """Return what hooks know in this step."""
@@ -199,6 +196,28 @@ class Pipeline:
         core = self.mover.optimizer
         done = ops.convert_to_tensor(core._iterations)
         return ops.equal((done + 1) % core.gradient_accumulation_steps, 0)
+
+    def _micro_step(
+        self,
+        owner: Any,
+        incoming: Incoming,
+        overwritten: Incoming,
+        around: Around | None,
+        last: Any,
+    ) -> None:
+        """Make a step, or one of those whose gradients are accumulated (`last` is not None)."""
+        mover, factor = self.mover, self.mover.optimizer.loss_scale_factor
+        if overwritten.grads:
+            mover.overwrite(overwritten.grads, overwritten.variables)
+        if factor is not None:
+            incoming = incoming._replace(grads=[g / factor for g in incoming.grads])
+        if incoming.grads or owner.shards is not None:  # else all variables rest
+            if last is None:
+                self._update(incoming, around)
+            else:
+                mover.accumulate(incoming.grads, incoming.places)
+                backend.run_if(owner, last, lambda: self._last_step(incoming, around))
+        mover.count(last)
 
     def _last_step(self, incoming: Incoming, around: Around | None) -> None:
         """Move the variables by the means over all micro-steps."""
@@ -241,15 +260,15 @@ class Pipeline:
                 self.wrappers[stage].run_after(seen[stage], *known)
 
     def _meet(
-        self, owner: Any, incoming: Incoming, around: Around, reached: list[Any], last: Any
+        self, owner: Any, incoming: Incoming, around: Around, reached: Reached, last: Any
     ) -> None:
         """Exchange between workers, even if they did not move; then run hooks of outer wrappers."""
-        moved = both(reached[-1], last)
+        moved = both(reached.inside, last)
         for stage in reversed(range(max(around.meeting) + 1)):
             wrapper = self.wrappers[stage]
             if stage in around.meeting:
-                inputs = incoming.grads, incoming.places, reached[-1]
-                run_if(owner, reached[stage], functools.partial(wrapper.meet, *inputs))
+                inputs = incoming.grads, incoming.places, reached.inside
+                run_if(owner, reached.wrappers[stage], functools.partial(wrapper.meet, *inputs))
             else:
                 known = around.scalars[stage], around.done, around.old.get(stage)
                 run_if(owner, moved, functools.partial(wrapper.run_after, incoming, *known))

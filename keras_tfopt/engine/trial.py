@@ -19,6 +19,7 @@ from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import generators_of
+from keras_tfopt.engine.hooks import HOOKS
 from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, numbers_of, scalar
 from keras_tfopt.engine.locations import defined, is_slots, located
 from keras_tfopt.engine.moving import OVER_ONE
@@ -35,7 +36,6 @@ from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.state import HYPERPARAMETER, Like, Slot
 from keras_tfopt.engine.suggestions import nearest
 
-HOOKS = ("before", "after", "accept", "before_step", "accept_step", "after_step")
 HALF = 4
 """The numbers in a half of the columns with which rules of entries are tried."""
 # `t.norm`, `t.sum` and `t.mean` depend on all entries, as they may.

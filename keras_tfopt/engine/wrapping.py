@@ -56,17 +56,12 @@ Decision = tuple[list[Any], Any, dict[str, Any]]
 
 # Hooks and methods of `WrappingEngine` that a step calls only on wrappers that define them.
 ASKED = (
+    *hooks.HOOKS,
     "raise_late_errors",
     "own_gradients",
     "completed",
     "decide",
-    "accept_step",
     "scalars_in",
-    "before_step",
-    "before",
-    "accept",
-    "after",
-    "after_step",
     "meet",
 )
 
