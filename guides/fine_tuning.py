@@ -90,8 +90,8 @@ learned = backbone.get_weights()
 ## Groups
 
 Here `layer_decay` spreads the layers over six levels. The factor of the head is 1. `no_decay` names
-the variables without weight decay: biases and those of normalization layers. All groups that match
-a variable apply.
+the variables without weight decay: biases, vectors of normalization layers, and embeddings. All
+groups that match a variable apply.
 """
 
 model = with_head(backbone)

@@ -16,7 +16,7 @@ Addons is no longer developed, and does not run with Keras 3. This guide runs th
 Keras 3 on any backend, from the same weights and on the same batches. It compares the losses with
 those of the original, which are in `guides/from_addons/training.json`.
 
-    pip install '.[guides]'
+    pip install '.[guides,jax]'
     KERAS_BACKEND=jax python guides/from_addons.py
 
 ## Setup

@@ -19,7 +19,7 @@ backend. The guide compares the losses with those of the program, which are in
 Weights alone are not enough. LARS has a momentum for each variable, and its learning rate falls
 with the number of steps. Without these, the training takes other steps.
 
-    pip install '.[guides]' tensorflow
+    pip install '.[guides,jax,tensorflow]'
     KERAS_BACKEND=jax python guides/from_tf1.py
 
 TensorFlow is needed to read its files; Keras may run on another backend.

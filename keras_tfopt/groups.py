@@ -121,7 +121,7 @@ def no_decay(model: Any) -> dict[str, dict[str, float]]:
 
     Example:
 
-    >>> optimizer = keras_tfopt.AdamW(1e-3, weight_decay=1e-4, groups=keras_tfopt.no_decay(model))
+    >>> optimizer = keras_tfopt.Adam(1e-3, weight_decay=0.01, groups=keras_tfopt.no_decay(model))
     """
     exempt = {id(variable) for variable in normalization_and_bias(model)}
     for layer in layers_in(model):

@@ -63,7 +63,7 @@ class Wrapper(Fielded, Describing, WrappingEngine):
             leaves them, before the wrapper changes them. A `keras.optimizers.LossScaleOptimizer`
             goes around the wrapper, not inside.
         name: Name of the optimizer.
-        **base: None. Options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Hooks:
         before: `(g, x, s, t) -> g, x` or `g, x, {slot: value}`. Pure, per variable, before the

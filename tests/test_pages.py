@@ -106,6 +106,14 @@ def with_servers():
     return {"cluster": cluster, "index": 0, "network": network}
 
 
+def with_a_table():
+    table = keras.layers.Embedding(100, 16)
+    layers = [keras.Input((8,), dtype="int32"), table, keras.layers.GlobalAveragePooling1D()]
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    model.compile(optimizer=keras_tfopt.LazyAdam(1e-3), loss="mse")
+    return {"model": model}
+
+
 def of_keras2():
     shutil.copy(ROOT / "tests/golden/keras2/legacy_Adam.h5", "old.h5")
     layers = [keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
@@ -134,7 +142,7 @@ def with_keras_hub():
 
 # {page: (a function for each block, that makes the variables that the block takes as given)}
 GIVEN = {
-    "docs/user_guide/embeddings.md": (dict, ids_on("jax"), ids_on("torch")),
+    "docs/user_guide/embeddings.md": (dict, with_a_table, ids_on("jax"), ids_on("torch")),
     "docs/user_guide/groups.md": (for_groups, for_groups, small_model),
     "docs/user_guide/own_loops.md": (
         small_model_on("jax"),

@@ -197,7 +197,7 @@ def guides():
     write(
         DOCS / "guides" / "index.md",
         "# Guides",
-        "Each guide is a script that trains on real data, which comes with a package. Its notebook "
+        "Each guide is a script. Most train on real data, which comes with a package. Its notebook "
         "does the same in Colab or Jupyter, and installs what it needs.",
         table(
             ["guide", "what it shows"],

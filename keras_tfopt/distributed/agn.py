@@ -38,7 +38,7 @@ class AGN(OverWorkers):
         exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
             is connected.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: `center` and `gradient_sum`, of the variable's shape; float32 for half-precision
     variables. `optimizer.center_optimizer` has the slots of the center. With one worker the center

@@ -31,7 +31,7 @@ class DiLoCo(OverWorkers):
         exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
             is connected.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: `center` and `outer_momentum`, of the variable's shape, the same on all workers; float32
     for half-precision variables. With one worker the center equals the variable after each period.
@@ -41,7 +41,7 @@ class DiLoCo(OverWorkers):
     Example:
 
     >>> keras_tfopt.distributed.connect()
-    >>> optimizer = keras_tfopt.DiLoCo(keras_tfopt.AdamW(4e-4, weight_decay=1e-4), period=100)
+    >>> optimizer = keras_tfopt.DiLoCo(keras_tfopt.Adam(4e-4, weight_decay=0.1), period=100)
 
     Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models"
     (2023).

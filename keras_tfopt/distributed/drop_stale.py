@@ -32,7 +32,7 @@ class DropStale(OverWorkers):
         exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
             is connected.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: none. `optimizer.stale` is the number of gradients of all workers that did not count,
     `optimizer.age` is $\tau_k$ of the next gradient. Both are saved.

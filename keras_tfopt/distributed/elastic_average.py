@@ -43,7 +43,7 @@ class ElasticAverage(OverWorkers):
         exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
             is connected.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: `center` and `local_center`, of the variable's shape; float32 for half-precision
     variables. All workers have the same `center`. With one worker, both equal the variable after

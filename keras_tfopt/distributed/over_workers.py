@@ -38,7 +38,7 @@ class OverWorkers(WorkersEngine, Wrapper):
         exchange: A `keras_tfopt.distributed.Exchange`, which is not saved. Defaults to None: the
             one that is connected when the optimizer is built.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Hooks:
         updates_between: `() -> int or None`. Updates from one exchange to the next.

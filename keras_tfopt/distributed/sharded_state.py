@@ -32,7 +32,7 @@ class ShardedState(SharingEngine, OverWorkers):
         exchange: A `keras_tfopt.distributed.Exchange`; not saved. Defaults to None: the one that
             is connected.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: none. On other workers than the owner, `slot` returns variables without memory, on
     PyTorch's device "meta".

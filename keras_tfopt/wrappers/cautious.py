@@ -34,7 +34,7 @@ class Cautious(Wrapper):
         min_mean: $\mu$ in (0, 1]: the part of a step grows at most by $1 / \mu$. Defaults to
             0.001.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: none.
 

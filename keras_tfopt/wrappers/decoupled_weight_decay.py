@@ -30,7 +30,7 @@ class DecoupledWeightDecay(Decay):
             False, the convention of the paper, of TensorFlow 1 and TensorFlow Addons; True is that
             of `keras.optimizers.AdamW` and of PyTorch.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: none.
 

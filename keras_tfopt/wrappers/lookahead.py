@@ -27,7 +27,7 @@ class Lookahead(Wrapper):
         sync_period: $k$, integer >= 1. Defaults to 6.
         slow_step_size: $\alpha$ in [0, 1]. Defaults to 0.5.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: `slow`, of the variable's shape; float32 for half-precision variables.
 

@@ -48,7 +48,7 @@ class MovingAverage(Wrapper):
             original to read a variable before or after its update, as it happened; here both mean
             after. Defaults to True.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: `average`, of the variable's shape; float32 for half-precision variables.
 

@@ -32,7 +32,7 @@ class Multitask(Wrapper):
         inner_optimizer: Any Keras optimizer, or its name or configuration. State that it keeps for
             all variables together, as `keras_tfopt.GGT` does, is not left alone.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: none.
 

@@ -57,7 +57,7 @@ class ScheduleFree(Wrapper):
         r: Power of the number of the step in the weights, >= 0. Defaults to 0.
         weight_lr_power: $p \geq 0$. Defaults to 2: steps of a warm-up count little.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: `z` and `x`, of the variable's shape; float32 for half-precision variables. `weight_sum`,
     which is $W$, and `largest_rate`, the largest $\eta$, one number for each variable.

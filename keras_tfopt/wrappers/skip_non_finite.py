@@ -31,7 +31,7 @@ class SkipNonFinite(Wrapper):
             next step that is not compiled raises a `FloatingPointError`, as
             `keras_tfopt.callbacks.RaiseSkipped` does. Defaults to None: no limit.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: none. `optimizer.skipped` is the number of steps left out, `optimizer.skipped_in_a_row`
     that of the last ones without a step between them. Both are saved.

@@ -28,7 +28,7 @@ class StochasticWeightAveraging(Wrapper):
             to 0.
         average_period: Integer >= 1. Defaults to 10.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: `average`, of the variable's shape, zero until $t_0$, float32 for half-precision
     variables; `count`, a scalar, the number $n$ of weights in it.

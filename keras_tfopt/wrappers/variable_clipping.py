@@ -34,7 +34,7 @@ class VariableClipping(Wrapper):
             weights, an empty list is the absolute value of each element.
         max_norm: $c$: number > 0, schedule, scalar variable, or callable without arguments.
         name: Name of the optimizer.
-        **base: None; options of optimizers belong to `inner_optimizer`, and the error says so.
+        **base: `groups`, which is passed on. Other options belong to `inner_optimizer`.
 
     Slots: none.
 
