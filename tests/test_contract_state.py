@@ -189,7 +189,7 @@ def test_slots_are_found_by_name(case):
     assert all(name in str(error.value) for name in ("nonsense", *slots[path]))
 
 
-@pytest.mark.spread
+@pytest.mark.spread("torch")  # the quickest in a few eager steps
 @every_case("case", "variant")
 def test_slots_that_are_said_to_have_no_sign_are_never_negative(case, variant):
     """With slot_dtype="int8", negative numbers in them would become 0."""

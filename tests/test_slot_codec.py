@@ -121,6 +121,8 @@ def test_an_extreme_stays_if_it_is_encoded_again_and_again(sign):
     np.testing.assert_allclose(x[-1], sign, rtol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.spread("torch")  # the quickest in many eager steps; codes are equal on all backends
 @pytest.mark.parametrize("sign", (1, -1))
 @pytest.mark.parametrize("beta", (0.9, 0.99))
 def test_a_sum_of_equal_gradients_has_its_limit(beta, sign):
