@@ -42,7 +42,7 @@ BACKENDS = {
     "large_batch": "torch",
     "sparse": "jax",
     "signs": "torch",
-    "limits": "torch",
+    "small_weights": "torch",
     "second_order": "jax",
     "own_optimizer": "tensorflow",
     "switching": "torch",

@@ -175,7 +175,7 @@ def signs(text):
         assert re.search(rf"^{name} +mean loss \d\.\d+: [-+]\d\.\d+ beside plain", text, re.M)
 
 
-def limits(text):
+def small_weights(text):
     sides = ("Adam alone", "L2 in the loss", "Decoupled decay", "Clipping of units")
     for side in sides:
         assert re.search(rf"^{side}(?:{NUMBER}){{5}} to \d+\.\d+$", text, re.MULTILINE), text
@@ -264,7 +264,7 @@ CHECKS = {
         large_batch,
         sparse,
         signs,
-        limits,
+        small_weights,
         own_optimizer,
         switching,
         workers,
