@@ -170,7 +170,8 @@ def one_of(*choices: Any) -> Callable[[str, Any], Any]:
     """Return a check that a value is one of these."""
 
     def check(name: str, value: Any) -> Any:
-        if value not in choices:
+        # Arrays and variables are compared by their elements, so only what is alike is compared.
+        if not any(type(value) is type(one) and value == one for one in choices):
             raise ValueError(f"Argument `{name}` must be one of {choices}. Received: {value!r}")
         return value
 

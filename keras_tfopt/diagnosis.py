@@ -165,7 +165,7 @@ def _lost(gradient: Any, old: Any, new: Any, dtype: str) -> float | None:
 
 def _warnings(facts: list[dict[str, Any]], optimizer: Any, inner: Any) -> list[str]:
     ours = isinstance(inner, Engine)
-    notes = []
+    notes = [] if facts else ["no variable of the model is trained"]
     for fact in facts:
         path = fact["variable"]
         if fact["why_dense"] and fact["gradient"] == "dense" and fact["update"] == "rows":

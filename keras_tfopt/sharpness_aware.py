@@ -184,7 +184,8 @@ class SharpnessAware(Trainer):
             factor = 1.0 / self.optimizer.scale_loss(ops.ones(()))
         else:
             # Squares of scaled gradients may overflow: make the largest 1 first.
-            largest = ops.max(ops.stack([_float32(ops.max(ops.absolute(g))) for g in grads]))
+            sizes = [_float32(ops.max(ops.absolute(g))) for g in grads if 0 not in g.shape]
+            largest = ops.max(ops.stack(sizes)) if sizes else 1.0
             grads = [g / ops.cast(ops.where(largest > 0, largest, 1.0), g.dtype) for g in grads]
             norm = ops.sqrt(_product(grads, grads))
             factor = ops.where(norm > 0, 1.0 / ops.where(norm > 0, norm, 1.0), 0.0)

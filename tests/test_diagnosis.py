@@ -223,6 +223,14 @@ def test_bad_batch(batch):
         keras_tfopt.diagnose(build(keras_tfopt.Adam(0.1)), batch=batch)
 
 
+def test_model_without_anything_to_train():
+    model = build(keras_tfopt.Adam(0.1))
+    model.trainable = False
+    model.compile(optimizer=keras_tfopt.Adam(0.1), loss=model.loss)
+    report = keras_tfopt.diagnose(model, batch=(IDS, LABELS))
+    assert report.rows == [] and report.warnings == ["no variable of the model is trained"]
+
+
 def test_model_that_is_not_compiled():
     with pytest.raises(ValueError, match="must be compiled"):
         keras_tfopt.diagnose(keras.Sequential([keras.layers.Dense(1)]), batch=(IDS, LABELS))

@@ -312,6 +312,25 @@ def test_a_saver_of_the_center(tmp_path):
         assert (center != session.run(x)).all()
 
 
+def test_a_saver_of_the_center_of_a_partitioned_variable(tmp_path):
+    """The file has one tensor of its name, as that of TensorFlow 1.15, with all of the center."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        getter = legacy.ElasticAverageCustomGetter("/cpu:0")
+        optimizer = elastic(getter)
+        partitioner = v1.fixed_size_partitioner(2)
+        with v1.variable_scope("", custom_getter=getter, partitioner=partitioner):
+            x = v1.get_variable("x", (4, 1), initializer=v1.constant_initializer(0.3))
+        train = optimizer.minimize(tf.reduce_sum(tf.convert_to_tensor(x)))
+        initialize(session)
+        session.run(train)
+        center = np.concatenate(session.run([getter._global_map[part] for part in x]))
+        assert (center != session.run(tf.convert_to_tensor(x))).all()
+        for name, var_list in (("x", None), ("other", {"other": x})):
+            path = optimizer.swapping_saver(var_list).save(session, str(tmp_path / name))
+            assert [found for found, _ in tf.train.list_variables(path)] == [name]
+            np.testing.assert_array_equal(tf.train.load_variable(path, name), center)
+
+
 def test_workers_that_start_together(cluster):
     """With `synchronous`, the first worker waits until the second has started."""
     spec, servers = cluster

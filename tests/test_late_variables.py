@@ -77,6 +77,19 @@ def test_others_are_trained_than_before(make):
 
 
 @every_optimizer
+def test_a_model_of_other_shapes_needs_a_new_optimizer(make):
+    first, second = (
+        keras.Sequential([keras.Input((2,)), keras.layers.Dense(units), keras.layers.Dense(1)])
+        for units in (2, 3)
+    )
+    first.compile(make(), keras.losses.MeanSquaredError())
+    after_two_epochs(first)
+    second.compile(first.optimizer, keras.losses.MeanSquaredError())
+    with pytest.raises(ValueError, match="new optimizer"):
+        after_two_epochs(second)
+
+
+@every_optimizer
 def test_a_model_from_an_h5_file_trains(make, tmp_path):
     """Keras builds the optimizer for no variables then, and stock optimizers fail."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

@@ -208,6 +208,7 @@ def test_an_error_in_the_run_changes_nothing():
     [
         (TypeError, "`loss` must be a function without arguments", dict(loss=3.0)),
         (TypeError, "`equalities` must be a function", dict(equalities=[1.0])),
+        (TypeError, "`inequalities` must be a list", dict(inequalities=5)),
         (ValueError, "`var_list` must have variables", dict(var_list=[])),
         (ValueError, "must have variables of `var_list`", dict(var_to_bounds=[("x", (0, 1))])),
         (ValueError, "must have pairs", dict(var_to_bounds="x")),

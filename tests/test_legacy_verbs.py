@@ -203,6 +203,10 @@ def test_grad_loss():
     assert to_numpy(x).tolist() == [0.5, 1.5]
     with pytest.raises(ValueError, match="`grad_loss`"):
         optimizer.minimize(lambda: ops.sum(x), grad_loss=np.ones(3))
+    for wrong in (1j, "a", {}, object()):
+        with pytest.raises(TypeError, match="`grad_loss` must be a number"):
+            optimizer.minimize(lambda: ops.sum(x), grad_loss=wrong)
+    assert to_numpy(x).tolist() == [0.5, 1.5]
 
 
 @pytest.mark.backends("tensorflow", reason="variables of TensorFlow")

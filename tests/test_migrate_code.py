@@ -153,6 +153,11 @@ def test_arguments(before, after):
         ("import tensorflow as tf; tf.contrib.estimator.clip_gradients_by_norm(o, 1)", "clipnorm"),
         ("import tensorflow.compat.v1 as tf; tf.tpu.CrossShardOptimizer(o)", "leave it out"),
         ("import tensorflow as tf; tf.train.exponential_decay(0.1, s, 5, 0.9)", "ExponentialDecay"),
+        ("import tensorflow as tf; isinstance(o, tf.train.Optimizer)", "tf.compat.v1.train"),
+        ("import tensorflow as tf; tf.contrib.opt.Nonsense(3)", "nothing of this name"),
+        ("model.optimizer._decayed_lr(float)", "`learning_rate`"),
+        ("model.optimizer._hyper['decay']", "in attributes"),
+        ("keras.mixed_precision.experimental.Policy('x')", "keras.mixed_precision"),
     ),
 )
 def test_messages_about_what_the_user_has_to_decide(line, words):
@@ -180,6 +185,28 @@ def test_messages_about_what_the_user_has_to_decide(line, words):
 def test_methods(before, after):
     head = "import keras\n\nopt = keras.optimizers.Adam()\n"
     assert rewritten(f"{head}{before}\n") == (f"{head}{after}\n", [])
+
+
+def test_classes_of_tensorflow_1_that_are_named_and_not_called():
+    line = "class Net:\n    cls = tf.train.MomentumOptimizer\n"
+    code, findings = rewritten(f"import tensorflow as tf\n{line}")
+    assert "cls = keras_tfopt.Momentum\n" in code
+    assert [f.line for f in findings] == [3] and "other arguments" in findings[0].text
+    code, findings = rewritten(f"import tensorflow as tf\n{line}opt.minimize(loss)\n")
+    assert "cls = keras_tfopt.legacy.MomentumOptimizer\n" in code and not findings
+
+
+def test_functions_of_contrib_opt():
+    call = "tf.contrib.opt.{}(tf.train.AdamOptimizer)"
+    new = "keras_tfopt.legacy.{}(keras_tfopt.legacy.AdamOptimizer)"
+    name = "extend_with_decoupled_weight_decay"
+    code, findings = rewritten(f"import tensorflow as tf\nx = {call.format(name)}\n")
+    assert f"x = {new.format(name)}\n" in code and not findings
+
+
+def test_methods_that_are_attributes():
+    head = "import keras\n\nopt = keras.optimizers.Adam()\n"
+    assert rewritten(f"{head}x = opt.variables()\n") == (f"{head}x = opt.variables\n", [])
 
 
 def test_attributes_that_are_set_further_down():

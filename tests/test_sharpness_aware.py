@@ -131,6 +131,17 @@ def test_a_gradient_of_zeros_moves_nothing():
     np.testing.assert_array_equal(arrays_of(layer)[0], start["w"])
 
 
+@pytest.mark.backends("jax", "torch", reason="Keras does not add arrays of shape (0, 3) there")
+def test_a_variable_without_numbers_is_left_alone():
+    start = {"w": np.float32([1.0, 2.0])}
+    ends = []
+    for more in ({}, {"none": np.zeros((0, 3), "float32")}):
+        layer = Quadratic(2 * np.eye(2, dtype="float32"), 0 * start["w"], {**more, **start})
+        step(trainer_of(layer, keras_tfopt.GradientDescent(0.1), rho=0.5))
+        ends.append(arrays_of(layer)[-1])
+    np.testing.assert_array_equal(*ends)
+
+
 def test_an_overflow_does_not_stay_in_the_momentum_of_the_ascent():
     start = np.float32([1.0, 2.0])
     layer = Quadratic(np.eye(2, dtype="float32"), np.float32([3.0, 4.0]), {"w": start})

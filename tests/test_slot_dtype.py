@@ -159,6 +159,15 @@ def built(optimizer, **shapes):
     return optimizer, variables
 
 
+def test_names_and_numbers_of_slots():
+    optimizer, (variable,) = built(keras_tfopt.Adam(slot_dtype="int8"), many=(64, 64))
+    assert optimizer.slot_names == ("m", "v")
+    slot = optimizer.slot(variable, "m")
+    slot.assign(np.full((64, 64), 0.25))
+    assert float(ops.sum(slot)) == float(ops.sum(slot.value)) == 1024
+    assert float(np.sum(slot)) == 1024
+
+
 def test_small_variables_tables_and_master_weights_stay_float32():
     optimizer, variables = built(
         keras_tfopt.Adam(slot_dtype="int8", groups={"chosen": {"slot_dtype": "bfloat16"}}),

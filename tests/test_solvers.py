@@ -167,6 +167,15 @@ def test_batches_are_summed(data):
     assert history.result.nit == 8
 
 
+@pytest.mark.parametrize("form", [lambda loss: loss, lambda loss: [loss]])
+def test_sums_over_batches_are_refused(form):
+    model = network()
+    model.compile("adam", form(keras.losses.MeanSquaredError(reduction="sum")))
+    with pytest.raises(ValueError, match="must have the reduction 'sum_over_batch_size'.*'sum'"):
+        minimize(model, X, Y, batch_size=16, verbose=0)
+    minimize(model, X, Y, verbose=0, options={"maxiter": 2})  # one batch is the whole
+
+
 def test_data_stay_on_disk(tmp_path):
     """A run reads an array in a file batch by batch."""
     np.save(tmp_path / "x.npy", X)

@@ -46,8 +46,7 @@ class Original:
         config = keras2.saved(config)
         config = {cls._row.renamed.get(key, key): value for key, value in config.items()}
         optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
-        if excluded:
-            optimizer.exclude_from_weight_decay(var_names=excluded)
+        keras2.exclude(optimizer, excluded)
         return optimizer
 
 
@@ -212,8 +211,7 @@ def make_class(name: str, row: Row) -> type:
             ours(self, **given)
         except (TypeError, ValueError) as error:
             raise type(error)(in_words_of(row, str(error))) from error
-        if excluded:
-            self.exclude_from_weight_decay(var_names=excluded)
+        keras2.exclude(self, excluded)
 
     if hasattr(ours, "fields"):  # the rule's own arguments, by our names, for the engine
         initialize.fields = ours.fields  # type: ignore[attr-defined]

@@ -42,8 +42,7 @@ def extend_with_decoupled_weight_decay(base_optimizer: Any) -> Any:
         ):
             kwargs = keras2.arguments(base_optimizer.__name__, kwargs)
             ours.__init__(self, *args, weight_decay=weight_decay, **kwargs)
-            if exclude_from_weight_decay:
-                self.exclude_from_weight_decay(var_names=exclude_from_weight_decay)
+            keras2.exclude(self, exclude_from_weight_decay)
 
     OptimizerWithDecoupledWeightDecay.__doc__ = ours.__doc__
     abstract.DecoupledWeightDecayExtension.register(OptimizerWithDecoupledWeightDecay)

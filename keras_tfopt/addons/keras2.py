@@ -68,3 +68,14 @@ def saved(given: Mapping[str, Any]) -> dict[str, Any]:
         name: keras.saving.serialize_keras_object(value) if isinstance(value, schedule) else value
         for name, value in given.items()
     }
+
+
+def exclude(optimizer: Any, names: Any) -> None:
+    """Exempt variables from weight decay, as `exclude_from_weight_decay` says; None is none."""
+    if names is None or isinstance(names, (list, tuple)) and not names:
+        return
+    try:
+        optimizer.exclude_from_weight_decay(var_names=names)
+    except TypeError as error:
+        text = str(error).replace("`var_names`", "`exclude_from_weight_decay`")
+        raise TypeError(text) from error

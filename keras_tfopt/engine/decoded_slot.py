@@ -16,7 +16,8 @@ from keras_tfopt.engine.stored import decode, encode
 class DecodedSlot:
     """What `optimizer.slot` returns for a slot that `slot_dtype="int8"` keeps in codes.
 
-    Reading it computes float32 numbers. `assign` takes numbers, and rounds them to 8 bits.
+    Functions of `keras.ops` and of NumPy take it as float32 numbers, which `value` returns for
+    arithmetic. `assign` takes numbers, and rounds them to 8 bits.
 
     Attributes:
         codes: The variable with the codes.
@@ -48,6 +49,9 @@ class DecodedSlot:
     def numpy(self) -> np.ndarray:
         """Return the numbers as a NumPy array."""
         return ops.convert_to_numpy(self.value)
+
+    def __jax_array__(self) -> Any:
+        return self.value
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype)

@@ -85,6 +85,8 @@ def lookups(model: keras.Model, x: Any) -> Lookups:
 def gradients(model: keras.Model, optimizer: Any, batch: tuple, looked_up: Lookups) -> list[Any]:
     """Return gradients of the compiled loss, in the form that optimizers get from the backend."""
     x, y, sample_weight = batch if len(batch) == 3 else (*batch, None)
+    if not model.trainable_variables:
+        return []
 
     def loss() -> Any:
         looked_up.begin()

@@ -150,7 +150,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         """Return the state called `name` that belongs to `variable`.
 
         For state that belongs to all variables together, `variable` is None. A slot that is kept as
-        int8 is returned as a `DecodedSlot`, which reads and takes numbers like a variable.
+        int8 is returned as a `DecodedSlot`: its `value` are the numbers, and `assign` takes some.
 
         Raises:
             KeyError: if there is no such state; the message lists what there is.

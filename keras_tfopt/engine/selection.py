@@ -106,8 +106,7 @@ def excluding(optimizer: Any, var_list: Any, var_names: Any) -> list[Any]:
             "compiled steps have the selection built in."
         )
     is_list = isinstance(var_names, Iterable) and not isinstance(var_names, str)
-    is_list |= var_names is None
-    names = list(var_names or []) if is_list else [var_names]
+    names = [] if var_names is None else list(var_names) if is_list else [var_names]
     return check_choice("var_names", names) + [pattern_of(v) for v in var_list or []]
 
 

@@ -302,8 +302,11 @@ class State:
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """The names of all slots, in the order of creation."""
-        names = [*self.shared, *(name for entry in self.entries for name in entry.slots)]
+        """The names of all slots, in the order of creation, as `slot` takes them."""
+        names = [*self.shared]
+        for entry in self.entries:
+            scales = names_of_scales(entry.stored)
+            names += [name for name in entry.slots if name not in scales]
         return tuple(dict.fromkeys(names))
 
     def roles(self) -> dict[int, str]:

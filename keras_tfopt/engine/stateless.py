@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tfopt.engine.averages import parts
@@ -28,6 +29,7 @@ def stateless_apply(
     if not values:  # all layers are frozen
         return [], [ops.convert_to_tensor(value) for value in state]
     if not optimizer.built or len(values) == len(optimizer._trainable_variables):
+        _check_shapes(optimizer, values)
         _warn_of_frozen(optimizer)
         return keras.optimizers.Optimizer.stateless_apply(optimizer, state, grads, values)
     trained = _without_frozen(optimizer, len(values))
@@ -36,6 +38,17 @@ def stateless_apply(
         optimizer.apply(grads, trained)
     now = scope.get_current_value
     return [now(v) for v in trained], [now(v) for v in optimizer.variables]
+
+
+def _check_shapes(optimizer: Any, values: Sequence[Any]) -> None:
+    """Raise an error for values of other variables than those the optimizer was built for."""
+    for variable, value in zip(optimizer._trainable_variables, values, strict=False):
+        if tuple(np.shape(value)) != tuple(variable.shape):
+            raise ValueError(
+                f"{type(optimizer).__name__} was built for other variables: "
+                f"{path_of(variable)!r} has shape {tuple(variable.shape)}. Received: a value of "
+                f"shape {tuple(np.shape(value))}. Compile the model with a new optimizer"
+            )
 
 
 def _warn_of_frozen(optimizer: Any) -> None:

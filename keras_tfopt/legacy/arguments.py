@@ -13,7 +13,13 @@ from keras import ops
 
 from keras_tfopt import distributed, rules, wrappers
 from keras_tfopt.checks import check_bool, check_integer
-from keras_tfopt.engine import is_function_of_step, is_variable, pattern_of, tolerating
+from keras_tfopt.engine import (
+    check_scalar,
+    is_function_of_step,
+    is_variable,
+    pattern_of,
+    tolerating,
+)
 from keras_tfopt.engine.powers import keep_powers
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
 from keras_tfopt.tables import in_words_of
@@ -183,6 +189,7 @@ def _plain(value: Any) -> Any:
 def rate_of(value: Any, global_step: Any = None) -> Any:
     """Return a learning rate in a form that Keras optimizers take."""
     if is_variable(value):
+        check_scalar("learning_rate", value)
         return OfVariable(value)
     if is_function_of_step(value):
         if global_step is None:
@@ -221,6 +228,9 @@ def _matters(given: Mapping[str, Any]) -> bool:
     """Return whether steps of this optimizer depend on the number of the step."""
     if "svd_interval" not in given:
         return True
+    for argument in _STEPWISE:
+        if not is_function_of_step(given[argument]):
+            check_integer(argument, given[argument], 1)
     return any(is_function_of_step(v) for v in given.values()) or any(
         given[argument] != 1 for argument in _STEPWISE
     )

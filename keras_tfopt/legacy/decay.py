@@ -64,6 +64,11 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
     _weight_decay: Any = None
 
     def __init__(self, weight_decay: Any, **kwargs: Any):
+        if not isinstance(self, running.OptimizerBase):
+            raise TypeError(
+                "DecoupledWeightDecayExtension is a base class: derive from it and from a class of "
+                "optimizers, or call `extend_with_decoupled_weight_decay(cls)`"
+            )
         super().__init__(**kwargs)
         self._warn_of_quirks()
         self._weight_decay = weight_decay

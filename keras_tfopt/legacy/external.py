@@ -54,7 +54,7 @@ class ExternalOptimizerInterface:
     ):
         self._loss = loss
         self._problem = running.problem_of(
-            loss, var_list, list(equalities or []), list(inequalities or [])
+            loss, var_list, _listed("equalities", equalities), _listed("inequalities", inequalities)
         )
         self._vars = self._problem.variables
         if not self._vars:
@@ -230,6 +230,16 @@ class ScipyOptimizerInterface(ExternalOptimizerInterface):
                 lines.append(f"  Number of {text}: {result[name]}")
         running.log("\n".join(lines))
         return result.x
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    """Return constraints as a list, or raise an error."""
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise TypeError(
+            f"Argument `{name}` must be a list of what `loss` is one of, or None. "
+            f"Received: {value!r}"
+        )
+    return list(value or [])
 
 
 def _packed(

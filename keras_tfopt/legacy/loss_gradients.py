@@ -67,10 +67,22 @@ def checked_loss(result: Any) -> Any:
 
 def _seed(weight: Any, result: Any) -> Any:
     """Return `grad_loss` in the shape of the loss, or raise an error."""
-    seeded = ops.cast(ops.convert_to_tensor(weight), result.dtype) * ops.ones_like(result)
-    if tuple(seeded.shape) != tuple(result.shape):
+    shape = tuple(result.shape)
+    try:
+        given = ops.convert_to_tensor(weight)
+        dtype = keras.backend.standardize_dtype(given.dtype)
+        is_number = dtype == "bool" or "int" in dtype or "float" in dtype
+    except (TypeError, ValueError, AttributeError):
+        is_number = False
+    if not is_number:
+        raise TypeError(
+            f"Argument `grad_loss` must be a number, or a tensor of the loss's shape, {shape}. "
+            f"Received: {weight!r}"
+        )
+    seeded = ops.cast(given, result.dtype) * ops.ones_like(result)
+    if tuple(seeded.shape) != shape:
         raise ValueError(
-            f"Argument `grad_loss` must have the shape of the loss, {tuple(result.shape)}. "
-            f"Received: shape {tuple(ops.shape(weight))}"
+            f"Argument `grad_loss` must have the shape of the loss, {shape}. "
+            f"Received: shape {tuple(given.shape)}"
         )
     return seeded

@@ -22,12 +22,13 @@ def check_computing(
     gate_gradients: Any, aggregation_method: Any, colocate_gradients_with_ops: Any
 ) -> None:
     """Raise an error if one of these arguments is none of its allowed values."""
-    if gate_gradients not in GATES:
+    if not isinstance(gate_gradients, numbers.Integral) or gate_gradients not in GATES:
         raise ValueError(
             "Argument `gate_gradients` must be one of Optimizer.GATE_NONE, Optimizer.GATE_OP "
             f"and Optimizer.GATE_GRAPH. Received: {gate_gradients!r}"
         )
-    if aggregation_method not in (None, 0, 1, 2):
+    whole = isinstance(aggregation_method, numbers.Integral)
+    if aggregation_method is not None and not (whole and aggregation_method in (0, 1, 2)):
         raise ValueError(
             "Argument `aggregation_method` must be None or a value of "
             f"tf.AggregationMethod, 0 to 2. Received: {aggregation_method!r}"

@@ -39,8 +39,10 @@ def root(rule: Any, old: Any, t: Any, total: Any, exponent: Any) -> Any:
     def updated() -> Any:
         size = int(total.shape[0])  # an object where TensorFlow behaves as its version 1
         ridge = rule.epsilon * ops.eye(size, dtype=total.dtype)
-        number = isinstance(exponent, float)  # else it changes
-        iterative = number and use_iteration(rule.use_iterative_root, whole_root(exponent))
+        is_root = (
+            isinstance(exponent, float) and exponent != 0
+        )  # else it changes, or is the power 0
+        iterative = is_root and use_iteration(rule.use_iterative_root, whole_root(exponent))
         return inverse_root(total / size + ridge, exponent, rule.epsilon, iterative)
 
     return _every(rule.svd_interval, t.svd_interval, t, updated, old)

@@ -103,12 +103,13 @@ def check_loss(model: Any, loss: Any, batches: Batches) -> None:
             ) from error
     if batches.lack_targets and not (loss is None and overrides):
         raise ValueError("Argument `y` must have the targets for the loss. Received: None")
-    reduction = getattr(model.loss if loss is None else loss, "reduction", None)
-    if batches.several and reduction not in (None, "sum_over_batch_size", "mean"):
-        raise ValueError(
-            "Argument `loss` must have the reduction 'sum_over_batch_size' where the data are "
-            f"several batches, as the loss is a mean over them. Received: {reduction!r}"
-        )
+    for one in keras.tree.flatten(model.loss if loss is None else loss):
+        reduction = getattr(one, "reduction", None)
+        if batches.several and reduction not in (None, "sum_over_batch_size", "mean"):
+            raise ValueError(
+                "Argument `loss` must have the reduction 'sum_over_batch_size' where the data are "
+                f"several batches, as the loss is a mean over them. Received: {reduction!r}"
+            )
 
 
 def _loss_of(model: Any, loss: Any, dtype: str) -> Callable[[Any], Any]:

@@ -69,7 +69,7 @@ def save_checkpoint(
         optimizer: An optimizer of keras_tfopt or of keras_tfopt.legacy that is built, or None. Or a
             list of several, each for variables of its own, in the order in which the program of
             TensorFlow 1 calls `minimize`: `beta1_power` is that of the first, and `beta1_power_1`
-            that of the second. `global_step` is the count of the first.
+            that of the second. `global_step` is the count of the first, in int64.
         name_map: As in `load_checkpoint`, but from names here to names in the file. State is named
             after its variable. A name that is mapped to None is left out.
         swapped: Whether to write averages under the names of the variables, and the trained values

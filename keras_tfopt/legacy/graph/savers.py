@@ -28,9 +28,7 @@ def swapping_saver(
     if var_list is None:
         var_list = v1.global_variables()
     if not isinstance(var_list, Mapping):
-        var_list = saveable_object_util.op_list_to_dict(
-            list(var_list), convert_variable_to_tensor=False
-        )
+        var_list = _by_name(var_list)
     swapped = {}
     for variable, average in pairs:
         swapped[variable.op.name], swapped[average.op.name] = average, variable
@@ -50,6 +48,11 @@ def swapping_saver(
         for key, entry in var_list.items()
     }
     return v1.train.Saver(wanted, name=name, **arguments)
+
+
+def _by_name(variables: Iterable[Any]) -> dict[str, Any]:
+    """Return variables by their names in files; a partitioned one is a list of slices."""
+    return saveable_object_util.op_list_to_dict(list(variables), convert_variable_to_tensor=False)
 
 
 def _is_partitioned(entry: Any) -> bool:
@@ -73,11 +76,14 @@ def saver_of_others(
     """
     chosen = v1.trainable_variables() if var_list is None else var_list
     if not isinstance(chosen, Mapping):
-        chosen = {native(variable).op.name: variable for variable in chosen}
+        chosen = _by_name(map(native, chosen))
+
+    def other(variable: Any) -> Any:
+        variable = native(variable)
+        return others.get(variable, variable)
+
     saved = {
-        key: [others.get(one, one) for one in variable]
-        if isinstance(variable, (list, tuple))
-        else others.get(native(variable), variable)
-        for key, variable in chosen.items()
+        key: [other(one) for one in _slices(entry)] if _is_partitioned(entry) else other(entry)
+        for key, entry in chosen.items()
     }
     return v1.train.Saver(saved, name=name, **arguments)

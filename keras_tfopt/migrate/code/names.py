@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from keras_tfopt import rules
 from keras_tfopt.addons.table import NAMES as ADDONS
-from keras_tfopt.legacy.table import TABLE
+from keras_tfopt.legacy.table import NAMES, TABLE
 
 _KERAS = r"(?:tensorflow(?:\.compat\.v[12]|\.python)?\.keras|keras)"
 _TENSORFLOW = r"tensorflow(?:\.compat\.v1)?"
@@ -81,7 +81,8 @@ class Found(NamedTuple):
     """A name of another package in a program.
 
     Attributes:
-        family: "keras", "legacy", "addons" or "tf1".
+        family: "keras", "legacy", "addons", "tf1", or "schedule" and "function" for what is no
+            optimizer.
         name: Its last part, as Keras 3 writes it.
         new: The dotted name that replaces it; None if it stays.
     """
@@ -106,8 +107,11 @@ def find(name: str, has_verbs: bool) -> Found | None:
         return None
     if (match := _ADDONS.match(name)) and match[1] in ADDONS:
         return Found("addons", match[1], f"keras_tfopt.addons.{match[1]}")
-    if (match := _TF1.match(name)) and match[1] in TABLE:
+    match = _TF1.match(name)
+    if match and match[1] in TABLE:
         return Found("tf1", match[1], _in_place_of_tf1(match[1], has_verbs))
+    if match and match[1] in NAMES and ".contrib." in name:
+        return Found("function", match[1], f"keras_tfopt.legacy.{match[1]}")
     if match := _STOCK.match(name):
         known = {stock.lower(): stock for stock in POSITIONAL}
         stock = known.get(match[3].lower())
@@ -132,6 +136,15 @@ def is_session(name: str) -> bool:
 
 def advice(name: str, has_verbs: bool) -> str | None:
     """Return what to do about a name that cannot be rewritten, or None."""
+    if name == "tensorflow.train.Optimizer":
+        return (
+            "in TensorFlow 2 this is tf.compat.v1.train.Optimizer; keras_tfopt.legacy.Optimizer is "
+            "the base of those here. Write optimizers of your own as a keras_tfopt.Rule"
+        )
+    if re.match(r"^tensorflow\.contrib\.opt\.\w+$", name):
+        return "`tf.contrib` is gone, and keras_tfopt.legacy has nothing of this name"
+    if ".mixed_precision.experimental." in name:
+        return "write keras.mixed_precision, or keras_tfopt.LossScaleOptimizer around the optimizer"
     if is_session(name):
         return "sessions stay as they are: keras_tfopt.legacy works in graphs of TensorFlow"
     if (match := re.match(rf"^{_TENSORFLOW}\.(.+)$", name)) and match[1] in _INSTEAD:

@@ -31,11 +31,18 @@ _GONE = {
     "keras_tfopt.legacy, whose optimizers have it",
     "get_updates": "Keras 3 has no `get_updates`: call `apply(gradients, variables)`",
     "get_gradients": "Keras 3 has no `get_gradients`: compute them as the backend does",
+    "_decayed_lr": "Keras 3 has no `_decayed_lr`: read `learning_rate`",
+    **dict.fromkeys(
+        ("_hyper", "_get_hyper", "_set_hyper"),
+        "Keras 3 keeps hyperparameters in attributes, such as `learning_rate` and `beta_1`",
+    ),
     "set_weights": "the order of the state is another in Keras 3: keras_tfopt.migrate.load_state "
     "reads files of Keras 2",
 }
 _METHODS_OF_RULES = (
     "_create_slots",
+    "_apply_dense",
+    "_apply_sparse",
     "_resource_apply_dense",
     "_resource_apply_sparse",
     "get_updates",
@@ -130,6 +137,12 @@ class _Rewriter(Reader):
             needed = [f"{n}={value}" for n, value in LEGACY_CLASSES[found.name][1].items()]
             if needed:
                 self.tell(original, f"calls of this class need {', '.join(needed)}")
+        if found.family == "tf1" and not self.has_verbs and id(original) not in self._called:
+            self.tell(
+                original,
+                "calls of this class need other arguments: see "
+                f"`python -m keras_tfopt info {found.name}`",
+            )
         if found.new is None:
             return updated
         parts = [part for part in _PARTS if found.new.startswith(f"{part}.")]
@@ -164,6 +177,8 @@ class _Rewriter(Reader):
             tell = functools.partial(self.tell, original_node)
             args = arguments.of_apply_gradients(updated_node.args, tell)
             return updated_node.with_changes(args=args)
+        if self._is_method(original_node, "variables") and not (self.has_tf1 or original_node.args):
+            return updated_node.func
         if self._is_method(original_node, "get_weights"):
             owner = code_of(updated_node.func.value)  # type: ignore[attr-defined]
             return cst.parse_expression(f"[v.numpy() for v in {owner}.variables]")
@@ -229,7 +244,7 @@ class _Rewriter(Reader):
         for target, call in assigned_calls(node):
             name = self.full_name(call.func)
             found = find(name.removesuffix(".from_config"), self.has_verbs) if name else None
-            if found is not None and found.family != "schedule":
+            if found is not None and found.family not in ("schedule", "function"):
                 self.has_tf1 = self.has_tf1 or found.family == "tf1"
                 self._optimizers.add(target)
 

@@ -55,7 +55,8 @@ class _Surveyor(cst.CSTVisitor):
         module = dotted(node.module)
         self._note(module)
         if not isinstance(node.names, cst.ImportStar):
-            self.has_verbs |= any(is_session(f"{module}.{a.evaluated_name}") for a in node.names)
+            names = [f"{module}.{alias.evaluated_name}" for alias in node.names]
+            self.has_verbs |= any(is_session(name) or _extends_classes(name) for name in names)
 
     def _note(self, module: str) -> None:
         self.uses_keras |= module.split(".")[0] in _WITH_KERAS
@@ -65,7 +66,7 @@ class _Surveyor(cst.CSTVisitor):
         if node.attr.value in (*_VERBS, "Session"):
             # Others, such as SciPy, have a `minimize` as well.
             self.has_verbs |= not names or any(n.startswith("tensorflow") for n in names)
-        self.has_verbs |= any(map(_GRADIENTS.match, names))
+        self.has_verbs |= any(_GRADIENTS.match(n) or _extends_classes(n) for n in names)
 
     def visit_Call(self, node: cst.Call) -> None:
         names = imported(self, node.func)
@@ -84,6 +85,12 @@ class _Surveyor(cst.CSTVisitor):
         names = [name for base in node.bases for name in imported(self, base.value)]
         found = [find(name, False) for name in names]
         self.has_verbs |= any(one is not None and one.family == "tf1" for one in found)
+
+
+def _extends_classes(name: str) -> bool:
+    """Return whether a function takes a class of optimizers, which has to be one with verbs."""
+    found = find(name, False)
+    return found is not None and found.family == "function" and found.name.startswith("extend")
 
 
 def imported(visitor: Any, node: Any) -> list[str]:
