@@ -170,8 +170,8 @@ def one_of(*choices: Any) -> Callable[[str, Any], Any]:
     """Return a check that a value is one of these."""
 
     def check(name: str, value: Any) -> Any:
-        # Arrays and variables are compared by their elements, so only what is alike is compared.
-        if not any(type(value) is type(one) and value == one for one in choices):
+        # Types come first, as arrays and variables compare each of their numbers.
+        if not any(isinstance(value, type(one)) and value == one for one in choices):
             raise ValueError(f"Argument `{name}` must be one of {choices}. Received: {value!r}")
         return value
 

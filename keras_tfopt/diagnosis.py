@@ -82,7 +82,7 @@ def diagnose(model: keras.Model, optimizer: Any = None, batch: Any = None) -> Di
         A `Diagnosis`, which is also printed.
 
     Raises:
-        TypeError: if the model is none.
+        TypeError: if `model` is something else.
         ValueError: if the model is not compiled, or the batch is not of this form.
 
     Example:

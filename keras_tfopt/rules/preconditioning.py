@@ -39,9 +39,7 @@ def root(rule: Any, old: Any, t: Any, total: Any, exponent: Any) -> Any:
     def updated() -> Any:
         size = int(total.shape[0])  # an object where TensorFlow behaves as its version 1
         ridge = rule.epsilon * ops.eye(size, dtype=total.dtype)
-        is_root = (
-            isinstance(exponent, float) and exponent != 0
-        )  # else it changes, or is the power 0
+        is_root = isinstance(exponent, float) and exponent != 0  # 0 is no root; others change
         iterative = is_root and use_iteration(rule.use_iterative_root, whole_root(exponent))
         return inverse_root(total / size + ridge, exponent, rule.epsilon, iterative)
 
