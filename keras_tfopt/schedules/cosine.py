@@ -187,7 +187,7 @@ class OneCycle(Schedule):
         self.final_div_factor = check_number(
             "final_div_factor", final_div_factor, 0, left_open=True
         )
-        if shape not in ("cosine", "linear"):
+        if not isinstance(shape, str) or shape not in ("cosine", "linear"):
             raise ValueError(f"Argument `shape` must be 'cosine' or 'linear'. Received: {shape!r}")
         self.shape = shape
         self.returned = check_number("returned", returned, 0, 1)

@@ -60,7 +60,7 @@ class CyclicalLearningRate(Schedule):
         self.initial_learning_rate = check_number("initial_learning_rate", initial, 0)
         self.maximal_learning_rate = check_number("maximal_learning_rate", maximal, 0)
         self.step_size = check_number("step_size", size, 0, left_open=True)
-        if mode not in ("cycle", "iterations"):
+        if not isinstance(mode, str) or mode not in ("cycle", "iterations"):
             raise ValueError(
                 f"Argument `scale_mode` must be 'cycle' or 'iterations'. Received: {mode!r}"
             )
