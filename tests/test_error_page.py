@@ -26,7 +26,7 @@ def sections():
     """Yield for each section: page, message, the code that raises it, and the code that works."""
     for page, section in [(name, one) for name in PAGES for one in parts_of(name)[1]]:
         head, text = section.split("\n", 1)
-        message, backends = re.fullmatch(r"`+(.+?)`+(?: \((.+)\))?", head).groups()
+        message, backends = re.fullmatch(r"`+ ?(.+?) ?`+(?: \((.+)\))?", head).groups()
         wrong, right = CODE.findall(text)
         # An error about imports needs a process, which begins fastest on JAX.
         marks = [pytest.mark.spread(*["jax"] if is_about_imports(wrong) else [])]
@@ -73,5 +73,5 @@ def test_a_section(page, message, wrong, right, tmp_path, monkeypatch):
 @pytest.mark.spread
 @pytest.mark.parametrize("page", PAGES)
 def test_sections_are_in_the_order_of_their_messages(page):
-    heads = [section.split("\n", 1)[0].strip("`") for section in parts_of(page)[1]]
+    heads = [section.split("\n", 1)[0].strip("` ") for section in parts_of(page)[1]]
     assert heads == sorted(heads) and len(heads) > 10
