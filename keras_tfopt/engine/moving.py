@@ -18,8 +18,8 @@ from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, ar
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
-from keras_tfopt.engine.state import MASTER, Like, Stored, write
-from keras_tfopt.engine.stored import in_row_blocks, names_without_scales, read_slots, written_slots
+from keras_tfopt.engine.state import MASTER, Like, Stored, names_without_scales, write
+from keras_tfopt.engine.stored import in_row_blocks, read_slots, written_slots
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.joining import Joined

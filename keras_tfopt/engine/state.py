@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -119,6 +119,12 @@ def has_codes(stored: Sequence[Stored]) -> bool:
 def names_of_scales(stored: Sequence[Stored]) -> set[str]:
     """Return the names of the slots that hold scales of other slots."""
     return {one.slot + SCALES for one in stored if one.dtype == "int8"}
+
+
+def names_without_scales(names: Iterable[str], stored: Sequence[Stored]) -> list[str]:
+    """Return the names of a rule's own slots."""
+    scales = names_of_scales(stored)
+    return [name for name in names if name not in scales]
 
 
 def can_be_divided(update: Any, values: Sequence[Any], mask: Any) -> bool:
@@ -305,8 +311,7 @@ class State:
         """The names of all slots, in the order of creation, as `slot` takes them."""
         names = [*self.shared]
         for entry in self.entries:
-            scales = names_of_scales(entry.stored)
-            names += [name for name in entry.slots if name not in scales]
+            names += names_without_scales(entry.slots, entry.stored)
         return tuple(dict.fromkeys(names))
 
     def roles(self) -> dict[int, str]:

@@ -25,7 +25,14 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.state import BLOCK, DITHER, SCALES, Stored, names_of_scales
+from keras_tfopt.engine.state import (
+    BLOCK,
+    DITHER,
+    SCALES,
+    Stored,
+    names_of_scales,
+    names_without_scales,
+)
 
 LEAST = 4096
 """A variable of fewer values keeps its slots in float32."""
@@ -177,12 +184,6 @@ def rounded(x: Any, dither: Mapping[str, Any], seed: int) -> Any:
 
 
 # ---- All slots of a variable -------------------------------------------------------------------
-
-
-def names_without_scales(names: Sequence[str], stored: Sequence[Stored]) -> list[str]:
-    """Return the names of a rule's own slots."""
-    scales = names_of_scales(stored)
-    return [name for name in names if name not in scales]
 
 
 def in_row_blocks(stored: Sequence[Stored], slots: Mapping[str, Any]) -> bool:

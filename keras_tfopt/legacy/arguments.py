@@ -22,6 +22,7 @@ from keras_tfopt.engine import (
 )
 from keras_tfopt.engine.powers import keep_powers
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
+from keras_tfopt.rules.preconditioning import check_interval
 from keras_tfopt.tables import in_words_of
 
 # Attributes in which the originals keep their arguments, as given or as tensors.
@@ -229,8 +230,7 @@ def _matters(given: Mapping[str, Any]) -> bool:
     if "svd_interval" not in given:
         return True
     for argument in _STEPWISE:
-        if not is_function_of_step(given[argument]):
-            check_integer(argument, given[argument], 1)
+        check_interval(argument, given[argument])
     return any(is_function_of_step(v) for v in given.values()) or any(
         given[argument] != 1 for argument in _STEPWISE
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_integer, check_number
+from keras_tfopt.checks import check_integer, check_number, one_of
 from keras_tfopt.rule import register
 from keras_tfopt.schedules.schedule import Schedule, as_number, half_cosine
 
@@ -187,9 +187,7 @@ class OneCycle(Schedule):
         self.final_div_factor = check_number(
             "final_div_factor", final_div_factor, 0, left_open=True
         )
-        if not isinstance(shape, str) or shape not in ("cosine", "linear"):
-            raise ValueError(f"Argument `shape` must be 'cosine' or 'linear'. Received: {shape!r}")
-        self.shape = shape
+        self.shape = one_of("cosine", "linear")("shape", shape)
         self.returned = check_number("returned", returned, 0, 1)
         if shape == "linear":
             check_number("returned", returned, self.rising, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_number
+from keras_tfopt.checks import check_number, one_of
 from keras_tfopt.rule import register
 from keras_tfopt.schedules.schedule import Schedule, as_number
 
@@ -60,10 +60,7 @@ class CyclicalLearningRate(Schedule):
         self.initial_learning_rate = check_number("initial_learning_rate", initial, 0)
         self.maximal_learning_rate = check_number("maximal_learning_rate", maximal, 0)
         self.step_size = check_number("step_size", size, 0, left_open=True)
-        if not isinstance(mode, str) or mode not in ("cycle", "iterations"):
-            raise ValueError(
-                f"Argument `scale_mode` must be 'cycle' or 'iterations'. Received: {mode!r}"
-            )
+        one_of("cycle", "iterations")("scale_mode", mode)
         self.scale_mode = mode
         self.name = name
 

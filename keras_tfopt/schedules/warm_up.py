@@ -6,7 +6,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.checks import check_function_of_step, check_integer, check_number
+from keras_tfopt.checks import check_function_of_step, check_integer, check_number, one_of
 from keras_tfopt.engine import as_schedule, changes, current
 from keras_tfopt.rule import register
 from keras_tfopt.schedules.schedule import Schedule, as_number, half_cosine
@@ -110,11 +110,7 @@ class WarmUpStableDecay(Schedule):
         self.stable_steps = check_integer("stable_steps", stable_steps, 0)
         self.decay_steps = check_integer("decay_steps", decay_steps, 1)
         self.end = check_number("end", end, 0)
-        if not isinstance(shape, str) or shape not in _SHAPES:
-            raise ValueError(
-                f"Argument `shape` must be one of {list(_SHAPES)}. Received: {shape!r}"
-            )
-        self.shape = shape
+        self.shape = one_of(*_SHAPES)("shape", shape)
 
     def __call__(self, step: Any) -> Any:
         """Return the learning rate after so many steps."""
