@@ -232,6 +232,7 @@ def test_state_without_a_counterpart_is_not_written(tmp_path):
     refused("no state beyond.*'last", keras_tfopt.LazyAdam(catch_up=True))
     refused("there are no averages", adam(), swapped=True)
     refused("nowhere: 'x'", adam(), name_map={"x": "y"})
+    refused("`global_step_dtype` must be one of .*: 'float32'", adam(), global_step_dtype="float32")
     accumulating = keras_tfopt.Adam(gradient_accumulation_steps=2)
     accumulating.build(model.trainable_variables)
     accumulating.apply([np.ones(v.shape, "float32") for v in model.weights], model.weights)

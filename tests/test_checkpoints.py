@@ -233,6 +233,20 @@ def test_graph_mode_continues_from_a_written_checkpoint(tmp_path):
     assert_restored("Adam", prefix, np.load(out))
 
 
+@pytest.mark.spread
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_graph_mode_restores_the_global_step_in_its_dtype(dtype, tmp_path):
+    import tensorflow as tf
+
+    model, optimizer = network("Adam"), public("Adam", counter())
+    legacy.load_checkpoint(prefix_of("Adam"), model, optimizer)
+    prefix = legacy.save_checkpoint(tmp_path / "w", model, optimizer, global_step_dtype=dtype)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        step = tf.compat.v1.get_variable("global_step", (), dtype)
+        tf.compat.v1.train.Saver([step]).restore(session, prefix)
+        assert session.run(step) == 5
+
+
 @pytest.mark.slow
 @every_kind
 def test_tensorflow_1_restores_a_written_checkpoint(kind, tmp_path):

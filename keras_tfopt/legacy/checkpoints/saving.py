@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_tfopt.checks import check_bool
+from keras_tfopt.checks import check_bool, one_of
 from keras_tfopt.engine import array_of, dtype_of, is_accumulating, path_of, variables_of
 from keras_tfopt.engine.state import MASTER
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
@@ -46,7 +46,13 @@ class Written(NamedTuple):
 
 
 def save_checkpoint(
-    prefix: Any, model: Any, optimizer: Any, name_map: Any = None, *, swapped: bool = False
+    prefix: Any,
+    model: Any,
+    optimizer: Any,
+    name_map: Any = None,
+    *,
+    swapped: bool = False,
+    global_step_dtype: str = "int64",
 ) -> str:
     """Write a model and its optimizer as a checkpoint that TensorFlow 1 restores.
 
@@ -69,11 +75,13 @@ def save_checkpoint(
         optimizer: An optimizer of keras_tfopt or of keras_tfopt.legacy that is built, or None. Or a
             list of several, each for variables of its own, in the order in which the program of
             TensorFlow 1 calls `minimize`: `beta1_power` is that of the first, and `beta1_power_1`
-            that of the second. `global_step` is the count of the first, in int64.
+            that of the second. `global_step` is the count of the first.
         name_map: As in `load_checkpoint`, but from names here to names in the file. State is named
             after its variable. A name that is mapped to None is left out.
         swapped: Whether to write averages under the names of the variables, and the trained values
             under those of averages, as `swapping_saver()` does.
+        global_step_dtype: "int64", as `tf.train.get_or_create_global_step` makes it, or "int32", as
+            `tf.Variable(0)` does. TensorFlow 1 refuses to restore the other one.
 
     Returns:
         The path.
@@ -82,17 +90,19 @@ def save_checkpoint(
         ImportError: without TensorFlow.
         ValueError: if the optimizer is not built, keeps state for which TensorFlow 1 has no
             variable, or is in the middle of a step that accumulates gradients; if there are no
-            averages to swap, or names are not distinct. Nothing has been written then.
+            averages to swap, the data type is another one, or names are not distinct. Nothing has
+            been written then.
         TypeError: for an optimizer that has no original in TensorFlow 1.
     """
     check_bool("swapped", swapped)
+    one_of("int64", "int32")("global_step_dtype", global_step_dtype)
     sync_models(model)
-    tensors = {one.name: one for one in written(model, optimizer, swapped)}
+    tensors = {one.name: one for one in written(model, optimizer, swapped, global_step_dtype)}
     contents, _ = renamed(tensors, name_map)
     return write_checkpoint(prefix, [contents[n]._replace(name=n) for n in sorted(contents)])
 
 
-def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
+def written(model: Any, optimizer: Any, swapped: bool, step_dtype: str) -> Iterator[Written]:
     """Yield all tensors of a checkpoint of a model and its optimizer."""
     variables, choices = variables_in(model)
     # The last spelling is without the name of the model, with layers numbered within the model.
@@ -117,7 +127,7 @@ def written(model: Any, optimizer: Any, swapped: bool) -> Iterator[Written]:
         for key, value in zip((name, f"{name}/{AVERAGE}"), values, strict=False):
             yield Written(key, dtype, value)
     if optimizers:
-        yield _global_step(optimizers)
+        yield _global_step(optimizers, step_dtype)
     counts = collections.Counter([GLOBAL_STEP])
     for one in optimizers:
         origin, ours = origin_of(one), keras_optimizer(one)
@@ -196,12 +206,12 @@ def _shared(row: Row, ours: Any, names: Mapping[int, str]) -> Iterator[Written]:
         yield Written(name, "float32", functools.partial(np.zeros, sum(sizes), "float32"))
 
 
-def _global_step(optimizers: Sequence[Any]) -> Written:
+def _global_step(optimizers: Sequence[Any], dtype: str) -> Written:
     """Return the training step: of a variable given for it, else of the first optimizer."""
     ours = [keras_optimizer(optimizer) for optimizer in optimizers]
     counters = [one for one in map(step_variable, ours) if one is not None]
     total = int(array_of(counters[0])) if counters else steps_of(ours[0])
-    return Written(GLOBAL_STEP, "int64", functools.partial(np.array, total, "int64"))
+    return Written(GLOBAL_STEP, dtype, functools.partial(np.array, total, dtype))
 
 
 def _counts(row: Row, ours: Any) -> Iterator[Written]:
