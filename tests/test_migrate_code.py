@@ -204,6 +204,14 @@ def test_functions_of_contrib_opt():
     assert f"x = {new.format(name)}\n" in code and not findings
 
 
+def test_classes_by_the_modules_of_contrib_opt():
+    inside = "tf.contrib.opt.python.training.{}.{}()"
+    known, unknown = inside.format("nadam_optimizer", "NadamOptimizer"), inside.format("a", "B")
+    code, findings = rewritten(f"import tensorflow as tf\nx = {known}\ny = {unknown}\n")
+    assert "x = keras_tfopt.Nadam()\n" in code
+    assert [finding.line for finding in findings] == [3]
+
+
 def test_methods_that_are_attributes():
     head = "import keras\n\nopt = keras.optimizers.Adam()\n"
     assert rewritten(f"{head}x = opt.variables()\n") == (f"{head}x = opt.variables\n", [])

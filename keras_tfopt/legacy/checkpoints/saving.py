@@ -102,7 +102,9 @@ def save_checkpoint(
     return write_checkpoint(prefix, [contents[n]._replace(name=n) for n in sorted(contents)])
 
 
-def written(model: Any, optimizer: Any, swapped: bool, step_dtype: str) -> Iterator[Written]:
+def written(
+    model: Any, optimizer: Any, swapped: bool, step_dtype: str = "int64"
+) -> Iterator[Written]:
     """Yield all tensors of a checkpoint of a model and its optimizer."""
     variables, choices = variables_in(model)
     # The last spelling is without the name of the model, with layers numbered within the model.

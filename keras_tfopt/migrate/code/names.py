@@ -13,14 +13,14 @@ _KERAS = r"(?:tensorflow(?:\.compat\.v[12]|\.python)?\.keras|keras)"
 _TENSORFLOW = r"tensorflow(?:\.compat\.v1)?"
 _OPTIMIZERS = rf"(?:{_KERAS}|tensorflow(?:\.compat\.v2)?)\.optimizers"
 _V2 = rf"{_KERAS}(?:\.optimizers)?\.optimizer_v2"  # where the legacy classes were before
-# Modules of classes may stand between.
-_LEGACY = re.compile(rf"^(?:{_OPTIMIZERS}\.legacy\.(?:\w+\.)?|{_V2}\.\w+\.)(\w+)$")
-_STOCK = re.compile(rf"^({_OPTIMIZERS})((?:\.\w+)*)\.(\w+)$")
-_SCHEDULE = re.compile(rf"^(?:{_KERAS}\.experimental|{_V2}\.learning_rate_schedule)\.(\w+)$")
-_ADDONS = re.compile(r"^tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)$")
-_TF1 = re.compile(
-    rf"^(?:{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)|tensorflow\.python\.training\.\w+)\.(\w+)$"
+_LEGACY = rf"(?:{_OPTIMIZERS}\.legacy\.(?:\w+\.)?|{_V2}\.\w+\.)"  # a module may stand between
+_STOCK = rf"({_OPTIMIZERS})((?:\.\w+)*)\.(\w+)"
+_SCHEDULES = rf"(?:{_KERAS}\.experimental|{_V2}\.learning_rate_schedule)\."
+_ADDONS = r"tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)"
+_TF1 = (
+    rf"(?:{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)|tensorflow\.python\.training\.\w+)\.(\w+)"
 )
+_SESSION = rf"{_TENSORFLOW}\.(?:train\.Monitored\w*)?Session"
 
 # The optimizers of Keras 2, each with the number of positional arguments that mean the same in all
 # versions of Keras 2 and in Keras 3.
@@ -63,18 +63,63 @@ _RATES_OF_TF1 = {
     "piecewise_constant_decay": "PiecewiseConstantDecay",
     "polynomial_decay": "PolynomialDecay",
 }
-_SCHEDULES = (*_RATES_OF_TF1.values(), "LearningRateSchedule")
-_RATES_WITHOUT_KERAS = ("linear_cosine_decay", "natural_exp_decay", "noisy_linear_cosine_decay")
+_TRAIN = rf"{_TENSORFLOW}\.train"
 _NO_SCHEDULE = "Keras 3 has no such schedule: write a function of the step for keras_tfopt"
-# What to do about names of TensorFlow 1 that are gone.
-_INSTEAD = {
-    "contrib.estimator.clip_gradients_by_norm": "clip what `compute_gradients` returns by "
-    "tf.clip_by_global_norm, or give an optimizer of keras_tfopt a `global_clipnorm`",
-    "contrib.layers.optimize_loss": "make an optimizer and call its `minimize`",
-    "contrib.tpu.CrossShardOptimizer": "leave it out: strategies of TensorFlow sum gradients",
-    "tpu.CrossShardOptimizer": "leave it out: strategies of TensorFlow sum gradients",
-}
-_SESSIONS = re.compile(rf"^{_TENSORFLOW}\.(?:train\.Monitored\w*)?Session$")
+# What to do about names that cannot be rewritten, by the pattern of the name. In a text, \1 stands
+# for the first group of the pattern.
+_INSTEAD = [
+    (
+        r"tensorflow\.train\.Optimizer",
+        "in TensorFlow 2 this is tf.compat.v1.train.Optimizer; keras_tfopt.legacy.Optimizer is the "
+        "base of those here. Write optimizers of your own as a keras_tfopt.Rule",
+    ),
+    (
+        r"tensorflow\.contrib\.opt\.(?:python\.training\.\w+\.)?(?!python$)\w+",
+        "`tf.contrib` is gone, and keras_tfopt.legacy has nothing of this name",
+    ),
+    (
+        rf"{_TENSORFLOW}\.contrib\.estimator\.clip_gradients_by_norm",
+        "clip what `compute_gradients` returns by tf.clip_by_global_norm, or give an optimizer of "
+        "keras_tfopt a `global_clipnorm`",
+    ),
+    (
+        rf"{_TENSORFLOW}\.contrib\.layers\.optimize_loss",
+        "make an optimizer and call its `minimize`",
+    ),
+    (
+        rf"{_TENSORFLOW}\.(?:contrib\.)?tpu\.CrossShardOptimizer",
+        "leave it out: strategies of TensorFlow sum gradients",
+    ),
+    (
+        r".*\.mixed_precision\.experimental\..*",
+        "write keras.mixed_precision, or keras_tfopt.LossScaleOptimizer around the optimizer",
+    ),
+    (
+        _SESSION,
+        "sessions stay as they are: keras_tfopt.legacy works in graphs of TensorFlow",
+    ),
+    (
+        rf"{_LEGACY}([A-Z]\w*)",
+        r"Keras 3 has no `legacy.\1`: write a keras_tfopt.Rule in its place",
+    ),
+    (_ADDONS, r"keras_tfopt.addons has no '\1'"),
+    (rf"{_SCHEDULES}\w*Linear\w*", _NO_SCHEDULE),
+]
+# The same for programs that do not call `minimize` and other methods of TensorFlow 1.
+_INSTEAD_WITHOUT_VERBS = [
+    *[
+        (
+            rf"{_TRAIN}\.{name}",
+            f"write keras.optimizers.schedules.{schedule}, which counts the steps by itself",
+        )
+        for name, schedule in _RATES_OF_TF1.items()
+    ],
+    (rf"{_TRAIN}\.(?:linear_cosine|natural_exp|noisy_linear_cosine)_decay", _NO_SCHEDULE),
+    (
+        rf"{_TRAIN}\.Saver",
+        "keras_tfopt.legacy.load_checkpoint reads its files into models of Keras",
+    ),
+]
 
 
 class Found(NamedTuple):
@@ -99,20 +144,22 @@ def find(name: str, has_verbs: bool) -> Found | None:
         name: As imported: `"tensorflow.keras.optimizers.Adam"`.
         has_verbs: Whether the program calls `minimize` and other methods of TensorFlow 1.
     """
-    if (match := _SCHEDULE.match(name)) and match[1] in _SCHEDULES:
+    match = re.fullmatch(rf"{_SCHEDULES}(\w+)", name)
+    if match and match[1] in (*_RATES_OF_TF1.values(), "LearningRateSchedule"):
         return Found("schedule", match[1], f"keras.optimizers.schedules.{match[1]}")
-    if match := _LEGACY.match(name):
+    if match := re.fullmatch(rf"{_LEGACY}(\w+)", name):
         if match[1] in LEGACY_CLASSES:
             return Found("legacy", match[1], LEGACY_CLASSES[match[1]][0])
         return None
-    if (match := _ADDONS.match(name)) and match[1] in ADDONS:
+    match = re.fullmatch(_ADDONS, name)
+    if match and match[1] in ADDONS:
         return Found("addons", match[1], f"keras_tfopt.addons.{match[1]}")
-    match = _TF1.match(name)
+    match = re.fullmatch(_TF1, name)
     if match and match[1] in TABLE:
         return Found("tf1", match[1], _in_place_of_tf1(match[1], has_verbs))
     if match and match[1] in NAMES and ".contrib." in name:
         return Found("function", match[1], f"keras_tfopt.legacy.{match[1]}")
-    if match := _STOCK.match(name):
+    if match := re.fullmatch(_STOCK, name):
         known = {stock.lower(): stock for stock in POSITIONAL}
         stock = known.get(match[3].lower())
         if stock is None or match[2].startswith(".schedules"):
@@ -125,44 +172,20 @@ def find(name: str, has_verbs: bool) -> Found | None:
 
 def is_base_class(name: str) -> bool:
     """Return whether it is the class that optimizers of Keras derive from."""
-    match = _STOCK.match(name)
+    match = re.fullmatch(_STOCK, name)
     return match is not None and match[3] == "Optimizer"
 
 
 def is_session(name: str) -> bool:
     """Return whether it is a class of sessions of TensorFlow 1."""
-    return _SESSIONS.match(name) is not None
+    return re.fullmatch(_SESSION, name) is not None
 
 
 def advice(name: str, has_verbs: bool) -> str | None:
-    """Return what to do about a name that cannot be rewritten, or None."""
-    if name == "tensorflow.train.Optimizer":
-        return (
-            "in TensorFlow 2 this is tf.compat.v1.train.Optimizer; keras_tfopt.legacy.Optimizer is "
-            "the base of those here. Write optimizers of your own as a keras_tfopt.Rule"
-        )
-    if re.match(r"^tensorflow\.contrib\.opt\.\w+$", name):
-        return "`tf.contrib` is gone, and keras_tfopt.legacy has nothing of this name"
-    if ".mixed_precision.experimental." in name:
-        return "write keras.mixed_precision, or keras_tfopt.LossScaleOptimizer around the optimizer"
-    if is_session(name):
-        return "sessions stay as they are: keras_tfopt.legacy works in graphs of TensorFlow"
-    if (match := re.match(rf"^{_TENSORFLOW}\.(.+)$", name)) and match[1] in _INSTEAD:
-        return _INSTEAD[match[1]]
-    match = re.match(rf"^{_TENSORFLOW}\.train\.(\w+)$", name)
-    if match and match[1] in _RATES_OF_TF1 and not has_verbs:
-        schedule = _RATES_OF_TF1[match[1]]
-        return f"write keras.optimizers.schedules.{schedule}, which counts the steps by itself"
-    if match and match[1] in _RATES_WITHOUT_KERAS and not has_verbs:
-        return _NO_SCHEDULE
-    if match and match[1] == "Saver" and not has_verbs:
-        return "keras_tfopt.legacy.load_checkpoint reads its files into models of Keras"
-    if (match := _LEGACY.match(name)) and match[1][0].isupper():
-        return f"Keras 3 has no `legacy.{match[1]}`: write a keras_tfopt.Rule in its place"
-    if (match := _ADDONS.match(name)) and match[1] not in ADDONS:
-        return f"keras_tfopt.addons has no {match[1]!r}"
-    if _SCHEDULE.match(name) and "Linear" in name:
-        return _NO_SCHEDULE
+    """Return what to do about a name that `find` does not know, or None."""
+    for pattern, text in _INSTEAD if has_verbs else [*_INSTEAD, *_INSTEAD_WITHOUT_VERBS]:
+        if match := re.fullmatch(pattern, name):
+            return match.expand(text)
     return None
 
 
