@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import math
@@ -15,7 +14,7 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Over, Scalars
-from keras_tfopt.engine.moving import OVER_ONE, Mover, current_value, rule_at
+from keras_tfopt.engine.moving import OVER_ONE, Mover, rule_at
 from keras_tfopt.engine.results import check_described
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along
 from keras_tfopt.engine.state import (
@@ -23,7 +22,9 @@ from keras_tfopt.engine.state import (
     FACTOR,
     MASTER,
     Like,
+    current_value,
     overwritten_last,
+    slots_type,
     widest,
     write,
 )
@@ -47,9 +48,9 @@ class ModelRule:
     ):
         self.names, self.along, self.dtype = tuple(names), along, dtype
         self.every = max(along.values(), default=1)
-        self._all_slots = collections.namedtuple("Slots", names)  # type: ignore[misc]
+        self._all_slots = slots_type(names)
         small = [name for name in names if name not in along]
-        self._small_slots = collections.namedtuple("SmallSlots", small)  # type: ignore[misc]
+        self._small_slots = slots_type(small)
         self.rule = rule
         self._changing, self._over = changing, over
 

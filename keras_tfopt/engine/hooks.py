@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import itertools
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Scalars
-from keras_tfopt.engine.moving import OVER_ONE, current_value
+from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
-from keras_tfopt.engine.state import Entry, write
+from keras_tfopt.engine.state import Entry, current_value, slots_type, write
 
 HOOKS = ("accept_step", "before_step", "before", "accept", "after", "after_step")
 """The methods of a wrapper that users write and a step calls, in the order of a step."""
@@ -183,7 +182,7 @@ def _call(
     if before is not None:
         scalars = {**scalars, "old": ops.cast(before, one.dtype)}
     t = Scalars(scalars, one.facts, one.rows, OVER_ONE, mask)
-    s = collections.namedtuple("Slots", one.names)(*slots)  # type: ignore[misc]
+    s = slots_type(one.names)(*slots)
     seen_g = g if wrapper.needs_gradient else None
     new_g, x, new = call(wrapper.hooks_in(scalars), seen_g, x, s, t)
     if mask is not None:

@@ -338,6 +338,9 @@ class Scalars:
             f"{sorted(n for n in vars(self) if not n.startswith('_'))}"
         )
 
+    def __getitem__(self, name: str) -> Any:
+        raise TypeError(f"scalars are attributes: write `t.{name}`")
+
     def __init__(
         self,
         scalars: dict[str, Any],

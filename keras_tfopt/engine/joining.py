@@ -6,7 +6,6 @@ a rule of scope "element", with the slots and scalars of all of them.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +18,11 @@ from keras_tfopt.engine.building import generators_of
 from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
-from keras_tfopt.engine.moving import OVER_ONE, Update, current_value
+from keras_tfopt.engine.moving import OVER_ONE, Update
 from keras_tfopt.engine.results import checked_before
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
-from keras_tfopt.engine.state import MASTER
+from keras_tfopt.engine.state import MASTER, current_value, slots_type
 
 AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers
 APART = ("before_step", "accept", "after_step", "meet")
@@ -68,7 +67,7 @@ class Part:
 
     @functools.cached_property
     def _slots_of(self) -> Callable[..., Any]:
-        return collections.namedtuple("Slots", self.names)  # type: ignore[misc]
+        return slots_type(self.names)
 
     def given(self, slots: Sequence[Any], scalars: Mapping[str, Any], over: Over) -> Given:
         """Return what the hooks are called with in a step."""

@@ -64,9 +64,6 @@ def located(rule: Any, method: str) -> Iterator[None]:
         if type(error) not in RAISED_AGAIN:
             raise
         said = f"{name}: {error.args[0] if error.args else ''}"
-        of: Any = getattr(error, "obj", None)
-        if isinstance(error, AttributeError) and is_slots(of):
-            said += f". Slots there are: {list(of._fields)}."
         if lines:
             raise type(error)(f"{said} {where}") from error
         if isinstance(error, TypeError) and "positional argument" in said:
@@ -77,8 +74,3 @@ def located(rule: Any, method: str) -> Iterator[None]:
                 f"`def {method}({arguments})`"
             ) from error
         raise
-
-
-def is_slots(value: Any) -> bool:
-    """Return whether this is what formulas see as `s`."""
-    return isinstance(value, tuple) and type(value).__name__ == "Slots"

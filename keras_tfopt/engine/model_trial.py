@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from keras_tfopt.engine.results import (
 )
 from keras_tfopt.engine.scopes import creating
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, shape_of, sliced, steps_along
-from keras_tfopt.engine.state import Like, Rows, Slot, widest
+from keras_tfopt.engine.state import Like, Rows, Slot, slots_type, widest
 from keras_tfopt.engine.trial import (
     HALF,
     CannotTry,
@@ -92,7 +91,7 @@ def _entries_kept(g: Any, x: Any, likes: Sequence[Like], every: int) -> dict[str
 
 
 def _seen(slots: Mapping[str, Any]) -> Any:
-    return collections.namedtuple("Slots", slots)(**slots)  # type: ignore[misc]
+    return slots_type(slots)(**slots)
 
 
 def _t(known: dict[str, Any]) -> Scalars:

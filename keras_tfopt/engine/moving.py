@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,15 @@ from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, ar
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
-from keras_tfopt.engine.state import MASTER, Like, Stored, names_without_scales, write
+from keras_tfopt.engine.state import (
+    MASTER,
+    Like,
+    Stored,
+    current_value,
+    names_without_scales,
+    slots_type,
+    write,
+)
 from keras_tfopt.engine.stored import in_row_blocks, read_slots, written_slots
 
 if TYPE_CHECKING:
@@ -113,7 +120,7 @@ def bind_rule(
     kept_names = [name for name in names if name != MASTER]
     seeds = {one.slot: seed_of(one.slot) for one in kind.stored}
     own_names = names_without_scales(kept_names, kind.stored)
-    slots_of = collections.namedtuple("Slots", own_names)  # type: ignore[misc]
+    slots_of = slots_type(own_names)
     rows, of_elements = kind.mode in ("rows", "touched"), kind.scope == "element"
     method = f"{type(rule).__name__}.update"
     has_master = MASTER in names
@@ -151,14 +158,6 @@ def bind_rule(
         return ops.cast(x, old.dtype), changed
 
     return call
-
-
-def current_value(variable: Any, master: Any, dtype: str) -> Any:
-    """Return the value to compute with: the master copy, except for numbers assigned since."""
-    x = ops.cast(variable, dtype)
-    if master is None:
-        return x
-    return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
 class Mover:

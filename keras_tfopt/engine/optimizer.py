@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,12 +15,11 @@ from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.lost_changes import warn_of_lost_changes
-from keras_tfopt.engine.moving import current_value
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Shown
 from keras_tfopt.engine.selection import PATHS, named_as_saved, warn_unmatched
-from keras_tfopt.engine.state import MASTER, Cache, Entry, Like, State
+from keras_tfopt.engine.state import MASTER, Cache, Entry, Like, State, current_value, slots_type
 from keras_tfopt.engine.step import Stepping
 
 
@@ -229,7 +227,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
             if overwritten or entry.settings.frozen and not entry.slots:
                 continue
             slots = tensors(entry, self.read_state)
-            s = collections.namedtuple("Slots", slots)(**slots)  # type: ignore[misc]
+            s = slots_type(slots)(**slots)
             x = current_value(current(entry.variable), slots.get(MASTER), entry.like.dtype)
             found.append((entry.variable, self.average(x, s)))
         return found

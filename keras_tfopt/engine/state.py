@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -87,6 +89,38 @@ class Slot:
             raise _wrong("every", "an integer >= 1", self.every)
 
 
+class Slots:
+    """What formulas see as `s`: a named tuple of slots, whose type `slots_type` returns."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...]
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            raise TypeError(f"slots are attributes: write `s.{key}`")
+        return super().__getitem__(key)  # type: ignore[misc]
+
+    def __getattr__(self, name: str) -> Any:  # called only if there is no such attribute
+        raise AttributeError(f"`s` has no {name!r}. Slots there are: {list(self._fields)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError(
+            "slots are not assigned: return their new values in a dictionary, as in "
+            f"`{{{name!r}: value}}`"
+        )
+
+
+def slots_type(names: Iterable[str]) -> Callable[..., Any]:
+    """Return the type of `s` for slots of these names."""
+    return _slots_type(tuple(names))
+
+
+@functools.cache
+def _slots_type(names: tuple[str, ...]) -> Callable[..., Any]:
+    values = collections.namedtuple("Slots", names)  # type: ignore[misc]
+    return type("Slots", (Slots, values), {"__slots__": ()})
+
+
 def _is_size(value: Any) -> bool:
     return value is None or hasattr(value, "__index__") and value >= 0
 
@@ -119,6 +153,16 @@ def has_codes(stored: Sequence[Stored]) -> bool:
 def names_of_scales(stored: Sequence[Stored]) -> set[str]:
     """Return the names of the slots that hold scales of other slots."""
     return {one.slot + SCALES for one in stored if one.dtype == "int8"}
+
+
+def current_value(variable: Any, master: Any, dtype: str) -> Any:
+    """Return the value to compute with: the master copy, except for numbers assigned since."""
+    x = keras.ops.cast(variable, dtype)
+    if master is None:
+        return x
+    return keras.ops.where(
+        keras.ops.equal(keras.ops.cast(master, variable.dtype), variable), master, x
+    )
 
 
 def names_without_scales(names: Iterable[str], stored: Sequence[Stored]) -> list[str]:

@@ -7,7 +7,6 @@ backend.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import generators_of
 from keras_tfopt.engine.hooks import HOOKS
 from keras_tfopt.engine.hyperparameters import REFUSED, Over, Scalars, numbers_of, scalar
-from keras_tfopt.engine.locations import defined, is_slots, located
+from keras_tfopt.engine.locations import defined, located
 from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.results import (
     check_dtype,
@@ -33,7 +32,7 @@ from keras_tfopt.engine.results import (
     checked_slots,
 )
 from keras_tfopt.engine.scopes import creating
-from keras_tfopt.engine.state import HYPERPARAMETER, Like, Slot
+from keras_tfopt.engine.state import HYPERPARAMETER, Like, Slot, Slots, slots_type
 from keras_tfopt.engine.suggestions import nearest
 
 HALF = 4
@@ -117,7 +116,7 @@ def _try(engine: Engine, like: Like) -> None:
     rule, changing = engine.formula(), tuple(engine._changing)
     with located(rule, "slots"):
         slots = checked_slots(rule, rule.slots(like))
-    slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
+    slots_of = slots_type(slots)
     elements = engine.scope == "element"
     over = REFUSED if elements else OVER_ONE
     with located(rule, "facts"):
@@ -145,7 +144,7 @@ def _try(engine: Engine, like: Like) -> None:
 def _try_hooks(wrapper: WrappingEngine, like: Like) -> None:
     slots = checked_slots(wrapper, wrapper.slots(like))
     facts = checked_scalars(wrapper, "facts", wrapper.facts(like))
-    slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
+    slots_of = slots_type(slots)
     has_rate = hasattr(wrapper.inner_optimizer, "learning_rate")
     name = type(wrapper).__name__
 
@@ -254,7 +253,7 @@ def _check_entries(
     with creating():
         if not has_values():
             return
-    slots_of = collections.namedtuple("Slots", slots)  # type: ignore[misc]
+    slots_of = slots_type(slots)
     numbers = np.linspace(0.3, 0.9, 2 * HALF)
 
     def results(end: float) -> dict[str, Any]:
@@ -360,7 +359,7 @@ def _check_names(cls: type) -> None:
 def _is_mistake(owner: Any, error: Any) -> bool:
     """Return whether a hook would fail with this error in steps, too."""
     if isinstance(error, AttributeError):
-        return error.obj is owner or isinstance(error.obj, Scalars) or is_slots(error.obj)
+        return error.obj is owner or isinstance(error.obj, (Scalars, Slots))
     return isinstance(error, NameError) or backend.asks_for_value(error)
 
 

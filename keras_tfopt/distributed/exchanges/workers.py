@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import warnings
 from collections.abc import Sequence
@@ -26,10 +25,10 @@ from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.moving import OVER_ONE, current_value
+from keras_tfopt.engine.moving import OVER_ONE
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.results import check_result
-from keras_tfopt.engine.state import Like
+from keras_tfopt.engine.state import Like, current_value, slots_type
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
 
 STEPS = 2**14
@@ -325,7 +324,7 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             count = 1 + len(entry.masters) + len(entry.slots)
             x, *kept = values[start : start + count]
             master = kept.pop(0) if entry.masters else None
-            s = collections.namedtuple("Slots", entry.slots)(*kept)  # type: ignore[misc]
+            s = slots_type(entry.slots)(*kept)
             apart.append((current_value(x, master, entry.like.dtype), s))
             start += count
         return apart

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from tensorflow.python.framework import ops as framework
 
 from keras_tfopt.engine.hyperparameters import Scalars, scalar
 from keras_tfopt.engine.moving import OVER_ONE
+from keras_tfopt.engine.state import slots_type
 from keras_tfopt.legacy.graph import backend
 
 
@@ -48,7 +48,7 @@ def run_hook(
         given = this_step.scalars(None, tf.ones([], like.dtype))
         known = {name: scalar(v, like.dtype) for name, v in given.items() if v is not None}
         t = Scalars(known, wrapper.facts(like), rows is not None, OVER_ONE)
-        s = collections.namedtuple("Slots", old)(**old)  # type: ignore[misc]
+        s = slots_type(old)(**old)
         first, second = getattr(this_step, hook)(None, x, s, t)
         new_x, new = (second, {}) if hook == "before" else (first, second)
         writes = [(slots[name], value, None) for name, value in new.items()]
