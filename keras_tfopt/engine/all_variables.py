@@ -14,7 +14,7 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Over, Scalars
-from keras_tfopt.engine.moving import OVER_ONE, Mover, rule_at
+from keras_tfopt.engine.moving import OVER_ONE, Mover, current_value, rule_at
 from keras_tfopt.engine.results import check_described
 from keras_tfopt.engine.slicing import SLICED_G, SLICED_X, sliced, steps_along
 from keras_tfopt.engine.state import (
@@ -22,7 +22,6 @@ from keras_tfopt.engine.state import (
     FACTOR,
     MASTER,
     Like,
-    current_value,
     overwritten_last,
     slots_type,
     widest,

@@ -13,10 +13,10 @@ from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Scalars
-from keras_tfopt.engine.moving import OVER_ONE
+from keras_tfopt.engine.moving import OVER_ONE, current_value
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
-from keras_tfopt.engine.state import Entry, current_value, slots_type, write
+from keras_tfopt.engine.state import Entry, slots_type, write
 
 HOOKS = ("accept_step", "before_step", "before", "accept", "after", "after_step")
 """The methods of a wrapper that users write and a step calls, in the order of a step."""

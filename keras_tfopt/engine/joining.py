@@ -18,11 +18,11 @@ from keras_tfopt.engine.building import generators_of
 from keras_tfopt.engine.construction import instance
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, arguments_in
-from keras_tfopt.engine.moving import OVER_ONE, Update
+from keras_tfopt.engine.moving import OVER_ONE, Update, current_value
 from keras_tfopt.engine.results import checked_before
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.shared_code import identity
-from keras_tfopt.engine.state import MASTER, current_value, slots_type
+from keras_tfopt.engine.state import MASTER, slots_type
 
 AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers
 APART = ("before_step", "accept", "after_step", "meet")

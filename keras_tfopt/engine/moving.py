@@ -17,15 +17,7 @@ from keras_tfopt.engine.hyperparameters import REFUSED, Over, Rates, Scalars, ar
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.stacking import run_stacked
-from keras_tfopt.engine.state import (
-    MASTER,
-    Like,
-    Stored,
-    current_value,
-    names_without_scales,
-    slots_type,
-    write,
-)
+from keras_tfopt.engine.state import MASTER, Like, Stored, names_without_scales, slots_type, write
 from keras_tfopt.engine.stored import in_row_blocks, read_slots, written_slots
 
 if TYPE_CHECKING:
@@ -158,6 +150,14 @@ def bind_rule(
         return ops.cast(x, old.dtype), changed
 
     return call
+
+
+def current_value(variable: Any, master: Any, dtype: str) -> Any:
+    """Return the value to compute with: the master copy, except for numbers assigned since."""
+    x = ops.cast(variable, dtype)
+    if master is None:
+        return x
+    return ops.where(ops.equal(ops.cast(master, variable.dtype), variable), master, x)
 
 
 class Mover:

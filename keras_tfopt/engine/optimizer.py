@@ -15,11 +15,12 @@ from keras_tfopt.engine.decoded_slot import seen, tensors
 from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
 from keras_tfopt.engine.lost_changes import warn_of_lost_changes
+from keras_tfopt.engine.moving import current_value
 from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
 from keras_tfopt.engine.representation import Shown
 from keras_tfopt.engine.selection import PATHS, named_as_saved, warn_unmatched
-from keras_tfopt.engine.state import MASTER, Cache, Entry, Like, State, current_value, slots_type
+from keras_tfopt.engine.state import MASTER, Cache, Entry, Like, State, slots_type
 from keras_tfopt.engine.step import Stepping
 
 

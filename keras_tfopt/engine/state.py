@@ -155,16 +155,6 @@ def names_of_scales(stored: Sequence[Stored]) -> set[str]:
     return {one.slot + SCALES for one in stored if one.dtype == "int8"}
 
 
-def current_value(variable: Any, master: Any, dtype: str) -> Any:
-    """Return the value to compute with: the master copy, except for numbers assigned since."""
-    x = keras.ops.cast(variable, dtype)
-    if master is None:
-        return x
-    return keras.ops.where(
-        keras.ops.equal(keras.ops.cast(master, variable.dtype), variable), master, x
-    )
-
-
 def names_without_scales(names: Iterable[str], stored: Sequence[Stored]) -> list[str]:
     """Return the names of a rule's own slots."""
     scales = names_of_scales(stored)

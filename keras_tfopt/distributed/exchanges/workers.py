@@ -25,10 +25,10 @@ from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.moving import OVER_ONE
+from keras_tfopt.engine.moving import OVER_ONE, current_value
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.results import check_result
-from keras_tfopt.engine.state import Like, current_value, slots_type
+from keras_tfopt.engine.state import Like, slots_type
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
 
 STEPS = 2**14
