@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.engine import (
+    as_float,
     as_schedule,
     changes,
     check_countable,
@@ -55,7 +56,7 @@ def check_number(
     allowed = f"a number in {left}{low:g}, {high:g}{right}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"Argument `{name}` must be {allowed}. Received: {value!r}")
-    value = float(value)
+    value = as_float(value)
     above = value > low if left_open else value >= low
     below = value < high if right_open else value <= high
     if not (above and below and math.isfinite(value)):

@@ -22,6 +22,19 @@ WRONG = (
     ("learning_rate", True, "a number >= 0"),
     ("learning_rate", None, "a number >= 0"),
     ("learning_rate", [0.1], "a number >= 0"),
+    ("learning_rate", np.array(-0.1), ">= 0. Received: -0.1"),
+    ("learning_rate", keras.ops.convert_to_tensor(np.nan), "finite"),
+    ("learning_rate", keras.Variable(-1.0), ">= 0. Received: -1.0"),
+    ("learning_rate", object(), "a number >= 0"),
+    ("learning_rate", 10**400, "finite"),
+    ("beta_1", np.array(5.0), "in [0, 1). Received: 5.0"),
+    ("beta_1", np.bool_(True), "in [0, 1), a schedule"),
+    ("beta_1", 10**400, "in [0, 1). Received: inf"),
+    ("beta_1", object(), "in [0, 1), a schedule"),
+    ("clipnorm", keras.Variable(0.5), "> 0. Received: <Variable"),
+    ("clipnorm", 10**400, "> 0. Received: 1000"),
+    ("weight_decay", keras.optimizers.schedules.CosineDecay(0.1, 5), ">= 0. Received"),
+    ("use_ema", object(), "a bool"),
     ("slot_dtype", "int4", "'float32', 'bfloat16', 'int8'"),
     ("maximize", 3, "a bool. Received: 3"),
     ("row_variables", "(", "regular expressions"),
@@ -115,6 +128,38 @@ def test_a_slot_that_a_number_decides_about():
     optimizer, v = stepped(keras_tfopt.Adafactor(momentum=0.9))
     optimizer.momentum = 0.5
     optimizer.apply([keras.ops.ones((3, 4))], [v])
+
+
+@pytest.mark.parametrize("as_array", [np.array, keras.ops.convert_to_tensor])
+def test_arrays_and_tensors_are_numbers(as_array):
+    optimizer, v = stepped(keras_tfopt.Momentum(0.1, 0.9), 1)
+    optimizer.momentum = as_array(np.float32(0.5))
+    optimizer.learning_rate = as_array(np.float32(0.25))
+    assert optimizer.momentum == 0.5
+    optimizer.apply([keras.ops.ones((3, 4))], [v])
+    np.testing.assert_allclose(to_numpy(v), 2 - 0.1 - 0.25 * 1.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_an_assigned_rate_may_be_a_function_of_the_step(is_built):
+    optimizer, v = stepped(keras_tfopt.GradientDescent(0.5), int(is_built))
+    optimizer.learning_rate = lambda step: 1 / (1 + step)
+    start = 1.5 if is_built else 2.0
+    optimizer.apply([keras.ops.ones((3, 4))], [v])
+    np.testing.assert_allclose(to_numpy(v), start - (0.5 if is_built else 1.0), rtol=1e-6)
+
+
+def test_what_changes_from_step_to_step_is_known_when_an_optimizer_is_built():
+    def beta(step):
+        return 0.5 + 0.0 * step
+
+    optimizer = keras_tfopt.Momentum(0.1, 0.9)
+    optimizer.momentum = beta
+    (_, v), (expected, other) = stepped(optimizer), stepped(keras_tfopt.Momentum(0.1, 0.5))
+    np.testing.assert_allclose(to_numpy(v), to_numpy(other), rtol=1e-6)
+    for built, value in ((optimizer, 0.5), (expected, beta), (expected, keras.Variable(0.5))):
+        with pytest.raises(ValueError, match="`momentum` of Momentum was .* when .* was built"):
+            built.momentum = value
 
 
 def test_an_assigned_number_acts_in_the_next_step():

@@ -223,6 +223,34 @@ def test_a_sum_of_gradients_is_not_divided_by_another_number(is_built):
     np.testing.assert_array_equal(to_numpy(variable), -np.ones(2))
 
 
+@pytest.mark.parametrize(("there", "here"), [(3, 4), (2, 3), (4, 2)])
+@pytest.mark.parametrize("around", [lambda inner: inner, keras_tfopt.MovingAverage])
+def test_whole_steps_count_where_other_numbers_of_gradients_make_a_step(there, here, around):
+    def make(steps):
+        inner = keras_tfopt.GradientDescent(1.0, gradient_accumulation_steps=steps)
+        return around(inner), make_variable("v", np.zeros(2))
+
+    def step(optimizer, variable):
+        optimizer.apply([np.ones(2, "float32")], [variable])
+        return float(to_numpy(variable)[0])
+
+    def parts(optimizer):
+        inner = getattr(optimizer, "inner_optimizer", None)
+        return [optimizer, *([] if inner is None else [inner])]
+
+    with keras_tfopt.engine.plain():
+        old, variable = make(there)
+        for _ in range(2 * there):
+            step(old, variable)
+        new, variable = make(here)
+        new.build([variable])
+        for one, other in zip(parts(old), parts(new), strict=True):
+            other.load_own_variables(store_of(one))
+        assert to_numpy(new.iterations) == 2
+        moved = [step(new, variable) for _ in range(2 * here)]
+    assert moved == [-float(n // here) for n in range(1, 2 * here + 1)]
+
+
 def layout(store, change):
     roles = json.loads(bytes(store["layout"]).decode())
     return np.frombuffer(json.dumps(change(roles)).encode(), dtype="uint8")

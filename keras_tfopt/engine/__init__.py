@@ -40,6 +40,7 @@ from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.options import (
     DEFAULTS,
     all_arguments,
+    as_float,
     as_schedule,
     changes,
     check_countable,

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.options import (
     DEFAULTS,
     all_arguments,
+    changes,
     check_base,
     check_learning_rate,
     check_switch,
@@ -15,8 +21,6 @@ from keras_tfopt.engine.options import (
 from keras_tfopt.engine.selection import check_choice
 from keras_tfopt.engine.slot_dtype import check_scope, check_slot_dtype
 
-# Types of values that may be numbers by mistake; numbers are looked at, too.
-_PLAIN = (bool, str, list, tuple, dict)
 # Options that are not numbers, whose values `check_option` looks at.
 _CHECKED = ("row_variables", "slot_dtype", "master_weights", "maximize", "shard_state")
 # Options that decide which state there is.
@@ -42,32 +46,53 @@ def check_option(name: str, value: Any) -> Any:
 def checked(optimizer: Any, name: str, value: Any) -> Any:
     """Return the value that is assigned to an argument of an optimizer, or raise an error.
 
-    Numbers must be in the range of the argument. Once there is state, it must fit them. Schedules,
-    tensors and other objects are not looked at.
+    It must be one that the constructor takes, or an array or tensor with such a number. Once there
+    is state, it must fit that.
     """
-    declared = getattr(type(optimizer), "_fields", {}).get(name)
-    is_plain = value is None or isinstance(value, _PLAIN) or is_number(value)
-    if is_plain and declared is not None:
-        value = declared.check(name, value)
-    elif name == "learning_rate" and is_plain:
-        value = check_learning_rate(value)
-        is_wrapper = hasattr(optimizer, "inner_optimizer")  # it passes the value on
-        if not is_wrapper and callable(getattr(optimizer, "_learning_rate", None)):
-            raise TypeError(
-                f"The learning rate of {type(optimizer).__name__} is a schedule or a function, in "
-                "whose place no number can be put: make a new optimizer. Received: "
-                f"learning_rate={value!r}"
-            )
-    elif name in _CHECKED and name in all_arguments(type(optimizer)):
+    cls = type(optimizer)
+    declared = getattr(cls, "_fields", {}).get(name)
+    if name == "learning_rate":
+        return _checked_rate(optimizer, value)
+    if declared is not None:
+        value = declared.check(name, _number_in(value))
+    elif name in _CHECKED and name in all_arguments(cls):
         value = check_option(name, value)
         if name == "slot_dtype":
             check_scope(optimizer, value)
-        is_plain = True
-    elif is_plain and name in DEFAULTS and name in all_arguments(type(optimizer)):
-        value = check_base(type(optimizer), {name: value})[name]
-    if is_plain and optimizer.built and not _fits_state(optimizer, name, value):
+    elif name in DEFAULTS and name in all_arguments(cls):
+        value = check_base(cls, {name: _number_in(value)})[name]
+    else:
+        return value
+    if optimizer.built and not _fits_state(optimizer, name, value):
         raise built_for(optimizer, name, value)
     return value
+
+
+def _checked_rate(optimizer: Any, value: Any) -> Any:
+    value = number = _number_in(value.value if isinstance(value, keras.Variable) else value)
+    if not ops.is_tensor(value):  # within a compiled step, a tensor has no value yet
+        value = check_learning_rate(value)
+    is_wrapper = hasattr(optimizer, "inner_optimizer")  # it passes the value on
+    rate = getattr(optimizer, "_learning_rate", None)
+    if not is_wrapper and callable(rate) and not callable(number):
+        raise TypeError(
+            f"The learning rate of {type(optimizer).__name__} is a schedule or a function, in "
+            "whose place no number can be put: make a new optimizer. Received: "
+            f"learning_rate={value!r}"
+        )
+    return value
+
+
+def _number_in(value: Any) -> Any:
+    """Return the number in an array or tensor without dimensions; anything else unchanged."""
+    is_array = isinstance(value, (np.ndarray, np.generic)) or ops.is_tensor(value)
+    if not is_array or is_number(value) or backend.is_variable(value):
+        return value
+    try:
+        array = ops.convert_to_numpy(value)
+    except (NotImplementedError, TypeError):  # it has no value yet
+        return value
+    return value if array.ndim else array.item()
 
 
 def built_for(optimizer: Any, name: str, value: Any) -> ValueError:
@@ -81,8 +106,12 @@ def built_for(optimizer: Any, name: str, value: Any) -> ValueError:
 
 def _fits_state(optimizer: Any, name: str, value: Any) -> bool:
     if name in getattr(type(optimizer), "_fields", {}):
-        is_rule = hasattr(optimizer, "with_attributes")
-        return not is_rule or _slots(optimizer, {}) == _slots(optimizer, {name: value})
+        if not hasattr(optimizer, "with_attributes"):  # a wrapper
+            return True
+        old = getattr(optimizer, name)
+        if value is not old and (changes(value) or changes(old)):
+            return False
+        return _slots(optimizer, {}) == _slots(optimizer, {name: value})
     if name in _NONE_OR_NOT:
         return (value is None) == (getattr(optimizer, name) is None)
     return name not in _OF_STATE or value == getattr(optimizer, name)

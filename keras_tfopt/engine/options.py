@@ -47,14 +47,23 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def as_float(value: Any) -> float:
+    """Return a number as a float, infinite if it is an integer beyond all of them."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def check_finite(text: str, value: Any, *, positive: bool) -> float:
     """Return a finite number > 0 or >= 0, or raise an error that begins with this text."""
     message = f"{text}. Received: {value!r}"
     if not is_number(value):
         raise TypeError(message)
-    if not (value > 0 if positive else value >= 0) or math.isinf(value):
+    number = as_float(value)
+    if not (number > 0 if positive else number >= 0) or math.isinf(number):
         raise ValueError(message)
-    return float(value)
+    return number
 
 
 # Function that is asked before a number out of range is refused. It gets the argument's name, the
@@ -204,7 +213,7 @@ def check_learning_rate(value: Any) -> Any:
             "keras.optimizers.schedules.LearningRateSchedule, or a function of the number of "
             f"steps or without arguments. Received: {value!r}"
         )
-    value = float(value)
+    value = as_float(value)
     if not 0 <= value <= _LARGEST_RATE:
         message = f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}"
         out_of_range("learning_rate", value, message)

@@ -71,8 +71,7 @@ class Persistent:
         saved = self._waiting
         if saved is None:
             roles, arrays = self._roles(), [self._array(variable) for variable in self._variables]
-            sums = "accumulator" in roles
-            saved = Saved(roles, arrays, self.gradient_accumulation_steps if sums else None)
+            saved = Saved(roles, arrays, self.gradient_accumulation_steps)
         for position, array in enumerate(saved.arrays):
             store[str(position)] = array
         if saved.micro_steps is not None:
@@ -128,7 +127,7 @@ class Persistent:
                     f"Received: dtype {array.dtype}"
                 )
             saved.arrays.append(array)
-        self._check_micro_steps(saved)
+        saved = self._in_micro_steps(saved)
         if self.built or self.has_state:
             self._waiting = None
             self._restore(saved)
@@ -203,21 +202,27 @@ class Persistent:
             parts = shards_of(variable)
             variable.assign(own_copy(array if parts is None else parts.own(array)))
 
-    def _check_micro_steps(self, saved: Saved) -> None:
-        """Raise an error for a sum of gradients that this optimizer would divide by another number.
+    def _in_micro_steps(self, saved: Saved) -> Saved:
+        """Return state that counts as many gradients for a step as this optimizer sums.
 
-        Where this optimizer has no sums, `_restore` refuses them.
+        Raises:
+            ValueError: for a sum of gradients that would be divided by another number. Where this
+                optimizer has no sums, `_restore` refuses them.
         """
         there, here = saved.micro_steps, self.gradient_accumulation_steps
         if there in (None, here) or not here:
-            return
-        done = int(saved.arrays[saved.roles.index("iteration")]) % there
-        if done:
+            return saved
+        place = saved.roles.index("iteration")
+        steps, left = divmod(int(saved.arrays[place]), there)
+        if left and "accumulator" in saved.roles:
             raise ValueError(
-                _problem(self) + f"it has the sum of {done} gradients of {there} for a step, and "
+                _problem(self) + f"it has the sum of {left} gradients of {there} for a step, and "
                 f"gradient_accumulation_steps is {here} here. Load it with {there}, or save after "
                 "a whole step"
             )
+        arrays = [*saved.arrays]
+        arrays[place] = np.array(steps * here, arrays[place].dtype)
+        return Saved(saved.roles, arrays, here)
 
 
 _WAY_OUT = (
