@@ -1,7 +1,5 @@
 """Steps of TensorFlow 1 in control flow and functions, on partitioned variables, in replicas."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -325,46 +323,6 @@ def test_constraints(name, kind):
         start(sess)
         sess.run(train)
         assert_close(sess.run(x), [0.2, -0.1])
-
-
-REPLICAS = """
-import json, sys
-import tensorflow as tf
-cpus = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from keras_tfopt import legacy
-
-def train(make):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        x, optimizer = tf.Variable([1.0, -2.0]), make()
-
-    @tf.function
-    def step():
-        def replica():
-            context = tf.distribute.get_replica_context()
-            weight = tf.cast(context.replica_id_in_sync_group, "float32") + 1
-            optimizer.minimize(lambda: tf.reduce_sum(x ** 2) * weight)
-        strategy.run(replica)
-
-    for _ in range(3):
-        step()
-    return x.numpy().tolist(), len(optimizer.variables())
-
-v1 = tf.compat.v1.train
-print(json.dumps([
-    [train(lambda: module.AdamOptimizer(0.1)) for module in (legacy, v1)],
-    [train(lambda: module.MomentumOptimizer(0.1, 0.9)) for module in (legacy, v1)],
-]))
-"""
-
-
-def test_replicas():
-    """In a MirroredStrategy, our optimizers equal those of TensorFlow."""
-    printed = output_of("-c", REPLICAS).splitlines()[-1]
-    for (value, count), (expected, stock_count) in json.loads(printed):
-        assert_close(value, expected)
-        assert count == stock_count
 
 
 @pytest.mark.slow

@@ -233,11 +233,14 @@ def is_here(variable: Any) -> bool:
 
 
 def distinct(gradient: Any) -> Any:
-    """Return each row that a gradient names once; None if it is dense."""
+    """Return each row that a gradient names once, on any replica; None if it is dense."""
     if not isinstance(gradient, tf.IndexedSlices):
         return None
+    rows, replica = gradient.indices, tf.distribute.get_replica_context()
+    if replica is not None and replica.num_replicas_in_sync > 1:
+        rows = replica.all_gather(rows, axis=0)
     # No reshape: it would be optimized away, together with its control dependencies.
-    return tf.unique(gradient.indices)[0]
+    return tf.unique(rows)[0]
 
 
 def conditional(condition: Any, variable: Any, true: Any, false: Any) -> Any:

@@ -94,6 +94,7 @@ class WrapperVerbs(Converting, OfTable):
     def _covered(self, pairs: Pairs) -> list[Any]:
         return [variable for _, variable in pairs]
 
+    @tf.autograph.experimental.do_not_convert  # AutoGraph fails at methods of a docstring only
     def _check_covered(self, covered: list[Any]) -> None:
         if self._hooks is None:
             return
