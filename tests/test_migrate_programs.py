@@ -24,19 +24,40 @@ def rewritten(source):
     [
         (
             "K.set_value(model.optimizer.lr, K.get_value(model.optimizer.lr)\n    * 0.5)",
-            "model.optimizer.learning_rate = (float(model.optimizer.learning_rate.numpy())\n"
-            "    * 0.5)",
+            "model.optimizer.learning_rate = (float(model.optimizer.learning_rate)\n    * 0.5)",
         ),
         (
             "f = lambda epoch: K.set_value(model.optimizer.lr, 0.1)",
             "f = lambda epoch: model.optimizer.learning_rate.assign(0.1)",
         ),
-        ("r = K.eval(m.optimizer.lr)", "r = float(m.optimizer.learning_rate.numpy())"),
-        ("n = K.get_value(m.optimizer.iterations)", "n = m.optimizer.iterations.numpy()"),
+        ("r = K.eval(m.optimizer.lr)", "r = float(m.optimizer.learning_rate)"),
+        ("n = K.get_value(m.optimizer.iterations)", "n = int(m.optimizer.iterations)"),
+        ("K.update(m.optimizer.lr, 0.1)", "m.optimizer.learning_rate = 0.1"),
+        (
+            "def set_rate(optimizer, rate): K.set_value(optimizer.lr, rate)",
+            "def set_rate(optimizer, rate): optimizer.learning_rate = rate",
+        ),
     ],
 )
 def test_calls_of_the_backend_of_keras_2(before, after):
     code, findings = rewritten(BACKEND + before)
+    assert code.endswith(after) and not findings
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("opt = self.model.optimizer\nopt.lr = 0.1", "\nopt.learning_rate = 0.1"),
+        ("opt = keras.optimizers.get('sgd')\nopt.lr = 0.1", "\nopt.learning_rate = 0.1"),
+        ("def halve(optimizer): optimizer.lr *= 0.5", ": optimizer.learning_rate *= 0.5"),
+        ("setattr(m.optimizer, 'lr', 0.1)", '\nsetattr(m.optimizer, "learning_rate", 0.1)'),
+        ('x = getattr(m.optimizer, "lr", 0)', '\nx = getattr(m.optimizer, "learning_rate", 0)'),
+        ("hasattr(m.layer, 'lr')", "\nhasattr(m.layer, 'lr')"),
+        ("opt = make()\nopt.lr = 0.1", "\nopt.lr = 0.1"),
+    ],
+)
+def test_rates_by_other_names_of_an_optimizer(before, after):
+    code, findings = rewritten(KERAS + before)
     assert code.endswith(after) and not findings
 
 
@@ -71,6 +92,8 @@ def test_options_of_the_program_keep_their_names(source):
         "opt = tf.train.AdamOptimizer(0.1)\nopt.minimize(loss)",
         "opt = tf.train.AdamOptimizer(0.1)\ng = tf.gradients(loss, w)",
         "opt = tf.train.AdamOptimizer(0.1)\nopt.apply_gradients(pairs, global_step=step)",
+        "opt = tf.train.AdamOptimizer(0.1)\nopt.apply_gradients(pairs, step)",
+        "opt = tf.train.AdamOptimizer(0.1)\nstep = tf.train.get_or_create_global_step()",
         "from tensorflow.compat.v1 import Session\nopt = tf.train.AdamOptimizer(0.1)",
         "class Own(tf.train.AdamOptimizer): pass",
     ],
@@ -113,6 +136,21 @@ def test_minimize_of_another_package_decides_nothing():
             "keras.callbacks.ReduceLROnPlateau()",
             "can no longer be set",
         ),
+        (f"{KERAS}x = m.optimizer.get_config()['lr']", "takes `learning_rate`"),
+        (f"{KERAS}x = keras.optimizers.SGD.from_config({{'lr': 0.1}})", "takes `learning_rate`"),
+        (
+            f"{KERAS}x = keras.optimizers.get({{'class_name': 'SGD', 'config': {{'lr': 0.1}}}})",
+            "takes `learning_rate`",
+        ),
+        (f"{KERAS}x = m.optimizer.decay", "no `decay`"),
+        (f"{KERAS}x = m.optimizer.get_slot(v, 'm')", "`slot(variable, name)`"),
+        (f"{KERAS}x = keras.optimizers.TFOptimizer(o)", "no optimizers of TensorFlow 1"),
+        ("import tensorflow as tf\nwith tf.Session(): pass", "`tf.disable_v2_behavior()`"),
+        (f"{TF1}with tf.Session(): pass", "sessions stay as they are"),
+        ("import tensorflow as tf\ntf.contrib.slim.learning.train(x)", "`tf.contrib` is gone"),
+        ("import tensorflow as tf\nslim = tf.contrib.slim", "`tf.contrib` is gone"),
+        ("import tensorflow as tf\ntf.estimator.Estimator(f)", "no such name any more"),
+        ("import tensorflow_addons as tfa\ntfa.metrics.F1Score(3)", "none of its optimizers"),
         (f"{TF1}rate = tf.train.natural_exp_decay(0.1, step, 5, 0.5)", "no such schedule"),
         (f"{TF1}rate = tf.train.piecewise_constant_decay(step, [3], [1, 2])", "PiecewiseConstant"),
         (f"{TF1}rate = tf.train.cosine_decay_restarts(0.1, step, 5)", "CosineDecayRestarts"),

@@ -20,7 +20,8 @@ _ADDONS = r"tensorflow_addons\.(?:optimizers(?:\.\w+)*|callbacks)\.(\w+)"
 _TF1 = (
     rf"(?:{_TENSORFLOW}\.(?:train|contrib\.opt(?:\.\w+)*)|tensorflow\.python\.training\.\w+)\.(\w+)"
 )
-_SESSION = rf"{_TENSORFLOW}\.(?:train\.Monitored\w*)?Session"
+_SESSION_ALONE = r"(?:train\.Monitored\w*)?Session"
+_SESSION = rf"{_TENSORFLOW}\.{_SESSION_ALONE}"
 
 # The optimizers of Keras 2, each with the number of positional arguments that mean the same in all
 # versions of Keras 2 and in Keras 3.
@@ -95,12 +96,33 @@ _INSTEAD = [
         "write keras.mixed_precision, or keras_tfopt.LossScaleOptimizer around the optimizer",
     ),
     (
+        rf"tensorflow\.(?!compat){_SESSION_ALONE}",
+        "write `import tensorflow.compat.v1 as tf` and call `tf.disable_v2_behavior()`: "
+        "keras_tfopt.legacy works in graphs and sessions of TensorFlow",
+    ),
+    (
         _SESSION,
         "sessions stay as they are: keras_tfopt.legacy works in graphs of TensorFlow",
     ),
     (
         rf"{_LEGACY}([A-Z]\w*)",
         r"Keras 3 has no `legacy.\1`: write a keras_tfopt.Rule in its place",
+    ),
+    (
+        r"tensorflow\.contrib\.(?:(?!opt\b)\w+\.\w+.*|(?!(?:opt|layers|estimator|tpu)$)\w+)",
+        "`tf.contrib` is gone, and keras_tfopt has nothing in its place",
+    ),
+    (
+        rf"{_TENSORFLOW}\.(?:estimator|train\.experimental)\.\w+.*",
+        "TensorFlow has no such name any more, and keras_tfopt has nothing in its place",
+    ),
+    (
+        rf"{_OPTIMIZERS}\.TFOptimizer",
+        "Keras 3 takes no optimizers of TensorFlow 1: write the one of keras_tfopt",
+    ),
+    (
+        r"tensorflow_addons\.(?!optimizers\b|callbacks\b)\w+\.\w+.*",
+        "TensorFlow Addons does not work with Keras 3, and this is none of its optimizers",
     ),
     (_ADDONS, r"keras_tfopt.addons has no '\1'"),
     (rf"{_SCHEDULES}\w*Linear\w*", _NO_SCHEDULE),
@@ -174,6 +196,12 @@ def is_base_class(name: str) -> bool:
     """Return whether it is the class that optimizers of Keras derive from."""
     match = re.fullmatch(_STOCK, name)
     return match is not None and match[3] == "Optimizer"
+
+
+def takes_config(name: str) -> bool:
+    """Return whether it is a function that makes an optimizer of Keras from its configuration."""
+    functions = r"(?:\w+\.)*(?:from_config|get|deserialize)"
+    return re.fullmatch(rf"{_OPTIMIZERS}\.{functions}", name) is not None
 
 
 def is_session(name: str) -> bool:

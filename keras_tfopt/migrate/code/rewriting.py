@@ -15,9 +15,17 @@ from libcst.metadata import MetadataWrapper
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
 from keras_tfopt.migrate.code.assignments import Assignment, assigned_calls
-from keras_tfopt.migrate.code.names import LEGACY_CLASSES, Found, advice, find, is_base_class
+from keras_tfopt.migrate.code.names import (
+    LEGACY_CLASSES,
+    Found,
+    advice,
+    find,
+    is_base_class,
+    takes_config,
+)
 from keras_tfopt.migrate.code.reading import Finding, Reader
 from keras_tfopt.migrate.code.survey import (
+    SETTING,
     Survey,
     code_of,
     is_rate,
@@ -31,6 +39,11 @@ _GONE = {
     "keras_tfopt.legacy, whose optimizers have it",
     "get_updates": "Keras 3 has no `get_updates`: call `apply(gradients, variables)`",
     "get_gradients": "Keras 3 has no `get_gradients`: compute them as the backend does",
+    **dict.fromkeys(
+        ("decay", "initial_decay"),
+        "Keras 3 has no `decay`: a schedule, which takes its place, gives `learning_rate`",
+    ),
+    "get_slot": "Keras 3 has no `get_slot`: optimizers of keras_tfopt have `slot(variable, name)`",
     "_decayed_lr": "Keras 3 has no `_decayed_lr`: read `learning_rate`",
     **dict.fromkeys(
         ("_hyper", "_get_hyper", "_set_hyper"),
@@ -39,6 +52,7 @@ _GONE = {
     "set_weights": "the order of the state is another in Keras 3: keras_tfopt.migrate.load_state "
     "reads files of Keras 2",
 }
+_OLD_KEYS = "Keras 3 takes `learning_rate`, and a schedule in the place of `decay`"
 _METHODS_OF_RULES = (
     "_create_slots",
     "_apply_dense",
@@ -108,6 +122,8 @@ class _Rewriter(Reader):
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
         name = original_node.attr.value
+        if name == "lr" and self._has_name_of_optimizer(original_node.value):
+            return updated_node.with_changes(attr=cst.Name("learning_rate"))
         if self._is_optimizer(original_node.value):
             if name in _RENAMED:
                 return updated_node.with_changes(attr=cst.Name(_RENAMED[name]))
@@ -167,6 +183,8 @@ class _Rewriter(Reader):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
         called = self._class_called(original_node)
         name = self.full_name(called)
+        if name and takes_config(name):
+            self._tell_of_old_keys(original_node, *m.findall(original_node, m.Dict()))
         found = find(name, self.has_verbs) if name else None
         if found is not None and called is original_node.func:
             args = self._arguments(found, original_node, updated_node.args)
@@ -177,6 +195,8 @@ class _Rewriter(Reader):
             tell = functools.partial(self.tell, original_node)
             args = arguments.of_apply_gradients(updated_node.args, tell)
             return updated_node.with_changes(args=args)
+        if found := self._by_string(original_node, updated_node):
+            return found
         if self._is_method(original_node, "variables") and not (self.has_tf1 or original_node.args):
             return updated_node.func
         if self._is_method(original_node, "get_weights"):
@@ -195,21 +215,43 @@ class _Rewriter(Reader):
         target: Any = updated.args[0].value
         verb = name.rpartition("backend.")[2] if "backend." in name else None
         is_own = isinstance(target, cst.Attribute) and self._is_optimizer(target.value)
-        counts = {"get_value": 1, "eval": 1, "set_value": 2}  # of arguments
+        counts = {"get_value": 1, "eval": 1, **dict.fromkeys(SETTING, 2)}  # of arguments
         if counts.get(verb or "") != len(updated.args) or not (is_own or is_rate(target)):
             return None
         is_variable = is_rate(target) or target.attr.value == "iterations"
         if not is_variable:
             self.tell(original, f"Keras 3 has no `backend.{verb}`: this may be a number there")
-        if not is_variable or verb == "set_value" and id(original) in self._statements:
+        if not is_variable or verb in SETTING and id(original) in self._statements:
             return None
-        inner = code_of(target)
         self.forget_import(original.func)
-        if verb == "set_value":
-            return cst.parse_expression(f"{inner}.assign({code_of(updated.args[1].value)})")
-        return cst.parse_expression(
-            f"float({inner}.numpy())" if is_rate(target) else f"{inner}.numpy()"
-        )
+        if verb in SETTING:
+            value = code_of(updated.args[1].value)
+            return cst.parse_expression(f"{code_of(with_new_name(target))}.assign({value})")
+        kind = "float" if is_rate(target) else "int"
+        return cst.parse_expression(f"{kind}({code_of(with_new_name(target))})")
+
+    def _by_string(self, original: cst.Call, updated: cst.Call) -> Any:
+        """Return `getattr(optimizer, "lr")` and the like with the name of Keras 3, or None."""
+        names = m.OneOf(*[m.SimpleString(f"{quote}lr{quote}") for quote in ("'", '"')])
+        function = m.OneOf(m.Name("getattr"), m.Name("hasattr"), m.Name("setattr"))
+        call = m.Call(function, [m.Arg(), m.Arg(names), m.ZeroOrMore()])
+        if not (m.matches(original, call) and self._is_optimizer(original.args[0].value)):
+            return None
+        second = updated.args[1].with_changes(value=cst.SimpleString('"learning_rate"'))
+        return updated.with_changes(args=[updated.args[0], second, *updated.args[2:]])
+
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
+        """Tell of `optimizer.get_config()["lr"]`."""
+        config = original_node.value
+        if isinstance(config, cst.Call) and self._is_method(config, "get_config"):
+            self._tell_of_old_keys(original_node, *original_node.slice)
+        return updated_node
+
+    def _tell_of_old_keys(self, call: Any, *parts: Any) -> None:
+        """Tell of arguments of Keras 2 in what describes an optimizer."""
+        strings = [one for part in parts for one in m.findall(part, m.SimpleString())]
+        if {one.evaluated_value for one in strings} & {"lr", "decay"}:  # type: ignore[attr-defined]
+            self.tell(call, _OLD_KEYS)
 
     def _partial(self, found: Found, original: cst.Call, updated: cst.Call) -> cst.Call:
         """Return a call of `functools.partial`, with arguments of Keras 3."""
@@ -233,7 +275,7 @@ class _Rewriter(Reader):
             return updated_node
         if not sets_rate(call, filter(None, [self.full_name(call.func)])):
             return updated_node
-        target, value = (arg.value for arg in new.args)
+        target, value = with_new_name(new.args[0].value), new.args[1].value
         if "\n" in code_of(value) and not value.lpar:
             value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         self.forget_import(call.func)
@@ -242,11 +284,16 @@ class _Rewriter(Reader):
     def visit_Assign(self, node: Assignment) -> None:
         """Remember the names of optimizers, whose attributes have other names in Keras 3."""
         for target, call in assigned_calls(node):
-            name = self.full_name(call.func)
-            found = find(name.removesuffix(".from_config"), self.has_verbs) if name else None
+            name = self.full_name(call.func) or ""
+            found = find(name.removesuffix(".from_config"), self.has_verbs)
             if found is not None and found.family not in ("schedule", "function"):
                 self.has_tf1 = self.has_tf1 or found.family == "tf1"
                 self._optimizers.add(target)
+            elif takes_config(name):
+                self._optimizers.add(target)
+        if node.value is not None and self._is_optimizer(node.value):
+            targets = node.targets if isinstance(node, cst.Assign) else [node]
+            self._optimizers.update(code_of(one.target) for one in targets)
 
     visit_AnnAssign = visit_NamedExpr = visit_Assign
 
@@ -271,9 +318,7 @@ class _Rewriter(Reader):
         of_super = m.Attribute(m.Call(m.Name("super")), m.Name("__init__"))
         for call in m.findall(node, m.Call(of_super)):
             if keywords(call.args) & {"lr", "decay"}:  # type: ignore[attr-defined]
-                self.tell(
-                    call, "Keras 3 takes `learning_rate`, and a schedule in the place of `decay`"
-                )
+                self.tell(call, _OLD_KEYS)
         for method in m.findall(node, m.FunctionDef()):
             name = method.name.value  # type: ignore[attr-defined]
             if name in _METHODS_OF_RULES:
@@ -320,10 +365,22 @@ class _Rewriter(Reader):
             return False
         return self.survey.uses_keras and code_of(node.value).split(".")[-1] not in _OPTIONS
 
+    def _has_name_of_optimizer(self, node: Any) -> bool:
+        """Return whether it is a name, as of an argument, that can only be an optimizer's."""
+        is_name = isinstance(node, cst.Name) and node.value.endswith("optimizer")
+        return is_name and self.survey.uses_keras
+
     def _is_method(self, node: cst.Call, name: str) -> bool:
         func: Any = node.func
         is_method = isinstance(func, cst.Attribute) and func.attr.value == name
         return is_method and self._is_optimizer(func.value)
+
+
+def with_new_name(target: Any) -> Any:
+    """Return an attribute of an optimizer, which has `learning_rate` in the place of `lr`."""
+    if target.attr.value != "lr":
+        return target
+    return target.with_changes(attr=cst.Name("learning_rate"))
 
 
 def _is_float(node: Any) -> bool:

@@ -13,6 +13,9 @@ from keras_tfopt.migrate.code.names import find, is_session
 
 _VERBS = ("minimize", "compute_gradients", "get_slot", "get_slot_names", "MonitoredTrainingSession")
 _GRADIENTS = re.compile(r"^tensorflow(?:\.compat\.v1)?\.gradients$")
+_GLOBAL_STEP = re.compile(r"^tensorflow\..*\.(?:get|create|get_or_create)_global_step$")
+SETTING = ("set_value", "update")
+"""Functions of `keras.backend` that set a variable."""
 _SETTING_RATES = ("ReduceLROnPlateau", "LearningRateScheduler")
 _WITH_KERAS = ("keras", "keras_tfopt", "tensorflow", "tensorflow_addons", "tf_keras")
 
@@ -63,6 +66,7 @@ class _Surveyor(cst.CSTVisitor):
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         names = imported(self, node)
+        self.has_verbs |= any(map(_GLOBAL_STEP.match, names))
         if node.attr.value in (*_VERBS, "Session"):
             # Others, such as SciPy, have a `minimize` as well.
             self.has_verbs |= not names or any(n.startswith("tensorflow") for n in names)
@@ -72,7 +76,9 @@ class _Surveyor(cst.CSTVisitor):
         names = imported(self, node.func)
         method = node.func.attr.value if isinstance(node.func, cst.Attribute) else None
         if method == "apply_gradients":
-            self.has_verbs |= "global_step" in keywords(node.args)
+            by_position = [arg.value for arg in node.args[1:2] if arg.keyword is None]
+            has_step = any(not isinstance(one, cst.SimpleString) for one in by_position)
+            self.has_verbs |= has_step or "global_step" in keywords(node.args)
         is_callback = any(name.endswith(_SETTING_RATES) for name in names)
         self.sets_rates |= is_callback or sets_rate(node, names)
 
@@ -116,7 +122,8 @@ def is_rate(node: Any) -> bool:
 
 def sets_rate(call: cst.Call, names: Iterable[str]) -> bool:
     """Return whether a call of something with these names is `K.set_value` of a learning rate."""
-    is_meant = any(name.endswith("backend.set_value") for name in names)
+    setting = tuple(f"backend.{name}" for name in SETTING)
+    is_meant = any(name.endswith(setting) for name in names)
     return is_meant and len(call.args) == 2 and is_rate(call.args[0].value)
 
 

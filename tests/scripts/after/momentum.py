@@ -21,7 +21,7 @@ model.fit(x_train, y_train, batch_size=10, verbose=0)
 
 model.compile(loss='mean_squared_error', optimizer=SGD(0.1, momentum=0.0))
 model.optimizer.learning_rate = 0.05  # smaller from here on
-print('learning rate:', float(model.optimizer.learning_rate.numpy()))
+print('learning rate:', float(model.optimizer.learning_rate))
 model.fit(x_train, y_train, batch_size=10, verbose=0)
 
 model.compile(loss='mean_squared_error', optimizer=sgd)

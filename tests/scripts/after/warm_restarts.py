@@ -17,7 +17,7 @@ class WarmRestarts(Callback):
         self.model.optimizer.learning_rate = rate
 
     def on_train_batch_end(self, batch, logs=None):
-        self.history.append(float(self.model.optimizer.learning_rate.numpy()))
+        self.history.append(float(self.model.optimizer.learning_rate))
 
 
 x = np.random.RandomState(0).rand(40, 2).astype("float32")
