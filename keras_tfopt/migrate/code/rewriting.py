@@ -377,7 +377,7 @@ class _Rewriter(Reader):
 
 
 def with_new_name(target: Any) -> Any:
-    """Return an attribute of an optimizer, which has `learning_rate` in the place of `lr`."""
+    """Return an attribute of an optimizer, which has `learning_rate`, not `lr`."""
     if target.attr.value != "lr":
         return target
     return target.with_changes(attr=cst.Name("learning_rate"))
