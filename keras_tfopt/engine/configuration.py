@@ -87,9 +87,8 @@ def optimizer_from(identifier: Any) -> Any:
     for own, cls in registered.items():
         if short(own) == short(name):
             return cls.from_config(config["config"])
-    raise ValueError(
-        f"There is no optimizer {name!r}. {did_you_mean(name, [*registered, *known.values()])}"
-    )
+    names = sorted({*registered, *known.values()})
+    raise ValueError(f"There is no optimizer {name!r}. {did_you_mean(name, names)}")
 
 
 def _is_optimizer(cls: Any) -> bool:
