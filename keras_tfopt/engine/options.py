@@ -99,7 +99,9 @@ def is_function_of_step(value: Any) -> bool:
 
 
 def takes(function: Callable, *arguments: Any) -> bool:
-    """Return whether a function can be called with these arguments."""
+    """Return whether this is a function, not a class, and can be called with these arguments."""
+    if isinstance(function, type):
+        return False
     try:
         inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):
