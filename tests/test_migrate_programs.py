@@ -103,6 +103,13 @@ def test_programs_of_tensorflow_1(program):
     assert "keras_tfopt.legacy.AdamOptimizer" in code
 
 
+def test_imports_of_what_is_gone_are_removed_if_nothing_uses_them():
+    unused = (
+        "from tensorflow.contrib.opt import LARSOptimizer, Other\nimport tensorflow_addons as tfa"
+    )
+    assert rewritten(f"import os\n{unused}\nprint(os.name)") == ("import os\nprint(os.name)", [])
+
+
 def test_minimize_of_another_package_decides_nothing():
     code, findings = rewritten(
         f"{TF1}import scipy.optimize\nscipy.optimize.minimize(f, x)\n"

@@ -12,6 +12,8 @@ from libcst.metadata import PositionProvider, QualifiedNameProvider
 from keras_tfopt.migrate.code.names import find
 from keras_tfopt.migrate.code.survey import dotted, imported
 
+# Modules that are not there beside Keras 3.
+_GONE = ("tensorflow.contrib", "tensorflow_addons")
 # Names that `import *` may hide.
 _AMONG_OTHERS = (
     *("SGD", "LAMB", "AdamOptimizer", "optimizers.SGD", "optimizers.LAMB"),
@@ -48,7 +50,7 @@ class Reader(cst.CSTTransformer):
         for alias in node.names:
             module = dotted(alias.name)
             asname = alias.evaluated_alias
-            self._imports.append((module, None, asname, asname or module.split(".")[0]))
+            self._note_import(module, None, asname, asname or module.split(".")[0])
             if module.split(".")[0] == "tf_keras":
                 self.tell(
                     node, "tf_keras is Keras 2: import keras in its place, and run this again"
@@ -61,12 +63,17 @@ class Reader(cst.CSTTransformer):
             module = dotted(node.module)
             for alias in node.names:
                 name, asname = alias.evaluated_name, alias.evaluated_alias
-                self._imports.append((module, name, asname, asname or name))
+                self._note_import(module, name, asname, asname or name)
         elif node.module is not None:
             names = [f"{dotted(node.module)}.{name}" for name in _AMONG_OTHERS]
             if any(find(name, self.has_verbs) for name in names):
                 self.tell(node, "`import *` hides which names are used: import them one by one")
         return False
+
+    def _note_import(self, module: str, name: str | None, asname: str | None, local: str) -> None:
+        self._imports.append((module, name, asname, local))
+        if module.startswith(_GONE):  # the import alone would fail
+            RemoveImportsVisitor.remove_unused_import(self.context, module, name, asname)
 
     def full_name(self, node: Any) -> str | None:
         """Return the full name of something imported, or None if it was not imported."""
