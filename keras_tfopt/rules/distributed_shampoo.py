@@ -58,7 +58,9 @@ class DistributedShampoo(Rule):
         epsilon: $\epsilon > 0$. Defaults to 1e-12.
         max_preconditioner_dim: Largest length of a block, integer >= 1. Defaults to 1024.
         precondition_frequency: Integer >= 1: new roots are due in the steps that it divides, after
-            the first root. Nothing is decomposed in between. Defaults to 1.
+            the first root. Nothing is decomposed in between: a gradient in directions that are new
+            to $L_i$ becomes up to $\epsilon^{-1/2}$ times as long, a million times by default, so
+            give `grafting` or a larger `epsilon`. Defaults to 1.
         start_preconditioning_step: Step of the first root, integer >= 1. None, the default, is
             `precondition_frequency`.
         use_bias_correction: Whether averages are divided by $1 - \beta_3 \beta_1^{t - 1}$ and
