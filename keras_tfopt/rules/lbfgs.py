@@ -31,9 +31,12 @@ class LBFGS(Rule):
     A pair is kept if $\langle s, y \rangle > 10^{-8} \langle y, y \rangle$, so that steps go
     downhill. The recursion runs on the products of pairs, in its compact form.
 
-    Gradients must be those of all of the data, or of one large batch. `fit` with
-    `keras_tfopt.solvers.LineSearch` finds the length of each step; in plain `fit`, the learning
-    rate is the length.
+    Gradients must be those of all of the data, or of one large batch. Do not clip them by
+    `clipnorm`, `global_clipnorm` or `clipvalue`: changes of clipped gradients are no curvature, and
+    steps become longer, not shorter.
+
+    `fit` with `keras_tfopt.solvers.LineSearch` finds the length of each step; in plain `fit`, the
+    learning rate is the length.
 
     Args:
         learning_rate: $\eta \geq 0$, number, schedule or callable. Defaults to 1.
