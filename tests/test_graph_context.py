@@ -1,4 +1,4 @@
-"""Steps of TensorFlow 1 in control flow and functions, on partitioned variables, in replicas."""
+"""Steps of TensorFlow 1 in control flow and functions, and on partitioned variables."""
 
 import keras
 import numpy as np

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
+from keras_tfopt.engine.averages import parts
 from tests.cells import pick
 from tests.compare import same
 from tests.state_worker import (
@@ -233,10 +234,6 @@ def test_whole_steps_count_where_other_numbers_of_gradients_make_a_step(there, h
     def step(optimizer, variable):
         optimizer.apply([np.ones(2, "float32")], [variable])
         return float(to_numpy(variable)[0])
-
-    def parts(optimizer):
-        inner = getattr(optimizer, "inner_optimizer", None)
-        return [optimizer, *([] if inner is None else [inner])]
 
     with keras_tfopt.engine.plain():
         old, variable = make(there)

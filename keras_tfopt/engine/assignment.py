@@ -69,12 +69,12 @@ def checked(optimizer: Any, name: str, value: Any) -> Any:
 
 
 def _checked_rate(optimizer: Any, value: Any) -> Any:
-    value = number = _number_in(value.value if isinstance(value, keras.Variable) else value)
+    value = _number_in(value.value if isinstance(value, keras.Variable) else value)
     if not ops.is_tensor(value):  # within a compiled step, a tensor has no value yet
         value = check_learning_rate(value)
     is_wrapper = hasattr(optimizer, "inner_optimizer")  # it passes the value on
     rate = getattr(optimizer, "_learning_rate", None)
-    if not is_wrapper and callable(rate) and not callable(number):
+    if not is_wrapper and callable(rate) and not callable(value):
         raise TypeError(
             f"The learning rate of {type(optimizer).__name__} is a schedule or a function, in "
             "whose place no number can be put: make a new optimizer. Received: "

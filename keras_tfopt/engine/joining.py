@@ -65,10 +65,6 @@ class Part:
         arguments = identity(dict(vars(self.hooks)))
         return type(self.hooks), arguments, self.prefix, self.names, self.facts, self.calls
 
-    @functools.cached_property
-    def _slots_of(self) -> Callable[..., Any]:
-        return slots_type(self.names)
-
     def given(self, slots: Sequence[Any], scalars: Mapping[str, Any], over: Over) -> Given:
         """Return what the hooks are called with in a step."""
         each = scalars.items()
@@ -77,7 +73,8 @@ class Part:
         if self.changing:
             now = arguments_in(own, self.changing)
             hooks = instance(type(hooks), {**vars(hooks), **now})
-        return Given(hooks, self._slots_of(*slots), Scalars(own, dict(self.facts), False, over))
+        t = Scalars(own, dict(self.facts), False, over)
+        return Given(hooks, slots_type(self.names)(*slots), t)
 
 
 class Joined(NamedTuple):

@@ -60,8 +60,7 @@ class CyclicalLearningRate(Schedule):
         self.initial_learning_rate = check_number("initial_learning_rate", initial, 0)
         self.maximal_learning_rate = check_number("maximal_learning_rate", maximal, 0)
         self.step_size = check_number("step_size", size, 0, left_open=True)
-        one_of("cycle", "iterations")("scale_mode", mode)
-        self.scale_mode = mode
+        self.scale_mode = one_of("cycle", "iterations")("scale_mode", mode)
         self.name = name
 
     def _scale(self, number: Any) -> Any:

@@ -96,7 +96,7 @@ _INSTEAD = [
         "write keras.mixed_precision, or keras_tfopt.LossScaleOptimizer around the optimizer",
     ),
     (
-        rf"tensorflow\.(?!compat){_SESSION_ALONE}",
+        rf"tensorflow\.{_SESSION_ALONE}",
         "write `import tensorflow.compat.v1 as tf` and call `tf.disable_v2_behavior()`: "
         "keras_tfopt.legacy works in graphs and sessions of TensorFlow",
     ),

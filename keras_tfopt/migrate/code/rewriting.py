@@ -14,7 +14,7 @@ from libcst.metadata import MetadataWrapper
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
-from keras_tfopt.migrate.code.assignments import Assignment, assigned_calls
+from keras_tfopt.migrate.code.assignments import Assignment, assigned
 from keras_tfopt.migrate.code.names import (
     LEGACY_CLASSES,
     Found,
@@ -123,10 +123,10 @@ class _Rewriter(Reader):
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
         name = original_node.attr.value
         if name == "lr" and self._has_name_of_optimizer(original_node.value):
-            return updated_node.with_changes(attr=cst.Name("learning_rate"))
+            return _with_new_name(updated_node)
         if self._is_optimizer(original_node.value):
             if name in _RENAMED:
-                return updated_node.with_changes(attr=cst.Name(_RENAMED[name]))
+                return _with_new_name(updated_node)
             if name in _GONE and not self.has_tf1:
                 self.tell(original_node, _GONE[name])
         if name == "get_scaled_loss":
@@ -226,9 +226,9 @@ class _Rewriter(Reader):
         self.forget_import(original.func)
         if verb in SETTING:
             value = code_of(updated.args[1].value)
-            return cst.parse_expression(f"{code_of(with_new_name(target))}.assign({value})")
+            return cst.parse_expression(f"{code_of(_with_new_name(target))}.assign({value})")
         kind = "float" if is_rate(target) else "int"
-        return cst.parse_expression(f"{kind}({code_of(with_new_name(target))})")
+        return cst.parse_expression(f"{kind}({code_of(_with_new_name(target))})")
 
     def _by_string(self, original: cst.Call, updated: cst.Call) -> Any:
         """Return `getattr(optimizer, "lr")` and the like with the name of Keras 3, or None."""
@@ -275,7 +275,7 @@ class _Rewriter(Reader):
             return updated_node
         if not sets_rate(call, filter(None, [self.full_name(call.func)])):
             return updated_node
-        target, value = with_new_name(new.args[0].value), new.args[1].value
+        target, value = _with_new_name(new.args[0].value), new.args[1].value
         if "\n" in code_of(value) and not value.lpar:
             value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         self.forget_import(call.func)
@@ -283,17 +283,14 @@ class _Rewriter(Reader):
 
     def visit_Assign(self, node: Assignment) -> None:
         """Remember the names of optimizers, whose attributes have other names in Keras 3."""
-        for target, call in assigned_calls(node):
-            name = self.full_name(call.func) or ""
+        for target, value in assigned(node):
+            call = value.func if isinstance(value, cst.Call) else None
+            name = call and self.full_name(call) or ""
             found = find(name.removesuffix(".from_config"), self.has_verbs)
-            if found is not None and found.family not in ("schedule", "function"):
-                self.has_tf1 = self.has_tf1 or found.family == "tf1"
+            makes = found is not None and found.family not in ("schedule", "function")
+            if makes or takes_config(name) or self._is_optimizer(value):
+                self.has_tf1 = self.has_tf1 or found is not None and found.family == "tf1"
                 self._optimizers.add(target)
-            elif takes_config(name):
-                self._optimizers.add(target)
-        if node.value is not None and self._is_optimizer(node.value):
-            targets = node.targets if isinstance(node, cst.Assign) else [node]
-            self._optimizers.update(code_of(one.target) for one in targets)
 
     visit_AnnAssign = visit_NamedExpr = visit_Assign
 
@@ -376,11 +373,10 @@ class _Rewriter(Reader):
         return is_method and self._is_optimizer(func.value)
 
 
-def with_new_name(target: Any) -> Any:
-    """Return an attribute of an optimizer, which has `learning_rate`, not `lr`."""
-    if target.attr.value != "lr":
-        return target
-    return target.with_changes(attr=cst.Name("learning_rate"))
+def _with_new_name(attribute: Any) -> Any:
+    """Return an attribute of an optimizer by its name in Keras 3."""
+    name = attribute.attr.value
+    return attribute.with_changes(attr=cst.Name(_RENAMED.get(name, name)))
 
 
 def _is_float(node: Any) -> bool:
