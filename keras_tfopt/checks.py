@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.engine import (
+    LARGEST,
     as_float,
     as_schedule,
     changes,
@@ -61,6 +62,11 @@ def check_number(
     below = value < high if right_open else value <= high
     if not (above and below and math.isfinite(value)):
         out_of_range(name, value, f"Argument `{name}` must be {allowed}. Received: {value!r}")
+    if abs(value) > LARGEST:
+        raise ValueError(
+            f"Argument `{name}` must be {allowed} and of at most {LARGEST:.3g}, as float32. "
+            f"Received: {value!r}"
+        )
     return value
 
 

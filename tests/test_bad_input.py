@@ -21,7 +21,7 @@ not_torch = pytest.mark.backends(
     "tensorflow", "jax", reason="on PyTorch `apply` is called with values, compiled or not"
 )
 NEGATIVE = (-0.1, -1)
-NUMBERS = (math.nan, math.inf, "0.5", None, [0.5], 1j)
+NUMBERS = (math.nan, math.inf, 1e40, "0.5", None, [0.5], 1j)
 
 
 def message(error, *parts):

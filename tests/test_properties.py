@@ -46,6 +46,9 @@ def test_variables_of_one_shape_share_a_program(case):
 # Legal arguments
 
 
+LARGEST = float(np.finfo("float32").max)
+
+
 class Legal:
     """The legal values of an argument, read from its error message."""
 
@@ -76,12 +79,10 @@ class Legal:
             return st.integers(lowest, lowest + 10**6)
         low, high, left_open, right_open = self.limits()
         return st.floats(
-            None if low == -math.inf else low,
-            None if high == math.inf else high,
+            max(low, -LARGEST),
+            min(high, LARGEST),
             exclude_min=left_open and low != -math.inf,
             exclude_max=right_open and high != math.inf,
-            allow_nan=False,
-            allow_infinity=False,
         )
 
     def others(self):
@@ -98,10 +99,9 @@ class Legal:
             wrong += [st.floats(), st.integers(max_value=int(self.integer[1]) - 1)]
             return st.one_of(*wrong)
         low, high, left_open, right_open = self.limits()
-        if low != -math.inf:
-            wrong.append(st.floats(max_value=low, exclude_max=not left_open, allow_nan=False))
-        if high != math.inf:
-            wrong.append(st.floats(high, exclude_min=not right_open, allow_nan=False))
+        left_open, right_open = left_open and low != -math.inf, right_open and high != math.inf
+        wrong.append(st.floats(max_value=max(low, -LARGEST), exclude_max=not left_open))
+        wrong.append(st.floats(min(high, LARGEST), exclude_min=not right_open))
         return st.one_of(*wrong)
 
 
@@ -121,16 +121,13 @@ def random_arguments(case):
     assert own or not case.own_arguments.keys() - {"inner_optimizer", "skip_list"}
     options = {name: Legal(case, name).values() for name in BASE if name not in own}
     clips = [name for name in options if "clip" in name]
-    # Keras holds the learning rate in float32.
-    largest = float(np.finfo("float32").max)
-    rates = Legal(case, "learning_rate").values().filter(lambda rate: rate <= largest)
     chosen = st.sampled_from([None, *clips]).flatmap(
         lambda clip: st.fixed_dictionaries(
             {},
             optional={
                 **own,
                 **{n: s for n, s in options.items() if n == clip or n not in clips},
-                "learning_rate": rates,
+                "learning_rate": Legal(case, "learning_rate").values(),
                 "gradient_accumulation_steps": st.integers(2, 100),
                 "master_weights": st.booleans(),
                 "maximize": st.booleans(),

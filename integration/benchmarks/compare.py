@@ -1,8 +1,9 @@
 """Compare what benchmarks measure of two revisions: `python -m integration.benchmarks.compare A B`.
 
 A and B are revisions of git, "." for the working tree, or folders with files that benchmarks have
-written. Of revisions, the benchmarks run by turns, some times each. A number counts as slower or
-faster where all of B's are on one side of all of A's, and the medians differ by more than 3 %.
+written. Of revisions, the benchmarks run by turns, some times each; how long each run took is
+printed as it ends. A number counts as slower or faster where all of B's are on one side of all of
+A's, and the medians differ by more than 3 %.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,7 +93,12 @@ def measure(a: str, b: str, benchmarks: list[str], repeats: int, arguments: list
         for turn in range(repeats):
             for tree, out in sides if turn % 2 == 0 else sides[::-1]:
                 for benchmark in benchmarks:
+                    start = time.monotonic()
                     run(tree, benchmark, out / str(turn), arguments)
+                    ended = (
+                        f"{benchmark} of {out.name.upper()} took {time.monotonic() - start:.0f} s"
+                    )
+                    print(f"Turn {turn + 1} of {repeats}: {ended}", file=sys.stderr, flush=True)
         return tuple(read(out) for _, out in sides)
 
 

@@ -39,6 +39,7 @@ from keras_tfopt.engine.loss_scaling import LossScalingEngine
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.options import (
     DEFAULTS,
+    LARGEST,
     all_arguments,
     as_float,
     as_schedule,

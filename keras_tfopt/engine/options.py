@@ -37,7 +37,7 @@ CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm", "clip_unitwise")
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
-_LARGEST_RATE = float(np.finfo("float32").max)
+LARGEST = float(np.finfo("float32").max)  # steps compute in float32, unless variables are float64
 
 _CHANGING = (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)
 
@@ -63,6 +63,8 @@ def check_finite(text: str, value: Any, *, positive: bool) -> float:
     number = as_float(value)
     if not (number > 0 if positive else number >= 0) or math.isinf(number):
         raise ValueError(message)
+    if number > LARGEST:
+        raise ValueError(f"{text}, and at most {LARGEST:.3g}, as float32. Received: {value!r}")
     return number
 
 
@@ -216,7 +218,7 @@ def check_learning_rate(value: Any) -> Any:
             f"steps or without arguments. Received: {value!r}"
         )
     value = as_float(value)
-    if not 0 <= value <= _LARGEST_RATE:
+    if not 0 <= value <= LARGEST:
         message = f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}"
         out_of_range("learning_rate", value, message)
     return value
