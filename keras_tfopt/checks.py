@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tfopt.engine import (
-    LARGEST,
     as_float,
     as_schedule,
     changes,
     check_countable,
     check_scalar,
+    in_float32,
     is_computed_again,
     is_function_of_step,
     is_variable,
@@ -62,11 +62,10 @@ def check_number(
     below = value < high if right_open else value <= high
     if not (above and below and math.isfinite(value)):
         out_of_range(name, value, f"Argument `{name}` must be {allowed}. Received: {value!r}")
-    if abs(value) > LARGEST:
-        raise ValueError(
-            f"Argument `{name}` must be {allowed} and of at most {LARGEST:.3g}, as float32. "
-            f"Received: {value!r}"
-        )
+    rounded = in_float32(value)
+    if math.isinf(rounded) or (left_open and rounded == low) or (right_open and rounded == high):
+        message = f"Argument `{name}` must be {allowed} in float32, as steps compute, where it is"
+        out_of_range(name, value, f"{message} {rounded:g}. Received: {value!r}")
     return value
 
 

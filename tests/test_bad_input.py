@@ -68,6 +68,19 @@ def test_wrong_hyperparameters(case):
 
 
 @pytest.mark.spread
+@pytest.mark.parametrize(
+    ("value", "rounded"), [({"beta_2": 1 - 1e-9}, "1"), ({"epsilon": 1e39}, "inf")]
+)
+def test_hyperparameters_are_in_their_range_in_float32(value, rounded):
+    ((name, number),) = value.items()
+    with pytest.raises(ValueError) as error:
+        keras_tfopt.Adam(0.1, **value)
+    message(error, f"`{name}` must be a number in [0, ", f"where it is {rounded}", repr(number))
+    with pytest.raises(ValueError, match="`clipvalue` must be None or a finite number > 0 in"):
+        keras_tfopt.Adam(0.1, clipvalue=1e-60)
+
+
+@pytest.mark.spread
 @every_case("case")
 def test_right_hyperparameters_of_other_types(case):
     """Numbers of NumPy and integers are allowed, and the configuration stays plain JSON."""

@@ -83,7 +83,12 @@ class Legal:
             min(high, LARGEST),
             exclude_min=left_open and low != -math.inf,
             exclude_max=right_open and high != math.inf,
-        )
+        ).filter(lambda value: not self.rounds_to_a_limit(value))
+
+    def rounds_to_a_limit(self, value):
+        low, high, left_open, right_open = self.limits()
+        rounded = float(np.float32(value))
+        return (left_open and rounded == low) or (right_open and rounded == high)
 
     def others(self):
         """Return a strategy of numbers that are not legal and values that are no numbers."""

@@ -39,7 +39,6 @@ from keras_tfopt.engine.loss_scaling import LossScalingEngine
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.options import (
     DEFAULTS,
-    LARGEST,
     all_arguments,
     as_float,
     as_schedule,
@@ -48,6 +47,7 @@ from keras_tfopt.engine.options import (
     check_savable,
     check_scalar,
     current,
+    in_float32,
     is_computed_again,
     is_function_of_step,
     out_of_range,

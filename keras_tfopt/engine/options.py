@@ -36,9 +36,6 @@ CLIPPING_AND_DECAY = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm", "clip_unitwise")
 AVERAGING = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
-
-LARGEST = float(np.finfo("float32").max)  # steps compute in float32, unless variables are float64
-
 _CHANGING = (keras.optimizers.schedules.LearningRateSchedule, keras.Variable)
 
 
@@ -55,16 +52,24 @@ def as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def in_float32(number: float) -> float:
+    """Return what a number is in float32, in which steps compute: it may be 0 or infinite."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(number))
+
+
 def check_finite(text: str, value: Any, *, positive: bool) -> float:
-    """Return a finite number > 0 or >= 0, or raise an error that begins with this text."""
-    message = f"{text}. Received: {value!r}"
+    """Return a number that is finite and > 0 or >= 0, in float32.
+
+    Errors begin with the text.
+    """
+    message = f"{text} in float32. Received: {value!r}"
     if not is_number(value):
         raise TypeError(message)
     number = as_float(value)
-    if not (number > 0 if positive else number >= 0) or math.isinf(number):
+    rounded = in_float32(number)  # clipping to 0 would be no clipping
+    if not (rounded > 0 if positive else number >= 0) or math.isinf(rounded):
         raise ValueError(message)
-    if number > LARGEST:
-        raise ValueError(f"{text}, and at most {LARGEST:.3g}, as float32. Received: {value!r}")
     return number
 
 
@@ -218,7 +223,7 @@ def check_learning_rate(value: Any) -> Any:
             f"steps or without arguments. Received: {value!r}"
         )
     value = as_float(value)
-    if not 0 <= value <= LARGEST:
+    if not (value >= 0 and math.isfinite(in_float32(value))):
         message = f"Argument `learning_rate` must be finite and >= 0. Received: {value!r}"
         out_of_range("learning_rate", value, message)
     return value
