@@ -199,6 +199,41 @@ def test_order_of_operations(kind):
         assert sess.run(after) == [[-5.0], 2]
 
 
+TWICE = {
+    "AdagradDA": lambda count: legacy.AdagradDAOptimizer(
+        0.1, count, l1_regularization_strength=0.01
+    ),
+    "AdamGS": lambda count: legacy.AdamGSOptimizer(count, 0.1),
+    "GGT": lambda count: legacy.GGTOptimizer(0.01, window=4),
+    "Nadam": lambda count: legacy.NadamOptimizer(0.1),
+    "Shampoo": lambda count: legacy.ShampooOptimizer(count, epsilon=0.1, learning_rate=0.1),
+}
+
+
+@every_kind
+@pytest.mark.parametrize("name", TWICE)
+def test_two_steps_in_one_run_are_those_of_two_runs(name, kind):
+    """The second step reads what the first one wrote, although nothing but order joins them."""
+
+    def trained(in_one_run):
+        with session() as sess:
+            x = variable(np.linspace(-1, 1, 6).reshape(2, 3), "x", kind)
+            count, g = counter(kind), v1.placeholder("float32", [2, 3])
+            optimizer = TWICE[name](count)
+            first = optimizer.apply_gradients([(g, x)], count)
+            with tf.control_dependencies([first] if in_one_run else []):
+                second = optimizer.apply_gradients([(g * g, x)], count)
+            start(sess)
+            random = np.random.default_rng(0)
+            for _ in range(5):
+                given = {g: random.normal(size=(2, 3))}
+                for operation in [second] if in_one_run else [first, second]:
+                    sess.run(operation, given)
+            return sess.run(x)
+
+    assert_close(trained(True), trained(False))
+
+
 # ---- Arguments of the verbs ----------------------------------------------------------------------
 
 

@@ -55,10 +55,10 @@ def shape_of(variable: Any) -> tuple[Any, ...]:
 def read(variable: Any) -> Any:
     """Return the value that a variable has at this point among the operations."""
     variable = native(variable)
-    # Despite control dependencies, graph optimization may move a new read of a reference variable
-    # before an assignment. It does not move operations that compute with the value.
+    # Despite control dependencies, graph optimization moves reads and identities of a reference
+    # variable before an assignment, and what is computed from them. It leaves this operation.
     if is_reference(variable):
-        return in_branch(tf.convert_to_tensor(variable))
+        return tf.ensure_shape(variable, variable.shape)
     return variable.read_value()
 
 

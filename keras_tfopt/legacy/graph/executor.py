@@ -225,8 +225,9 @@ class Executor(Verbs):
 
     def _done(self) -> Any:
         """Return the number of steps before this one, if something counts them."""
-        if self._facts.global_step is not None:
-            return tf.identity(native(self._facts.global_step))
+        step = native(self._facts.global_step)
+        if step is not None:
+            return read(step) if is_variable(step) else tf.identity(step)
         return None if self._facts.counter is None else self._count()
 
     def _number(self, now: Mapping[str, Any], dtype: str, done: Any) -> Any:
