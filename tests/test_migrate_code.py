@@ -348,6 +348,23 @@ def test_the_status_is_1_if_the_user_has_to_decide(tmp_path, capsys):
     assert file.read_text() == NEW + "opt.minimize(loss)\n"
 
 
+def test_lines_are_those_of_the_file_as_it_is(tmp_path, capsys):
+    file, lines = tmp_path / "a.py", []
+    last = "layers.optimize_loss(loss, step, 0.1, opt)"
+    file.write_text(
+        "from tensorflow.contrib import layers\n"
+        "from tensorflow.contrib.opt import AdamWOptimizer\n"
+        "opt = AdamWOptimizer(0.1, 0.1)\n"
+        f"opt.minimize(loss)\n{last}\n"
+    )
+    for options in ([], ["--write"], []):
+        assert command.main([str(file), *options]) == 1
+        (said,) = re.findall(r"a\.py:(\d+): make an optimizer", capsys.readouterr().out)
+        assert file.read_text().splitlines()[int(said) - 1] == last
+        lines.append(said)
+    assert lines[0] != lines[1] == lines[2]
+
+
 def test_a_syntax_error_stops_all(tmp_path, capsys):
     (tmp_path / "a.py").write_text(OLD)
     (tmp_path / "b.py").write_text("x = 1\nprint 'hello'\n")

@@ -15,8 +15,8 @@ class EvaluateWithAverages(keras.callbacks.Callback):
     `keras_tfopt.ScheduleFree`, `keras_tfopt.ScheduleFreeAdamW`, `keras_tfopt.ScheduleFreeSGD`, or
     any with `use_ema=True`. The model has the averages only while a batch is computed. Training and
     other callbacks see the weights themselves, to the bit, and so does your code after an exception
-    or an interrupt. On TensorFlow and PyTorch this costs two passes over the weights for each
-    batch; `keras_tfopt.averaged` costs them once.
+    or an interrupt; on JAX, Keras needs `model.jax_state_sync()` then. On TensorFlow and PyTorch
+    this costs two passes over the weights for each batch; `keras_tfopt.averaged` costs them once.
 
     Args:
         of: The optimizer whose averages to use, if several nested ones keep some.

@@ -8,7 +8,8 @@ from pathlib import Path
 
 DESCRIPTION = """Rewrite optimizers of Keras 2, TensorFlow Addons and TensorFlow 1 for Keras 3.
 
-Prints what it cannot decide as FILE:LINE, with what to do. Nothing is written without --write.
+Prints what it cannot decide as FILE:LINE, with what to do. Nothing is written without --write;
+lines are those of the written file then.
 """
 EPILOG = """Exit status: 0 if nothing is left to do, 1 if there are changes that are not written or
 something that cannot be decided, 2 if a file cannot be read; then nothing is written."""
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _report(found: list, write: bool, diff: bool, unreadable: bool) -> int:
     changed = [program for program in found if program.changes]
     for program in found:
-        for line, text in program.findings:
+        for line, text in program.findings_after() if write else program.findings:
             print(f"{program.path}:{line}: {text}")
     for program in changed:
         if diff:

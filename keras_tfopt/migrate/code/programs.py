@@ -26,10 +26,24 @@ class Program(NamedTuple):
         """Whether anything is rewritten."""
         return self.old != self.new
 
-    def diff(self) -> str:
-        """Return the change as a unified diff."""
+    def lines(self) -> tuple[list[str], list[str]]:
+        """Return the lines before and after the change, with their ends."""
         texts = (code.decode("utf-8", "replace") for code in (self.old, self.new))
         old, new = (text.splitlines(keepends=True) for text in texts)
+        return old, new
+
+    def findings_after(self) -> list[Finding]:
+        """Return the findings with the numbers that their lines have after the change."""
+        changes = difflib.SequenceMatcher(None, *self.lines(), autojunk=False).get_opcodes()
+        numbers: dict[int, int] = {}
+        for _, start, end, first, last in changes:
+            # Where fewer lines replace others, the last of them stands for the rest.
+            numbers |= {n: min(first + n - start, max(first, last - 1)) for n in range(start, end)}
+        return [Finding(numbers[line - 1] + 1, text) for line, text in self.findings]
+
+    def diff(self) -> str:
+        """Return the change as a unified diff."""
+        old, new = self.lines()
         name = self.path.as_posix().lstrip("/")
         return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"))
 
