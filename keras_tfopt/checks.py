@@ -60,10 +60,10 @@ def check_number(
     value = as_float(value)
     above = value > low if left_open else value >= low
     below = value < high if right_open else value <= high
+    rounded = in_float32(value)
     if not (above and below and math.isfinite(value)):
         out_of_range(name, value, f"Argument `{name}` must be {allowed}. Received: {value!r}")
-    rounded = in_float32(value)
-    if math.isinf(rounded) or (left_open and rounded == low) or (right_open and rounded == high):
+    elif math.isinf(rounded) or (left_open and rounded == low) or (right_open and rounded == high):
         message = f"Argument `{name}` must be {allowed} in float32, as steps compute, where it is"
         out_of_range(name, value, f"{message} {rounded:g}. Received: {value!r}")
     return value
