@@ -42,7 +42,7 @@ def check_number(
 
     Raises:
         TypeError: if `value` is no number.
-        ValueError: if it is out of range, or not finite.
+        ValueError: if it is out of range or not finite, as a float or in float32.
 
     Example:
 
@@ -94,7 +94,7 @@ def check_hyperparameter(
 
     Raises:
         TypeError: if `value` is no number.
-        ValueError: if it is out of range, or not finite.
+        ValueError: if it is out of range or not finite, as a float or in float32.
     """
     if is_computed_again():
         return value
