@@ -64,8 +64,8 @@ def check_number(
     if not (above and below and math.isfinite(value)):
         out_of_range(name, value, f"Argument `{name}` must be {allowed}. Received: {value!r}")
     elif math.isinf(rounded) or (left_open and rounded == low) or (right_open and rounded == high):
-        message = f"Argument `{name}` must be {allowed} in float32, as steps compute, where it is"
-        out_of_range(name, value, f"{message} {rounded:g}. Received: {value!r}")
+        message = f"Argument `{name}` must be {allowed}; in float32 it is {rounded:g}"
+        out_of_range(name, value, f"{message}. Received: {value!r}")
     return value
 
 

@@ -75,8 +75,10 @@ def test_hyperparameters_are_in_their_range_in_float32(value, rounded):
     ((name, number),) = value.items()
     with pytest.raises(ValueError) as error:
         keras_tfopt.Adam(0.1, **value)
-    message(error, f"`{name}` must be a number in [0, ", f"where it is {rounded}", repr(number))
-    with pytest.raises(ValueError, match="`clipvalue` must be None or a finite number > 0 in"):
+    message(
+        error, f"`{name}` must be a number in [0, ", f"in float32 it is {rounded}. ", repr(number)
+    )
+    with pytest.raises(ValueError, match="`clipvalue` must be .* number > 0; in float32 it is 0"):
         keras_tfopt.Adam(0.1, clipvalue=1e-60)
 
 

@@ -59,17 +59,16 @@ def in_float32(number: float) -> float:
 
 
 def check_finite(text: str, value: Any, *, positive: bool) -> float:
-    """Return a number that is finite and > 0 or >= 0, in float32.
-
-    Errors begin with the text.
-    """
-    message = f"{text} in float32. Received: {value!r}"
+    """Return a finite number > 0 or >= 0, or raise an error that begins with this text."""
+    message = f"{text}. Received: {value!r}"
     if not is_number(value):
         raise TypeError(message)
     number = as_float(value)
-    rounded = in_float32(number)  # clipping to 0 would be no clipping
-    if not (rounded > 0 if positive else number >= 0) or math.isinf(rounded):
+    if not (number > 0 if positive else number >= 0) or math.isinf(number):
         raise ValueError(message)
+    rounded = in_float32(number)
+    if math.isinf(rounded) or (positive and rounded == 0):
+        raise ValueError(f"{text}; in float32 it is {rounded:g}. Received: {value!r}")
     return number
 
 
