@@ -63,7 +63,11 @@ def check_number(
     rounded = in_float32(value)
     if not (above and below and math.isfinite(value)):
         out_of_range(name, value, f"Argument `{name}` must be {allowed}. Received: {value!r}")
-    elif math.isinf(rounded) or (left_open and rounded == low) or (right_open and rounded == high):
+    elif (
+        math.isinf(rounded)
+        or (left_open and rounded == low == 0)
+        or (right_open and rounded == high)
+    ):
         message = f"Argument `{name}` must be {allowed}; in float32 it is {rounded:g}"
         out_of_range(name, value, f"{message}. Received: {value!r}")
     return value

@@ -88,7 +88,7 @@ class Legal:
     def rounds_to_a_limit(self, value):
         low, high, left_open, right_open = self.limits()
         rounded = float(np.float32(value))
-        return (left_open and rounded == low) or (right_open and rounded == high)
+        return (left_open and rounded == low == 0) or (right_open and rounded == high)
 
     def others(self):
         """Return a strategy of numbers that are not legal and values that are no numbers."""
