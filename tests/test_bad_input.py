@@ -78,6 +78,10 @@ def test_hyperparameters_are_in_their_range_in_float32(value, rounded):
     message(
         error, f"`{name}` must be a number in [0, ", f"in float32 it is {rounded}. ", repr(number)
     )
+
+
+@pytest.mark.spread
+def test_options_are_in_their_range_in_float32():
     with pytest.raises(ValueError, match="`clipvalue` must be .* number > 0; in float32 it is 0"):
         keras_tfopt.Adam(0.1, clipvalue=1e-60)
 

@@ -95,9 +95,8 @@ def measure(a: str, b: str, benchmarks: list[str], repeats: int, arguments: list
                 for benchmark in benchmarks:
                     start = time.monotonic()
                     run(tree, benchmark, out / str(turn), arguments)
-                    ended = (
-                        f"{benchmark} of {out.name.upper()} took {time.monotonic() - start:.0f} s"
-                    )
+                    seconds = time.monotonic() - start
+                    ended = f"{benchmark} of {out.name.upper()} took {seconds:.0f} s"
                     print(f"Turn {turn + 1} of {repeats}: {ended}", file=sys.stderr, flush=True)
         return tuple(read(out) for _, out in sides)
 
