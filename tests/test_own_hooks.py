@@ -6,8 +6,9 @@ import pytest
 from keras import ops
 
 import keras_tfopt
+from keras_tfopt.engine import hooks
 from tests.changing_arguments import BETA, CHANGING
-from tests.stepping import Rows, Runner, every_mode, to_numpy
+from tests.stepping import IMMEDIATE, Rows, Runner, every_mode, to_numpy
 
 LR, STEPS = 0.5, 4
 
@@ -306,3 +307,23 @@ def test_noise_of_a_generator(cls, under_condition, tmp_path):
     model.save(tmp_path / "noisy.keras")
     again = keras.models.load_model(tmp_path / "noisy.keras")
     assert moves(again) == moves(model)
+
+
+@pytest.mark.parametrize("mode", IMMEDIATE)
+def test_a_step_keeps_old_values_of_variables_that_are_refused_only(mode, monkeypatch):
+    kept = []
+
+    def put_back(wrapper, values):
+        kept.append(len(values))
+        return restore(wrapper, values)
+
+    restore = hooks.put_back
+    monkeypatch.setattr(hooks, "put_back", put_back)
+    values = {"a": np.ones(3), "b": np.ones((2, 2))}
+    runner = Runner(keras_tfopt.Multitask(keras_tfopt.Adam(LR)), values, mode)
+    for a, b in ((1, 1), (1, 0), (0, 0), (0, 1)):
+        before = {path: np.copy(value) for path, value in runner.values.items()}
+        runner.step({"a": np.full(3, a), "b": np.full((2, 2), b)})
+        for path, moves in (("a", a), ("b", b)):
+            assert np.any(runner.values[path] != before[path]) == bool(moves), (path, a, b)
+    assert kept == [3, 6, 3]  # a variable and two moments each; none in the first step

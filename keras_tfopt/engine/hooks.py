@@ -214,9 +214,18 @@ def kept_unless_accepted(
         t = Scalars(found, one.facts, False, OVER_ONE)
         return lambda g, x: [ops.cast(wrapper.hooks_in(found).accept(g, x, t), "bool")]
 
-    kept = []
-    answers = backend.map_alike(wrapper, "accept", of, keys, each)
-    for (variable, place), (accepted,) in zip(chosen, answers, strict=True):
+    kept: list[tuple[Any, Any, Any]] = []
+    if not each:
+        return kept
+    answers = [accepted for (accepted,) in backend.map_alike(wrapper, "accept", of, keys, each)]
+    together = ops.stack(answers)
+    if backend.limits(ops.cast(together, "int32")) is None:  # compiled: the answers come later
+        accepts = [False] * len(answers)
+    else:
+        accepts = ops.convert_to_numpy(together)
+    for (variable, place), accepted, is_accepted in zip(chosen, answers, accepts, strict=True):
+        if is_accepted:
+            continue
         averages = wrapper._pipeline.mover.averages_of(place)
         for owned in [variable, *wrapper.state_inside(place), *averages]:
             kept.append((owned, accepted, ops.copy(backend.read(owned))))
