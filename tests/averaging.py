@@ -1,6 +1,7 @@
 """Optimizers over workers in NumPy, from their papers, with all workers in one loop.
 
-A worker has a linear model with squared error and plain momentum. Workers exchange no values. If a
+A worker has a linear model with squared error and plain momentum, or a table whose rows it looks up
+and averages, without momentum. Workers exchange no values. If a
 method sends something, this code reads it from the other worker.
 """
 
@@ -10,6 +11,7 @@ RATE, MOMENTUM = 0.05, 0.9
 WORKERS, STEPS, BATCH, INPUTS = 2, 8, 16, 3
 PERIOD = 3  # not a divisor of the number of steps
 START = 0.1
+ROWS = 50  # of which a batch has some
 
 
 def batches(rank):
@@ -20,7 +22,14 @@ def batches(rank):
     return x, x.sum(-1, keepdims=True) + (rank + 1) * noise
 
 
+def rows_of(x):
+    """Return the rows that inputs stand for."""
+    return np.floor(np.abs(1000 * x)).astype("int32") % ROWS
+
+
 class Worker:
+    momentum = MOMENTUM
+
     def __init__(self, rank):
         self.data = batches(rank)
         self.x = np.append(np.full(INPUTS, START), 0.0)  # kernel, bias
@@ -32,11 +41,24 @@ class Worker:
         return 2 * inputs.T @ (inputs @ self.x - targets[:, 0]) / BATCH
 
     def move(self, g):
-        self.m = MOMENTUM * self.m + g
+        self.m = self.momentum * self.m + g
         self.x = self.x - RATE * self.m
 
 
-def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0):
+class WorkerWithTable(Worker):
+    momentum = 0.0
+
+    def __init__(self, rank):
+        super().__init__(rank)
+        self.x, self.m = np.full(ROWS, START), np.zeros(ROWS)
+
+    def gradient(self, step):
+        inputs, targets = (part[step % STEPS] for part in self.data)
+        chosen = np.eye(ROWS)[rows_of(inputs)].mean(1)
+        return 2 * chosen.T @ (chosen @ self.x - targets[:, 0]) / BATCH
+
+
+def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0, make=Worker):
     """Return the weights of each worker after some steps, and the center if the method has one.
 
     Args:
@@ -45,8 +67,9 @@ def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0):
         steps: Number of gradients of each worker.
         micro_steps: Number of gradients whose mean makes an update.
         alone: Steps that worker 0 makes before the others join. They start from its weights.
+        make: The class of a worker.
     """
-    workers = [Worker(rank) for rank in range(WORKERS)]
+    workers = [make(rank) for rank in range(WORKERS)]
     center, pulled_to = workers[0].x, [worker.x for worker in workers]
     momentum, sums, velocity = 0.0, [0.0] * WORKERS, 0.0
     parts = [[] for _ in workers]
@@ -92,7 +115,7 @@ def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0):
                 worker.x = worker.x - d
             center = center + sum(apart)
         if method == "AGN":
-            velocity = MOMENTUM * velocity + np.mean(sums, axis=0) / PERIOD / micro_steps
+            velocity = make.momentum * velocity + np.mean(sums, axis=0) / PERIOD / micro_steps
             center = center - RATE * velocity
             sums = [0.0] * WORKERS
             for worker in workers:

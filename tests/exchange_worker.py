@@ -9,6 +9,7 @@ FOLDER/RANK.json. With an engine of replicas, one process writes the results of 
 """
 
 import contextlib
+import functools
 import json
 import pathlib
 import sys
@@ -125,6 +126,19 @@ def accumulating(run, method):
     return in_fit(run, method, lambda: momentum(gradient_accumulation_steps=2))
 
 
+def with_a_table(run, method):
+    """The gradient has rows, of which each worker has others in each batch."""
+    run.x = averaging.rows_of(run.x)
+    rule = functools.partial(keras_tfopt.GradientDescent, RATE)
+    initializer = keras.initializers.Constant(START)
+
+    def layers():
+        table = keras_tfopt.layers.Embedding(averaging.ROWS, 1, initializer)
+        return [table, keras.layers.GlobalAveragePooling1D()]
+
+    return run.fit(run.model(lambda: METHODS[method](rule()), layers))
+
+
 def several_steps_at_once(run, method):
     return in_fit(run, method, steps_per_execution=2)
 
@@ -225,6 +239,7 @@ KINDS = {
     "fit": (in_fit, METHODS),
     "loop": (in_a_loop, METHODS),
     "accumulating": (accumulating, METHODS),
+    "table": (with_a_table, ["AGN", "SyncReplicas"]),
     "several_steps": (several_steps_at_once, ["ModelAverage", "SyncReplicas"]),
     "resumed": (resumed, METHODS),
     "resumed_in_order": (resumed_in_another_order, ["ModelAverage"]),

@@ -68,8 +68,12 @@ def expected(engine, kind, method):
         shared = engine in ("jax_mesh", "mirrored")
         ages = {rank: exchange_worker.stale(rank, shared) for rank in ranks}
         stale = [(step, rank) for rank, steps in ages.items() for step in steps]
-    more = {"accumulating": {"micro_steps": 2}, "from_one": {"steps": 6, "alone": 3}}.get(kind, {})
-    return averaging.train(method, stale, **more)
+    more = {
+        "accumulating": {"micro_steps": 2},
+        "from_one": {"steps": 6, "alone": 3},
+        "table": {"make": averaging.WorkerWithTable},
+    }
+    return averaging.train(method, stale, **more.get(kind, {}))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tensorflow.python.distribute import distribute_utils
 
 from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.exchange import OneProcess
+from keras_tfopt.engine import gradients
 from keras_tfopt.engine.access import array_of
 
 
@@ -41,7 +42,8 @@ class MirroredReplicas(OneProcess):
             optimizer.steps_apart = True
 
     def own_gradients(self, grads: list[Any]) -> list[Any]:
-        return [g * self.size for g in grads]  # the loss was divided by the number of replicas
+        # The loss was divided by the number of replicas.
+        return [gradients.scaled(g, self.size) for g in grads]
 
     def rank_now(self) -> Any:
         turn = self._turn_now()
