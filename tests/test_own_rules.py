@@ -311,3 +311,37 @@ def test_a_class_derived_from_a_rule_with_conditions():
             optimizer.apply([ops.convert_to_tensor(g, "float32")], [variable])
         ends.append(to_numpy(variable))
     np.testing.assert_allclose(*ends, rtol=1e-5)
+
+
+class Scales(keras_tfopt.Rule):
+    def update(self, g, x, s, t):
+        return x - t.lr * FACTOR[0] * g, {}
+
+
+class ScalesAfterwards(keras_tfopt.Wrapper):
+    flat = True
+
+    def after(self, g, x, s, t):
+        return FACTOR[0] * x, {}
+
+
+FACTOR = [1.0]  # what classes of users read, for instance from another cell of a notebook
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Scales(LR), lambda factor: 1 - LR * factor),
+        (lambda: ScalesAfterwards(keras_tfopt.GradientDescent(LR)), lambda factor: LR * factor),
+    ],
+    ids=("rule", "wrapper"),
+)
+def test_a_new_optimizer_follows_changes_of_the_code(make, expected, monkeypatch):
+    for factor in (1.0, 3.0):
+        monkeypatch.setitem(globals(), "FACTOR", [factor])
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False)])
+        model.set_weights([np.ones((4, 3))])
+        optimizer = make()
+        optimizer.build(model.trainable_variables)
+        optimizer.apply([ops.ones((4, 3))])
+        np.testing.assert_allclose(to_numpy(model.weights[0]), np.full((4, 3), expected(factor)))

@@ -21,7 +21,7 @@ from keras_tfopt.engine.hyperparameters import Known, Over, Rates, Scalars, argu
 from keras_tfopt.engine.moving import OVER_ONE, Update, current_value
 from keras_tfopt.engine.results import checked_before
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.shared_code import identity
+from keras_tfopt.engine.shared_code import code_of, identity
 from keras_tfopt.engine.state import MASTER, slots_type
 
 AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers
@@ -45,6 +45,7 @@ class Part:
     """The hooks of one wrapper for some variables.
 
     Attributes:
+        code: The result of `code_of` for the wrapper.
         prefix: Prefix of the names of the wrapper's scalars and slots.
         hooks: The `self` of the hooks, which holds the wrapper's arguments.
         changing: Names of the arguments that are numbers of each step.
@@ -53,6 +54,7 @@ class Part:
         calls: The hooks that there are, of "before" and "after".
     """
 
+    code: Any
     prefix: str
     hooks: Any
     changing: tuple[str, ...]
@@ -63,7 +65,7 @@ class Part:
     def key(self) -> tuple:
         """Return a key that is equal for parts that can share compiled code."""
         arguments = identity(dict(vars(self.hooks)))
-        return type(self.hooks), arguments, self.prefix, self.names, self.facts, self.calls
+        return self.code, arguments, self.prefix, self.names, self.facts, self.calls
 
     def given(self, slots: Sequence[Any], scalars: Mapping[str, Any], over: Over) -> Given:
         """Return what the hooks are called with in a step."""
@@ -165,7 +167,10 @@ class Joining:
             facts = tuple(here.facts.items())
             prefix = f"{AROUND}{number}."
             own_hooks, changing = wrapper.hooks_alone(), tuple(wrapper._changing)
-            parts.append(Part(prefix, own_hooks, changing, tuple(here.slots), facts, calls))
+            names_here = tuple(here.slots)
+            parts.append(
+                Part(code_of(wrapper), prefix, own_hooks, changing, names_here, facts, calls)
+            )
             keys.append((number, here.scalars))
             own += here.slots.values()
             scope = scope if wrapper.scope == "element" else "variable"

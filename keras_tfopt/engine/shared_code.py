@@ -11,11 +11,21 @@ import keras
 def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
     """Return a key that is equal for optimizers that can share compiled code.
 
-    These are of one class with equal hyperparameters. `rule` is the `self` of formulas. Compiled
-    code keeps it alive, and with it all objects whose identity is in the key.
+    These are of one class of this package with equal hyperparameters. `rule` is the `self` of
+    formulas. Compiled code keeps it alive, and with it all objects whose identity is in the key.
     """
     values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
-    return type(engine), identity(values), changing, keras.config.floatx()
+    return code_of(engine), identity(values), changing, keras.config.floatx()
+
+
+def code_of(optimizer: Any) -> Any:
+    """Return what stands for the code of formulas or hooks in keys.
+
+    Users change classes of their own, and what these call, as in a notebook. So each optimizer of
+    such a class is compiled anew.
+    """
+    cls = type(optimizer)
+    return cls if cls.__module__.startswith("keras_tfopt.") else optimizer._own_code
 
 
 class Shared(dict[tuple, Any]):
