@@ -224,6 +224,24 @@ def test_saved_configurations_load(name):
     after_steps(made)
 
 
+# Classes of Keras have no module in configurations of TensorFlow Addons 0.16.
+OF_OLD = json.loads((SIGNATURES / "addons_old.json").read_text())
+EQUAL_TO_OLD = {
+    "MovingAverage": lambda: addons.MovingAverage(keras.optimizers.Adam(falling), 0.9),
+    "Lookahead": lambda: addons.Lookahead(
+        keras.optimizers.SGD(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.25), 0.5), 3
+    ),
+    "SWA": lambda: addons.SWA("rmsprop", 5, 3),
+    "LAMB": lambda: addons.LAMB(falling),
+    "AdamW": lambda: addons.AdamW(addons.TriangularCyclicalLearningRate(0.1, 0.2, 5), 0.01),
+}
+
+
+@pytest.mark.parametrize("name", OF_OLD)
+def test_configurations_without_modules_load(name):
+    assert_alike(keras.optimizers.deserialize(OF_OLD[name]), EQUAL_TO_OLD[name]())
+
+
 def test_saved_arguments_have_the_meaning_that_they_had():
     made = keras.optimizers.deserialize(CONFIGURATIONS["LazyAdam, decay"])
     assert_alike(made, addons.LazyAdam(0.01, decay=0.5, clipnorm=1.5))

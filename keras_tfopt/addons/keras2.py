@@ -9,8 +9,10 @@ import keras
 
 from keras_tfopt.checks import check_bool, check_number
 
-# The module of legacy optimizers in configurations of Keras 2.
+# The module of legacy optimizers in configurations of Keras 2. Before TensorFlow 2.13, there was no
+# module in configurations.
 _LEGACY = "keras.optimizers.legacy"
+_SCHEDULES = "keras.optimizers.schedules"
 
 
 def arguments(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,10 +57,23 @@ def configuration(config: Any) -> Any:
     is_object = "class_name" in config and isinstance(inner, Mapping)
     if is_object and inner.get("name", "") is None:  # leave it out: Keras 3 has a default
         config["config"] = inner = {key: v for key, v in inner.items() if key != "name"}
-    if is_object and config.get("module") == _LEGACY:
+    module = _module_of(config) if is_object else None
+    if module == _SCHEDULES:
+        config["module"] = module
+    elif module == _LEGACY:
         config.update(module="keras.optimizers", registered_name=None)
         config["config"] = saved(arguments(config["class_name"], inner))
     return config
+
+
+def _module_of(config: Mapping[str, Any]) -> str | None:
+    """Return the module in a configuration, or that of a class of Keras without one."""
+    if config.get("module") is not None:
+        return config["module"]
+    name = config["class_name"]
+    if hasattr(keras.optimizers.schedules, name):
+        return _SCHEDULES
+    return _LEGACY if hasattr(keras.optimizers, name) else None
 
 
 def saved(given: Mapping[str, Any]) -> dict[str, Any]:
