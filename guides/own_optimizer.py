@@ -46,16 +46,17 @@ print(f"keras_tfopt {keras_tfopt.__version__}, {backend_name()}")
 """
 ## The optimizer
 
-`register` lets `keras.models.load_model` find the class. `scope = "element"` says that the rule
-looks at each weight alone, so the engine may lay variables end to end. `sparse = "rows"` says that
-rows of an embedding table that a batch did not look up stay as they are, moments included.
-Annotated attributes are the arguments of the constructor: `within` says which numbers they may be.
-`scalars` is computed once per step; the rule finds the results in `t`.
+`register` lets `keras.models.load_model` find the class by its name, which no other class may have.
+`scope = "element"` says that the rule looks at each weight alone, so the engine may lay variables
+end to end. `sparse = "rows"` says that rows of an embedding table that a batch did not look up stay
+as they are, moments included. Annotated attributes are the arguments of the constructor: `within`
+says which numbers they may be. `scalars` is computed once per step; the rule finds the results in
+`t`.
 """
 
 
 @keras_tfopt.register
-class AdaBelief(keras_tfopt.Rule):
+class MyAdaBelief(keras_tfopt.Rule):
     """Steps that are small where gradients surprise."""
 
     scope = "element"
@@ -100,7 +101,7 @@ def belief_in_numpy(x, gradients, rate, beta_1=0.9, beta_2=0.999, epsilon=1e-14)
 rng = np.random.default_rng(args.seed)
 start = rng.normal(size=(20, 30)).astype("float32")
 gradients = rng.normal(size=(100, 20, 30)).astype("float32")
-variable, optimizer = keras.Variable(start), AdaBelief(0.01)
+variable, optimizer = keras.Variable(start), MyAdaBelief(0.01)
 differences = []
 for gradient, expected in zip(gradients, belief_in_numpy(start, gradients, 0.01)):
     optimizer.apply([ops.convert_to_tensor(gradient)], [variable])
@@ -123,7 +124,7 @@ so it says `scope = "variable"`.
 
 
 @keras_tfopt.register
-class CentralizedAdaBelief(AdaBelief):
+class CentralizedAdaBelief(MyAdaBelief):
     """AdaBelief on gradients whose mean over the inputs of each unit is zero."""
 
     scope = "variable"
@@ -179,7 +180,7 @@ class Grokfast(keras_tfopt.Wrapper):
         return g + self.factor * slow, x, {"slow": slow}
 
 
-kernel, around = keras.Variable(start), Grokfast(AdaBelief(0.01))
+kernel, around = keras.Variable(start), Grokfast(MyAdaBelief(0.01))
 slow, amplified = 0.0, []
 for gradient in gradients:
     around.apply([ops.convert_to_tensor(gradient)], [kernel])
@@ -200,7 +201,7 @@ The rule has no code for that.
 
 table = keras.Variable(start)
 rows = keras_tfopt.RowGradient(ops.ones((2, 30)), ops.convert_to_tensor([3, 7]), table.shape)
-AdaBelief(0.01).apply([rows], [table])
+MyAdaBelief(0.01).apply([rows], [table])
 changed = np.flatnonzero((ops.convert_to_numpy(table) != start).any(axis=1))
 print(f"A gradient for rows 3 and 7 changed the rows {changed.tolist()} of {len(start)}.")
 if changed.tolist() != [3, 7]:
@@ -220,7 +221,7 @@ rates = (0.0003, 0.001, 0.003, 0.01) if not args.fast else (0.001,)
 epochs = 8 if not args.fast else 1
 sides = {
     "keras_tfopt.Adam": lambda rate: keras_tfopt.Adam(rate, global_clipnorm=5.0),
-    "AdaBelief": lambda rate: AdaBelief(rate, global_clipnorm=5.0),
+    "AdaBelief": lambda rate: MyAdaBelief(rate, global_clipnorm=5.0),
 }
 
 
@@ -275,7 +276,7 @@ print(f"Loss of the next step {float(first):.6f}, in the loaded model {float(aga
 print(f"largest difference of weights after it: {apart:.1e}.")
 
 rate = best["AdaBelief"][0]
-averaging = keras_tfopt.MovingAverage(AdaBelief(rate), average_decay=0.98, num_updates=True)
+averaging = keras_tfopt.MovingAverage(MyAdaBelief(rate), average_decay=0.98, num_updates=True)
 model, losses = trained(averaging)
 with keras_tfopt.averaged(model):
     averaged = model.evaluate(*validation, batch_size=1000, verbose=0)

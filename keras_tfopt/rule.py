@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
@@ -323,14 +324,27 @@ def register(cls: Registered) -> Registered:
 
     Args:
         cls: A class of optimizers, or a function that is an argument of one. Its name must be
-            unique: files contain only `"keras_tfopt>Name"`.
+            unique: files contain only `"keras_tfopt>Name"`. A name of this package brings a
+            warning.
 
     Raises:
         TypeError: if it is neither.
     """
     if not inspect.isclass(cls) and not inspect.isfunction(cls):
         raise TypeError(f"`register` takes a class or a function. Received: {cls!r}")
+    known = keras.saving.get_registered_object(f"{PACKAGE}>{cls.__name__}")
+    if known is not None and _is_ours(known) and not _is_ours(cls):
+        warnings.warn(
+            f"{cls.__name__} is the name of another object in this package: what was saved with "
+            f"that one will be loaded with {cls!r}. Give it another name, or register it by "
+            '`keras.saving.register_keras_serializable("my_package")`',
+            stacklevel=2,
+        )
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
+
+
+def _is_ours(value: Any) -> bool:
+    return value.__module__.startswith(f"{PACKAGE}.")
 
 
 def zeros(like: Like, signed: bool = True) -> Slot:

@@ -76,6 +76,18 @@ def test_others_are_trained_than_before(make):
             after_two_epochs(model)
 
 
+@pytest.mark.backends("jax", reason="elsewhere an optimizer goes on with fewer variables")
+def test_use_ema_needs_a_new_optimizer_if_layers_are_frozen():
+    """At the end of `fit`, Keras asks for averages even if the first step has failed."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile(keras_tfopt.Adam(use_ema=True), keras.losses.MeanSquaredError())
+    after_two_epochs(model)
+    model.layers[0].trainable = False
+    model.compile(model.optimizer, keras.losses.MeanSquaredError())
+    with pytest.raises(ValueError, match="`use_ema`.*new optimizer"):
+        after_two_epochs(model)
+
+
 @every_optimizer
 def test_a_model_of_other_shapes_needs_a_new_optimizer(make):
     first, second = (

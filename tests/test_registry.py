@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -156,6 +157,20 @@ def test_registered_names_are_found():
     assert type(optimizer.inner_optimizer) is Halving and optimizer.inner_optimizer.rate == 0.25
     with pytest.raises(ValueError, match="no optimizer 'keras_tfopt>Halfing'"):
         keras_tfopt.get("keras_tfopt>Halfing")
+
+
+@pytest.mark.spread
+def test_a_class_with_a_name_of_the_package_brings_a_warning():
+    own = type("LARS", (keras_tfopt.Rule,), {"__module__": __name__})
+    try:
+        with pytest.warns(UserWarning, match="LARS is the name of another object in this package"):
+            keras_tfopt.register(own)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            keras_tfopt.register(own)  # as where a cell of a notebook runs again
+    finally:
+        keras_tfopt.register(keras_tfopt.LARS)
+    assert type(keras_tfopt.get("keras_tfopt>LARS")) is keras_tfopt.LARS
 
 
 def test_arguments_go_to_the_outermost_optimizer_that_has_them():
