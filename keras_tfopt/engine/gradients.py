@@ -77,7 +77,8 @@ def refuse_unless_finite(owner: Any, values: Sequence[Any], variables: Sequence[
     raise ValueError(
         f"{type(owner).__name__} keeps products of gradients, which must be finite. Received: NaN, "
         f"infinity, or numbers whose squares overflow, in the gradient of {path!r}; nothing has "
-        "been changed. Under mixed_float16, use a LossScaleOptimizer"
+        "been changed. To leave such steps out, put SkipNonFinite around it; under mixed_float16, "
+        "a LossScaleOptimizer"
     )
 
 
