@@ -1,4 +1,4 @@
-"""Compiled code that several optimizers share, and the keys by which they find it."""
+"""Compiled code that several optimizers share, and the keys by which it is found."""
 
 from __future__ import annotations
 
@@ -8,41 +8,57 @@ from typing import Any
 import keras
 
 
-def sharing_key(engine: Any, rule: Any, changing: tuple[str, ...]) -> tuple:
-    """Return a key that is equal for optimizers that can share compiled code.
-
-    These are of one class of this package with equal hyperparameters. `rule` is the `self` of
-    formulas. Compiled code keeps it alive, and with it all objects whose identity is in the key.
-    """
-    values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
-    return code_of(engine), identity(values), changing, keras.config.floatx()
-
-
-def code_of(optimizer: Any) -> Any:
-    """Return what stands for the code of formulas or hooks in keys.
-
-    Users change classes of their own, and what these call, as in a notebook. So each optimizer of
-    such a class is compiled anew.
-    """
-    cls = type(optimizer)
-    return cls if cls.__module__.startswith("keras_tfopt.") else optimizer._own_code
-
-
 class Shared(dict[tuple, Any]):
-    """What optimizers have in common, as compiled functions, by `sharing_key` and more.
+    """What optimizers have in common, as compiled functions.
+
+    Those share it that are of one class of this package and have equal hyperparameters. Users
+    change classes of their own, and what these call, as in a notebook. So each optimizer of such a
+    class has code of its own.
 
     Of more than `LIMIT`, those stay that optimizers asked for last.
     """
 
     LIMIT = 256
 
-    def find(self, key: tuple, make: Callable[[], Any]) -> Any:
-        """Return what belongs to a key, which is made if it is not there."""
+    def find(
+        self,
+        engine: Any,
+        rule: Any,
+        changing: tuple[str, ...],
+        key: tuple,
+        make: Callable[[], Any],
+    ) -> Any:
+        """Return what belongs to an optimizer and a key, which is made if it is not there.
+
+        Compiled code keeps `rule` alive, and with it all objects whose identity is in the key.
+
+        Args:
+            engine: The optimizer.
+            rule: The `self` of formulas.
+            changing: The names of its attributes that are among the scalars of each step.
+            key: What else the code depends on.
+            make: Function that makes it.
+        """
+        values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
+        key = type(engine), identity(values), changing, keras.config.floatx(), *key
+        if not _is_ours(engine):
+            if key not in engine._fast:
+                engine._fast[key] = make()
+            return engine._fast[key]
         found = self.pop(key, None) or make()
         self[key] = found  # as the last one
         if len(self) > self.LIMIT:
             del self[next(iter(self))]
         return found
+
+
+def code_of(wrapper: Any) -> Any:
+    """Return what stands for the code of hooks in keys: their class, unless it is a user's."""
+    return type(wrapper) if _is_ours(wrapper) else wrapper._own_code
+
+
+def _is_ours(optimizer: Any) -> bool:
+    return type(optimizer).__module__.startswith("keras_tfopt.")
 
 
 def identity(value: Any) -> Any:

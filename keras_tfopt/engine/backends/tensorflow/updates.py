@@ -27,7 +27,7 @@ from keras_tfopt.engine.backends.tensorflow.values import (
 from keras_tfopt.engine.hyperparameters import Over, over_sums
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
-from keras_tfopt.engine.shared_code import Shared, sharing_key
+from keras_tfopt.engine.shared_code import Shared
 from keras_tfopt.engine.state import has_codes
 
 if TYPE_CHECKING:
@@ -190,8 +190,8 @@ def _run_whole(
         given.append((update.gradient, update.mask, own))
     if key not in engine._fast and (group[0].kind.scope == "element" or engine.flat):
         rule, changing = engine.rule_to_share(group[0].kind.rule)
-        shared = sharing_key(engine, rule, changing), key
-        engine._fast[key] = _shared.find(shared, lambda: _in_place(run))
+        made = _shared.find(engine, rule, changing, (key,), lambda: _in_place(run))
+        engine._fast[key] = made
     run_in_place(engine, key, run, variables, (given, same))
 
 

@@ -12,7 +12,7 @@ from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.values import is_on_gpu, write_all
 from keras_tfopt.engine.hyperparameters import REFUSED, Over
-from keras_tfopt.engine.shared_code import Shared, sharing_key
+from keras_tfopt.engine.shared_code import Shared
 from keras_tfopt.engine.state import BLOCK, has_codes
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ def flat_step(
     key = ("step", kind, names, numbers, memory, dimensions)
     if key not in engine._fast:
         rule, changing = engine.rule_to_share(kind.rule)
-        shared = (*sharing_key(engine, rule, changing), *key)
         has_rates = dimensions is not None
         on_gpu = is_on_gpu(value)
         make = functools.partial(
@@ -98,7 +97,7 @@ def flat_step(
             words.pairs_of(update),
             on_gpu,
         )
-        engine._fast[key] = _compiled.find(shared, make)
+        engine._fast[key] = _compiled.find(engine, rule, changing, key, make)
     return engine._fast[key]
 
 

@@ -17,7 +17,7 @@ from keras_tfopt.engine.backends.torch.private import copy_all
 from keras_tfopt.engine.backends.torch.values import is_on_gpu, unaliased, write_all
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
-from keras_tfopt.engine.shared_code import Shared, sharing_key
+from keras_tfopt.engine.shared_code import Shared
 from keras_tfopt.engine.slicing import count, sliced
 from keras_tfopt.engine.state import FACTOR, Rows
 
@@ -132,8 +132,8 @@ def _compiled_parts(engine: Any, rule: ModelRule, on_gpu: bool) -> tuple[Callabl
     changing = (*engine._changing, *engine._follows)
     key = ("pieces", rule.names, tuple(rule.along.items()), rule.dtype, changing, on_gpu)
     if key not in engine._fast:
-        shared = (*sharing_key(engine, rule.rule, changing), *key)
-        engine._fast[key] = _compiled.find(shared, lambda: _compile(rule, on_gpu))
+        given = engine, rule.rule, changing, key
+        engine._fast[key] = _compiled.find(*given, lambda: _compile(rule, on_gpu))
     return engine._fast[key]
 
 

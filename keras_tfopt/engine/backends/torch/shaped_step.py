@@ -18,7 +18,7 @@ from keras_tfopt.engine.backends.torch.buckets import can_be_compiled
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.private import replace_all
 from keras_tfopt.engine.backends.torch.values import write_all
-from keras_tfopt.engine.shared_code import Shared, sharing_key
+from keras_tfopt.engine.shared_code import Shared
 from keras_tfopt.engine.state import Stored, has_codes
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def _chosen(engine: Any, updates: list[Update]) -> dict[int, Step]:
     for key in worth[:SHAPES]:
         first = alike[key][0]
         rule, changing = engine.rule_to_share(first.kind.rule)
-        shared = (*sharing_key(engine, rule, changing), *key)
-        step = _compiled.find(shared, functools.partial(_compile, first.call))
+        make = functools.partial(_compile, first.call)
+        step = _compiled.find(engine, rule, changing, key, make)
         steps.update({update.index: step for update in alike[key]})
     return steps
 
@@ -86,9 +86,8 @@ def row_step(engine: Any, update: Update) -> Step:
     key = ("rows", update.kind, update.names, shape, value.dtype, value.device.type)
     if key not in engine._fast:
         rule, changing = engine.rule_to_share(update.kind.rule)
-        shared = (*sharing_key(engine, rule, changing), *key)
         make = functools.partial(_compile, update.call, _with_many_rows, update.kind.stored)
-        engine._fast[key] = _compiled.find(shared, make)
+        engine._fast[key] = _compiled.find(engine, rule, changing, key, make)
     return engine._fast[key]
 
 

@@ -20,7 +20,7 @@ from keras_tfopt.engine.backends.torch.values import commit, is_on_gpu
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
-from keras_tfopt.engine.shared_code import Shared, identity, sharing_key
+from keras_tfopt.engine.shared_code import Shared, identity
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.hyperparameters import Rates
@@ -79,9 +79,8 @@ def compute_scalars(
     key = ("scalars", identity(attributes), kinds)
     if key not in engine._fast:
         rule = engine.with_attributes(attributes)
-        shared = (*sharing_key(engine, rule, ()), kinds)
         make = functools.partial(Compiled, functools.partial(function, rule), lambda *given: given)
-        engine._fast[key] = _compiled.find(shared, make)
+        engine._fast[key] = _compiled.find(engine, rule, (), kinds, make)
     return engine._fast[key](*given)
 
 
