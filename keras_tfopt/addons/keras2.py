@@ -9,8 +9,7 @@ import keras
 
 from keras_tfopt.checks import check_bool, check_number
 
-# The module of legacy optimizers in configurations of Keras 2. Before TensorFlow 2.13, there was no
-# module in configurations.
+# Modules in configurations of Keras 2. Older versions, such as that of TensorFlow 2.8, write none.
 _LEGACY = "keras.optimizers.legacy"
 _SCHEDULES = "keras.optimizers.schedules"
 
