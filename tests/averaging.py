@@ -58,7 +58,7 @@ class WorkerWithTable(Worker):
         return 2 * chosen.T @ (chosen @ self.x - targets[:, 0]) / BATCH
 
 
-def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0, make=Worker):
+def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0, make=Worker, left_out=()):
     """Return the weights of each worker after some steps, and the center if the method has one.
 
     Args:
@@ -68,6 +68,7 @@ def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0, make=Worker):
         micro_steps: Number of gradients whose mean makes an update.
         alone: Steps that worker 0 makes before the others join. They start from its weights.
         make: The class of a worker.
+        left_out: Pairs of step and worker. That worker does not move in that step.
     """
     workers = [make(rank) for rank in range(WORKERS)]
     center, pulled_to = workers[0].x, [worker.x for worker in workers]
@@ -94,6 +95,8 @@ def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0, make=Worker):
             grads, number = [np.mean(part, axis=0) for part in parts], number // micro_steps
             parts = [[] for _ in workers]
         for rank, (worker, g) in enumerate(zip(workers, grads)):
+            if (step, rank) in left_out:
+                continue
             if method == "ElasticAverage":
                 g = g + 0.9 / PERIOD / WORKERS / RATE * (worker.x - pulled_to[rank])
             worker.move(g)
@@ -122,6 +125,17 @@ def train(method, stale=(), steps=STEPS, micro_steps=1, alone=0, make=Worker):
                 worker.x = center
     keeps_center = method in ("AGN", "DiLoCo", "ElasticAverage")
     return [worker.x for worker in workers], center if keeps_center else None
+
+
+def averages_of_two_steps(method, first):
+    """Return averages of the weights of each worker, with a decay of 0.5.
+
+    They begin with the weights after `first` steps.
+    """
+    found, *others = [train(method, steps=steps)[0] for steps in range(3)][first:]
+    for weights in others:
+        found = [(a + b) / 2 for a, b in zip(found, weights)]
+    return found
 
 
 def train_in_two_layers():

@@ -139,6 +139,34 @@ def with_a_table(run, method):
     return run.fit(run.model(lambda: METHODS[method](rule()), layers))
 
 
+LEFT_OUT_STEP = 2, 1  # the number of a step, and the worker that leaves it out
+
+
+def leaving_out(run, method):
+    """One worker leaves out a step, for which its data are NaN."""
+    step, rank = LEFT_OUT_STEP
+    if rank in run.ranks:
+        start = BATCH * list(run.ranks).index(rank)
+        run.x[step, start : start + BATCH] = np.nan
+    return in_fit(run, method, lambda: keras_tfopt.SkipNonFinite(momentum()))
+
+
+def evaluated(run, method):
+    """Averages are in the model for a while; then the training goes on as if they had not been."""
+    inner = functools.partial(keras_tfopt.MovingAverage, average_decay=0.5)
+    model = run.model(lambda: METHODS[method](inner(momentum())))
+    run.fit(model, slice(0, 2))
+    with keras_tfopt.averaged(model):
+        averages = run.found(model)["weights"]
+    return {**run.fit(model, slice(2, STEPS)), "averages": averages}
+
+
+def ending_with_averages(run, method):
+    """At the end of `fit`, each worker takes its own averages."""
+    model = run.model(lambda: METHODS[method](momentum(use_ema=True, ema_momentum=0.5)))
+    return {"averages": run.fit(model, slice(0, 2))["weights"]}
+
+
 def several_steps_at_once(run, method):
     return in_fit(run, method, steps_per_execution=2)
 
@@ -240,6 +268,9 @@ KINDS = {
     "loop": (in_a_loop, METHODS),
     "accumulating": (accumulating, METHODS),
     "table": (with_a_table, ["AGN", "SyncReplicas"]),
+    "leaving_out": (leaving_out, ["ModelAverage"]),
+    "evaluated": (evaluated, ["ModelAverage"]),
+    "ending_with_averages": (ending_with_averages, ["ModelAverage"]),
     "several_steps": (several_steps_at_once, ["ModelAverage", "SyncReplicas"]),
     "resumed": (resumed, METHODS),
     "resumed_in_order": (resumed_in_another_order, ["ModelAverage"]),

@@ -20,7 +20,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
 TOLERANCE = 1e-6  # of float32 after eight steps
 PROCESSES = "processes"
+AVERAGES = {"evaluated", "ending_with_averages"}
 SPECIAL = {"mixed_dtypes", "other_models", "frozen_alike", "compiled_by_xla", "metrics_of_all"}
+SPECIAL |= {"ending_with_averages"}
+OF_WORKERS = {"weights", "averages"}  # results that have an item for each worker of a process
 RUNS = [(e or PROCESSES, *run) for e in exchange_worker.ENGINES for run in exchange_worker.runs(e)]
 RESUMED = [(engine, method) for engine, kind, method in RUNS if kind == "resumed"]
 if not EXHAUSTIVE:
@@ -55,8 +58,11 @@ def results(folders):
     for engine, folder in folders.items():
         for path in sorted(folder.glob("[01].json")):
             for run, result in json.loads(path.read_text()).items():
-                parts = [{**result, "weights": w} for w in result.get("weights", [None])]
-                found[engine, run] += parts
+                count = max([len(result[n]) for n in OF_WORKERS & result.keys()], default=1)
+                found[engine, run] += [
+                    {n: value[place] if n in OF_WORKERS else value for n, value in result.items()}
+                    for place in range(count)
+                ]
     return found
 
 
@@ -72,6 +78,7 @@ def expected(engine, kind, method):
         "accumulating": {"micro_steps": 2},
         "from_one": {"steps": 6, "alone": 3},
         "table": {"make": averaging.WorkerWithTable},
+        "leaving_out": {"left_out": [exchange_worker.LEFT_OUT_STEP]},
     }
     return averaging.train(method, stale, **more.get(kind, {}))
 
@@ -90,6 +97,16 @@ def test_same_as_in_numpy(engine, kind, method, results):
             assert worker["center"] is None
         else:
             np.testing.assert_allclose(worker["center"], center, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("engine", "kind"), [run[:2] for run in RUNS if run[1] in AVERAGES])
+def test_averages_are_those_of_each_worker(engine, kind, results):
+    workers = results[engine, f"{kind}/ModelAverage"]
+    assert len(workers) == averaging.WORKERS
+    first = 0 if kind == "evaluated" else 1  # `use_ema` begins with the first step
+    for worker, known in zip(workers, averaging.averages_of_two_steps("ModelAverage", first)):
+        assert "error" not in worker, worker["error"]
+        np.testing.assert_allclose(worker["averages"], known, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("engine", [r[0] for r in RUNS if r[1] == "mixed_dtypes"])

@@ -127,18 +127,28 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
             f"Received: {optimizer!r}"
         )
     sync(model)
-    new = averages_of(optimizer, backend.read, of)
-    _refuse_twice([variable for variable, _ in new])
-    old = [(v, backend.copy_of(v, keras.backend.standardize_dtype(v.dtype))) for v, _ in new]
-    known = {id(variable) for variable, _ in new}
+    variables: list[Any] = []
+
+    def read() -> tuple[list[Any], list[Any]]:
+        new = averages_of(optimizer, backend.read, of)
+        variables[:] = [variable for variable, _ in new]
+        copies = [backend.copy_of(v, keras.backend.standardize_dtype(v.dtype)) for v in variables]
+        return [average for _, average in new], copies
+
+    def put_in(values: list[Any]) -> None:
+        put(list(zip(variables, values, strict=True)))
+
+    new, old = _on_each_worker(optimizer, read)
+    _refuse_twice(variables)
+    known = set(map(id, variables))
     steps = _steps_of(optimizer)
     try:
         _averaged.update(known)
-        _put(new)
+        _on_each_worker(optimizer, put_in, new)
         yield
     finally:
         sync(model)
-        _put(old)
+        _on_each_worker(optimizer, put_in, old)
         _averaged.difference_update(known)
     if _steps_of(optimizer) != steps:
         raise RuntimeError(
@@ -148,10 +158,18 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
         )
 
 
+def _on_each_worker(optimizer: Any, function: Callable, *given: Any) -> Any:
+    """Return the result of a function of variables, which runs on each worker of this process."""
+    for part in parts(optimizer):
+        if hasattr(part, "exchange"):
+            return part.exchange.on_each(function, *given)
+    return function(*given)
+
+
 def assign_averages(optimizer: Any, variables: Any) -> list[Any]:
     """Assign to variables the averages that an optimizer keeps; return those that have none."""
     found = {id(v): (v, average) for v, average in averages_of(optimizer, backend.read, optimizer)}
-    _put([found[id(variable)] for variable in variables if id(variable) in found])
+    put([found[id(variable)] for variable in variables if id(variable) in found])
     return [variable for variable in variables if id(variable) not in found]
 
 
@@ -178,7 +196,7 @@ def swap_averages(optimizer: Any, variables: Any) -> None:
     for variable in variables:
         slot = optimizer._state.entries[optimizer._get_variable_index(variable)].slots["average"]
         weight = backend.copy_of(variable, keras.backend.standardize_dtype(slot.dtype))
-        _put([(variable, ops.cast(backend.read(slot), variable.dtype)), (slot, weight)])
+        put([(variable, ops.cast(backend.read(slot), variable.dtype)), (slot, weight)])
 
 
 def sync(model: Any) -> None:
@@ -195,7 +213,11 @@ def _refuse_twice(variables: list[Any]) -> None:
         )
 
 
-def _put(values: list[tuple[Any, Any]]) -> None:
+def put(values: list[tuple[Any, Any]]) -> None:
+    """Assign copies of values to variables, outside of steps."""
+    if backend.replicas() > 1:
+        backend.commit([(variable, None, value) for variable, value in values])
+        return
     for variable, value in values:
         variable.assign(ops.copy(value))
 

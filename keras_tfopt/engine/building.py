@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -90,6 +91,20 @@ def listed(argument: str, values: Any) -> list[Any]:
             f"{values!r}"
         )
     return list(values)
+
+
+def takes_all_variables(optimizer: Any, grads: Any, variables: Any) -> bool:
+    """Return whether there is an item in `grads` for each variable an optimizer was built for."""
+    if not (optimizer.built and isinstance(grads, (list, tuple))):
+        return False
+    known = optimizer._trainable_variables
+    if variables is None:
+        return len(grads) == len(known)
+    return (
+        isinstance(variables, (list, tuple))
+        and len(grads) == len(variables) == len(known)
+        and all(map(operator.is_, variables, known))
+    )
 
 
 def pair(

@@ -12,6 +12,7 @@ import keras
 from keras_tfopt.engine import model_trial, trial
 from keras_tfopt.engine.all_variables import AllVariablesMover
 from keras_tfopt.engine.assignment import check_option
+from keras_tfopt.engine.averages import put
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.building import add_slot, check_slots_of_elements, constant, path_of
 from keras_tfopt.engine.construction import Formulas
@@ -392,6 +393,6 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
             ):  # the first step of `fit` on JAX has failed; let that be seen
                 return
             if self.shards is None:
-                variable.assign(backend.copy_of(average, variable.dtype))
+                put([(variable, backend.copy_of(average, variable.dtype))])
             else:
                 variable.assign(self.shards.read(average))

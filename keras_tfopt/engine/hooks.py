@@ -232,6 +232,18 @@ def kept_unless_accepted(
     return kept
 
 
+def run_where(owner: Any, condition: Any, variables: list[Any], step: Callable[[], None]) -> None:
+    """Make a step of some variables where a condition holds, on workers in one program.
+
+    All of them make the step. Where the condition does not hold, the variables and the state of the
+    optimizer get their old values.
+    """
+    changed = [*owner.variables, *variables]
+    kept = [(variable, condition, ops.copy(backend.read(variable))) for variable in changed]
+    step()
+    put_back(owner, kept)
+
+
 def put_back(wrapper: Any, kept: list[tuple[Any, Any, Any]]) -> None:
     """Give variables their old values where `accept` said no."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from keras import ops
 
 from keras_tfopt.engine import gradients, hooks
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_pairs, pair, tuples_of
+from keras_tfopt.engine.building import check_pairs, pair, takes_all_variables, tuples_of
 from keras_tfopt.engine.gradients import NOTHING, Incoming
 from keras_tfopt.engine.hyperparameters import Known, scalars_around
 from keras_tfopt.engine.joining import Joining, can_join, has_hooks
@@ -78,9 +77,9 @@ class Pipeline:
                 incoming, overwritten = without_resting(owner, incoming)
 
             # Sum over the replicas, then rows that are named more than once.
-            grads = incoming.grads
+            grads, apart = incoming.grads, False
             if backend.has_replicas:
-                grads = self._over_replicas(grads, summed)
+                grads, apart = self._over_replicas(grads, summed)
             if RowGradient in map(type, grads):
                 refused = mover.refused_rows()
                 grads = [gradients.sum_repeated(g, refused) for g in grads]
@@ -99,11 +98,14 @@ class Pipeline:
                 around = self._around(incoming)
             last = self._is_last() if core.gradient_accumulation_steps else None
 
-            inputs = owner, incoming, overwritten, around, last
+            step = functools.partial(self._micro_step, owner, incoming, overwritten, around, last)
             if reached.inside is None:
-                self._micro_step(*inputs)
+                step()
+            elif apart:
+                moved = [*incoming.variables, *overwritten.variables]
+                hooks.run_where(owner, reached.inside, moved, step)
             else:
-                backend.run_if(owner, reached.inside, lambda: self._micro_step(*inputs))
+                backend.run_if(owner, reached.inside, step)
             if around is not None and around.meeting:
                 self._meet(owner, incoming, around, reached, last)
             for wrapper, condition in zip(wrappers, reached.wrappers, strict=True):
@@ -148,14 +150,14 @@ class Pipeline:
             self.mover.refuse_unless_finite(grads, variables)
         return Incoming(grads, variables, places, [None] * len(grads))
 
-    def _over_replicas(self, grads: list[Any], summed: bool) -> list[Any]:
-        """Return the sums over replicas, or this replica's gradients if a wrapper needs them."""
+    def _over_replicas(self, grads: list[Any], summed: bool) -> tuple[list[Any], bool]:
+        """Return sums over replicas, or this replica's gradients if it is a worker; and which."""
         for stage, wrapper in enumerate(self.wrappers):
             if "own_gradients" in wrapper.defines:
                 own = wrapper.own_gradients(grads, outermost=stage == 0 and not summed)
                 if own is not None:
-                    return own
-        return grads if summed else backend.reduce_replicas(grads)
+                    return own, True
+        return (grads if summed else backend.reduce_replicas(grads)), False
 
     def _decided(self, incoming: Incoming) -> tuple[Incoming, Reached, list[tuple]]:
         """Ask the wrappers whether to go on.
@@ -343,20 +345,6 @@ class Stepping:
         if self._done is not None:
             return current(value, self._done)
         return current(value, backend.read(self._pipeline.mover.optimizer._iterations))
-
-
-def takes_all_variables(optimizer: Any, grads: Any, variables: Any) -> bool:
-    """Return whether there is an item in `grads` for each variable an optimizer was built for."""
-    if not (optimizer.built and isinstance(grads, (list, tuple))):
-        return False
-    known = optimizer._trainable_variables
-    if variables is None:
-        return len(grads) == len(known)
-    return (
-        isinstance(variables, (list, tuple))
-        and len(grads) == len(variables) == len(known)
-        and all(map(operator.is_, variables, known))
-    )
 
 
 def without_resting(owner: Any, incoming: Incoming) -> tuple[Incoming, Incoming]:

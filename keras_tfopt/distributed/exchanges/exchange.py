@@ -91,6 +91,14 @@ class Exchange:
         """Number of workers that run in this process."""
         return 1
 
+    def on_each(self, function: Callable, *given: Any) -> Any:
+        """Return the result of a function that reads and assigns variables, outside of steps.
+
+        Where each worker of this process has a copy of each variable, the function runs on each of
+        them. Then results differ between workers, and may be given to another call.
+        """
+        return function(*given)
+
     def values_of(self, variable: Any) -> list[np.ndarray]:
         """Return a variable's value on each worker of this process, if there are several."""
         return []

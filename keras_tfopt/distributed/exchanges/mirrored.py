@@ -105,6 +105,9 @@ class MirroredReplicas(OneProcess):
         found = list(self._strategy.experimental_local_results(value))
         return found if len(found) == self.size else found * self.size
 
+    def on_each(self, function: Callable, *given: Any) -> Any:
+        return self._strategy.run(function, given)
+
     @property
     def workers_here(self) -> int:
         return self.size
