@@ -202,61 +202,6 @@ def test_arguments_of_keras_2_have_their_meaning_or_an_error(name):
 falling = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
 
 
-# ---- What TensorFlow Addons saved ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [n for n in CONFIGURATIONS if n != "extended"])
-def test_saved_configurations_load(name):
-    saved = CONFIGURATIONS[name]
-    made = keras.saving.deserialize_keras_object(json.loads(json.dumps(saved)))
-    assert type(made).__name__ == saved["class_name"]
-    if isinstance(made, keras.optimizers.schedules.LearningRateSchedule):
-        assert {**made.get_config(), **saved["config"]} == made.get_config()
-        return
-    renamed = addons.CLASSES[saved["class_name"]]._row.renamed
-    for argument, value in saved["config"].items():
-        ours = renamed.get(argument, argument)
-        if isinstance(value, (int, float)) and ours not in ("decay", "learning_rate"):
-            assert getattr(made, ours) == value
-    rate = saved["config"].get("learning_rate")
-    if isinstance(rate, float) and not saved["config"].get("decay"):
-        assert float(to_numpy(made.learning_rate)) == pytest.approx(rate)
-    after_steps(made)
-
-
-# Classes of Keras have no module in configurations of TensorFlow Addons 0.16.
-OF_OLD = json.loads((SIGNATURES / "addons_old.json").read_text())
-EQUAL_TO_OLD = {
-    "MovingAverage": lambda: addons.MovingAverage(keras.optimizers.Adam(falling), 0.9),
-    "Lookahead": lambda: addons.Lookahead(
-        keras.optimizers.SGD(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.25), 0.5), 3
-    ),
-    "SWA": lambda: addons.SWA("rmsprop", 5, 3),
-    "LAMB": lambda: addons.LAMB(falling),
-    "AdamW": lambda: addons.AdamW(addons.TriangularCyclicalLearningRate(0.1, 0.2, 5), 0.01),
-}
-
-
-@pytest.mark.parametrize("name", OF_OLD)
-def test_configurations_without_modules_load(name):
-    assert_alike(keras.optimizers.deserialize(OF_OLD[name]), EQUAL_TO_OLD[name]())
-
-
-def test_saved_arguments_have_the_meaning_that_they_had():
-    made = keras.optimizers.deserialize(CONFIGURATIONS["LazyAdam, decay"])
-    assert_alike(made, addons.LazyAdam(0.01, decay=0.5, clipnorm=1.5))
-    made = keras.optimizers.deserialize(CONFIGURATIONS["AdamW"])
-    assert_alike(made, addons.AdamW(0.01, 0.002, exclude_from_weight_decay=["bias"]))
-    made = keras.optimizers.deserialize(CONFIGURATIONS["MovingAverage"])
-    assert made.inner_optimizer.momentum == 0.9
-
-
-def test_names_in_keras():
-    """`keras.optimizers.get` finds the classes by the names "Addons>..."."""
-    assert type(keras.optimizers.get("Addons>LAMB")) is addons.LAMB
-    assert isinstance(keras.optimizers.get("Addons>Yogi"), keras_tfopt.Yogi)
-
-
 # ---- Weight decay --------------------------------------------------------------------------------
 
 

@@ -43,11 +43,19 @@ class Original:
         """Return the optimizer that `get_config` described, here or in TensorFlow Addons."""
         config = keras2.arguments(cls.__name__, keras2.configuration(config))
         excluded = config.pop(_EXCLUDED, None)
-        config = keras2.saved(config)
+        config = {key: cls._as_declared(key, v) for key, v in keras2.saved(config).items()}
         config = {cls._row.renamed.get(key, key): value for key, value in config.items()}
         optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
         keras2.exclude(optimizer, excluded)
         return optimizer
+
+    @classmethod
+    def _as_declared(cls, name: str, value: Any) -> Any:
+        """Return an argument in a configuration; of one that trained, all numbers are floats."""
+        parameter = cls._row.signature.parameters.get(name)
+        default = None if parameter is None else parameter.default
+        is_whole = isinstance(value, float) and value.is_integer()
+        return type(default)(value) if is_whole and isinstance(default, int) else value
 
 
 class Averaged(Original):

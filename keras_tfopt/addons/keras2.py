@@ -12,6 +12,7 @@ from keras_tfopt.checks import check_bool, check_number
 # Modules in configurations of Keras 2. Older versions, such as that of TensorFlow 2.8, write none.
 _LEGACY = "keras.optimizers.legacy"
 _SCHEDULES = "keras.optimizers.schedules"
+_CONVENTIONS = "keras_tfopt.migrate"  # has rules with the conventions of Keras 2
 
 
 def arguments(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,9 +61,23 @@ def configuration(config: Any) -> Any:
     if module == _SCHEDULES:
         config["module"] = module
     elif module == _LEGACY:
-        config.update(module="keras.optimizers", registered_name=None)
-        config["config"] = saved(arguments(config["class_name"], inner))
+        config.update(_of_legacy(config["class_name"], inner))
     return config
+
+
+def _of_legacy(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of an optimizer with the steps of a legacy one of Keras 2."""
+    own: dict[str, Any] = {}
+    if name == "Adagrad" or name == "RMSprop" and not given.get("momentum"):
+        own["epsilon_in_root"] = False
+    if name == "Nadam":  # the schedule of its momentum is called `decay` in configurations
+        own["momentum_decay"] = given.get("decay", 0.004)
+        given = {key: value for key, value in given.items() if key != "decay"}
+    given = saved({**arguments(name, given), **own})
+    if own:  # Keras imports the module
+        registered = f"{_CONVENTIONS}>{name}"
+        return {"module": _CONVENTIONS, "registered_name": registered, "config": given}
+    return {"module": "keras.optimizers", "registered_name": None, "config": given}
 
 
 def _module_of(config: Mapping[str, Any]) -> str | None:

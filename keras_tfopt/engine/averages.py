@@ -138,17 +138,17 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
     def put_in(values: list[Any]) -> None:
         put(list(zip(variables, values, strict=True)))
 
-    new, old = _on_each_worker(optimizer, read)
+    new, old = on_each_worker(optimizer, read)
     _refuse_twice(variables)
     known = set(map(id, variables))
     steps = _steps_of(optimizer)
     try:
         _averaged.update(known)
-        _on_each_worker(optimizer, put_in, new)
+        on_each_worker(optimizer, put_in, new)
         yield
     finally:
         sync(model)
-        _on_each_worker(optimizer, put_in, old)
+        on_each_worker(optimizer, put_in, old)
         _averaged.difference_update(known)
     if _steps_of(optimizer) != steps:
         raise RuntimeError(
@@ -158,7 +158,7 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
         )
 
 
-def _on_each_worker(optimizer: Any, function: Callable, *given: Any) -> Any:
+def on_each_worker(optimizer: Any, function: Callable, *given: Any) -> Any:
     """Return the result of a function of variables, which runs on each worker of this process."""
     for part in parts(optimizer):
         if hasattr(part, "exchange"):

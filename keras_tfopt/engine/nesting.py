@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,8 +93,12 @@ class PassingOn(Around):
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Pass on to the inner optimizer."""
-        self.inner_optimizer.finalize_variable_values(var_list)
+        """Pass on to the inner optimizer; each worker of this process takes its own averages."""
+        finalize = functools.partial(self.inner_optimizer.finalize_variable_values, var_list)
+        if hasattr(innermost(self), "_pipeline"):
+            averages.on_each_worker(self, finalize)
+        else:  # Keras's own assign all copies
+            finalize()
 
 
 def innermost(optimizer: Any) -> Any:

@@ -155,7 +155,7 @@ class Loader:
             notes.append("the file has no averages, so those of `use_ema` begin at the weights")
         if self.saved.averages and not self.core.use_ema:
             notes.append("the averages of `use_ema` are not taken: the optimizer has use_ema=False")
-        if number(self.saved.arguments.get("decay")):
+        if self.source.rule != "Nadam" and number(self.saved.arguments.get("decay")):
             notes.append(
                 f"`decay` is {self.saved.arguments['decay']} in the file: the learning rate fell "
                 "there. Pass learning_rate=keras.optimizers.schedules.InverseTimeDecay(rate, 1, "

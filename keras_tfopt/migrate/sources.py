@@ -205,6 +205,9 @@ def needs_of(source: Source, saved: Saved) -> dict[str, Any]:
     needs = dict(source.needs)
     if saved.program == "keras 2 legacy" and source.rule == "RMSprop":
         needs["epsilon_in_root"] = "momentum" in saved.slots
+    if saved.program == "keras 2 legacy" and source.rule == "Nadam":
+        # Its configuration has the argument `schedule_decay` under this name.
+        needs["momentum_decay"] = saved.arguments.get("decay", needs["momentum_decay"])
     if "momentum_decay" in saved.arguments:
         needs["momentum_decay"] = saved.arguments["momentum_decay"]
     return needs

@@ -27,7 +27,6 @@ from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.moving import OVER_ONE, current_value
 from keras_tfopt.engine.nesting import innermost
-from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.results import check_result
 from keras_tfopt.engine.state import Like, slots_type
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
@@ -120,14 +119,6 @@ class WorkersEngine(WorkersHooks, WrappingEngine):
             with backend.build_scope(self, variables), tracked(), keras.name_scope("center"):
                 self.center_optimizer.build(variables)
         self.replica_states.restore()
-
-    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Have each worker of this process take its own averages, if `use_ema` asks for it."""
-        finalize = functools.partial(super().finalize_variable_values, var_list)
-        if isinstance(innermost(self), Optimizer):
-            self.exchange.on_each(finalize)
-        else:  # Keras's own assign to all copies
-            finalize()
 
     def load_own_variables(self, store: Any) -> None:
         """Load the state; the next exchange finds out whether all workers are at this step."""
