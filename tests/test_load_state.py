@@ -277,3 +277,18 @@ def test_a_list_of_names_in_pieces(program, tmp_path):
             attributes[f"weight_names{number}"] = piece
     assert migrate.load_state(optimizer, model, path).rows == whole.rows
     assert len(whole.rows) > 8
+
+
+def test_what_legacy_nadam_calls_decay_is_that_of_its_momentum(tmp_path):
+    path = shutil.copy(FOLDER / "legacy_Nadam.h5", tmp_path / "model.h5")
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["training_config"])
+        config["optimizer_config"]["config"]["decay"] = 0.05
+        file.attrs["training_config"] = json.dumps(config)
+    for momentum_decay in (0.05, 0.004):
+        arguments = {**TRAININGS["legacy_Nadam"]["arguments"], "momentum_decay": momentum_decay}
+        optimizer = migrate.Nadam(**arguments)
+        report = migrate.load_state(optimizer, network(), path, weights=True)
+        assert "learning rate fell" not in str(report)
+        note = "`momentum_decay` is 0.05 in the file, and 0.004 in the optimizer"
+        assert (note in report.notes) == (momentum_decay == 0.004), report
