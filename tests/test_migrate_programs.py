@@ -197,3 +197,13 @@ def test_what_the_user_has_to_decide(source, words):
 def test_calls(before, after):
     code, findings = rewritten(before)
     assert code.endswith(after) and not findings
+
+
+@pytest.mark.parametrize(
+    "use",
+    ['o = keras.optimizers.get("Addons>LAMB")\n', 'm = keras.models.load_model("model.h5")\n'],
+)
+def test_classes_of_tensorflow_addons_in_files_stay_registered(use):
+    code, findings = rewritten(f"{KERAS}import tensorflow_addons as tfa\n{use}")
+    assert code == f"{KERAS}import keras_tfopt.addons\n{use}" and not findings
+    assert "keras_tfopt" not in rewritten(f"{KERAS}{use}")[0]

@@ -128,9 +128,9 @@ def _core(optimizer: Any) -> Any:
         names = set(optimizer.slot_names) - set(getattr(innermost(optimizer), "slot_names", ()))
         if names:
             raise ValueError(
-                f"{type(optimizer).__name__} keeps {sorted(names)}, which is not taken from files of "
-                "others: load the state into the optimizer inside, and put the wrapper around it "
-                "after that. Files of wrappers of TensorFlow Addons are not read"
+                f"{type(optimizer).__name__} keeps {sorted(names)}, which is not taken from files "
+                "of others: load the state into the optimizer inside, and put the wrapper around "
+                "it after that. Files of wrappers of TensorFlow Addons are not read"
             )
         return _core(optimizer.inner_optimizer)
     is_known = is_of_keras(optimizer) and type(optimizer).__name__ in KINDS

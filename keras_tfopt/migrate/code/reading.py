@@ -75,6 +75,16 @@ class Reader(cst.CSTTransformer):
         if module.startswith(_GONE):  # the import alone would fail
             RemoveImportsVisitor.remove_unused_import(self.context, module, name, asname)
 
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        """Register the classes of TensorFlow Addons that a program names as Keras saves them."""
+        if "Addons>" in node.value:
+            self.need_addons()
+
+    def need_addons(self) -> None:
+        """Import the classes that a file may name, in a program that imports TensorFlow Addons."""
+        if any(module.startswith("tensorflow_addons") for module, *_ in self._imports):
+            self.need("keras_tfopt.addons")
+
     def full_name(self, node: Any) -> str | None:
         """Return the full name of something imported, or None if it was not imported."""
         found = imported(self, node)

@@ -28,6 +28,7 @@ from keras_tfopt.migrate.code.survey import (
     SETTING,
     Survey,
     code_of,
+    dotted,
     is_rate,
     keywords,
     sets_rate,
@@ -174,6 +175,8 @@ class _Rewriter(Reader):
 
     def visit_Call(self, node: cst.Call) -> None:
         self._called.add(id(self._class_called(node)))
+        if dotted(node.func).endswith("load_model"):
+            self.need_addons()
 
     def _class_called(self, node: cst.Call) -> Any:
         """Return what a call makes an instance of, itself or by `functools.partial`."""
