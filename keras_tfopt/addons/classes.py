@@ -54,8 +54,10 @@ class Original:
         """Return an argument in a configuration; of one that trained, all numbers are floats."""
         parameter = cls._row.signature.parameters.get(name)
         default = None if parameter is None else parameter.default
-        is_whole = isinstance(value, float) and value.is_integer()
-        return type(default)(value) if is_whole and isinstance(default, int) else value
+        if not (isinstance(default, int) and isinstance(value, float) and value.is_integer()):
+            return value
+        declared = type(default)(value)
+        return declared if declared == value else value
 
 
 class Averaged(Original):

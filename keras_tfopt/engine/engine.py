@@ -388,9 +388,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         """Put the averages into the variables when training ends, if `use_ema` asks for it."""
         for variable in var_list if self.use_ema else ():
             average = self.entry_of(variable).average
-            if (
-                average._value is None
-            ):  # the first step of `fit` on JAX has failed; let that be seen
+            if average._value is None:  # the first step of `fit` on JAX has failed
                 return
             if self.shards is None:
                 put([(variable, backend.copy_of(average, variable.dtype))])
