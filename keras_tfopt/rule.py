@@ -20,6 +20,7 @@ from keras_tfopt.engine import (
     check_savable,
     decoded,
     encoded,
+    is_ours,
     own_parameters,
 )
 from keras_tfopt.fields import Fielded
@@ -333,7 +334,7 @@ def register(cls: Registered) -> Registered:
     if not inspect.isclass(cls) and not inspect.isfunction(cls):
         raise TypeError(f"`register` takes a class or a function. Received: {cls!r}")
     known = keras.saving.get_registered_object(f"{PACKAGE}>{cls.__name__}")
-    if known is not None and _is_ours(known) and not _is_ours(cls):
+    if known is not None and is_ours(known) and not is_ours(cls):
         warnings.warn(
             f"{cls.__name__} is the name of another object in this package: what was saved with "
             f"that one will be loaded with {cls!r}. Give it another name, or register it by "
@@ -341,10 +342,6 @@ def register(cls: Registered) -> Registered:
             stacklevel=2,
         )
     return keras.saving.register_keras_serializable(PACKAGE)(cls)
-
-
-def _is_ours(value: Any) -> bool:
-    return value.__module__.startswith(f"{PACKAGE}.")
 
 
 def zeros(like: Like, signed: bool = True) -> Slot:

@@ -1,8 +1,8 @@
 """Optimizers over workers in NumPy, from their papers, with all workers in one loop.
 
 A worker has a linear model with squared error and plain momentum, or a table whose rows it looks up
-and averages, without momentum. Workers exchange no values. If a
-method sends something, this code reads it from the other worker.
+and averages, without momentum. Workers exchange no values. If a method sends something, this code
+reads it from the other worker.
 """
 
 import numpy as np

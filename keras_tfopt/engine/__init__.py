@@ -74,6 +74,7 @@ from keras_tfopt.engine.selection import (
     warn_unmatched,
 )
 from keras_tfopt.engine.settings import compile_in_background, plain
+from keras_tfopt.engine.shared_code import is_ours
 from keras_tfopt.engine.state import NO_SETTINGS, Like, Rows, Settings, Slot
 from keras_tfopt.engine.state_table import StateTable, describe_state
 from keras_tfopt.engine.suggestions import check_arguments, did_you_mean, nearest, nested, short

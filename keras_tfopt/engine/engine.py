@@ -35,6 +35,7 @@ from keras_tfopt.engine.results import checked_dictionary, checked_slots
 from keras_tfopt.engine.rows import sees_rows
 from keras_tfopt.engine.selection import excluding, is_chosen, settled
 from keras_tfopt.engine.sharding import check_shard_state
+from keras_tfopt.engine.shared_code import is_ours
 from keras_tfopt.engine.slicing import shape_of, steps_along
 from keras_tfopt.engine.slot_dtype import as_kept, check_slots, storage
 from keras_tfopt.engine.state import (
@@ -197,7 +198,7 @@ class Engine(Provided, Grouped, Formulas, Optimizer):
         self._changing = self.changing_hyperparameters()
         self._groups = settled_groups(self.groups, likes)
         self.check_groups(likes)
-        if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
+        if not is_ours(type(self)):  # ours are tested
             (model_trial if self.scope == "model" else trial).check_rule(self, likes)
         check_slots(self, likes)
 

@@ -41,7 +41,6 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
         self._lock = False
         self._state = State()
         self._fast = Cache()
-        self._own_code = object()  # see `shared_code.code_of`
         # The paths that variables had when the configuration was written.
         self._saved_paths: tuple[str, ...] = ()
 

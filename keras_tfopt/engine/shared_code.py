@@ -41,7 +41,7 @@ class Shared(dict[tuple, Any]):
         """
         values = {n: v for n, v in vars(rule).items() if n not in (*changing, "_arguments")}
         key = type(engine), identity(values), changing, keras.config.floatx(), *key
-        if not _is_ours(engine):
+        if not is_ours(type(engine)):
             if key not in engine._fast:
                 engine._fast[key] = make()
             return engine._fast[key]
@@ -54,11 +54,12 @@ class Shared(dict[tuple, Any]):
 
 def code_of(wrapper: Any) -> Any:
     """Return what stands for the code of hooks in keys: their class, unless it is a user's."""
-    return type(wrapper) if _is_ours(wrapper) else wrapper._own_code
+    return type(wrapper) if is_ours(type(wrapper)) else wrapper._own_code
 
 
-def _is_ours(optimizer: Any) -> bool:
-    return type(optimizer).__module__.startswith("keras_tfopt.")
+def is_ours(value: Any) -> bool:
+    """Return whether a class or function is from this package."""
+    return value.__module__.startswith("keras_tfopt.")
 
 
 def identity(value: Any) -> Any:

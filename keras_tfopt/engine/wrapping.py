@@ -39,6 +39,7 @@ from keras_tfopt.engine.results import (
     checked_slots,
 )
 from keras_tfopt.engine.rows import sees_rows
+from keras_tfopt.engine.shared_code import is_ours
 from keras_tfopt.engine.state import (
     HYPERPARAMETER,
     NO_SETTINGS,
@@ -165,6 +166,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         self._rates: tuple[Settings, ...] = ()
         if groups is not None:
             pass_groups(self, innermost(self), groups)
+        self._own_code = object()  # see `code_of`
         self._engine_attributes = frozenset([*vars(self), "_engine_attributes", "_is_made"])
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -185,7 +187,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
     def _create(self, variables: list[Any], likes: list[Like]) -> None:
         counters = checked_slots(self, self.counters(), "counters")
         self._changing = self.changing_arguments()
-        if not type(self).__module__.startswith("keras_tfopt."):  # ours are tested
+        if not is_ours(type(self)):  # ours are tested
             trial.check_hooks(self, likes)
         if not self.inner_optimizer.built:
             with tracked():

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tfopt.checks import check_bool
+from keras_tfopt.engine import is_ours
 from keras_tfopt.legacy.optimizer import Optimizer
 from keras_tfopt.legacy.select import running
 from keras_tfopt.legacy.verb_arguments import check_counter, checked_variables
@@ -126,7 +127,7 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
 
     def _warn_of_quirks(self) -> None:
         for cls in type(self).__mro__:
-            if cls.__name__ in _QUIRKS and cls.__module__.startswith("keras_tfopt."):
+            if cls.__name__ in _QUIRKS and is_ours(cls):
                 warnings.warn(
                     f"Weight decay beside {cls.__name__}: {_QUIRKS[cls.__name__]}", stacklevel=4
                 )
