@@ -205,5 +205,5 @@ def test_calls(before, after):
 )
 def test_classes_of_tensorflow_addons_in_files_stay_registered(use):
     code, findings = rewritten(f"{KERAS}import tensorflow_addons as tfa\n{use}")
-    assert code == f"{KERAS}import keras_tfopt.addons\n{use}" and not findings
+    assert code == f"{KERAS}import keras_tfopt.addons\n\n{use}" and not findings
     assert "keras_tfopt" not in rewritten(f"{KERAS}{use}")[0]
