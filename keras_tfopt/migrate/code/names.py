@@ -142,6 +142,25 @@ _INSTEAD_WITHOUT_VERBS = [
         "keras_tfopt.legacy.load_checkpoint reads its files into models of Keras",
     ),
 ]
+GONE = {
+    "minimize": "Keras 3 has no `minimize`: train by `fit`, in a loop of your own, or by "
+    "keras_tfopt.legacy, whose optimizers have it",
+    "get_updates": "Keras 3 has no `get_updates`: call `apply(gradients, variables)`",
+    "get_gradients": "Keras 3 has no `get_gradients`: compute them as the backend does",
+    **dict.fromkeys(
+        ("decay", "initial_decay"),
+        "Keras 3 has no `decay`: a schedule, which takes its place, gives `learning_rate`",
+    ),
+    "get_slot": "Keras 3 has no `get_slot`: optimizers of keras_tfopt have `slot(variable, name)`",
+    "_decayed_lr": "Keras 3 has no `_decayed_lr`: read `learning_rate`",
+    **dict.fromkeys(
+        ("_hyper", "_get_hyper", "_set_hyper"),
+        "Keras 3 keeps hyperparameters in attributes, such as `learning_rate` and `beta_1`",
+    ),
+    "set_weights": "the order of the state is another in Keras 3: keras_tfopt.migrate.load_state "
+    "reads files of Keras 2",
+}
+"""What to tell of attributes of optimizers that Keras 3 does not have."""
 
 
 class Found(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +17,7 @@ from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
 from keras_tfopt.migrate.code.assignments import Assignment, assigned
 from keras_tfopt.migrate.code.names import (
+    GONE,
     LEGACY_CLASSES,
     Found,
     advice,
@@ -35,24 +37,6 @@ from keras_tfopt.migrate.code.survey import (
     survey,
 )
 
-_GONE = {
-    "minimize": "Keras 3 has no `minimize`: train by `fit`, in a loop of your own, or by "
-    "keras_tfopt.legacy, whose optimizers have it",
-    "get_updates": "Keras 3 has no `get_updates`: call `apply(gradients, variables)`",
-    "get_gradients": "Keras 3 has no `get_gradients`: compute them as the backend does",
-    **dict.fromkeys(
-        ("decay", "initial_decay"),
-        "Keras 3 has no `decay`: a schedule, which takes its place, gives `learning_rate`",
-    ),
-    "get_slot": "Keras 3 has no `get_slot`: optimizers of keras_tfopt have `slot(variable, name)`",
-    "_decayed_lr": "Keras 3 has no `_decayed_lr`: read `learning_rate`",
-    **dict.fromkeys(
-        ("_hyper", "_get_hyper", "_set_hyper"),
-        "Keras 3 keeps hyperparameters in attributes, such as `learning_rate` and `beta_1`",
-    ),
-    "set_weights": "the order of the state is another in Keras 3: keras_tfopt.migrate.load_state "
-    "reads files of Keras 2",
-}
 _OLD_KEYS = "Keras 3 takes `learning_rate`, and a schedule in the place of `decay`"
 _METHODS_OF_RULES = (
     "_create_slots",
@@ -65,6 +49,8 @@ _METHODS_OF_RULES = (
 _SCHEDULES = "keras.optimizers.schedules"
 # Parts of this package that are imported by themselves.
 _PARTS = ("keras_tfopt.addons", "keras_tfopt.legacy")
+# Attributes of models and of trainers, such as `d_optimizer` of a GAN.
+_NAMES = re.compile(r"(?:\w+_)?optimizer")
 # What programs name their options, which may have names of optimizers, too.
 _OPTIONS = ("args", "cfg", "conf", "config", "hparams", "opts", "params", "settings", "FLAGS")
 _RENAMED = {"lr": "learning_rate", "weights": "variables", "_create_all_weights": "build"}
@@ -97,6 +83,7 @@ class _Rewriter(Reader):
         super().__init__(context, seen.has_verbs)
         self.survey = seen
         self._optimizers: set[str] = set()
+        self._classes: set[str] = set()  # names for classes of Keras
         self._not_names: set[int] = set()
         self._called: set[int] = set()
         self._statements: set[int] = set()
@@ -128,8 +115,8 @@ class _Rewriter(Reader):
         if self._is_optimizer(original_node.value):
             if name in _RENAMED:
                 return _with_new_name(updated_node)
-            if name in _GONE and not self.has_tf1:
-                self.tell(original_node, _GONE[name])
+            if name in GONE and not self.has_tf1:
+                self.tell(original_node, GONE[name])
         if name == "get_scaled_loss":
             return updated_node.with_changes(attr=cst.Name("scale_loss"))
         if name == "get_unscaled_gradients":
@@ -200,6 +187,8 @@ class _Rewriter(Reader):
             return updated_node.with_changes(args=args)
         if found := self._by_string(original_node, updated_node):
             return found
+        if self._is_class(original_node.func) and keywords(original_node.args) & {"lr", "decay"}:
+            self.tell(original_node, _OLD_KEYS)
         if self._is_method(original_node, "variables") and not (self.has_tf1 or original_node.args):
             return updated_node.func
         if self._is_method(original_node, "get_weights"):
@@ -294,6 +283,12 @@ class _Rewriter(Reader):
             if makes or takes_config(name) or self._is_optimizer(value):
                 self.has_tf1 = self.has_tf1 or found is not None and found.family == "tf1"
                 self._optimizers.add(target)
+            parts = (
+                [one.value for one in value.elements] if isinstance(value, cst.Dict) else [value]
+            )
+            families = [find(self.full_name(part) or "", self.has_verbs) for part in parts]
+            if any(one is not None and one.family == "keras" for one in families):
+                self._classes.add(target)
 
     visit_AnnAssign = visit_NamedExpr = visit_Assign
 
@@ -361,9 +356,17 @@ class _Rewriter(Reader):
     def _is_optimizer(self, node: Any) -> bool:
         if isinstance(node, (cst.Name, cst.Attribute)) and code_of(node) in self._optimizers:
             return True
-        if not (isinstance(node, cst.Attribute) and node.attr.value == "optimizer"):
+        if not (isinstance(node, cst.Attribute) and _NAMES.fullmatch(node.attr.value)):
             return False
         return self.survey.uses_keras and code_of(node.value).split(".")[-1] not in _OPTIONS
+
+    def _is_class(self, node: Any) -> bool:
+        """Return whether it is a class of optimizers that has another name, or is looked up."""
+        if m.matches(node, m.Call(m.Name("getattr"))):
+            module = self.full_name(node.args[0].value) or ""
+            return module in ("keras.optimizers", "tensorflow.keras.optimizers")
+        found = node.value if isinstance(node, cst.Subscript) else node
+        return isinstance(found, (cst.Name, cst.Attribute)) and code_of(found) in self._classes
 
     def _has_name_of_optimizer(self, node: Any) -> bool:
         """Return whether it is a name, as of an argument, that can only be an optimizer's."""
