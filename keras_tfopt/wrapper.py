@@ -49,7 +49,8 @@ class Wrapper(Fielded, Describing, WrappingEngine):
         flat: The same with scope "variable", where hooks also use `t.norm`, `t.sum` and `t.mean`,
             or slots that are single numbers, which they compute from the old values.
         needs_gradient: Whether hooks read `g`. False gives them None, so that they can be compiled
-            with a rule that clips gradients or maximizes.
+            with a rule that clips gradients or maximizes. It is about the hooks of the class that
+            says so: a subclass with hooks of its own gets gradients unless it says so, too.
         needs_old: Whether `after` finds in `t.old` the value of the variable before the inner step,
             after all `before` hooks. This copies variables in each step.
         changes_variables: Whether hooks change variables. It is for a warning, where the optimizer

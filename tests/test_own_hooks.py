@@ -217,6 +217,24 @@ def test_after_finds_what_before_has_put_into_slots(options, mode):
             np.testing.assert_array_equal(found, np.full((3, 2), number))
 
 
+class HalfGradients(keras_tfopt.MovingAverage):
+    """`MovingAverage` itself needs no gradients."""
+
+    scope = "variable"
+
+    def before(self, g, x, s, t):
+        return 0.5 * g, x
+
+
+@every_mode
+def test_hooks_of_a_subclass_see_gradients(mode):
+    inner = keras_tfopt.GradientDescent(0.5)
+    runner = Runner(HalfGradients(inner, average_decay=0.5), {"a": np.full((3,), 4.0)}, mode)
+    runner.step({"a": np.ones((3,))})
+    np.testing.assert_array_equal(runner.values["a"], np.full((3,), 3.75))
+    np.testing.assert_array_equal(runner.slots["a"]["average"], np.full((3,), 3.875))
+
+
 class RowScaled(keras_tfopt.Wrapper):
     """Scales the gradients of each row by their norms so far, and counts its calls."""
 

@@ -205,15 +205,6 @@ def _is_part(wrapper: Any) -> bool:
     return is_flat and wrapper.defines.isdisjoint(APART) and not generators_of(wrapper)
 
 
-def _check_gradient(hooks: Any, is_same: bool) -> None:
-    if not is_same:
-        name = type(hooks).__name__
-        raise TypeError(
-            f"{name}.before must return the gradient as it came, since the class attribute `scope` "
-            'of the wrapper is "element", or `flat` is True. Received: another gradient'
-        )
-
-
 def _with_hooks(
     parts: Sequence[Part],
     call: Callable[..., tuple[Any, list[Any]]],
@@ -259,9 +250,8 @@ def _with_hooks(
             if "before" in part.calls:
                 given_g = g if hooks.needs_gradient else None
                 result = hooks.before(given_g, x, s, t)
-                new_g, x, found = checked_before(hooks, result, given_g, x, s._asdict())
+                _, x, found = checked_before(hooks, result, given_g, x, s._asdict())
                 x = rounded(x)
-                _check_gradient(hooks, new_g is given_g)
                 seen[number] = Given(hooks, s._replace(**found), t)
             changes.append(found)
         old = x

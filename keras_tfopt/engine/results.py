@@ -108,6 +108,11 @@ def checked_before(
     for what, value in {"gradient": new_g, "variable": new_x}.items():
         if value is None and (what == "variable" or g is not None):
             raise TypeError(f"{method} must return the {what}. Received: None")
+    if (owner.scope == "element" or owner.flat) and new_g is not g:
+        raise TypeError(
+            f"{method} must return the gradient as it came, since the class attribute `scope` of "
+            'the wrapper is "element", or `flat` is True. Received: another gradient'
+        )
     _, new = check_result(method, (new_x, rest[0] if rest else {}), x, slots)
     return new_g, new_x, new
 
