@@ -150,6 +150,36 @@ def test_connected_twice():
     distributed.connect()
 
 
+AGAIN = """
+import os, sys, time, torch
+from keras_tfopt import distributed
+
+for seconds in map(int, sys.argv[1:]):
+    time.sleep(seconds * (os.environ["RANK"] == "0"))
+    with distributed.connect(timeout=20) as workers:
+        (total,) = workers.all_reduce_sum([torch.ones(())])
+        print(f"sum {total:g}", flush=True)
+try:
+    workers.all_reduce_sum([torch.ones(())])
+except RuntimeError as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.backends("torch", reason="other backends start a cluster once")
+def test_connected_again(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "again.py"
+    path.write_text(AGAIN)
+    for name, value in worker_processes.settings().items():
+        monkeypatch.setenv(name, value)
+    # Worker 1 connects while nobody else is there.
+    assert launch.launch(2, [sys.executable, str(path), "0", "3"], 1) == 0
+    out = capsys.readouterr().out
+    assert [out.count(f"[{rank}] sum 2") for rank in range(2)] == [2, 2]
+    assert out.count("These workers are disconnected") == 2
+
+
 # ---- The launcher --------------------------------------------------------------------------------
 
 # A program without Keras, which takes long to import

@@ -16,7 +16,7 @@ from keras_tfopt.engine.conversion import Saved, converted, without_scales
 from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
 
-LAYOUT, MICRO_STEPS = "layout", "micro_steps"  # entries of files beside the arrays
+LAYOUT, MICRO_STEPS, NO_SLOTS = "layout", "micro_steps", "no_slots"  # entries beside the arrays
 # State that exists before the optimizer is built. So do hyperparameters that are variables.
 EARLY = ("iteration", "learning_rate")
 # Vectors, matrices and kernels of convolutions may differ in slots; so may small and large ones.
@@ -79,6 +79,9 @@ class Persistent:
         if saved.roles:
             text = json.dumps(list(saved.roles)).encode()
             store[LAYOUT] = np.frombuffer(text, dtype="uint8")
+        if len(saved.arrays) == 1:
+            # One of Keras's own that is not built takes a file with two entries for its own state.
+            store[NO_SLOTS] = np.array(1)
 
     def _array(self, variable: Any) -> np.ndarray:
         parts = shards_of(variable)
@@ -179,7 +182,8 @@ class Persistent:
         if len(saved.roles) != len(variables):
             raise ValueError(
                 problem + f"it has {len(saved.roles)} variables, {_summary(saved.roles)}, and the "
-                f"optimizer has {len(roles)}, {_summary(roles)}. {_WAY_OUT}"
+                f"optimizer has {len(roles)}, {_summary(roles)}. Were layers added or frozen after "
+                f"it was built, as by `enable_lora`? {_WAY_OUT}"
             )
         for position, (variable, array, role, there) in enumerate(
             zip(variables, saved.arrays, roles, saved.roles, strict=True)

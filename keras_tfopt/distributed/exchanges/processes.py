@@ -119,6 +119,11 @@ class Processes(Exchange):
         With `reads`, it reads state outside of steps; with `begins`, it is a part of the next
         exchange.
         """
+        if self._closed:
+            raise RuntimeError(
+                "These workers are disconnected. Call keras_tfopt.distributed.connect(), and make "
+                "the optimizer anew"
+            )
         self._sums += 1
         if begins:
             return f"exchange {self._exchanges + 1}"

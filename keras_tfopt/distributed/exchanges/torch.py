@@ -32,7 +32,7 @@ class TorchDistributed(Processes):
         super().__init__(distributed.get_rank(), distributed.get_world_size(), timeout)
         self._compares = True
         store = distributed.distributed_c10d._get_default_store()
-        self._store = distributed.PrefixStore("keras_tfopt", store)
+        self._store: Any = distributed.PrefixStore("keras_tfopt", store)
 
     @torch.no_grad()
     def all_reduce_sum(self, tensors: list[Any]) -> list[Any]:
@@ -100,6 +100,10 @@ class TorchDistributed(Processes):
         if self._owns_group and distributed.is_initialized():
             distributed.destroy_process_group()
 
+    def _shut_down(self) -> None:
+        # Otherwise the store of worker 0 lives on, and gives the next group addresses of this one.
+        self._store = None
+
 
 def _sum(tensor: Any) -> Any:
     where = tensor.device
@@ -119,7 +123,7 @@ def start_group(timeout: float) -> None:
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
     try:
         distributed.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
-    except distributed.DistError as error:
+    except RuntimeError as error:
         raise RuntimeError(
             f"Worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not find the others "
             f"at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within the {timeout:g} s "
