@@ -279,3 +279,38 @@ def test_no_option_of_keras_is_forgotten():
         "gradient_accumulation_steps",
     }
     assert issubclass(keras_tfopt.Rule, keras.optimizers.Optimizer)
+
+
+class CompilesItself(keras.Model):
+    """A model that Keras saves without its optimizer, but with the optimizer's state."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.layer = keras.layers.Dense(1)
+        self.compile()
+
+    def compile(self, optimizer=None, loss="mse"):
+        super().compile(optimizer or keras.optimizers.Adam(), loss)
+
+    def call(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras_tfopt.Cautious(keras_tfopt.Adam()),
+        lambda: keras_tfopt.DecoupledWeightDecay(keras_tfopt.LazyAdam(), 0.1),
+    ],
+    ids=["Cautious", "DecoupledWeightDecay"],
+)
+def test_state_of_another_optimizer_is_skipped(optimizer, tmp_path):
+    model = CompilesItself()
+    model.compile(optimizer())
+    model.fit(ONES, ONES, verbose=0)
+    model.save(tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match="Skipping variable loading"):
+        loaded = keras.saving.load_model(
+            tmp_path / "model.keras", {"CompilesItself": CompilesItself}
+        )
+    np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
