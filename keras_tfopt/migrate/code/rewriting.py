@@ -362,7 +362,7 @@ class _Rewriter(Reader):
 
     def _is_class(self, node: Any) -> bool:
         """Return whether it is a class of optimizers that has another name, or is looked up."""
-        if m.matches(node, m.Call(m.Name("getattr"))):
+        if m.matches(node, m.Call(m.Name("getattr"), [m.Arg(), m.Arg()])):
             module = self.full_name(node.args[0].value) or ""
             return module in ("keras.optimizers", "tensorflow.keras.optimizers")
         found = node.value if isinstance(node, cst.Subscript) else node
