@@ -18,6 +18,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy
+from keras_tfopt.engine.persistence import NO_SLOTS
 from tests.cases import every_case
 from tests.compare import same
 from tests.state_worker import MAKERS, batches, everything, make_model, train
@@ -198,7 +199,8 @@ def test_state_with_one_entry_that_is_wrong(case):
         store = {}
         optimizer.save_own_variables(store)
         before = runner.snapshot()
-        for key, array in store.items():
+        # The mark has no state, and files of older versions lack it.
+        for key, array in {k: v for k, v in store.items() if k != NO_SLOTS}.items():
             others = [np.ones((7, *np.shape(array)), "float32"), np.array("text")]
             stores = [{**store, key: other} for other in others]
             stores.append({k: v for k, v in store.items() if k != key})
