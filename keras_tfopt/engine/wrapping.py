@@ -144,7 +144,7 @@ class WrappingEngine(Hooks, PassingOn, Optimizer):
         super().__init_subclass__(**kwargs)
         own = ((name, getattr(cls, name, None)) for name in ASKED)
         cls.defines = frozenset(n for n, f in own if f is not getattr(WrappingEngine, n, None))
-        if not vars(cls).keys().isdisjoint(("before", "after")):
+        if {"before", "after"} & vars(cls).keys():
             cls.needs_gradient = vars(cls).get("needs_gradient", True)  # not that of other hooks
         check_class_attribute(cls, "scope", ("variable", "element"))
         check_class_attribute(cls, "sparse", ("dense", "rows"))
