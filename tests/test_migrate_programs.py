@@ -31,6 +31,8 @@ def rewritten(source):
             "f = lambda epoch: model.optimizer.learning_rate.assign(0.1)",
         ),
         ("x = self.d_optimizer.lr", "x = self.d_optimizer.learning_rate"),
+        ("x = self._optimizer.lr", "x = self._optimizer.learning_rate"),
+        ("def state(optimizer): return optimizer.weights", ": return optimizer.variables"),
         ("x = train(lr=0.1)", "x = train(lr=0.1)"),
         ("r = K.eval(m.optimizer.lr)", "r = float(m.optimizer.learning_rate)"),
         ("n = K.get_value(m.optimizer.iterations)", "n = int(m.optimizer.iterations)"),
@@ -78,12 +80,15 @@ def test_a_value_that_may_be_no_variable():
 @pytest.mark.parametrize(
     "source",
     [
+        f"{KERAS}def train(optimizer): optimizer.minimize(loss)",
+        f"{KERAS}x = {{'class_name': 'Layer', 'config': {{'decay': 0.1}}}}",
+        f"{KERAS}x = {{'class_name': 'SGD', 'config': {{'learning_rate': 0.1}}}}",
         "import torch\nopt = torch.optim.SGD(net.parameters(), lr=cfg.optimizer.lr)",
         f"{KERAS}rate = cfg.optimizer.lr",
         f"{KERAS}n = self.config.optimizer.get_weights()",
     ],
 )
-def test_options_of_the_program_keep_their_names(source):
+def test_what_may_be_something_else_stays(source):
     assert rewritten(source) == (source, [])
 
 
@@ -156,6 +161,9 @@ def test_minimize_of_another_package_decides_nothing():
         (f"{KERAS}cls = keras.optimizers.Adam if x else None\no = cls(lr=1)", "`learning_rate`"),
         (f"{KERAS}all = {{1: keras.optimizers.SGD}}\no = all[1](decay=1)", "`learning_rate`"),
         (f"{KERAS}o = getattr(keras.optimizers, name)(0.1, decay=1)", "`learning_rate`"),
+        (f"{KERAS}all = {{1: keras.optimizers.SGD}}\no = all.get(1)(decay=1)", "`learning_rate`"),
+        (f"{KERAS}x = {{'class_name': 'sgd', 'config': {{'lr': 0.1}}}}", "`learning_rate`"),
+        (f"{KERAS}def train(optimizer): return optimizer.get_updates(p, l)", "no `get_updates`"),
         (f"{KERAS}x = m.optimizer.get_slot(v, 'm')", "`slot(variable, name)`"),
         (f"{KERAS}x = keras.optimizers.TFOptimizer(o)", "no optimizers of TensorFlow 1"),
         ("import tensorflow as tf\nwith tf.Session(): pass", "`tf.disable_v2_behavior()`"),
@@ -213,3 +221,17 @@ def test_classes_of_tensorflow_addons_in_files_stay_registered(use):
     code, findings = rewritten(f"{KERAS}import tensorflow_addons as tfa\n{use}")
     assert code == f"{KERAS}import keras_tfopt.addons\n\n{use}" and not findings
     assert "keras_tfopt" not in rewritten(f"{KERAS}{use}")[0]
+
+
+@pytest.mark.parametrize(
+    ("imported", "module"),
+    [
+        ("import tensorflow_addons as tfa", "tfa.optimizers"),
+        ("import tensorflow_addons.optimizers as opt", "opt"),
+        ("from tensorflow_addons import optimizers", "optimizers"),
+    ],
+)
+def test_classes_of_tensorflow_addons_that_are_looked_up(imported, module):
+    code, findings = rewritten(f"{imported}\no = getattr({module}, name)(0.1)")
+    after = "import keras_tfopt.addons\n\no = getattr(keras_tfopt.addons, name)(0.1)"
+    assert code == after and not findings

@@ -167,8 +167,8 @@ class Found(NamedTuple):
     """A name of another package in a program.
 
     Attributes:
-        family: "keras", "legacy", "addons", "tf1", or "schedule" and "function" for what is no
-            optimizer.
+        family: "keras", "legacy", "addons", "tf1", or "schedule", "function" and "module" for what
+            is no optimizer.
         name: Its last part, as Keras 3 writes it.
         new: The dotted name that replaces it; None if it stays.
     """
@@ -192,6 +192,8 @@ def find(name: str, has_verbs: bool) -> Found | None:
         if match[1] in LEGACY_CLASSES:
             return Found("legacy", match[1], LEGACY_CLASSES[match[1]][0])
         return None
+    if name == "tensorflow_addons.optimizers":
+        return Found("module", "optimizers", "keras_tfopt.addons")
     match = re.fullmatch(_ADDONS, name)
     if match and match[1] in ADDONS:
         return Found("addons", match[1], f"keras_tfopt.addons.{match[1]}")

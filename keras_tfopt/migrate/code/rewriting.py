@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +14,6 @@ from libcst.metadata import MetadataWrapper
 
 from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate.code import arguments
-from keras_tfopt.migrate.code.assignments import Assignment, assigned
 from keras_tfopt.migrate.code.names import (
     GONE,
     LEGACY_CLASSES,
@@ -25,7 +23,8 @@ from keras_tfopt.migrate.code.names import (
     is_base_class,
     takes_config,
 )
-from keras_tfopt.migrate.code.reading import Finding, Reader
+from keras_tfopt.migrate.code.reading import Finding
+from keras_tfopt.migrate.code.recognizing import Recognizer
 from keras_tfopt.migrate.code.survey import (
     SETTING,
     Survey,
@@ -49,10 +48,8 @@ _METHODS_OF_RULES = (
 _SCHEDULES = "keras.optimizers.schedules"
 # Parts of this package that are imported by themselves.
 _PARTS = ("keras_tfopt.addons", "keras_tfopt.legacy")
-# Attributes of models and of trainers, such as `d_optimizer` of a GAN.
-_NAMES = re.compile(r"(?:\w+_)?optimizer")
-# What programs name their options, which may have names of optimizers, too.
-_OPTIONS = ("args", "cfg", "conf", "config", "hparams", "opts", "params", "settings", "FLAGS")
+# Methods that optimizers of TensorFlow 1 have as well.
+_OF_TF1 = ("get_slot", "minimize")
 _RENAMED = {"lr": "learning_rate", "weights": "variables", "_create_all_weights": "build"}
 
 
@@ -78,26 +75,20 @@ def rewrite(source: bytes) -> Rewritten:
     return Rewritten(tree.bytes, sorted(set(rewriter.findings)))
 
 
-class _Rewriter(Reader):
+class _Rewriter(Recognizer):
     def __init__(self, context: CodemodContext, seen: Survey):
-        super().__init__(context, seen.has_verbs)
-        self.survey = seen
-        self._optimizers: set[str] = set()
-        self._classes: set[str] = set()  # names for classes of Keras
+        super().__init__(context, seen)
         self._not_names: set[int] = set()
+        self._parts: set[int] = set()  # of longer names
         self._called: set[int] = set()
         self._statements: set[int] = set()
-
-    def visit_Module(self, node: cst.Module) -> None:
-        """See attributes that are optimizers first: methods further up may use them."""
-        for assignment in m.findall(node, m.Assign() | m.AnnAssign()):
-            self.visit_Assign(assignment)  # type: ignore[arg-type]
-        self._optimizers = {name for name in self._optimizers if "." in name}
+        self._told: set[int] = set()  # dictionaries
 
     # ---- Names ----------------------------------------------------------------------------------
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self._not_names.add(id(node.attr))
+        self._parts.add(id(node.value))
 
     def visit_Arg(self, node: cst.Arg) -> None:
         if node.keyword is not None:
@@ -110,9 +101,10 @@ class _Rewriter(Reader):
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
         name = original_node.attr.value
-        if name == "lr" and self._has_name_of_optimizer(original_node.value):
+        if name == "lr" and self.has_name_of_optimizer(original_node.value):
             return _with_new_name(updated_node)
-        if self._is_optimizer(original_node.value):
+        is_known = self.is_optimizer(original_node.value)
+        if is_known or self.has_name_of_optimizer(original_node.value) and name not in _OF_TF1:
             if name in _RENAMED:
                 return _with_new_name(updated_node)
             if name in GONE and not self.has_tf1:
@@ -132,6 +124,8 @@ class _Rewriter(Reader):
         if name is None:
             return updated
         found = find(name, self.has_verbs)
+        if found is not None and found.family == "module" and id(original) in self._parts:
+            return updated
         if found is None:
             text = advice(name, self.has_verbs)
             if text is not None:
@@ -149,7 +143,7 @@ class _Rewriter(Reader):
             )
         if found.new is None:
             return updated
-        parts = [part for part in _PARTS if found.new.startswith(f"{part}.")]
+        parts = [part for part in _PARTS if f"{found.new}.".startswith(f"{part}.")]
         needs = parts[0] if parts else found.new.split(".")[0]
         self.need(needs)
         self.forget_import(original)
@@ -158,10 +152,12 @@ class _Rewriter(Reader):
 
     # ---- Calls ----------------------------------------------------------------------------------
 
-    has_tf1 = False
-
     def visit_Call(self, node: cst.Call) -> None:
         self._called.add(id(self._class_called(node)))
+        if takes_config(self.full_name(node.func) or ""):
+            configs = m.findall(node, m.Dict())
+            self._told.update(map(id, configs))
+            self._tell_of_old_keys(node, *configs)
         if dotted(node.func).endswith("load_model"):
             self.need_addons()
 
@@ -173,25 +169,23 @@ class _Rewriter(Reader):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
         called = self._class_called(original_node)
         name = self.full_name(called)
-        if name and takes_config(name):
-            self._tell_of_old_keys(original_node, *m.findall(original_node, m.Dict()))
         found = find(name, self.has_verbs) if name else None
         if found is not None and called is original_node.func:
             args = self._arguments(found, original_node, updated_node.args)
             return updated_node.with_changes(args=args)
         if found is not None:
             return self._partial(found, original_node, updated_node)
-        if self._is_method(original_node, "apply_gradients") and not self.has_tf1:
+        if self.is_method(original_node, "apply_gradients") and not self.has_tf1:
             tell = functools.partial(self.tell, original_node)
             args = arguments.of_apply_gradients(updated_node.args, tell)
             return updated_node.with_changes(args=args)
         if found := self._by_string(original_node, updated_node):
             return found
-        if self._is_class(original_node.func) and keywords(original_node.args) & {"lr", "decay"}:
+        if self.is_class(original_node.func) and keywords(original_node.args) & {"lr", "decay"}:
             self.tell(original_node, _OLD_KEYS)
-        if self._is_method(original_node, "variables") and not (self.has_tf1 or original_node.args):
+        if self.is_method(original_node, "variables") and not (self.has_tf1 or original_node.args):
             return updated_node.func
-        if self._is_method(original_node, "get_weights"):
+        if self.is_method(original_node, "get_weights"):
             owner = code_of(updated_node.func.value)  # type: ignore[attr-defined]
             return cst.parse_expression(f"[v.numpy() for v in {owner}.variables]")
         if name is not None and updated_node.args:
@@ -206,7 +200,7 @@ class _Rewriter(Reader):
         """Return what replaces a call of `keras.backend` about an optimizer, or None."""
         target: Any = updated.args[0].value
         verb = name.rpartition("backend.")[2] if "backend." in name else None
-        is_own = isinstance(target, cst.Attribute) and self._is_optimizer(target.value)
+        is_own = isinstance(target, cst.Attribute) and self.is_optimizer(target.value)
         counts = {"get_value": 1, "eval": 1, **dict.fromkeys(SETTING, 2)}  # of arguments
         if counts.get(verb or "") != len(updated.args) or not (is_own or is_rate(target)):
             return None
@@ -227,7 +221,7 @@ class _Rewriter(Reader):
         names = m.OneOf(*[m.SimpleString(f"{quote}lr{quote}") for quote in ("'", '"')])
         function = m.OneOf(m.Name("getattr"), m.Name("hasattr"), m.Name("setattr"))
         call = m.Call(function, [m.Arg(), m.Arg(names), m.ZeroOrMore()])
-        if not (m.matches(original, call) and self._is_optimizer(original.args[0].value)):
+        if not (m.matches(original, call) and self.is_optimizer(original.args[0].value)):
             return None
         second = updated.args[1].with_changes(value=cst.SimpleString('"learning_rate"'))
         return updated.with_changes(args=[updated.args[0], second, *updated.args[2:]])
@@ -235,9 +229,21 @@ class _Rewriter(Reader):
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
         """Tell of `optimizer.get_config()["lr"]`."""
         config = original_node.value
-        if isinstance(config, cst.Call) and self._is_method(config, "get_config"):
+        if isinstance(config, cst.Call) and self.is_method(config, "get_config"):
             self._tell_of_old_keys(original_node, *original_node.slice)
         return updated_node
+
+    def visit_Dict(self, node: cst.Dict) -> None:
+        """Tell of `{"class_name": "Adam", "config": {"lr": 0.1}}`, which `compile` takes, too."""
+        parts = {
+            one.key.evaluated_value: one.value
+            for one in node.elements
+            if isinstance(one, cst.DictElement) and isinstance(one.key, cst.SimpleString)
+        }
+        name = parts.get("class_name")
+        if isinstance(name, cst.SimpleString) and "config" in parts and id(node) not in self._told:
+            if find(f"keras.optimizers.{name.raw_value}", self.has_verbs) is not None:
+                self._tell_of_old_keys(node, parts["config"])
 
     def _tell_of_old_keys(self, call: Any, *parts: Any) -> None:
         """Tell of arguments of Keras 2 in what describes an optimizer."""
@@ -272,25 +278,6 @@ class _Rewriter(Reader):
             value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         self.forget_import(call.func)
         return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
-
-    def visit_Assign(self, node: Assignment) -> None:
-        """Remember the names of optimizers, whose attributes have other names in Keras 3."""
-        for target, value in assigned(node):
-            call = value.func if isinstance(value, cst.Call) else None
-            name = call and self.full_name(call) or ""
-            found = find(name.removesuffix(".from_config"), self.has_verbs)
-            makes = found is not None and found.family not in ("schedule", "function")
-            if makes or takes_config(name) or self._is_optimizer(value):
-                self.has_tf1 = self.has_tf1 or found is not None and found.family == "tf1"
-                self._optimizers.add(target)
-            parts = (
-                [one.value for one in value.elements] if isinstance(value, cst.Dict) else [value]
-            )
-            families = [find(self.full_name(part) or "", self.has_verbs) for part in parts]
-            if any(one is not None and one.family == "keras" for one in families):
-                self._classes.add(target)
-
-    visit_AnnAssign = visit_NamedExpr = visit_Assign
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         """Tell of optimizers of one's own as they were written in Keras 2."""
@@ -350,33 +337,6 @@ class _Rewriter(Reader):
         if found.new is None and isinstance(func, cst.Attribute):
             return f"{code_of(func.value)}.schedules"
         return _SCHEDULES
-
-    # ---- What nodes are -------------------------------------------------------------------------
-
-    def _is_optimizer(self, node: Any) -> bool:
-        if isinstance(node, (cst.Name, cst.Attribute)) and code_of(node) in self._optimizers:
-            return True
-        if not (isinstance(node, cst.Attribute) and _NAMES.fullmatch(node.attr.value)):
-            return False
-        return self.survey.uses_keras and code_of(node.value).split(".")[-1] not in _OPTIONS
-
-    def _is_class(self, node: Any) -> bool:
-        """Return whether it is a class of optimizers that has another name, or is looked up."""
-        if m.matches(node, m.Call(m.Name("getattr"), [m.Arg(), m.Arg()])):
-            module = self.full_name(node.args[0].value) or ""
-            return module in ("keras.optimizers", "tensorflow.keras.optimizers")
-        found = node.value if isinstance(node, cst.Subscript) else node
-        return isinstance(found, (cst.Name, cst.Attribute)) and code_of(found) in self._classes
-
-    def _has_name_of_optimizer(self, node: Any) -> bool:
-        """Return whether it is a name, as of an argument, that can only be an optimizer's."""
-        is_name = isinstance(node, cst.Name) and node.value.endswith("optimizer")
-        return is_name and self.survey.uses_keras
-
-    def _is_method(self, node: cst.Call, name: str) -> bool:
-        func: Any = node.func
-        is_method = isinstance(func, cst.Attribute) and func.attr.value == name
-        return is_method and self._is_optimizer(func.value)
 
 
 def _with_new_name(attribute: Any) -> Any:
