@@ -51,6 +51,24 @@ ADDONS = {
     "RectifiedAdam": ("RectifiedAdam", dict(learning_rate=0.02), ["h5"]),
     "AdamW": ("AdamW", dict(learning_rate=0.02, weight_decay=1e-3), ["h5"]),
     "SGDW": ("SGDW", dict(learning_rate=0.05, weight_decay=1e-3, momentum=0.9), ["h5"]),
+    "AdaBelief": ("AdaBelief", dict(learning_rate=0.02, epsilon=1e-4, amsgrad=True), ["h5"]),
+    "COCOB": ("COCOB", {}, ["h5"]),
+    "ConditionalGradient": (
+        "ConditionalGradient",
+        dict(learning_rate=0.99, lambda_=1.0, ord="fro"),
+        ["h5"],
+    ),
+    "NovoGrad": (
+        "NovoGrad",
+        dict(learning_rate=0.02, beta_2=0.9, weight_decay=1e-3, grad_averaging=True),
+        ["h5", "checkpoint"],
+    ),
+    "ProximalAdagrad": (
+        "ProximalAdagrad",
+        dict(learning_rate=0.05, l1_regularization_strength=1e-3),
+        ["h5"],
+    ),
+    "Yogi": ("Yogi", dict(learning_rate=0.02), ["h5", "checkpoint"]),
 }
 
 

@@ -34,8 +34,9 @@ OURS = {
     "legacy_Adagrad": (migrate.Adagrad, OUTSIDE),
     "legacy_Nadam": (migrate.Nadam, {"momentum_decay": 0.004}),
     **{
-        f"addons_{name}": (getattr(keras_tfopt.addons, name), {})
-        for name in ("LAMB", "LazyAdam", "RectifiedAdam", "AdamW", "SGDW")
+        name: (getattr(keras_tfopt.addons, name.removeprefix("addons_")), {})
+        for name in TRAININGS
+        if name.startswith("addons_")
     },
 }
 FILES = [(name, file) for name, told in TRAININGS.items() for file in told["files"]]

@@ -18,6 +18,7 @@ from keras_tfopt.migrate.saved import FileError, Saved, Tensor, number
 from keras_tfopt.migrate.sources import (
     CONVENTIONS,
     FILLED,
+    NUMBERS,
     Source,
     class_of,
     needs_of,
@@ -64,17 +65,19 @@ class Loader:
         places = places_by_name(self.saved.tensors, self.variables)
         found: list[dict[str, np.ndarray]] = [{} for _ in self.variables]
         for tensor in self.saved.tensors:
-            slot = self.source.slots.get(tensor.slot)
-            if slot is None:
+            if tensor.slot not in self.source.slots:
                 raise FileError(
                     f"{tensor.name!r} is {tensor.slot!r}, which is no state of this optimizer: "
                     f"known are {list(self.source.slots)}"
                 )
-            place = places[tensor.variable]
+            place, slot = places[tensor.variable], self.source.slots[tensor.slot]
             variable = self.variables[place]
-            array = self._fitting(tensor, variable, () if slot == "product" else variable.shape)
-            found[place][slot] = self._converted(slot, array)
-            became = f"{slot!r} of {path_of(variable)}"
+            became = "not used: no step reads it"
+            if slot is not None:
+                is_number = slot in NUMBERS.get(self.source.rule, ())
+                array = self._fitting(tensor, variable, () if is_number else variable.shape)
+                found[place][slot] = self._converted(slot, array)
+                became = f"{slot!r} of {path_of(variable)}"
             self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
         if class_of(self.core) is rules.Nadam:
             found = [{"product": self._product(), **one} for one in found]

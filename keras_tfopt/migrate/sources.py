@@ -21,12 +21,12 @@ class Source:
 
     Attributes:
         rule: The name of its rule, a key of `TARGETS`.
-        slots: From its names for the state of a variable to those of `TARGETS`.
+        slots: From its names for the state of a variable to ours; None for what no step reads.
         needs: Arguments that the rule here needs for the same steps, besides those in the file.
     """
 
     rule: str
-    slots: Mapping[str, str]
+    slots: Mapping[str, str | None]
     needs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -35,6 +35,7 @@ def _same(*names: str) -> dict[str, str]:
 
 
 _MOMENTS = _same("m", "v")
+_SUMS = ("gradients_sum", "grad_norm_sum", "reward", "tilde_w")
 _TORCH = {"exp_avg": "m", "exp_avg_sq": "v"}
 _OUTSIDE = {"epsilon_in_root": False}
 _ADAM = Source("Adam", _same("m", "v", "vhat"))
@@ -69,10 +70,15 @@ SOURCES: dict[str, dict[str, Source]] = {
     "tensorflow_addons": {
         "AdaBelief": Source("AdaBelief", _same("m", "v", "vhat")),
         "AdamW": _ADAM,
+        "COCOB": Source("COCOB", {"lr": "largest", **_same(*_SUMS)}),
+        "ConditionalGradient": Source("ConditionalGradient", {"conditional_gradient": None}),
         "LAMB": Source("LAMB", _MOMENTS),
         "LazyAdam": _ADAM,
+        "NovoGrad": Source("NovoGrad", _same("m", "v", "vhat")),
+        "ProximalAdagrad": Source("ProximalAdagrad", _same("accumulator")),
         "RectifiedAdam": Source("RectifiedAdam", _same("m", "v", "vhat")),
         "SGDW": Source("SGD", _same("momentum")),
+        "Yogi": Source("Yogi", _MOMENTS),
     },
     "torch.optim": {
         "SGD": Source("Momentum", {"momentum_buffer": "momentum"}),
@@ -144,7 +150,14 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "LAMB": (Target(tfopt.LAMB),),
     "AdaBelief": (Target(tfopt.AdaBelief),),
     "RectifiedAdam": (Target(tfopt.RectifiedAdam),),
+    "COCOB": (Target(tfopt.COCOB),),
+    "ConditionalGradient": (Target(tfopt.ConditionalGradient),),
+    "NovoGrad": (Target(tfopt.NovoGrad),),
+    "ProximalAdagrad": (Target(tfopt.ProximalAdagrad),),
+    "Yogi": (Target(tfopt.Yogi),),
 }
+# State that is a number for each variable, by the name of the rule.
+NUMBERS = {"Nadam": ("product",), "NovoGrad": ("v", "vhat")}
 # Values of state that files need not have.
 FILLED = {(tfopt.RMSProp, "momentum"): 0.0}
 # The values that hold for an optimizer without such an argument.
