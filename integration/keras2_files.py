@@ -70,6 +70,30 @@ ADDONS = {
     ),
     "Yogi": ("Yogi", dict(learning_rate=0.02), ["h5", "checkpoint"]),
 }
+# {name: (class, arguments, class inside, its arguments, kinds of files)}
+WRAPPERS = {
+    "Lookahead": (
+        "Lookahead",
+        dict(sync_period=6),
+        "RectifiedAdam",
+        dict(learning_rate=0.02),
+        ["h5", "checkpoint"],
+    ),
+    "MovingAverage": (
+        "MovingAverage",
+        dict(average_decay=0.9),
+        "SGD",
+        dict(learning_rate=0.05, momentum=0.9),
+        ["h5", "checkpoint", "saved_model"],
+    ),
+    "SWA": (
+        "SWA",
+        dict(start_averaging=10, average_period=4),
+        "LazyAdam",
+        dict(learning_rate=0.02),
+        ["h5", "checkpoint"],
+    ),
+}
 
 
 def batches():
@@ -83,20 +107,22 @@ def main(folder, keras, families, versions):
     told = folder / "trainings.json"
     trainings = json.loads(told.read_text()) if told.exists() else {}
     for family, (classes, cases) in families.items():
-        for name, (cls, arguments, kinds) in cases.items():
+        for name, (cls, arguments, *inside, kinds) in cases.items():
             key = f"{family}_{name}"
             keras.backend.clear_session()
             keras.utils.set_random_seed(1)
             layers = [keras.layers.Dense(3, "tanh", input_shape=(4,)), keras.layers.Dense(1)]
             model = keras.Sequential(layers)
-            optimizer = getattr(classes, cls)(**arguments)
+            optimizer = made(keras, classes, cls, arguments, *inside)
             model.compile(optimizer, "mse")
             data = batches()
             for x, y in data[:STEPS]:
                 model.train_on_batch(x, y)
             files = save(folder, key, model, optimizer, kinds)
             losses = [float(model.train_on_batch(x, y)) for x, y in data[STEPS:]]
+            wrapped = {"inside": inside, "kept": kept(model, optimizer, cls)} if inside else {}
             trainings[key] = {
+                **wrapped,
                 "class": cls,
                 "arguments": arguments,
                 "versions": {name: importlib.metadata.version(name) for name in versions},
@@ -105,6 +131,20 @@ def main(folder, keras, families, versions):
             }
             print(key, files, losses[0], losses[-1])
     told.write_text(json.dumps(trainings, indent=1, sort_keys=True) + "\n")
+
+
+def made(keras, classes, cls, arguments, *inside):
+    """An optimizer, or a wrapper around one of TensorFlow Addons or a legacy one of Keras."""
+    if not inside:
+        return getattr(classes, cls)(**arguments)
+    inner = getattr(classes, inside[0], None) or getattr(keras.optimizers.legacy, inside[0])
+    return getattr(classes, cls)(inner(**inside[1]), **arguments)
+
+
+def kept(model, optimizer, cls):
+    """What a wrapper keeps of the first variable at the end."""
+    slot = "slow" if cls == "Lookahead" else "average"
+    return optimizer.get_slot(model.trainable_variables[0], slot).numpy().tolist()
 
 
 def save(folder, key, model, optimizer, kinds):
@@ -132,7 +172,7 @@ if __name__ == "__main__":
     if which == "addons":
         import tensorflow_addons as tfa
 
-        families = {"addons": (tfa.optimizers, ADDONS)}
+        families = {"addons": (tfa.optimizers, {**ADDONS, **WRAPPERS})}
         main(where, tf.keras, families, ("tensorflow-addons", "tensorflow", "keras"))
     else:
         import tf_keras

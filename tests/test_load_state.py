@@ -47,7 +47,14 @@ def optimizer_of(name):
     cls, more = OURS.get(name, (None, {}))
     if cls is None:
         cls = getattr(migrate, name.split("_")[1])
-    return cls(**TRAININGS[name]["arguments"], **more)
+    inner = [inside_of(name)] if "inside" in TRAININGS[name] else []
+    return cls(*inner, **TRAININGS[name]["arguments"], **more)
+
+
+def inside_of(name):
+    """Return the optimizer inside of a wrapper of TensorFlow Addons."""
+    inside, arguments = TRAININGS[name]["inside"]
+    return (getattr(keras_tfopt.addons, inside, None) or getattr(migrate, inside))(**arguments)
 
 
 def network(width=3):
@@ -98,6 +105,30 @@ def test_a_training_continues(name, file):
     assert not [note for note in report.notes if "in the optimizer" in note], report
     losses = losses_of(model, optimizer, batches()[STEPS:])
     np.testing.assert_allclose(losses, TRAININGS[name]["losses"], rtol=1e-5)
+    if "inside" in TRAININGS[name]:
+        slot = "slow" if name == "addons_Lookahead" else "average"
+        kept = to_numpy(optimizer.slot(model.trainable_variables[0], slot))
+        np.testing.assert_allclose(kept, TRAININGS[name]["kept"], rtol=1e-5)
+
+
+def test_a_wrapper_may_be_left_out():
+    name = "addons_MovingAverage"
+    model, optimizer = network(), inside_of(name)
+    report = migrate.load_state(optimizer, model, FOLDER / f"{name}.h5", weights=True)
+    assert str(report).count("not used: no wrapper here keeps it") == 4
+    losses = losses_of(model, optimizer, batches()[STEPS:])
+    np.testing.assert_allclose(losses, TRAININGS[name]["losses"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "slot"), [("MovingAverage", "average"), ("Lookahead", "slow"), ("SWA", "average")]
+)
+def test_state_of_wrappers_that_a_file_does_not_have(wrapper, slot):
+    model, inner = network(), keras_tfopt.addons.LazyAdam(0.02)
+    optimizer = getattr(keras_tfopt.addons, wrapper)(inner)
+    with pytest.raises(ValueError, match=f"{wrapper} keeps '{slot}', which the file does not have"):
+        migrate.load_state(optimizer, model, FOLDER / "addons_LazyAdam.h5")
+    assert not optimizer.built
 
 
 @pytest.mark.spread("jax")

@@ -10,9 +10,9 @@ import numpy as np
 from keras_tfopt.engine import (
     Engine,
     WrappingEngine,
-    innermost,
     path_of,
     set_steps,
+    slots_of,
     sync,
     variables_of,
 )
@@ -44,7 +44,8 @@ def load_state(
 
     Args:
         optimizer: An optimizer of this package, or of Keras, with the rule of the one in the file.
-            In a wrapper, the rule inside gets the state.
+            In a wrapper, the rule inside gets the state; the slots of the wrapper must be in the
+            file, as those of `Lookahead`, `MovingAverage` and `SWA` of TensorFlow Addons are.
         model: The `keras.Model` whose variables it trains.
         file: A path: a whole model in `.h5`; a SavedModel folder; a checkpoint of TensorFlow 2,
             with or without `.index`, or its folder; `.keras`, `.weights.h5` or `.weights.json`
@@ -87,6 +88,7 @@ def load_state(
     values = loader.check_shapes()
     loader.check_slots(values)
     averages = loader.check_averages()
+    around = loader.check_around(_wrappers(optimizer))
     loaded = _weights(saved, model) if weights else []
     if not optimizer.built:
         optimizer.build(variables)
@@ -94,6 +96,8 @@ def load_state(
     for one in [*assignments, *(pair for _, pair in loaded)]:
         one.variable.assign(one.array)
     loader.assign_averages(averages)
+    for wrapper, slot, place, value in around:
+        slots_of(wrapper, variables[place])[slot].assign(value)
     if saved.steps is not None and isinstance(core, Engine):
         set_steps(optimizer, saved.steps)
     elif saved.steps is not None:
@@ -125,13 +129,6 @@ def _core(optimizer: Any) -> Any:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return _core(optimizer.inner_optimizer)
     if isinstance(optimizer, WrappingEngine):
-        names = set(optimizer.slot_names) - set(getattr(innermost(optimizer), "slot_names", ()))
-        if names:
-            raise ValueError(
-                f"{type(optimizer).__name__} keeps {sorted(names)}, which is not taken from files "
-                "of others: load the state into the optimizer inside, and put the wrapper around "
-                "it after that. Files of wrappers of TensorFlow Addons are not read"
-            )
         return _core(optimizer.inner_optimizer)
     is_known = is_of_keras(optimizer) and type(optimizer).__name__ in KINDS
     if isinstance(optimizer, Engine) or is_known:
@@ -140,6 +137,16 @@ def _core(optimizer: Any) -> Any:
         "Argument `optimizer` must be an optimizer of keras_tfopt, or of keras.optimizers one of "
         f"{sorted(KINDS)}. Received: {optimizer!r}"
     )
+
+
+def _wrappers(optimizer: Any) -> dict[str, Any]:
+    """Return the wrappers around a rule by the names of the slots that they keep."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is None:
+        return {}
+    names = getattr(optimizer, "slot_names", ())  # a LossScaleOptimizer of Keras has none
+    own = [name for name in names if name not in getattr(inner, "slot_names", ())]
+    return {**dict.fromkeys(own, optimizer), **_wrappers(inner)}
 
 
 def _weights(saved: Saved, model: Any) -> list[tuple[Row, Assignment]]:

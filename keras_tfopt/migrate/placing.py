@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -24,6 +24,7 @@ from keras_tfopt.migrate.sources import (
     needs_of,
     target_of,
 )
+from keras_tfopt.wrappers import StochasticWeightAveraging
 
 # Arguments that have notes of their own, or that have no effect once there is state.
 _NOT_COMPARED = (
@@ -117,6 +118,42 @@ class Loader:
             became = f"'average' of {path_of(variable)}"
             self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
         return found
+
+    def check_around(self, wrappers: Mapping[str, Any]) -> list[tuple[Any, str, int, Any]]:
+        """Return what to assign to wrappers: the wrapper, the slot, the variable's place, a value.
+
+        Args:
+            wrappers: The wrappers around the rule, by the names of their slots.
+        """
+        places = places_by_name(self.saved.around, self.variables)
+        found: dict[str, dict[int, Any]] = {name: {} for name in wrappers}
+        for tensor in self.saved.around:
+            place, became = places[tensor.variable], "not used: no wrapper here keeps it"
+            variable = self.variables[place]
+            if tensor.slot in wrappers:
+                found[tensor.slot][place] = self._fitting(tensor, variable, variable.shape)
+                became = f"{tensor.slot!r} of {path_of(variable)}"
+            self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
+        for name, wrapper in wrappers.items():
+            if name == "count" and isinstance(wrapper, StochasticWeightAveraging):
+                found[name] = dict.fromkeys(found.get("average", ()), self._averaged_by(wrapper))
+            missing = [path_of(v) for n, v in enumerate(self.variables) if n not in found[name]]
+            if missing:
+                raise FileError(
+                    f"{type(wrapper).__name__} keeps {name!r}, which the file does not have of "
+                    f"{missing}: load the state into the optimizer inside, and put the wrapper "
+                    "around it after that"
+                )
+        return [
+            (wrappers[name], name, place, value)
+            for name, values in found.items()
+            for place, value in values.items()
+        ]
+
+    def _averaged_by(self, wrapper: StochasticWeightAveraging) -> int:
+        """Return how many weights are in the average, which files do not say."""
+        since = (self.saved.steps or 0) - 1 - wrapper.start_averaging
+        return since // wrapper.average_period + 1 if since >= 0 else 0
 
     def assign_averages(self, found: dict[int, np.ndarray]) -> None:
         """Assign averages, or else the values of the variables, at which they begin."""

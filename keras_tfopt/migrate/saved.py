@@ -46,6 +46,7 @@ class Saved:
         weights: The variables of the model, if the file has them.
         notes: Remarks on the file.
         averages: The averages of variables that the option `use_ema` keeps.
+        around: What wrappers of TensorFlow Addons keep: "slow" or "average" of variables.
     """
 
     program: str
@@ -58,6 +59,7 @@ class Saved:
     weights: Sequence[Tensor] = ()
     notes: Sequence[str] = ()
     averages: Sequence[Tensor] = ()
+    around: Sequence[Tensor] = ()
 
     @property
     def slots(self) -> list[str]:

@@ -16,6 +16,13 @@ from keras_tfopt.migrate.files import keras3
 from keras_tfopt.migrate.saved import FileError, Saved, Tensor, number
 
 _SIGNATURE = b"\x89HDF"
+# Wrappers by the ends of their names, each with the argument for the optimizer inside.
+_INSIDE = {
+    "LossScaleOptimizer": "inner_optimizer",
+    **dict.fromkeys(("Addons>Lookahead", "Addons>MovingAverage", "Addons>SWA"), "optimizer"),
+}
+AROUND = ("average", "slow")
+"""Slots of wrappers of TensorFlow Addons, which no rule has there."""
 
 
 def is_hdf5(path: Path) -> bool:
@@ -112,11 +119,14 @@ def _ours(
 def configuration(training: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Return the optimizer's class and arguments from the `training_config` of Keras 2."""
     saved = training.get("optimizer_config") or {}
-    config = saved.get("config", {})
-    if "inner_optimizer" in config and str(saved.get("class_name")).endswith("LossScaleOptimizer"):
-        saved = config["inner_optimizer"]
-        config = saved.get("config", {})
-    return saved.get("class_name"), dict(config)
+    while True:
+        config, cls = saved.get("config", {}), str(saved.get("class_name"))
+        inside = next((key for end, key in _INSIDE.items() if cls.endswith(end)), None)
+        if inside not in config:
+            break
+        saved = config[inside]
+    registered = saved.get("registered_name") or ""
+    return registered if ">" in registered else saved.get("class_name"), dict(config)
 
 
 def program_of(cls: str | None, is_new: bool) -> tuple[str, str | None]:
@@ -150,10 +160,22 @@ def sorted_out(
         else:
             tensors.append(Tensor(name, array, parts[-1], "/".join(parts[1:-1])))
     averages = [tensor for tensor in tensors if is_new and tensor.slot == "average"]
-    if averages:
-        tensors = [tensor for tensor in tensors if tensor.slot != "average"]
+    around = [tensor for tensor in tensors if not is_new and tensor.slot in AROUND]
+    apart = ["average"] if is_new else AROUND
+    tensors = [tensor for tensor in tensors if tensor.slot not in apart]
     program, plain = program_of(cls, is_new)
-    return Saved(program, plain, tensors, steps, rate, config, others, weights, averages=averages)
+    return Saved(
+        program,
+        plain,
+        tensors,
+        steps,
+        rate,
+        config,
+        others,
+        weights,
+        averages=averages,
+        around=around,
+    )
 
 
 def _weights(group: Any) -> Any:

@@ -16,6 +16,8 @@ from keras_tfopt.migrate.saved import FileError, Saved, Tensor, number
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SLOT = re.compile(r"^(.+)/\.OPTIMIZER_SLOT/(.+)/([^/]+)$")
+# Keys of the optimizers inside of Lookahead, and of MovingAverage and SWA, of TensorFlow Addons.
+_INSIDE = re.compile(r"(?:/(?:lh_base_optimizer|awg_optimizer))+(?=/|$)")
 _NEW = re.compile(r"^((?:.+/)?[^/]*)/_variables/\d+$")
 
 
@@ -42,12 +44,12 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
     tensors, weights = [], []
     for key, array in arrays.items():
         slot, new = _SLOT.match(key), _NEW.match(key)
-        if slot and slot[2] == owner:
+        if slot and _INSIDE.sub("", slot[2]) == owner:
             tensors.append(Tensor(key, array, slot[3], names.get(slot[1], slot[1])))
         elif new and new[1] == owner:
             own[names[key]] = array
         elif key.startswith(f"{owner}/") and not slot and not new:
-            others[key.removeprefix(f"{owner}/")] = array
+            others[_INSIDE.sub("", key).removeprefix(f"{owner}/")] = array
         elif not slot and not new and key != "save_counter" and "keras_api/" not in key:
             weights.append(Tensor(key, array, "", names[key]))
     if own or "_iterations" in others:  # an optimizer since Keras 2.11
@@ -62,7 +64,9 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
     full = names.get(f"{owner}/iter", "")
     program, plain = hdf5.program_of(cls or _class_in(full), False)
     config = config or {k: float(v) for k, v in others.items() if not np.shape(v)}
-    return Saved(program, plain, tensors, steps, rate, config, others, weights)
+    around = [tensor for tensor in tensors if tensor.slot in hdf5.AROUND]
+    tensors = [tensor for tensor in tensors if tensor.slot not in hdf5.AROUND]
+    return Saved(program, plain, tensors, steps, rate, config, others, weights, around=around)
 
 
 def _opened(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -95,7 +99,7 @@ def _owner(keys: list[str], name: Any, path: Path) -> str:
     for key in keys:
         slot, new = _SLOT.match(key), _NEW.match(key)
         if slot or new:
-            found[slot[2] if slot else new[1]] = None  # type: ignore[index]
+            found[_INSIDE.sub("", slot[2]) if slot else new[1]] = None  # type: ignore[index]
         elif key.endswith(("/_iterations", "/iter")):
             found[key.rpartition("/")[0]] = None
     if name in found:
@@ -112,8 +116,8 @@ def _owner(keys: list[str], name: Any, path: Path) -> str:
 
 def _class_in(full_name: str) -> str | None:
     """Return the class in the name of a variable of an optimizer, `Adam/m/dense/kernel`."""
-    first = full_name.split("/")[0]
-    return re.sub(r"_\d+$", "", first) or None
+    first, _, rest = full_name.partition("/")
+    return re.sub(r"_\d+$", "", first) if rest else None  # wrappers do not write theirs
 
 
 def _full_names(reader: Any) -> dict[str, str]:
