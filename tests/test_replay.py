@@ -177,7 +177,7 @@ def test_every_recording_of_modern_optimizers_is_accounted_for():
         for entry in json.loads((folder / "manifest.json").read_text())["cases"]
     ]
     names = {Path(entry["file"]).stem: entry for entry in entries}
-    assert len(entries) == len(names) == 213
+    assert len(entries) == len(names) == 214
     for name, entry in names.items():
         reasons = [p for p in ELSEWHERE if fnmatch.fnmatchcase(name, p)]
         reasons += [reason for reason in (QUIRKS.get(name),) if reason]

@@ -62,6 +62,8 @@ class Adafactor(Rule):
     and factors the two longest axes. That of big_vision (Zhai et al., "Scaling Vision
     Transformers", 2022) has `relative_step=False` and `scale_parameter=False` with a `beta_2_cap`
     and a `momentum`; it multiplies the average by the learning rate, here the average is of steps.
+    `torch.optim.Adafactor` scales steps by the variable before `weight_decay` shrinks it, here and
+    in Keras it is scaled by what is left.
     """
 
     scope = "variable"

@@ -47,8 +47,10 @@ class ADOPT(Rule):
     Rate" (2024).
 
     Differences: `weight_decay` acts in the first step, too. timm's `Adopt` adds the decay to the
-    gradient unless it is told not to, and clips with an exponent of 0.333. Keras has no such
-    optimizer.
+    gradient unless it is told not to, and clips with an exponent of 0.333. It counts steps for each
+    variable, whose first gradient only sets v. Here t counts the optimizer's steps: a variable
+    whose first gradient comes later is divided by epsilon, up to the clip. So take a new optimizer
+    for layers that are trained from then on. Keras has no such optimizer.
     """
 
     learning_rate: Any = 0.001

@@ -54,7 +54,8 @@ class DAdaptAdam(Moments):
     Reference: Defazio and Mishchenko, "Learning-Rate-Free Learning by D-Adaptation" (2023).
 
     Differences: from `optax.contrib.dadapt_adamw`, whose estimate becomes NaN where all gradients
-    so far were zero; here it stays. Keras has no D-Adaptation.
+    so far were zero; here it stays. The authors' `dadaptation` leaves steps with a learning rate of
+    0 out. Keras has no D-Adaptation.
     """
 
     scope = "model"

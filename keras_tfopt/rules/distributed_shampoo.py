@@ -83,8 +83,8 @@ class DistributedShampoo(Rule):
 
     Slots: `L_0`, `L_1`, ... and their roots `H_0`, `H_1`, ... or bases `Q_0`, `Q_1`, ..., of shape
     (blocks, d, d), where the last block of an axis is filled up with zeros; `E`, in blocks, if
-    there are bases; `m` of the variable's shape, unless `beta_1` is
-    0; `v` of this shape, the sum or average of the grafted method, unless that is None or "sgd".
+    there are bases; `m` of the variable's shape, unless `beta_1` is 0 and `beta_3` None; `v` of
+    this shape, the sum or average of the grafted method, unless that is None or "sgd".
 
     Row gradients: as if dense.
 
@@ -104,9 +104,9 @@ class DistributedShampoo(Rule):
     Shampoo Optimizer for Training Neural Networks At-Scale" (2023).
 
     Differences: from `distributed_shampoo.DistributedShampoo`, grafting is one argument, and the
-    first root may be due before `precondition_frequency`. `keras_tfopt.Shampoo`, that of
-    `tf.contrib.opt`, keeps diagonals of long axes instead of blocks, divides sums by their
-    size, and has no grafting. Keras has no such optimizer.
+    first root may be due before `precondition_frequency`; with `beta_1=0` it ignores `beta_3`.
+    `keras_tfopt.Shampoo`, that of `tf.contrib.opt`, keeps diagonals of long axes instead of blocks,
+    divides sums by their size, and has no grafting. Keras has no such optimizer.
     """
 
     scope = "variable"

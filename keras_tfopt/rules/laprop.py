@@ -47,7 +47,9 @@ class LaProp(Rule):
 
     Differences: from the authors' implementation and timm's, `weight_decay` shrinks variables
     before the step and not after it; and before the first step with a learning rate above zero,
-    nothing moves, where theirs divides by zero. Keras has no such optimizer.
+    nothing moves, where theirs divides by zero. They count steps for each variable, and here t
+    counts the optimizer's: where the first gradient of a variable comes late, its first steps are
+    up to $1 / \sqrt{1 - \beta_2}$ learning rates long. Keras has no such optimizer.
     """
 
     scope = "variable"

@@ -14,7 +14,7 @@ from keras_tfopt.rules.moments import Moments, at_least, moments, over_root, sig
 class MARS(Moments):
     r"""Adam on gradients whose variance is reduced by the difference from the last ones.
 
-    In the first step $c = g$. After that, with the last gradient $g'$ and norms over a variable,
+    With the last gradient $g'$, which in the first step is $g$, and norms over a variable,
 
     $$
     \begin{aligned}
@@ -51,10 +51,10 @@ class MARS(Moments):
     Reference: Yuan et al., "MARS: Unleashing the Power of Variance Reduction for Training Large
     Models" (2024): MARS-AdamW and MARS-Lion, both "MARS-approx".
 
-    Differences: from the authors' implementation, the first step has no difference from zero, as in
-    timm. Its `lr_1d_factor` and `betas_1d` are `groups` here: a function of the variable that
-    returns `learning_rate_factor`, `beta_1` and `beta_2` for vectors. The authors' `beta_1` is
-    0.95. Keras has no such optimizer.
+    Differences: in the authors' implementation, the last gradient of the first step is zero; here
+    it is as in timm. Their `lr_1d_factor` and `betas_1d` are `groups` here: a function of the
+    variable that returns `learning_rate_factor`, `beta_1` and `beta_2` for vectors. The authors'
+    `beta_1` is 0.95. Keras has no such optimizer.
     """
 
     scope = "variable"
@@ -90,8 +90,8 @@ class MARS(Moments):
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
         if not t.is_corrected:
             return self._adam(g, x, s, t)
-        c = g + t.weight * (g - s.last)
-        c = ops.where(t.step > 1, c * (1 / at_least(t.norm(c), 1.0)), g)
+        c = ops.where(t.step > 1, g + t.weight * (g - s.last), g)
+        c = c * (1 / at_least(t.norm(c), 1.0))
         if self.form == "lion":
             m = self.beta_1 * s.m + (1 - self.beta_1) * c
             return x - t.lr * sign(m), {"m": m, "last": g}

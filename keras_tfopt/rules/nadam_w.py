@@ -49,6 +49,7 @@ class NadamW(Moments):
     Differences: `keras_tfopt.Nadam` has one correction for both terms of the look ahead, adds
     epsilon after the correction, and moves touched rows only. `keras.optimizers.Nadam` lets the
     momentum grow over the steps. `optax.nadamw` has a weight decay of 1e-4 by default.
+    timm's `NAdamW` divides both terms by $1 - \beta_1^t$.
     """
 
     epsilon_root: float = within(0, default=0.0)

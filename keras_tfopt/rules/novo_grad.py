@@ -53,6 +53,7 @@ class NovoGrad(Moments):
     Differences: none in the numbers from `tensorflow_addons.optimizers.NovoGrad`, in which `vhat`
     repeats one number in the variable's shape, and `amsgrad` fails on row gradients. A gradient of
     zeros at the first step leaves variables where they are there, too, whatever epsilon is here.
+    timm's `NovoGrad` counts steps for each variable, so that v starts at its own first gradient.
     Keras has no such optimizer.
     """
 

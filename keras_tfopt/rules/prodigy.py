@@ -72,8 +72,9 @@ class Prodigy(Moments):
 
     Differences: from `prodigyopt.Prodigy`, variables without a gradient take part with zeros; where
     `beta_1` is 0, its step takes the new estimate of $d$, ours the old one as for every other
-    `beta_1`. `optax.contrib.prodigy` always corrects the bias, and never lets the estimate fall.
-    Keras has no Prodigy.
+    `beta_1`. It leaves steps with a learning rate of 0 out; here these count, and moments take
+    their gradients. `optax.contrib.prodigy` always corrects the bias, and never lets the estimate
+    fall. Keras has no Prodigy.
     """
 
     scope = "model"

@@ -67,10 +67,11 @@ class ScheduleFreeAdamW(Rule):
 
     Reference: Defazio et al., "The Road Less Scheduled" (2024).
 
-    Differences: the authors' `AdamWScheduleFree` gives the same numbers. It keeps z, and computes x
-    from y and z. `keras.optimizers.ScheduleFreeAdamW` evaluates at y.
-    `keras_tfopt.ScheduleFree` does the same around any optimizer, with row gradients of that, and
-    can decay at z.
+    Differences: the authors' `AdamWScheduleFree` gives the same numbers if all variables have
+    gradients in all steps: it has one W for all. Its `warmup_steps=n` is
+    `WarmUp(rate, n - 1, start=rate / n)`. It keeps z, and computes x from y and z.
+    `keras.optimizers.ScheduleFreeAdamW` evaluates at y. `keras_tfopt.ScheduleFree` does the same
+    around any optimizer, with row gradients of that, and can decay at z.
     """
 
     scope = "variable"

@@ -83,7 +83,7 @@ class ScheduleFree(Wrapper):
 
     Differences: none in the numbers from the wrapper of the authors' package `schedulefree`. Its
     AdamW and SGD are `keras_tfopt.ScheduleFreeAdamW` and `keras_tfopt.ScheduleFreeSGD`, which need
-    less memory. Its RAdam with `silent_sgd_phase=False` is this around a
+    less memory. Its RAdam with `silent_sgd_phase=False` and no weight decay is this around a
     `keras_tfopt.RectifiedAdam` with `beta_1=0` and a `sma_threshold` just above 4.
     `keras.optimizers.ScheduleFreeAdamW` is Adam alone, and evaluates at y.
     """

@@ -32,7 +32,7 @@ class MARS(Reference):
             last = {"last": g}
             if step > 1:
                 c = g + self.gamma * self.beta_1 / (1 - self.beta_1) * (g - s["last"])
-                c = c / max(1.0, np.sqrt(np.sum(c * c)))
+            c = c / max(1.0, np.sqrt(np.sum(c * c)))
         m = self.beta_1 * s["m"] + (1 - self.beta_1) * c
         if "v" not in s:
             return x - self.lr(step) * np.sign(m), {"m": m, **last}
