@@ -132,3 +132,19 @@ def test_xla_needs_a_built_model_if_state_starts_at_the_weights(averages):
     model.compile(make(), "mse", jit_compile=True)
     model.fit(x, y, verbose=0)
     assert int(model.optimizer.iterations) == 1
+
+
+@pytest.mark.parametrize("clipping", [True, False])
+def test_a_late_first_gradient_of_adopt_moves_nothing(clipping):
+    """As in timm and the authors' code, which count steps for each variable."""
+    first, late = (keras.Variable(np.ones(2, "float32"), name=n) for n in ("first", "late"))
+    optimizer = keras_tfopt.ADOPT(0.1, clipping=clipping)
+    optimizer.build([first, late])
+    g = keras.ops.convert_to_tensor(np.array([2.0, 0.0], "float32"))
+    for _ in range(3):
+        optimizer.apply([g, None], [first, late])
+    optimizer.apply([g, g], [first, late])
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(late), 1)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(optimizer.slot(late, "v")), [4, 0])
+    optimizer.apply([g, g], [first, late])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(late), [0.99, 1], rtol=1e-6)

@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_tfopt.fields import flag, within
-from keras_tfopt.rule import Rule, register, zeros
+from keras_tfopt.rule import Rule, full, register, zeros
 from keras_tfopt.rules.moments import at_least, at_most
 
 
@@ -13,7 +13,8 @@ from keras_tfopt.rules.moments import at_least, at_most
 class ADOPT(Rule):
     r"""Adam that converges with any $\beta_2$: the present gradient is not in its denominator.
 
-    In the first step $v \leftarrow g^2$, and nothing moves. At step $t > 1$
+    The first gradient of a variable sets $v \leftarrow g^2$, and nothing moves. After that, in the
+    optimizer's step $t$
 
     $$
     \begin{aligned}
@@ -36,7 +37,8 @@ class ADOPT(Rule):
         nesterov: Whether to look ahead. Defaults to False.
         **base: Options of every optimizer, see `keras_tfopt.Rule`.
 
-    Slots: `m`, the momentum, and `v`, the second moment, of the variable's shape.
+    Slots: `m`, the momentum, and `v`, the second moment, of the variable's shape; `v` is -1 before
+    the first gradient.
 
     Row gradients: as if dense. The moments of all rows decay and all rows move, touched or not.
 
@@ -47,10 +49,9 @@ class ADOPT(Rule):
     Rate" (2024).
 
     Differences: `weight_decay` acts in the first step, too. timm's `Adopt` adds the decay to the
-    gradient unless it is told not to, and clips with an exponent of 0.333. It counts steps for each
-    variable, whose first gradient only sets v. Here t counts the optimizer's steps: a variable
-    whose first gradient comes later is divided by epsilon, up to the clip. So take a new optimizer
-    for layers that are trained from then on. Keras has no such optimizer.
+    gradient unless it is told not to, and clips with an exponent of 0.333. It counts t for each
+    variable. With `slot_dtype="int8"`, v is set in the optimizer's first step alone: it is 0 in
+    variables whose first gradient comes later. Keras has no such optimizer.
     """
 
     learning_rate: Any = 0.001
@@ -62,18 +63,20 @@ class ADOPT(Rule):
     nesterov: bool = flag(default=False)
 
     def slots(self, like: Any) -> dict[str, Any]:
-        return {"m": zeros(like), "v": zeros(like, signed=False)}
+        return {"m": zeros(like), "v": full(like, -1.0, signed=False)}
 
     def scalars(self, lr: Any, step: Any) -> dict[str, Any]:
         return {"lr": lr, "limit": (step - 1) ** self.clip_exponent}
 
     def update(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, dict[str, Any]]:
-        u = g / at_least(ops.sqrt(s.v), self.epsilon)
+        u = g / at_least(ops.sqrt(at_least(s.v, 0.0)), self.epsilon)
         if self.clipping:
             u = at_most(at_least(u, -t.limit), t.limit)
-        u = ops.where(t.step > 1, u, ops.zeros_like(u))
+        # Slots of 8 bits have no negative v.
+        is_first = ops.logical_or(s.v < 0, t.step <= 1)
+        u = ops.where(is_first, ops.zeros_like(u), u)
         m = self.beta_1 * s.m + (1 - self.beta_1) * u
         ahead = self.beta_1 * m + (1 - self.beta_1) * u if self.nesterov else m
         square = ops.square(g)
-        v = ops.where(t.step > 1, self.beta_2 * s.v + (1 - self.beta_2) * square, square)
+        v = ops.where(is_first, square, self.beta_2 * s.v + (1 - self.beta_2) * square)
         return x - t.lr * ahead, {"m": m, "v": v}

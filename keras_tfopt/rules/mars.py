@@ -51,10 +51,10 @@ class MARS(Moments):
     Reference: Yuan et al., "MARS: Unleashing the Power of Variance Reduction for Training Large
     Models" (2024): MARS-AdamW and MARS-Lion, both "MARS-approx".
 
-    Differences: in the authors' implementation, the last gradient of the first step is zero; here
-    it is as in timm. Their `lr_1d_factor` and `betas_1d` are `groups` here: a function of the
-    variable that returns `learning_rate_factor`, `beta_1` and `beta_2` for vectors. The authors'
-    `beta_1` is 0.95. Keras has no such optimizer.
+    Differences: in the authors' implementation, the last gradient of the first step is zero, and
+    kernels of more than two axes are left to Adam; here it is as in timm. Their `lr_1d_factor` and
+    `betas_1d` are `groups` here: a function of the variable that returns `learning_rate_factor`,
+    `beta_1` and `beta_2` for vectors. The authors' `beta_1` is 0.95. Keras has no such optimizer.
     """
 
     scope = "variable"

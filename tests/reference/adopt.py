@@ -21,10 +21,10 @@ class ADOPT(Reference):
         self.clip_exponent, self.clipping = clip_exponent, clipping
 
     def slots(self, x):
-        return {"m": np.zeros_like(x), "v": np.zeros_like(x)}
+        return {"m": np.zeros_like(x), "v": -np.ones_like(x)}
 
     def update(self, g, x, s, step, path):
-        if step == 1:
+        if step == 1 or (s["v"] < 0).any():  # slots of 8 bits have no negative v
             return x, {"m": s["m"], "v": g * g}
         u = g / np.maximum(np.sqrt(s["v"]), self.epsilon)
         if self.clipping:
