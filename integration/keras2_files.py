@@ -63,6 +63,7 @@ ADDONS = {
         dict(learning_rate=0.02, beta_2=0.9, weight_decay=1e-3, grad_averaging=True),
         ["h5", "checkpoint"],
     ),
+    "NovoGrad_amsgrad": ("NovoGrad", dict(learning_rate=0.02, amsgrad=True), ["h5"]),
     "ProximalAdagrad": (
         "ProximalAdagrad",
         dict(learning_rate=0.05, l1_regularization_strength=1e-3),

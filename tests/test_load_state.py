@@ -34,8 +34,8 @@ OURS = {
     "legacy_Adagrad": (migrate.Adagrad, OUTSIDE),
     "legacy_Nadam": (migrate.Nadam, {"momentum_decay": 0.004}),
     **{
-        name: (getattr(keras_tfopt.addons, name.removeprefix("addons_")), {})
-        for name in TRAININGS
+        name: (getattr(keras_tfopt.addons, told["class"]), {})
+        for name, told in TRAININGS.items()
         if name.startswith("addons_")
     },
 }

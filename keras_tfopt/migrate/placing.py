@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -75,8 +76,10 @@ class Loader:
             variable = self.variables[place]
             became = "not used: no step reads it"
             if slot is not None:
-                is_number = slot in NUMBERS.get(self.source.rule, ())
-                array = self._fitting(tensor, variable, () if is_number else variable.shape)
+                shape = tuple(variable.shape)
+                if slot in NUMBERS.get(self.source.rule, ()):
+                    tensor, shape = _as_number(tensor), ()
+                array = self._fitting(tensor, variable, shape)
                 found[place][slot] = self._converted(slot, array)
                 became = f"{slot!r} of {path_of(variable)}"
             self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
@@ -254,6 +257,12 @@ class Loader:
 
     def _named(self) -> str:
         return ", ".join(dict.fromkeys(str(tensor.variable) for tensor in self.saved.tensors))
+
+
+def _as_number(tensor: Tensor) -> Tensor:
+    """Return a tensor that repeats one number as that number."""
+    numbers = np.unique(tensor.array)
+    return dataclasses.replace(tensor, array=numbers.reshape(())) if numbers.size == 1 else tensor
 
 
 def places_by_name(tensors: Sequence[Tensor], variables: Sequence[Any]) -> dict[str | int, int]:
