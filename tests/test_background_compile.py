@@ -73,6 +73,55 @@ def calls_in_other_threads():
 
 
 @section
+def traces_of_other_threads():
+    # Without turns, the first trace would end before the second one, which then would put back
+    # what it had found: a method of the first one.
+    create_arg, call = Tracer.create_arg, torch.nn.Module.__call__
+
+    def slowly(self, argument):
+        if threading.current_thread() is not first:
+            time.sleep(0.05)
+        return create_arg(self, argument)
+
+    def function(x):
+        own, end = torch.nn.Module.__call__, time.monotonic() + 1
+        while torch.nn.Module.__call__ is own and time.monotonic() < end:
+            time.sleep(0.01)
+        return x
+
+    torch._inductor.config.force_disable_caches = True
+    Tracer.create_arg = slowly
+    first = threading.Thread(target=lambda: Tracer().trace(function))
+    first.start()
+    values, optimizer = [keras.Variable(np.ones(5))], keras_tfopt.AddSign(0.1)
+    train(optimizer, values, 1, [(5,)])
+    first.join()
+    all_before().result()
+    Tracer.create_arg = create_arg
+    torch._inductor.config.force_disable_caches = False
+    assert torch.nn.Module.__call__ is call
+    train(optimizer, values, 1, [(5,)])
+    assert torch_compile.compilation(optimizer).startswith("compiled by PyTorch")
+
+
+@section
+def a_compilation_that_was_disturbed():
+    operations = torch_compile.compile_operations
+
+    def disturbed(*args):
+        assert threading.current_thread() is threading.main_thread()
+        return operations(*args)
+
+    torch_compile.compile_operations = disturbed
+    values, optimizer = variables(), keras_tfopt.PowerSign(0.1)
+    train(optimizer, values, 1)
+    all_before().result()
+    train(optimizer, values, 1)
+    torch_compile.compile_operations = operations
+    assert torch_compile.compilation(optimizer).startswith("compiled by PyTorch")
+
+
+@section
 def training_continues():
     values, optimizer = variables(), keras_tfopt.LARS(0.1, eeta=0.1)
     may_compile = threading.Event()

@@ -26,6 +26,7 @@ from keras_tfopt.engine.backends.torch.private import (
     filling,
     known_processor,
     tensors_in,
+    trace_in_turns,
     trace_no_empty_module,
 )
 
@@ -118,6 +119,7 @@ class Compiled:
         self._options = recomputes, has_bits, contracts
         self._for_all_sizes, self._may_stay = for_all_sizes, may_stay
         self._compiling: concurrent.futures.Future | None = None
+        self._in_background = False
         self._compiled: Callable[..., list[torch.Tensor]] | None = None
         self._read: Any = None  # which arguments compiled code reads
         self._result: Callable[[list[torch.Tensor]], Any] | None = None  # from its tensors, if any
@@ -136,20 +138,26 @@ class Compiled:
         if not _compiler_works:
             return None
         if self._compiling is None:
-            self._compiling = self._begin(args)
+            self._compiling = self._begin(args, _may_run_uncompiled())
         if not self._compiling.done():
             return None
         error = self._compiling.exception()
+        if error is not None and self._in_background and not _is_tool_chain_error(error):
+            # Another thread may have disturbed it: `torch.export` sets modes for all threads.
+            self._compiling = self._begin(args, False)
+            error = self._compiling.exception()
         if error is None:
             self._compiled = self._compiling.result()
         elif not self._may_stay or _is_tool_chain_error(error):
             _give_up_compiling(error)
         return self._compiled
 
-    def _begin(self, args: tuple) -> concurrent.futures.Future:
+    def _begin(self, args: tuple, in_background: bool) -> concurrent.futures.Future:
         """Start compiling in the background, or compile now."""
+        trace_in_turns()
+        self._in_background = in_background
         examples = self._examples(*args)
-        if _may_run_uncompiled():
+        if in_background:
             begun = _worker().submit(self._compile, examples)
             _begun.add(begun)
             begun.add_done_callback(_begun.discard)

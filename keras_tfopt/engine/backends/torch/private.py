@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import platform
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,24 +128,51 @@ def trace_no_empty_module() -> None:
         InterpreterShim._dummy_gm = staticmethod(lambda: empty)
 
 
+_tracing = threading.RLock()
+_thread = threading.local()  # `compiles` is True where functions are compiled here
+
+
+@functools.cache
+def trace_in_turns() -> None:
+    """Have threads trace functions one after the other.
+
+    While `torch.fx` traces a function, it replaces methods of modules, for all threads. After two
+    traces at once, as one here and one of `torch.export`, a method of one of them would stay, and
+    all later ones fail. Also the same for all threads is the flag that FX traces. It makes calls of
+    compiled functions an error, unless another flag says that a compiler does it. Patches
+    `torch.fx.Tracer.trace`.
+    """
+    plain = torch.fx.Tracer.trace
+
+    @functools.wraps(plain)
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        with _tracing:
+            before = torch.compiler._is_compiling_flag
+            torch.compiler._is_compiling_flag = before or getattr(_thread, "compiles", False)
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                torch.compiler._is_compiling_flag = before
+
+    torch.fx.Tracer.trace = trace  # type: ignore[method-assign]
+
+
 @contextlib.contextmanager
 def compiling_alone() -> Iterator[None]:
     """Keep other threads from compiling, also by `torch.compile`, in this context.
 
-    What is patched here is the same for all threads. So is the flag that FX traces a function. It
-    makes calls of compiled functions an error, unless another flag says that a compiler does it. In
-    PyTorch 2.8, an option decides instead, which is the same for all threads there.
+    In PyTorch 2.8, an option decides whether calls of compiled functions are an error while FX
+    traces, which is the same for all threads there.
     """
     import torch._dynamo.config as options
     from torch._dynamo.convert_frame import compile_lock
 
     with compile_lock, options.patch(error_on_nested_fx_trace=False):
-        before = torch.compiler._is_compiling_flag
-        torch.compiler._is_compiling_flag = True
+        _thread.compiles = True
         try:
             yield
         finally:
-            torch.compiler._is_compiling_flag = before
+            _thread.compiles = False
 
 
 def compile_operations(
