@@ -104,8 +104,7 @@ class DistributedShampoo(Rule):
     Shampoo Optimizer for Training Neural Networks At-Scale" (2023).
 
     Differences: from `distributed_shampoo.DistributedShampoo`, grafting is one argument, and the
-    first root may be due before `precondition_frequency`; with `beta_1=0`, theirs ignores
-    `beta_3`.
+    first root may be due before `precondition_frequency`; with `beta_1=0`, theirs ignores `beta_3`.
     `keras_tfopt.Shampoo`, that of `tf.contrib.opt`, keeps diagonals of long axes instead of blocks,
     divides sums by their size, and has no grafting. Keras has no such optimizer.
     """
