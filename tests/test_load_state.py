@@ -131,6 +131,14 @@ def test_state_of_wrappers_that_a_file_does_not_have(wrapper, slot):
     assert not optimizer.built
 
 
+def test_two_wrappers_that_keep_the_same():
+    inner = keras_tfopt.addons.MovingAverage(inside_of("addons_MovingAverage"))
+    model, optimizer = network(), keras_tfopt.addons.MovingAverage(inner)
+    with pytest.raises(ValueError, match="both keep \\['average'\\], and files have one"):
+        migrate.load_state(optimizer, model, FOLDER / "addons_MovingAverage.h5")
+    assert not optimizer.built
+
+
 @pytest.mark.spread("jax")
 @pytest.mark.parametrize("name", ("new_Nadam", "addons_LAMB"))
 def test_a_training_continues_in_fit(name):

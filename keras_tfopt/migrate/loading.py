@@ -10,6 +10,7 @@ import numpy as np
 from keras_tfopt.engine import (
     Engine,
     WrappingEngine,
+    parts,
     path_of,
     set_steps,
     slots_of,
@@ -141,12 +142,20 @@ def _core(optimizer: Any) -> Any:
 
 def _wrappers(optimizer: Any) -> dict[str, Any]:
     """Return the wrappers around a rule by the names of the slots that they keep."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is None:
-        return {}
-    names = getattr(optimizer, "slot_names", ())  # a LossScaleOptimizer of Keras has none
-    own = [name for name in names if name not in getattr(inner, "slot_names", ())]
-    return {**dict.fromkeys(own, optimizer), **_wrappers(inner)}
+    found: dict[str, Any] = {}
+    for part in parts(optimizer):
+        if not isinstance(part, WrappingEngine):
+            continue
+        inside = len(getattr(part.inner_optimizer, "slot_names", ()))
+        own = part.slot_names[: len(part.slot_names) - inside]
+        if twice := found.keys() & set(own):
+            raise FileError(
+                f"{[type(found[name]).__name__ for name in twice]} and {type(part).__name__} both "
+                f"keep {sorted(twice)}, and files have one: load the state into the optimizer "
+                "inside, and put the wrappers around it after that"
+            )
+        found |= dict.fromkeys(own, part)
+    return found
 
 
 def _weights(saved: Saved, model: Any) -> list[tuple[Row, Assignment]]:

@@ -73,16 +73,11 @@ class Loader:
                     f"known are {list(self.source.slots)}"
                 )
             place, slot = places[tensor.variable], self.source.slots[tensor.slot]
-            variable = self.variables[place]
-            became = "not used: no step reads it"
-            if slot is not None:
-                shape = tuple(variable.shape)
-                if slot in NUMBERS.get(self.source.rule, ()):
-                    tensor, shape = _as_number(tensor), ()
-                array = self._fitting(tensor, variable, shape)
-                found[place][slot] = self._converted(slot, array)
-                became = f"{slot!r} of {path_of(variable)}"
-            self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
+            if slot is None:
+                self._tell(tensor, "not used: no step reads it")
+                continue
+            is_number = slot in NUMBERS.get(self.source.rule, ())
+            found[place][slot] = self._converted(slot, self._taken(tensor, slot, place, is_number))
         if class_of(self.core) is rules.Nadam:
             found = [{"product": self._product(), **one} for one in found]
         return found
@@ -116,10 +111,7 @@ class Loader:
         found = {}
         for tensor in self.saved.averages:
             place = places[tensor.variable]
-            variable = self.variables[place]
-            found[place] = self._fitting(tensor, variable, variable.shape)
-            became = f"'average' of {path_of(variable)}"
-            self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
+            found[place] = self._taken(tensor, "average", place)
         return found
 
     def check_around(self, wrappers: Mapping[str, Any]) -> list[tuple[Any, str, int, Any]]:
@@ -131,12 +123,11 @@ class Loader:
         places = places_by_name(self.saved.around, self.variables)
         found: dict[str, dict[int, Any]] = {name: {} for name in wrappers}
         for tensor in self.saved.around:
-            place, became = places[tensor.variable], "not used: no wrapper here keeps it"
-            variable = self.variables[place]
+            place = places[tensor.variable]
             if tensor.slot in wrappers:
-                found[tensor.slot][place] = self._fitting(tensor, variable, variable.shape)
-                became = f"{tensor.slot!r} of {path_of(variable)}"
-            self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
+                found[tensor.slot][place] = self._taken(tensor, tensor.slot, place)
+            else:
+                self._tell(tensor, "not used: no wrapper here keeps it")
         for name, wrapper in wrappers.items():
             if name == "count" and isinstance(wrapper, StochasticWeightAveraging):
                 found[name] = dict.fromkeys(found.get("average", ()), self._averaged_by(wrapper))
@@ -215,6 +206,17 @@ class Loader:
                 "decoupled, and multiplied by the learning rate"
             )
         return notes
+
+    def _taken(self, tensor: Tensor, slot: str, place: int, is_number: bool = False) -> np.ndarray:
+        """Return the array of a tensor for a variable, after checking and reporting it."""
+        variable = self.variables[place]
+        own, shape = (_as_number(tensor), ()) if is_number else (tensor, variable.shape)
+        array = self._fitting(own, variable, shape)
+        self._tell(tensor, f"{slot!r} of {path_of(variable)}")
+        return array
+
+    def _tell(self, tensor: Tensor, became: str) -> None:
+        self.rows.append(Row(tensor.name, tuple(tensor.array.shape), became))
 
     def _fitting(self, tensor: Tensor, variable: Any, shape: Sequence[int]) -> np.ndarray:
         """Return the array of a tensor in the layout of its variable, after checking it."""

@@ -21,8 +21,8 @@ _INSIDE = {
     "LossScaleOptimizer": "inner_optimizer",
     **dict.fromkeys(("Addons>Lookahead", "Addons>MovingAverage", "Addons>SWA"), "optimizer"),
 }
-AROUND = ("average", "slow")
-"""Slots of wrappers of TensorFlow Addons, which no rule has there."""
+# Slots of wrappers of TensorFlow Addons, and of `use_ema`, which no rule has.
+_AROUND = ("average", "slow")
 
 
 def is_hdf5(path: Path) -> bool:
@@ -119,14 +119,17 @@ def _ours(
 def configuration(training: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Return the optimizer's class and arguments from the `training_config` of Keras 2."""
     saved = training.get("optimizer_config") or {}
-    while True:
-        config, cls = saved.get("config", {}), str(saved.get("class_name"))
-        inside = next((key for end, key in _INSIDE.items() if cls.endswith(end)), None)
-        if inside not in config:
-            break
-        saved = config[inside]
+    while inside := _inside(saved):
+        saved = inside
     registered = saved.get("registered_name") or ""
-    return registered if ">" in registered else saved.get("class_name"), dict(config)
+    cls = registered if ">" in registered else saved.get("class_name")
+    return cls, dict(saved.get("config", {}))
+
+
+def _inside(saved: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the configuration of the optimizer inside of a wrapper; None for another optimizer."""
+    cls, config = str(saved.get("class_name")), saved.get("config", {})
+    return next((config.get(key) for end, key in _INSIDE.items() if cls.endswith(end)), None)
 
 
 def program_of(cls: str | None, is_new: bool) -> tuple[str, str | None]:
@@ -159,23 +162,18 @@ def sorted_out(
             tensors.append(Tensor(name, array, parts[1], "/".join(parts[2:])))
         else:
             tensors.append(Tensor(name, array, parts[-1], "/".join(parts[1:-1])))
-    averages = [tensor for tensor in tensors if is_new and tensor.slot == "average"]
-    around = [tensor for tensor in tensors if not is_new and tensor.slot in AROUND]
-    apart = ["average"] if is_new else AROUND
-    tensors = [tensor for tensor in tensors if tensor.slot not in apart]
+    tensors, around = apart(tensors)
     program, plain = program_of(cls, is_new)
-    return Saved(
-        program,
-        plain,
-        tensors,
-        steps,
-        rate,
-        config,
-        others,
-        weights,
-        averages=averages,
-        around=around,
-    )
+    saved = Saved(program, plain, tensors, steps, rate, config, others, weights)
+    if is_new:
+        return dataclasses.replace(saved, averages=around)
+    return dataclasses.replace(saved, around=around)
+
+
+def apart(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what a rule keeps, and what is kept around it."""
+    around = [tensor for tensor in tensors if tensor.slot in _AROUND]
+    return [tensor for tensor in tensors if tensor.slot not in _AROUND], around
 
 
 def _weights(group: Any) -> Any:

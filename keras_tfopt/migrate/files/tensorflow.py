@@ -64,8 +64,7 @@ def _read(path: Path, name: Any, cls: str | None, config: dict[str, Any]) -> Sav
     full = names.get(f"{owner}/iter", "")
     program, plain = hdf5.program_of(cls or _class_in(full), False)
     config = config or {k: float(v) for k, v in others.items() if not np.shape(v)}
-    around = [tensor for tensor in tensors if tensor.slot in hdf5.AROUND]
-    tensors = [tensor for tensor in tensors if tensor.slot not in hdf5.AROUND]
+    tensors, around = hdf5.apart(tensors)
     return Saved(program, plain, tensors, steps, rate, config, others, weights, around=around)
 
 
