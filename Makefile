@@ -81,7 +81,7 @@ returnn: setup ## RETURNN, installed into .venv, trains with optimizers that its
 	@$(PIP) install --quiet --no-deps --constraint constraints.txt returnn dm-tree
 	@KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(PY) -m integration.returnn_training
 
-bench: setup ## Step times beside peers, on one BACKEND; BENCHMARKS="training costs second_order modern embedding options solvers exchange state tables" for more
+bench: setup ## Step times compared with peers', on one BACKEND; BENCHMARKS="training costs second_order modern embedding options solvers exchange state tables" for more
 	@for name in $(BENCHMARKS); do \
 	  KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
 	  $(PY) -m integration.benchmarks.$$name $(ARGS) || exit 1; \

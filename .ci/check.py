@@ -265,7 +265,7 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     if not (options.fast or options.part):  # nothing of other versions, perhaps
         shutil.rmtree(COMPILED, ignore_errors=True)
-    # One command after the other, beside the tests: the longest leaves most of a machine idle.
+    # One command after the other, while the tests run: the longest leaves most of a machine idle.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         chosen = [suite for suite in COMMANDS if suite in options.suites]
         commands = {s: [pool.submit(run_quietly, c) for c in COMMANDS[s]] for s in chosen}

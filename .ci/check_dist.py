@@ -35,7 +35,7 @@ def check_sdist(sdist):
     assert all(name.startswith(root) for name in names), "not all is in one folder"
     found, expected = {name.removeprefix(root) for name in names}, tracked() - NOT_IN_SDIST | ADDED
     assert found == expected, (
-        f"the sdist lacks {sorted(expected - found)} and has {sorted(found - expected)} beside"
+        f"the sdist lacks {sorted(expected - found)} and also has {sorted(found - expected)}"
     )
     return len(found)
 

@@ -78,7 +78,7 @@ model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
 
 
 class ValidateWeights(keras.callbacks.Callback):
-    """Validates with the weights themselves, beside what `fit` does."""
+    """Validates with the weights themselves, in addition to what `fit` does."""
 
     def __init__(self):
         super().__init__()

@@ -141,9 +141,9 @@ def compiled(model, optimizer):
 """
 ## Memory
 
-These networks are small beside Python itself. So memory is measured on a wider transformer, for
-each optimizer in a process of its own: the peak during training steps, less what the process had
-before there was a model. It contains weights, gradients, state, and what a step needs while it
+These networks are small compared with Python itself. So memory is measured on a wider transformer,
+for each optimizer in a process of its own: the peak during training steps, less what the process
+had before there was a model. It contains weights, gradients, state, and what a step needs while it
 runs, such as activations. Linux reports it; on other systems the guide leaves it out.
 
 Where XLA compiles steps, the peak contains its programs. With int8 slots these are larger: in this
@@ -304,13 +304,13 @@ for task in tasks:
 """
 ## Results
 
-Losses are those of the validation data after the last step. The last column says where the mean is
-beside the losses of the seeds of Adam in float32: within them, below (better) or above (worse).
+Losses are those of the validation data after the last step. The last column compares the mean
+with the losses of the seeds of Adam in float32: within them, below (better) or above (worse).
 """
 
 
 def place(task, side):
-    """Where the mean loss of an optimizer is beside the seeds of Adam in float32."""
+    """Where the mean loss of an optimizer is, compared with the seeds of Adam in float32."""
     usual = trainings[task, "Adam, float32"].lasts()
     mean = np.mean(trainings[task, side].lasts())
     return "below" if mean < min(usual) else "above" if mean > max(usual) else "within"

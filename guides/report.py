@@ -168,7 +168,7 @@ class Comparison:
 
 
 def print_table(comparisons):
-    """A line for each side and number of steps; the last column is beside the stock side."""
+    """A line for each side and number of steps; the last column is compared with the stock side."""
     head = ["", "best rate", "steps", "validation", "test", "ms per step", "speed"]
     table = []
     for task in comparisons:

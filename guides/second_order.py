@@ -1,5 +1,5 @@
 """
-Title: Second order: Shampoo and GGT beside Adam and Momentum
+Title: Second order: Shampoo and GGT against Adam and Momentum
 Author: keras_tfopt contributors
 Date created: 2026/11/20
 Last modified: 2026/11/20

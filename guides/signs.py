@@ -3,7 +3,7 @@ Title: Sign-based steps that fade
 Author: keras_tfopt contributors
 Date created: 2026/11/20
 Last modified: 2026/11/20
-Description: AddSign and PowerSign with the decays of keras_tfopt.schedules, beside plain descent.
+Description: AddSign and PowerSign with the decays of keras_tfopt.schedules, against plain descent.
 Accelerator: None
 """
 

@@ -45,7 +45,7 @@ print(f"Always the most frequent package would be right in {np.mean(test[1] == u
 
 All get the same penalties $\\lambda$, meant for the loss of one step. Ftrl minimizes the sum of the
 losses of all steps plus its penalty once, so it is given $\\lambda$ times the number of steps.
-AdagradDA multiplies by the number of steps itself. Beside them is Adagrad of Keras with the penalty
+AdagradDA multiplies by the number of steps itself. Last comes Adagrad of Keras with the penalty
 in the loss, as a regularizer of the layer.
 """
 

@@ -20,7 +20,7 @@ worker takes many steps alone, and then
 - `DiLoCo` takes the change of the mean of the models as a gradient, and takes a step of Nesterov
   momentum with it.
 
-Beside them are `SyncReplicas`, which is the plain way, and two workers that never exchange
+Next to them are `SyncReplicas`, which is the plain way, and two workers that never exchange
 anything. The network classifies scanned digits that come with scikit-learn.
 
 ## Two processes

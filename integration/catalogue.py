@@ -216,7 +216,7 @@ def page() -> str:
             "those of float32 state for each parameter of a large matrix.",
             overview(),
             *[page_of(cls) for cls in algorithms()],
-            "## Beside Keras's optimizers of the same names",
+            "## Differences from Keras's optimizers of the same names",
             "Recorded runs of TensorFlow 1.15.5, run again with Keras's optimizer of that name and "
             "with ours, with the same arguments and gradients. The distance is that of variables "
             "after the last step from the recorded ones, relative to how far these have moved; "

@@ -100,7 +100,7 @@ def _adopt(given: Mapping[str, Any]) -> Any:
 
 
 def _cautious_adam_w(given: Mapping[str, Any]) -> Any:
-    """AdEMAMix without its slow average is Adam with epsilon beside the corrected root.
+    """AdEMAMix without its slow average is Adam with epsilon added to the corrected root.
 
     So are StableAdamW, and Adam, where epsilon is multiplied by the correction.
     """

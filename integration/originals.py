@@ -297,7 +297,7 @@ def build(name: str, arguments: Mapping[str, Any], global_step: Any = None) -> A
 def extras(
     name: str, arguments: Mapping[str, Any], optimizer: Any, gradients: Sequence[Gradient]
 ) -> dict[str, Any]:
-    """Recorded state beside the slots, of an optimizer and of those inside of it."""
+    """Recorded state besides the slots, of an optimizer and of those inside of it."""
     found = {key: value(optimizer, gradients) for key, value in original(name).extras.items()}
     for inner in arguments.values():
         if _is_optimizer(inner):

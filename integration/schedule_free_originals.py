@@ -89,7 +89,7 @@ def _sgd(given: Mapping[str, Any]) -> Any:
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that have a meaning here beside the learning rate."""
+    """Return the arguments that have a meaning here besides the learning rate."""
     others = ("learning_rate", "warmup_steps", "foreach", "decay_at_z")
     return {name: value for name, value in given.items() if name not in others}
 
@@ -103,7 +103,7 @@ def _of_torch(given: Mapping[str, Any]) -> Any:
             config["lr"], config.get("momentum", 0.0), nesterov=config.get("nesterov", False)
         )
         inner = DecayOfGradient(inner, decay) if decay else inner
-    else:  # AdEMAMix without its slow average is Adam with epsilon beside the corrected root
+    else:  # AdEMAMix without its slow average is Adam with epsilon added to the corrected root
         beta_1, beta_2 = config["betas"]
         inner = keras_tfopt.AdEMAMix(
             config["lr"], beta_1, beta_2, alpha=0.0, epsilon=1e-8, weight_decay=decay

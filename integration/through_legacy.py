@@ -105,7 +105,7 @@ def make(
     convert = functools.partial(_argument, global_step=global_step, schedule=schedule)
     given = {key: convert(value) for key, value in kwargs.items()}
     with warnings.catch_warnings():
-        # Recordings have counts that stand still, and decay beside LARS, on purpose.
+        # Recordings have counts that stand still, and decay with LARS, on purpose.
         warnings.filterwarnings("ignore", module="integration")
         return _class(name)(**given)
 

@@ -218,7 +218,7 @@ def from_one_worker(run, method):
 
 
 def mixed_dtypes(run, method):
-    """bfloat16 weights beside float32 ones, averaged after each step."""
+    """bfloat16 weights next to float32 ones, averaged after each step."""
     model = run.model(
         lambda: distributed.ModelAverage(momentum(), 1),
         lambda: [dense(1.0, "bfloat16"), dense(1.0)],

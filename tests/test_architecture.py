@@ -23,7 +23,7 @@ from tests.stepping import BACKEND
 
 PACKAGE = pathlib.Path(keras_tfopt.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-# Rules and wrappers; files of helpers, which define no class, may stand beside them.
+# Rules and wrappers; files of helpers, which define no class, may stand next to them.
 RULES = [f for f in FILES if f.parent.name in ("rules", "wrappers") and "\nclass " in f.read_text()]
 RULES += [f for f in FILES if f.parent.name == "distributed" and "\n@register" in f.read_text()]
 BACKENDS = {"tensorflow", "jax", "jaxlib", "torch"}

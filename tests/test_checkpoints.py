@@ -332,7 +332,7 @@ def test_scopes_of_two_optimizers_are_numbered(first, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(NAMES["names"]))
-@pytest.mark.filterwarnings("ignore:Weight decay beside")
+@pytest.mark.filterwarnings("ignore:Weight decay with")
 def test_names_are_those_of_tensorflow_1(name, tmp_path):
     """The file has exactly the variables of a graph of TensorFlow 1.15.5."""
     expected = NAMES["names"][name]

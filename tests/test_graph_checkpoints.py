@@ -24,7 +24,7 @@ MODULE = "keras_tfopt.legacy"
 
 pytestmark = [
     pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's"),
-    pytest.mark.filterwarnings("ignore:Weight decay beside"),
+    pytest.mark.filterwarnings("ignore:Weight decay with"),
 ]
 
 

@@ -49,7 +49,7 @@ def rows(make):
 
 sgd = legacy.GradientDescentOptimizer(0.25)
 print(json.dumps({
-    "beside TensorFlow": [
+    "ours and TensorFlow's": [
         [dense(lambda: module.AdamOptimizer(0.1)) for module in (legacy, v1)],
         [dense(lambda: module.MomentumOptimizer(0.1, 0.9)) for module in (legacy, v1)],
     ],
@@ -66,7 +66,7 @@ def printed():
 
 @pytest.mark.xdist_group("graph_replicas")
 def test_same_as_optimizers_of_tensorflow(printed):
-    for (copies, count), (expected, stock_count) in printed["beside TensorFlow"]:
+    for (copies, count), (expected, stock_count) in printed["ours and TensorFlow's"]:
         assert_close(copies, expected)
         assert count == stock_count
 

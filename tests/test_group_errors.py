@@ -25,7 +25,7 @@ from tests.stepping import Runner, to_numpy
         ({"kernel": {"max_norm": 0}}, "`max_norm` must be a finite number > 0"),
         ({"kernel": {"clip_unitwise": math.inf}}, "`clip_unitwise` must be a finite number > 0"),
         ({"kernel": {"frozen": 1}}, "`frozen` must be True or False"),
-        ({"kernel": {"frozen": True, "beta_1": 0.5}}, "no settings beside `frozen`"),
+        ({"kernel": {"frozen": True, "beta_1": 0.5}}, "no other settings than `frozen`"),
         ({"kernel": {"beta_1": 1.0}}, r"'kernel'.*`beta_1` must be a number in \[0, 1\)"),
         ({"(": {}}, "regular expressions"),
         ({"": {"frozen": True}}, "no empty pattern"),

@@ -79,9 +79,9 @@ def card(name, found):
         "Stands for": ", ".join(f"`{original}`" for original in info.originals),
         "Differences": info.differences,
     }
-    other = keras_tfopt.info(runs.beside(name)).optimizer_class.__name__
+    other = keras_tfopt.info(runs.compared_with(name)).optimizer_class.__name__
     averages = " with the averages" if found["of_averages"] else ""
-    dashed = f" The dashed line is `{other}`." if runs.beside(name) != name else ""
+    dashed = f" The dashed line is `{other}`." if runs.compared_with(name) != name else ""
     return (
         f"# {cls.__name__}",
         info.description,
@@ -226,7 +226,7 @@ def api():
             options = ":members:\n" if kind == "class" else ""
             if entry.item in (*ABSTRACT, keras_tfopt.legacy.Optimizer):
                 options += ":inherited-members: Optimizer, BaseOptimizer\n"
-            elif entry.item in addons.CLASSES.values():  # what they have beside those of ours
+            elif entry.item in addons.CLASSES.values():  # what they have more than ours
                 ours = inspect.getmro(entry.item.__bases__[-1])
                 options += f":inherited-members: {', '.join(c.__name__ for c in ours)}\n"
             write(

@@ -1,7 +1,7 @@
 """A program of Keras 2 and TensorFlow Addons as it was: digits, LAMB, cyclical rates, averages.
 
 It needs Python 3.9, 3.10 or 3.11, tensorflow==2.15.1, tensorflow-addons==0.23.0 and scikit-learn,
-and wrote what stands beside it: the weights at the start, and in training.json the configuration of
+and wrote the files next to it: the weights at the start, and in training.json the configuration of
 the optimizer, the losses of all steps and the accuracies at the end.
 
     python guides/from_addons/train.py

@@ -1,6 +1,6 @@
 """A program of TensorFlow 1.15 as it was: digits, large batches, LARS, sessions and a Saver.
 
-It needs Python 3.7, tensorflow==1.15.5 and scikit-learn, and wrote what stands beside it: the
+It needs Python 3.7, tensorflow==1.15.5 and scikit-learn, and wrote the files next to it: the
 checkpoint of step 150, and in going_on.json the losses of the 150 steps after it.
 
     python guides/from_tf1/train.py

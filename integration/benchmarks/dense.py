@@ -1,4 +1,4 @@
-"""Step time of dense updates beside a hand-made peer: `python -m integration.benchmarks.dense`.
+"""Step time of dense updates against a hand-made peer: `python -m integration.benchmarks.dense`.
 
 Every contender of a row is set up first; then they take turns, a step each, until enough rounds
 are measured. A ratio is that of the medians; its spread comes from the ratios of single rounds. The

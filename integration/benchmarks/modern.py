@@ -2,15 +2,15 @@
 
 Contenders of a row take turns in one process. `--only Muon` and so on takes some of the rows:
 
-- Muon on a transformer of 30 million parameters, beside `torch.optim.Muon` or `optax.contrib.muon`
-  with the same products; on TensorFlow beside `keras.optimizers.Muon`.
-- SOAP and DistributedShampoo beside what they cannot do without, in the backend's own functions,
-  and beside the same rule written by hand. A round is an interval of ten steps, of which one has
+- Muon on a transformer of 30 million parameters, against `torch.optim.Muon` or `optax.contrib.muon`
+  with the same products; on TensorFlow against `keras.optimizers.Muon`.
+- SOAP and DistributedShampoo against what they cannot do without, in the backend's own functions,
+  and against the same rule written by hand. A round is an interval of ten steps, of which one has
   new bases or roots.
-- Rules of single elements beside Adam, for as many arrays read. Adam reads four: the gradient, the
+- Rules of single elements against Adam, for as many arrays read. Adam reads four: the gradient, the
   variable and two slots. Of a rule with one slot, three quarters of Adam's time are the peer.
-- Adafactor and CAME, which keep means of rows and columns, beside Adam.
-- Schedule-Free and Cautious beside the optimizer inside.
+- Adafactor and CAME, which keep means of rows and columns, against Adam.
+- Schedule-Free and Cautious against the optimizer inside.
 
 By hand, the latter two are a loop that reads and writes as many arrays, of which nothing is
 calculated but a mean.

@@ -1,8 +1,8 @@
-"""Step time with options beside none: `python -m integration.benchmarks.options`.
+"""Step time with options against none: `python -m integration.benchmarks.options`.
 
 Optimizers of one rule take turns over 200 variables of 64x64 each: one with an option or in a
 wrapper, one without, and Adam of Keras with the same option, if it has that. Where gradients are
-accumulated, the time is that of the micro-steps that make a step, beside as many steps without.
+accumulated, the time is that of the micro-steps that make a step, against as many steps without.
 """
 
 from __future__ import annotations

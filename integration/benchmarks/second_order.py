@@ -1,6 +1,6 @@
 """Step time of second-order rules: `python -m integration.benchmarks.second_order`.
 
-GGT beside Momentum, on a vector of 10M parameters. Shampoo on four matrices beside what it cannot
+GGT against Momentum, on a vector of 10M parameters. Shampoo on four matrices against what it cannot
 do without, in the backend's own functions: the eigenvalues of the matrices of both dimensions, and
 the products that sum them up, put them together again and apply them. Contenders take turns.
 """

@@ -1,8 +1,8 @@
 """Time per evaluation of a loss of 1M parameters: `python -m integration.benchmarks.solvers`.
 
-`keras_tfopt.solvers.minimize` beside `scipy.optimize.minimize` with a loss and gradient that the
+`keras_tfopt.solvers.minimize` against `scipy.optimize.minimize` with a loss and gradient that the
 backend compiles and no Keras in between: the same network, data and method. `keras_tfopt.LBFGS` in
-`LineSearch` beside `optax.lbfgs` on JAX and `torch.optim.LBFGS` on PyTorch. Runs take turns. Time
+`LineSearch` against `optax.lbfgs` on JAX and `torch.optim.LBFGS` on PyTorch. Runs take turns. Time
 is divided by evaluations of loss and gradient. Those of `LineSearch` are counted on PyTorch; on JAX
 they are two for each step, the fewest that there can be, so its ratio is an upper bound.
 """

@@ -1,4 +1,4 @@
-"""Adam with slots of fewer bytes beside its float32: `python -m integration.benchmarks.state`.
+"""Adam with slots of fewer bytes against its float32: `python -m integration.benchmarks.state`.
 
 Steps of all contenders take turns in one process. The memory of each is measured in a process of
 its own: by how much that grows at most, without weights and gradients. This is the state and what
@@ -160,7 +160,7 @@ def memory(name: str, shapes: Shapes) -> dict[str, float]:
 
 
 def passing(step: Callable[[], None]) -> int:
-    """Return how many bytes steps use at most beside what they keep."""
+    """Return how many bytes steps use at most besides what they keep."""
     if accelerator() is not None:
         import torch
 

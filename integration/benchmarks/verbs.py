@@ -1,4 +1,4 @@
-"""A step by `minimize` of `keras_tfopt.legacy` beside a training loop written by hand.
+"""A step by `minimize` of `keras_tfopt.legacy` against a training loop written by hand.
 
     KERAS_BACKEND=torch python -m integration.benchmarks.verbs
 

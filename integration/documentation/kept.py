@@ -46,7 +46,7 @@ def sources(name: str) -> list[Path]:
     """The files that decide how the pictures of an optimizer look."""
     open_files = {Path(inspect.getfile(runs)), Path(__file__).with_name("pictures.py")}
     found = {*open_files, *(ROOT / "keras_tfopt" / "engine").rglob("*.py")}
-    for drawn in (name, runs.beside(name)):
+    for drawn in (name, runs.compared_with(name)):
         classes = keras_tfopt.info(drawn).optimizer_class.__mro__
         ours = [cls for cls in classes if cls.__module__.startswith("keras_tfopt.")]
         open_files = {Path(inspect.getfile(cls)) for cls in ours}

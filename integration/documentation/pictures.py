@@ -37,14 +37,14 @@ def title_of(name: str) -> str:
 
 
 def draw_curve(name: str, folder: FilePath) -> FilePath:
-    """The training on digits, beside the one of `runs.beside`."""
-    other, found = runs.curve(runs.beside(name)), runs.curve(name)
+    """The training on digits, and that of `runs.compared_with`."""
+    other, found = runs.curve(runs.compared_with(name)), runs.curve(name)
     epochs = np.arange(1, runs.EPOCHS + 1)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7, 2.8))
         figure.subplots_adjust(left=0.1, right=0.98, bottom=0.17, top=0.97)
-        if name != runs.beside(name):
-            label = f"{title_of(runs.beside(name))}, learning rate {other.rate:.2g}"
+        if name != runs.compared_with(name):
+            label = f"{title_of(runs.compared_with(name))}, learning rate {other.rate:.2g}"
             axes.plot(epochs, other.losses, **DASHED, label=label)
         label = f"{title_of(name)}, learning rate {found.rate:.2g}"
         axes.plot(epochs, found.losses, color="black", linewidth=2, label=label)

@@ -121,8 +121,8 @@ def is_wrapper(name: str) -> bool:
     return "inner_optimizer" in keras_tfopt.info(name).defaults
 
 
-def beside(name: str) -> str:
-    """What is drawn beside an optimizer: what is in a wrapper, else plain gradient descent."""
+def compared_with(name: str) -> str:
+    """The other line of its picture: what is in a wrapper, or else plain gradient descent."""
     return INSIDE if is_wrapper(name) else "gradient_descent"
 
 

@@ -103,8 +103,8 @@ def check_settings(optimizer: Any, key: Any, settings: Any) -> dict[str, Any]:
             raise type(error)(f"{where}: {error}") from None
     if checked.get("frozen") and len(checked) > 1:
         raise ValueError(
-            f"{where}: variables that are frozen take no steps, so there must be no settings "
-            f"beside `frozen`. Received: {settings!r}"
+            f"{where}: variables that are frozen take no steps, so there must be no other "
+            f"settings than `frozen`. Received: {settings!r}"
         )
     return checked
 

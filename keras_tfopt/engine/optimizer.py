@@ -34,7 +34,7 @@ class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):
     ignores_changes = False
     """Whether a step computes variables from slots alone, so that other changes are lost."""
     changes_variables = False
-    """Whether it changes variables beside the steps of an optimizer inside."""
+    """Whether it changes variables in addition to the steps of an optimizer inside."""
 
     def _start(self) -> None:
         """Set attributes that must exist before Keras's constructor assigns others."""

@@ -16,7 +16,7 @@ from keras_tfopt.engine.conversion import Saved, converted, without_scales
 from keras_tfopt.engine.rows import shards_of, whole_shape
 from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
 
-LAYOUT, MICRO_STEPS, NO_SLOTS = "layout", "micro_steps", "no_slots"  # entries beside the arrays
+LAYOUT, MICRO_STEPS, NO_SLOTS = "layout", "micro_steps", "no_slots"  # entries besides the arrays
 # State that exists before the optimizer is built. So do hyperparameters that are variables.
 EARLY = ("iteration", "learning_rate")
 # Vectors, matrices and kernels of convolutions may differ in slots; so may small and large ones.

@@ -129,7 +129,7 @@ class DecoupledWeightDecayExtension(running.DecayVerbs):
         for cls in type(self).__mro__:
             if cls.__name__ in _QUIRKS and is_ours(cls):
                 warnings.warn(
-                    f"Weight decay beside {cls.__name__}: {_QUIRKS[cls.__name__]}", stacklevel=4
+                    f"Weight decay with {cls.__name__}: {_QUIRKS[cls.__name__]}", stacklevel=4
                 )
 
 

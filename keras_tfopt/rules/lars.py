@@ -24,7 +24,7 @@ def _check_skip_list(name: str, value: Any) -> Any:
 class LARS(Rule):
     r"""Layer-wise adaptive rate scaling: momentum for large batches.
 
-    Each variable gets its own learning rate, in proportion to how large it is beside its gradient:
+    Each variable gets its own learning rate, in proportion to its norm divided by its gradient's:
 
     $$
     \begin{aligned}

@@ -9,7 +9,7 @@ from keras_tfopt.wrappers.extension import extend_with_decoupled_weight_decay
 
 @register
 class AdamW(extend_with_decoupled_weight_decay(Adam)):  # type: ignore[misc]
-    r"""Adam whose variables shrink by themselves, beside the moments.
+    r"""Adam whose variables shrink by themselves, apart from the moments.
 
     $$
     x \leftarrow x - \lambda x, \quad \text{then the step of } \texttt{keras\_tfopt.Adam}

@@ -54,7 +54,7 @@ class Cautious(Wrapper):
     Reference: Liang et al., "Cautious Optimizers: Improving Training with One Line of Code" (2024).
 
     Differences: none in the numbers from `caution=True` of AdamW in timm, which is as above with
-    epsilon beside the corrected root. The authors' first version has $\overline{\phi} + 1/n$ for
+    epsilon added to the corrected root. The authors' first version has $\overline{\phi} + 1/n$ for
     $n$ elements instead of the maximum. `keras.optimizers` has nothing like it.
     """
 

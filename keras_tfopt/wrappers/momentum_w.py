@@ -9,7 +9,7 @@ from keras_tfopt.wrappers.extension import extend_with_decoupled_weight_decay
 
 @register
 class MomentumW(extend_with_decoupled_weight_decay(Momentum)):  # type: ignore[misc]
-    r"""Momentum whose variables shrink by themselves, beside the velocity.
+    r"""Momentum whose variables shrink by themselves, apart from the velocity.
 
     $$
     x \leftarrow x - \lambda x, \quad \text{then the step of } \texttt{keras\_tfopt.Momentum}

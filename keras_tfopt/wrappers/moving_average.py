@@ -30,7 +30,7 @@ class MovingAverage(Wrapper):
     d = \min\left(d_0, \frac{1 + N}{10 + N}\right) \text{ if N is given, else } d_0
     $$
 
-    The averages start at the initial values of the variables and stay beside them; the variables
+    The averages start at the initial values of the variables and are kept apart; the variables
     themselves are trained as if there were no wrapper. Until `start_step`, $d = 0$: the averages
     are the variables.
 

@@ -58,9 +58,9 @@ def clip_gradients_by_global_norm(
 ) -> tuple[list[Any], Any]:
     """Scale gradients down together, so that their common norm is at most `clip_norm`.
 
-    `tf.contrib.opt` has a function of this name beside `MultitaskOptimizerWrapper`, and says that
-    it looks only at gradients that are not all zero. Zeros add nothing to a norm: it is the usual
-    clipping, and so is this.
+    `tf.contrib.opt` has a function of this name along with `MultitaskOptimizerWrapper`, and says
+    that it looks only at gradients that are not all zero. Zeros add nothing to a norm: it is the
+    usual clipping, and so is this.
 
     Args:
         gradients: Tensors, `RowGradient`s, row gradients of the backend, or None.

@@ -27,7 +27,7 @@ class AccumulatedSteps(Momentum):
 
 @register
 class SGDW(extend_with_decoupled_weight_decay(AccumulatedSteps)):  # type: ignore[misc]
-    r"""Gradient descent with momentum whose variables shrink by themselves, beside the velocity.
+    r"""Gradient descent with momentum; variables shrink by themselves, apart from the velocity.
 
     $$
     \begin{aligned}

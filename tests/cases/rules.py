@@ -240,7 +240,7 @@ CASES = (
             "tensorflow average": (3, "XLA has the iteration in place of eigenvalues"),
             "tensorflow defaults": (
                 100,
-                "the iteration adds 1e-6 of the norm, which counts beside a ridge of 1e-4",
+                "the iteration adds 1e-6 of the norm, which counts next to a ridge of 1e-4",
             ),
         },
     ),

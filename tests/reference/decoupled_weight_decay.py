@@ -1,4 +1,4 @@
-"""Weight decay beside the gradient (Loshchilov and Hutter 2019), in both conventions."""
+"""Weight decay apart from the gradient (Loshchilov and Hutter 2019), in both conventions."""
 
 import re
 

@@ -45,7 +45,7 @@ keras_tfopt.list_optimizers(row_gradients="yes")  # type: ignore[call-overload]
 keras_tfopt.info(3)  # type: ignore[arg-type]
 info.name = "other"  # type: ignore[misc]
 
-# ---- What is beside
+# ---- What else there is
 
 
 def train(model: Any, x: Any, y: Any) -> None:

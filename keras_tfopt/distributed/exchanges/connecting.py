@@ -71,8 +71,8 @@ def _tensorflow(engine: str | None, timeout: float) -> Exchange | None:
             )
         if names:
             raise RuntimeError(
-                "Replicas of a strategy cannot be workers beside those of TF_CONFIG: unset it, or "
-                "call connect before the strategy is created and use none"
+                "Replicas of a strategy cannot be workers together with those of TF_CONFIG: "
+                "unset it, or call connect before the strategy is created and use none"
             )
         from keras_tfopt.distributed.exchanges.mirrored import MirroredReplicas
 

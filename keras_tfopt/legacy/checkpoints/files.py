@@ -147,7 +147,7 @@ def tensorflow() -> Any:
     except ImportError as error:
         raise ImportError(
             "Checkpoints of TensorFlow 1 are read and written by TensorFlow, whichever backend "
-            "Keras runs. Install it beside the others: pip install 'tensorflow>=2.20' (or "
+            "Keras runs. Install it next to the others: pip install 'tensorflow>=2.20' (or "
             "tensorflow-cpu)"
         ) from error
     return tf

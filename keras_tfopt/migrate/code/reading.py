@@ -12,7 +12,7 @@ from libcst.metadata import PositionProvider, QualifiedNameProvider
 from keras_tfopt.migrate.code.names import find
 from keras_tfopt.migrate.code.survey import dotted, imported
 
-# Modules that are not there beside Keras 3.
+# Modules that cannot be installed together with Keras 3.
 _GONE = ("tensorflow.contrib", "tensorflow_addons")
 # Names that `import *` may hide.
 _AMONG_OTHERS = (

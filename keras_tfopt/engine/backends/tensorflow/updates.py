@@ -74,7 +74,7 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
             groups.setdefault((update.kind, update.names, shape, dtype), []).append(update)
     for key, members in groups.items():
         # Alike, they share compiled code; and few calls keep the cost of calling low. Codes take
-        # much code, and much time beside that of a call.
+        # much code, and much more time than a call.
         stored = members[0].kind.stored
         most = 1 if stored and has_codes(stored) else GROUP
         for start in range(0, len(members), most):
