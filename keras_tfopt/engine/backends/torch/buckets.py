@@ -76,7 +76,7 @@ class Layout:
 
     def pack_halves(self, like: torch.Tensor) -> list[Packed]:
         """Return words with the views of their halves, the low ones first: see `words.py`."""
-        whole = like.new_zeros(self.size, dtype=torch.int32)
+        whole = like.new_zeros(self.size, dtype=torch.float32)
         both, halves = self.pack(whole).whole, whole.view(torch.bfloat16).view(-1, 2)
         return [dataclasses.replace(self.pack(half), whole=both) for half in halves.unbind(1)]
 
