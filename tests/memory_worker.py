@@ -38,7 +38,7 @@ def status(name):
     raise KeyError(name)
 
 
-def main(cls, shapes=None, layer=None, **arguments):
+def main(cls, shapes=None, layer=None, dtype="float32", **arguments):
     keras_tfopt.engine.compile_in_background(False)  # or the compiler's memory would count
     if layer is not None:
         if layer == "divided" and BACKEND == "jax":
@@ -49,8 +49,8 @@ def main(cls, shapes=None, layer=None, **arguments):
         print(json.dumps(look_up(cls, layer, **arguments)))
         return
     # Compilers keep memory of their own: compile a step over slots of the same kind first.
-    train(cls, [SMALL] * min(2, len(shapes)), arguments)
-    print(json.dumps(train(cls, shapes, arguments)))
+    train(cls, [SMALL] * min(2, len(shapes)), dtype, arguments)
+    print(json.dumps(train(cls, shapes, dtype, arguments)))
 
 
 def look_up(cls, layer, table, policy):
@@ -92,14 +92,18 @@ def growth_of(step):
     return status("VmHWM") - after
 
 
-def train(cls, shapes, arguments):
+def train(cls, shapes, dtype, arguments):
     before = status("VmRSS")
-    variables = [keras.Variable(keras.ops.ones(s), name=f"v{i}") for i, s in enumerate(shapes)]
+    variables = [
+        keras.Variable(keras.ops.ones(shape, dtype), name=f"v{i}", dtype=dtype)
+        for i, shape in enumerate(shapes)
+    ]
     optimizer = getattr(keras_tfopt, cls)(**arguments)
     optimizer.build(variables)
-    weights = 4 * sum(math.prod(shape) for shape in shapes)
+    size_of = {"float32": 4, "bfloat16": 2}[dtype]
+    weights = size_of * sum(math.prod(shape) for shape in shapes)
     state = sum(np.dtype(v.dtype).itemsize * math.prod(v.shape) for v in optimizer.variables)
-    step = stepper(optimizer, variables, [keras.ops.full(shape, 0.01) for shape in shapes])
+    step = stepper(optimizer, variables, [keras.ops.full(s, 0.01, dtype) for s in shapes])
     step()
     step()
     gc.collect()

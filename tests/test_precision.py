@@ -5,12 +5,20 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests import small_model, stepping
+from tests import fast_paths, small_model, stepping
 from tests.cases import REPRESENTATIVES, RULES, over_workers, wrappers
 from tests.cells import EXHAUSTIVE, exhaustive
 from tests.compare import assert_close, suited
 from tests.options import CASE, INITIAL, OPTIONS, Expected, gradients
 from tests.stepping import Rows, Runner, eager_and_compiled, make_variable, to_numpy
+
+MADE = {
+    **fast_paths.OF_ALL_SCOPES,
+    "averaged": lambda: keras_tfopt.MovingAverage(keras_tfopt.Adam(0.01)),
+    "accumulated": lambda: keras_tfopt.Adam(0.01, gradient_accumulation_steps=2),
+    "clipped": lambda: keras_tfopt.Adam(0.01, global_clipnorm=1.0),
+    "skipping": lambda: keras_tfopt.SkipNonFinite(keras_tfopt.Momentum(0.1)),
+}
 
 
 def rounded(grads, dtype):
@@ -46,6 +54,28 @@ def test_small_updates_of_half_precision_variables(dtype, master_weights, mode):
     assert np.all(runner.values["embeddings"][[0, 2]] == after)
     assert np.all(runner.values["embeddings"][[1, 3]] == 1)
     assert all(slot.dtype == "float32" for s in runner.slots.values() for slot in s.values())
+
+
+@pytest.mark.parametrize("dtype", ("bfloat16", exhaustive("float16")))
+@pytest.mark.parametrize("name", MADE)
+def test_gradients_may_be_in_half_precision(name, dtype):
+    """They give the same numbers as those in float32, also if both take turns.
+
+    Compiled sums may add up in another order, so variables may be rounded to the next number.
+    """
+    trained = []
+    for dtypes in (["float32"] * 4, [dtype, "float32", dtype, dtype]):
+        optimizer, values = MADE[name](), fast_paths.variables(dtype)
+        random = np.random.default_rng(1)
+        for of_step in dtypes:
+            grads = [random.standard_normal(shape) for shape in fast_paths.SHAPES]
+            grads = [keras.ops.convert_to_tensor(g, dtype=dtype) for g in grads]
+            optimizer.apply([keras.ops.cast(g, of_step) for g in grads], values)
+        trained.append([to_numpy(v) for v in (*optimizer.variables, *values)])
+    unit = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]
+    tolerances = [1e-6] * len(optimizer.variables) + [2 * unit] * len(values)
+    for plain, mixed, tolerance in zip(*trained, tolerances, strict=True):
+        assert_close(mixed, plain, tolerance, "after four steps")
 
 
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))

@@ -200,10 +200,13 @@ def clip_units(optimizer: Any, incoming: Incoming) -> Incoming:
     return incoming._replace(grads=[clipped.get(n, g) for n, g in enumerate(incoming.grads)])
 
 
-def check(gradient: Any, variable: Any, like: Like, names_rows: bool = False) -> Any:
+def check(
+    gradient: Any, variable: Any, like: Like, names_rows: bool = False, casts: bool = False
+) -> Any:
     """Return the gradient as a tensor or RowGradient to compute with, or raise an error.
 
-    With `names_rows`, row gradients of the backend touch all rows that they name.
+    With `names_rows`, row gradients of the backend touch all rows that they name. With `casts`, a
+    dense gradient stays in the dtype of its variable, as the rule will cast it.
     """
     rows = gradient
     if not isinstance(gradient, RowGradient):
@@ -221,6 +224,9 @@ def check(gradient: Any, variable: Any, like: Like, names_rows: bool = False) ->
                 f"The gradient of {like.path!r} must have the variable's shape {like.shape}. "
                 f"Received: shape {tuple(gradient.shape)}"
             )
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        if casts and keras.backend.standardize_dtype(gradient.dtype) == dtype:
+            return gradient
         return _in_dtype(gradient, like)
     if not like.shape or rows.shape != like.shape:
         raise ValueError(

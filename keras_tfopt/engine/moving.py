@@ -139,6 +139,7 @@ def bind_rule(
         t = Scalars(scalars, dict(kind.facts), rows, REFUSED if of_elements else over, mask)
         now = rule_at(rule, changing, scalars) if changing else rule
         s = slots_of(*kept)
+        g = ops.cast(g, kind.dtype)
         result = now.update(g, x, s, t) if apart is None else apart(lambda: now.update(g, x, s, t))
         x, new = check_result(method, result, start, s._asdict())
         if mask is not None:

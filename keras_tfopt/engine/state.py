@@ -328,6 +328,8 @@ class State:
         self.entries: list[Entry] = []
         self.has_resting = False
         """Whether there are variables that take no steps."""
+        self.has_half = False
+        """Whether there are variables in half precision."""
         self.has_rounded = False
         """Whether there are slots that each step rounds to bfloat16."""
         self.shared: dict[str, Any] = {}
@@ -338,6 +340,8 @@ class State:
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.has_resting |= entry.rests
+        dtype = keras.backend.standardize_dtype(entry.variable.dtype)
+        self.has_half |= dtype != entry.like.dtype
         self.has_rounded |= any(one.dtype == "bfloat16" for one in entry.stored)
 
     @property

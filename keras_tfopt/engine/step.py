@@ -138,10 +138,11 @@ class Pipeline:
         if not usual or len(variables) < count:
             places = [owner._get_variable_index(variable) for variable in variables]
         entries = owner._state.entries
+        casts = owner._state.has_half and self._casts_in_rule(owner)
         grads = [
             g
-            if backend.is_ready(g, v, entries[place].like)
-            else gradients.check(g, v, entries[place].like, owner.names_rows)
+            if backend.is_ready(g, v, entries[place].like, casts)
+            else gradients.check(g, v, entries[place].like, owner.names_rows, casts)
             for g, v, place in zip(grads, variables, places, strict=True)
         ]
         if RowGradient in map(type, grads):
@@ -149,6 +150,14 @@ class Pipeline:
         if self.mover.needs_finite and not any(w.leaves_out_steps() for w in self.wrappers):
             self.mover.refuse_unless_finite(grads, variables)
         return Incoming(grads, variables, places, [None] * len(grads))
+
+    def _casts_in_rule(self, owner: Any) -> bool:
+        """Return whether only sums and the rule see gradients; they cast half precision."""
+        if self.mover.optimizer.loss_scale_factor or owner.shards or backend.has_replicas:
+            return False
+        if any(wrapper.needs_gradient for wrapper in self.wrappers):
+            return False
+        return self.mover.only_moves(as_they_come=True)
 
     def _over_replicas(self, grads: list[Any], summed: bool) -> tuple[list[Any], bool]:
         """Return sums over replicas, or this replica's gradients if it is a worker; and which."""

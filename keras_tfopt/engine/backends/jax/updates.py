@@ -52,11 +52,11 @@ def as_step(function: Callable) -> Callable:
     return run
 
 
-def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+def is_ready(gradient: Any, variable: Any, like: Like, casts: bool) -> bool:
     return (
         isinstance(gradient, jax.Array)
         and not isinstance(gradient, jax.core.Tracer)
-        and gradient.dtype == like.dtype
+        and gradient.dtype in (like.dtype, variable.dtype if casts else like.dtype)
         and gradient.shape == like.shape
         and id(gradient) not in NOTES
     )

@@ -52,7 +52,10 @@ class Variables(Protocol):
         """
 
     def accumulate(self, sums: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Add gradients, tensors or `RowGradient`s of distinct rows, to variables."""
+        """Add gradients, tensors or `RowGradient`s of distinct rows, to variables.
+
+        Tensors may be in half precision.
+        """
 
     def clear(self, variables: Sequence[Any]) -> None:
         """Assign zero to variables."""
@@ -169,10 +172,11 @@ class Rows(Protocol):
     def is_dense(self, value: Any) -> bool:
         """Return whether a value is an ordinary tensor, neither sparse nor ragged."""
 
-    def is_ready(self, gradient: Any, variable: Any, like: Like) -> bool:
+    def is_ready(self, gradient: Any, variable: Any, like: Like, casts: bool) -> bool:
         """Return whether a gradient is known to need no check and no conversion.
 
-        It then has the shape and dtype of `like`, and is on the device of the variable.
+        It then has the shape and dtype of `like`, and is on the device of the variable. With
+        `casts`, it may have the dtype of the variable, and compiled code casts it.
         """
 
     def sum_repeated(

@@ -74,7 +74,7 @@ def accumulate(sums: Sequence[Any], gradients: Sequence[Any]) -> None:
             total = take(variable, gradient.indices) + gradient.values
             commit([(variable, gradient.indices, total)])
         else:
-            commit([(variable, None, read(variable) + gradient)])
+            commit([(variable, None, read(variable) + tf.cast(gradient, variable.dtype))])
 
 
 def clear(variables: Sequence[Any]) -> None:

@@ -18,7 +18,7 @@ import torch
 from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.flat_step import Blocks, flat_step, numbers_of
 from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
-from keras_tfopt.engine.backends.torch.values import is_on_gpu
+from keras_tfopt.engine.backends.torch.values import DTYPES, is_on_gpu
 from keras_tfopt.engine.state import BLOCK, MASTER, SCALES, has_codes, names_of_scales
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ def run_fused(
     fused = list(filter(_is_plain_update, updates))
     if not fused:
         return updates
-    key = ("plan", fused[0].kind.around, tuple([u.index for u in fused]))
+    # Gradients in half precision come as they are.
+    dtypes = [u.gradient.dtype for u in fused] if engine._state.has_half else ()
+    key = ("plan", fused[0].kind.around, tuple([u.index for u in fused]), tuple(dtypes))
     plan = engine._fast.get(key)
     if plan is None or not all(map(Bucket.is_intact, plan)):
         plan = engine._fast[key] = _plan(engine, fused, scalars)
@@ -222,7 +224,8 @@ def _plan(
         in_blocks = has_codes(update.kind.stored)
         in_blocks |= small and (update.kind.scope != "element" or update.kind in with_rates)
         of_slots = update.names, numbers_of(update)
-        key = (in_blocks, update.kind, of_slots, value.dtype, value.device)
+        dtypes = value.dtype, update.gradient.dtype
+        key = (in_blocks, update.kind, of_slots, dtypes, value.device)
         lists = alike.setdefault(key, [[]])
         if small and filled.get(key, 0) + size <= (BUCKET_ON_GPU if on_gpu else BUCKET):
             lists[0].append(position)
@@ -322,7 +325,7 @@ def _move_slots(bucket: Bucket, members: list[Update], layout: Layout) -> list[P
 
 def _blocks(members: list[Update], layout: Layout, has_rates: bool) -> Blocks:
     """Return the owners of blocks."""
-    zeros = members[0].gradient.new_zeros(len(members))
+    zeros = members[0].gradient.new_zeros(len(members), dtype=DTYPES[members[0].kind.dtype])
     counts = torch.tensor([room // BLOCK for room in layout.rooms])
     owner = torch.repeat_interleave(torch.arange(len(members)), counts).to(zeros.device)
     rates = torch.tensor([u.rate for u in members]).to(zeros.device)

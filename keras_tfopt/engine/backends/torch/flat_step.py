@@ -81,7 +81,8 @@ def flat_step(
     """
     value, kind, names = update.variable._value, update.kind, update.names
     numbers = numbers_of(update)
-    memory = value.dtype, value.device.type, in_blocks, blocks is not None
+    dtypes = value.dtype, update.gradient.dtype if kind.mode == "dense" else None
+    memory = *dtypes, value.device.type, in_blocks, blocks is not None
     key = ("step", kind, names, numbers, memory, dimensions)
     if key not in engine._fast:
         rule, changing = engine.rule_to_share(kind.rule)

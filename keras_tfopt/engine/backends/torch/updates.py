@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.flat_step import flat_step
 from keras_tfopt.engine.backends.torch.rows import nonzero
 from keras_tfopt.engine.backends.torch.shaped_step import row_step, run_shaped, shaped_steps
-from keras_tfopt.engine.backends.torch.values import commit, is_on_gpu
+from keras_tfopt.engine.backends.torch.values import DTYPES, commit, is_on_gpu
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from keras_tfopt.engine.moving import Update
     from keras_tfopt.engine.state import Like
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
 # Rows are updated in pieces of this many numbers, which stay in the cache with what the rule
 # computes from them.
 PIECE = 1 << 17
@@ -38,11 +37,15 @@ COMPILES_SCALARS = False  # also on a processor, where operations on numbers tak
 _compiled = Shared()
 
 
-def is_ready(gradient: Any, variable: Any, like: Like) -> bool:
+def is_ready(gradient: Any, variable: Any, like: Like, casts: bool) -> bool:
     # The checks that this spares take longer than the update of a small variable.
     return (
         type(gradient) is torch.Tensor
-        and gradient.dtype is DTYPES[like.dtype]
+        and (
+            gradient.dtype is DTYPES[like.dtype]
+            or casts
+            and gradient.dtype is variable._value.dtype
+        )
         and gradient.shape == like.shape
         and gradient.layout is torch.strided
         and gradient.get_device() == variable._value.get_device()
@@ -55,6 +58,8 @@ def execute(engine: Any, updates: list[Update], scalars: dict[tuple[str, int], R
     compiles = not (in_a_scope or in_plain.get())
     if compiles:
         updates = buckets.run_fused(engine, updates, scalars)
+    if engine._state.has_half:
+        updates = [_with_cast_gradient(update) for update in updates]
     steps = shaped_steps(engine, updates) if compiles and updates else {}
     for update in updates:
         known = update.scalars_in(scalars)
@@ -95,6 +100,14 @@ def run_in_place(
     result, writes = function([read(v) for v in variables], inputs)
     commit([(variables[n], indices, value) for n, indices, value in writes])
     return result
+
+
+def _with_cast_gradient(update: Update) -> Update:
+    """Return an update whose gradient has the dtype of the arithmetic."""
+    g, dtype = update.gradient, DTYPES[update.kind.dtype]
+    if not isinstance(g, torch.Tensor) or g.dtype is dtype:
+        return update
+    return dataclasses.replace(update, gradient=g.to(dtype))
 
 
 def _update_rows(engine: Any, update: Update, scalars: dict[str, Any], compiles: bool) -> None:

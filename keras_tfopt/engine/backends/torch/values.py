@@ -25,6 +25,8 @@ from keras_tfopt.engine.backends.torch.private import (
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
 from keras_tfopt.engine.scopes import in_scope
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}  # of the arithmetic
+
 SMALL_MATRIX = 1 << 12  # entries; a processor decomposes it before a GPU has begun
 
 
