@@ -6,7 +6,7 @@ long as with float32 slots, where it took 1.5 times as long. The values of the s
 the words.
 
 The dtype of the words is float32, although they are bits: for vectors of 256 bits, compiled code
-loads integers in two halves by way of memory, and waits for them. A step took 2.7 times as long.
+loads integers in two halves by way of memory, and waits for them. A step took twice as long.
 """
 
 from __future__ import annotations
