@@ -92,6 +92,10 @@ def growth_of(step):
     return status("VmHWM") - after
 
 
+def bytes_of(variables):
+    return sum(np.dtype(v.dtype).itemsize * math.prod(v.shape) for v in variables)
+
+
 def train(cls, shapes, dtype, arguments):
     before = status("VmRSS")
     variables = [
@@ -100,9 +104,7 @@ def train(cls, shapes, dtype, arguments):
     ]
     optimizer = getattr(keras_tfopt, cls)(**arguments)
     optimizer.build(variables)
-    size_of = {"float32": 4, "bfloat16": 2}[dtype]
-    weights = size_of * sum(math.prod(shape) for shape in shapes)
-    state = sum(np.dtype(v.dtype).itemsize * math.prod(v.shape) for v in optimizer.variables)
+    weights, state = bytes_of(variables), bytes_of(optimizer.variables)
     step = stepper(optimizer, variables, [keras.ops.full(s, 0.01, dtype) for s in shapes])
     step()
     step()

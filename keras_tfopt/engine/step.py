@@ -153,7 +153,8 @@ class Pipeline:
 
     def _casts_in_rule(self, owner: Any) -> bool:
         """Return whether only sums and the rule see gradients; they cast half precision."""
-        if self.mover.optimizer.loss_scale_factor or owner.shards or backend.has_replicas:
+        is_spread = owner.shards is not None or backend.has_replicas
+        if is_spread or self.mover.optimizer.loss_scale_factor is not None:
             return False
         if any(wrapper.needs_gradient for wrapper in self.wrappers):
             return False

@@ -56,7 +56,7 @@ def is_ready(gradient: Any, variable: Any, like: Like, casts: bool) -> bool:
     return (
         isinstance(gradient, jax.Array)
         and not isinstance(gradient, jax.core.Tracer)
-        and gradient.dtype in (like.dtype, variable.dtype if casts else like.dtype)
+        and (gradient.dtype == like.dtype or casts and gradient.dtype == variable.dtype)
         and gradient.shape == like.shape
         and id(gradient) not in NOTES
     )

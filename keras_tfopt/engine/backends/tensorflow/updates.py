@@ -44,7 +44,7 @@ def is_ready(gradient: Any, variable: Any, like: Like, casts: bool) -> bool:
     return (
         tf.executing_eagerly()
         and isinstance(gradient, tf.Tensor)
-        and gradient.dtype.name in (like.dtype, variable.dtype if casts else like.dtype)
+        and (gradient.dtype.name == like.dtype or casts and gradient.dtype.name == variable.dtype)
         and tuple(gradient.shape) == like.shape
         and getattr(gradient, NOTE, None) is None
     )
