@@ -9,7 +9,8 @@ from keras import ops
 
 import keras_tfopt
 from integration.modern_originals import DecayOfGradient
-from keras_tfopt.engine import access, slicing
+from keras_tfopt.engine import access
+from keras_tfopt.engine.step import slicing
 
 
 def _prodigy(given: Mapping[str, Any]) -> Any:

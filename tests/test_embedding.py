@@ -14,8 +14,9 @@ import pytest
 from keras import layers, ops
 
 import keras_tfopt
-from keras_tfopt.engine import Like, look_up, moving
+from keras_tfopt.engine import Like, look_up
 from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.step import moving
 from tests.cases import RULES, of_each_kind
 from tests.embedding_jobs import (
     JOBS,

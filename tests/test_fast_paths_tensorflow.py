@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from keras_tfopt.engine import shared_code
+from keras_tfopt.engine.step import shared_code
 from tests.fast_paths import OPTIMIZERS, SHAPES, train, variables
 from tests.programs import run
 from tests.stepping import to_numpy

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from keras_tfopt.engine import configuration, keras_private
+from keras_tfopt.engine import keras_private
+from keras_tfopt.engine.arguments import configuration
 from tests.stepping import BACKEND
 
 

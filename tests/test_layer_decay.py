@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from keras_tfopt.engine.gradients import clipped_by_unit
+from keras_tfopt.engine.step.gradients import clipped_by_unit
 from tests.compare import assert_close
 from tests.paths import GOLDEN
 from tests.stepping import to_numpy

@@ -10,7 +10,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from keras_tfopt.engine.powers import keep_powers
+from keras_tfopt.engine.arguments.powers import keep_powers
 from tests.paths import SIGNATURES
 from tests.stepping import BACKEND, make_variable, plain_unless, to_numpy
 from tests.verbs import variable

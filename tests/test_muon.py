@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from keras_tfopt.engine import stacking
+from keras_tfopt.engine.step import stacking
 from tests.stepping import Rows, Runner, every_mode
 
 # test_contract.py checks the formula on every backend.

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from keras_tfopt.engine import hooks
+from keras_tfopt.engine.step import hooks
 from tests.changing_arguments import BETA, CHANGING
 from tests.stepping import IMMEDIATE, Rows, Runner, every_mode, to_numpy
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from keras_tfopt.engine.state import Like
+from keras_tfopt.engine.state.state import Like
 from tests.cases import CASES, RULES, every_case
 from tests.cells import EXHAUSTIVE, exhaustive
 from tests.compare import assert_close

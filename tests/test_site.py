@@ -123,7 +123,7 @@ class TestRuns:
         from integration.documentation import kept
 
         names = {path.name for path in kept.sources("lars")}
-        assert {"lars.py", "gradient_descent.py", "step.py", "runs.py", "rule.py"} <= names
+        assert {"lars.py", "gradient_descent.py", "pipeline.py", "runs.py", "rule.py"} <= names
         assert not {"shampoo.py", "test_site.py"} & names
         drawn = []
 

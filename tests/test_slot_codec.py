@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_tfopt
-from keras_tfopt.engine import dither, stored
+from keras_tfopt.engine.state import dither, stored
 from tests.paths import GOLDEN
 from tests.reference import slot_dtype as reference
 from tests.stepping import BACKEND, make_variable, to_numpy

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.engine import plain
-from keras_tfopt.engine.write_order import LARGE, in_order
+from keras_tfopt.engine.backends.write_order import LARGE, in_order
 from tests.cells import EXHAUSTIVE
 
 SHAPE = (520, 512)

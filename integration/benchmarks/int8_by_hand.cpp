@@ -1,7 +1,7 @@
 // A step of Adam with int8 slots, as one writes it by hand for processors with AVX2: a bound for
 // compiled steps.
 //
-// The codes are those of keras_tfopt/engine/stored.py. Decoding takes the line of a decade from a
+// The codes are those of keras_tfopt/engine/state/stored.py. Decoding takes the line of a decade from a
 // table by one instruction, which compilers of tensors do not have. Encoding needs the least of
 // seven lines. What is left out: NaN, infinity, and scales below the normal numbers.
 //

@@ -13,8 +13,8 @@ from integration.in_process.site import Gradients, Site, dense
 from keras_tfopt.distributed import AGN, ElasticAverage, OverWorkers
 from keras_tfopt.distributed.exchanges.row_means import mean_gradient
 from keras_tfopt.engine import RowGradient
-from keras_tfopt.engine import gradients as row_gradients
 from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.step import gradients as row_gradients
 from keras_tfopt.legacy.workers import check_tokens
 
 

@@ -16,28 +16,10 @@ from keras_tfopt.engine.access import (
     state_variables,
     variables_of,
 )
-from keras_tfopt.engine.averages import (
-    AveragedFunction,
-    assign_averages,
-    averaged,
-    check_all_here,
-    parts,
-    swap_averages,
-    sync,
-)
-from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_distinct, path_of, prepare
-from keras_tfopt.engine.configuration import decoded, encoded, optimizer_from
-from keras_tfopt.engine.construction import has_constructor
-from keras_tfopt.engine.engine import Engine
-from keras_tfopt.engine.gradients import all_finite, clipped_by_global_norm
-from keras_tfopt.engine.groups import several_paths
-from keras_tfopt.engine.inspection import Describing, GroupTable
-from keras_tfopt.engine.keras_private import exempt_from_rematerialization, layers_below, layers_in
-from keras_tfopt.engine.lookup import divided_table, forget_compiled, is_dense, look_up, share_rows
-from keras_tfopt.engine.loss_scaling import LossScalingEngine
-from keras_tfopt.engine.nesting import innermost
-from keras_tfopt.engine.options import (
+from keras_tfopt.engine.arguments.configuration import decoded, encoded, optimizer_from
+from keras_tfopt.engine.arguments.construction import has_constructor
+from keras_tfopt.engine.arguments.groups import several_paths
+from keras_tfopt.engine.arguments.options import (
     DEFAULTS,
     all_arguments,
     as_float,
@@ -55,10 +37,7 @@ from keras_tfopt.engine.options import (
     takes,
     tolerating,
 )
-from keras_tfopt.engine.results import check_class_attribute
-from keras_tfopt.engine.rows import RowGradient, shards_of
-from keras_tfopt.engine.scopes import creating
-from keras_tfopt.engine.selection import (
+from keras_tfopt.engine.arguments.selection import (
     NORMALIZATION,
     PATHS,
     check_built,
@@ -73,11 +52,38 @@ from keras_tfopt.engine.selection import (
     settled,
     warn_unmatched,
 )
+from keras_tfopt.engine.arguments.suggestions import (
+    check_arguments,
+    did_you_mean,
+    nearest,
+    nested,
+    short,
+)
+from keras_tfopt.engine.averages import (
+    AveragedFunction,
+    assign_averages,
+    averaged,
+    check_all_here,
+    parts,
+    swap_averages,
+    sync,
+)
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.engine import Engine
+from keras_tfopt.engine.inspection import Describing, GroupTable
+from keras_tfopt.engine.keras_private import exempt_from_rematerialization, layers_below, layers_in
+from keras_tfopt.engine.lookup import divided_table, forget_compiled, is_dense, look_up, share_rows
+from keras_tfopt.engine.loss_scaling import LossScalingEngine
+from keras_tfopt.engine.nesting import innermost
+from keras_tfopt.engine.rows import RowGradient, shards_of
 from keras_tfopt.engine.settings import compile_in_background, plain
-from keras_tfopt.engine.shared_code import is_ours
-from keras_tfopt.engine.state import NO_SETTINGS, Like, Rows, Settings, Slot
+from keras_tfopt.engine.state.building import check_distinct, path_of, prepare
+from keras_tfopt.engine.state.scopes import creating
+from keras_tfopt.engine.state.state import NO_SETTINGS, Like, Rows, Settings, Slot
 from keras_tfopt.engine.state_table import StateTable, describe_state
-from keras_tfopt.engine.suggestions import check_arguments, did_you_mean, nearest, nested, short
+from keras_tfopt.engine.step.gradients import all_finite, clipped_by_global_norm
+from keras_tfopt.engine.step.results import check_class_attribute
+from keras_tfopt.engine.step.shared_code import is_ours
 from keras_tfopt.engine.wrapping import WrappingEngine
 
 check_traceable = backend.check_traceable

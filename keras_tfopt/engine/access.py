@@ -10,18 +10,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.engine import gradients
+from keras_tfopt.engine.arguments.options import own_parameters, takes
+from keras_tfopt.engine.arguments.representation import argument_of
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import add_slot, path_of
-from keras_tfopt.engine.decoded_slot import DecodedSlot, seen
 from keras_tfopt.engine.engine import Engine
 from keras_tfopt.engine.foreign import in_form_for, state_of
 from keras_tfopt.engine.optimizer import Optimizer
-from keras_tfopt.engine.options import own_parameters, takes
-from keras_tfopt.engine.representation import argument_of
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.state import HYPERPARAMETER, Slot
+from keras_tfopt.engine.state.building import add_slot, path_of
+from keras_tfopt.engine.state.decoded_slot import DecodedSlot, seen
+from keras_tfopt.engine.state.state import HYPERPARAMETER, Slot
+from keras_tfopt.engine.step import gradients
 
 # Variables of an optimizer that are not state of the training: arguments and bookkeeping.
 _NOT_STATE = ("learning_rate", "refused_rows")

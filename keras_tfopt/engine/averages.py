@@ -10,8 +10,8 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.keras_private import is_multi_optimizer
+from keras_tfopt.engine.state.building import path_of
 
 Current = Callable[[Any], Any]  # from a variable to its value
 

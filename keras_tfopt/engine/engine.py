@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_tfopt.engine import model_trial, trial
-from keras_tfopt.engine.all_variables import AllVariablesMover
-from keras_tfopt.engine.assignment import check_option
-from keras_tfopt.engine.averages import put
-from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import add_slot, check_slots_of_elements, constant, path_of
-from keras_tfopt.engine.construction import Formulas
-from keras_tfopt.engine.conversion import Saved
-from keras_tfopt.engine.grouping import Grouped
-from keras_tfopt.engine.groups import check_form, settled_groups, variables_in
-from keras_tfopt.engine.hyperparameters import scalar
-from keras_tfopt.engine.moving import Mover
-from keras_tfopt.engine.optimizer import Optimizer
-from keras_tfopt.engine.options import (
+from keras_tfopt.engine.arguments.assignment import check_option
+from keras_tfopt.engine.arguments.construction import Formulas
+from keras_tfopt.engine.arguments.grouping import Grouped
+from keras_tfopt.engine.arguments.groups import check_form, settled_groups, variables_in
+from keras_tfopt.engine.arguments.hyperparameters import scalar
+from keras_tfopt.engine.arguments.options import (
     DEFAULTS,
     changes,
     check_base,
@@ -30,15 +22,17 @@ from keras_tfopt.engine.options import (
     check_savable,
     current,
 )
-from keras_tfopt.engine.powers import Powers, recall
-from keras_tfopt.engine.results import checked_dictionary, checked_slots
+from keras_tfopt.engine.arguments.powers import Powers, recall
+from keras_tfopt.engine.arguments.selection import excluding, is_chosen, settled
+from keras_tfopt.engine.arguments.sharding import check_shard_state
+from keras_tfopt.engine.arguments.slot_dtype import as_kept, check_slots, storage
+from keras_tfopt.engine.averages import put
+from keras_tfopt.engine.backends.select import backend
+from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.rows import sees_rows
-from keras_tfopt.engine.selection import excluding, is_chosen, settled
-from keras_tfopt.engine.sharding import check_shard_state
-from keras_tfopt.engine.shared_code import is_ours
-from keras_tfopt.engine.slicing import shape_of, steps_along
-from keras_tfopt.engine.slot_dtype import as_kept, check_slots, storage
-from keras_tfopt.engine.state import (
+from keras_tfopt.engine.state.building import add_slot, check_slots_of_elements, constant, path_of
+from keras_tfopt.engine.state.conversion import Saved
+from keras_tfopt.engine.state.state import (
     HYPERPARAMETER,
     MASTER,
     Cache,
@@ -49,7 +43,13 @@ from keras_tfopt.engine.state import (
     overwritten_last,
     widest,
 )
-from keras_tfopt.engine.step import Pipeline
+from keras_tfopt.engine.step.all_variables import AllVariablesMover
+from keras_tfopt.engine.step.moving import Mover
+from keras_tfopt.engine.step.pipeline import Pipeline
+from keras_tfopt.engine.step.results import checked_dictionary, checked_slots
+from keras_tfopt.engine.step.shared_code import is_ours
+from keras_tfopt.engine.step.slicing import shape_of, steps_along
+from keras_tfopt.engine.trial import model_trial, trial
 
 
 class Provided:

@@ -7,13 +7,13 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.engine import gradients
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import path_of
-from keras_tfopt.engine.gradients import Incoming
 from keras_tfopt.engine.keras_private import is_multi_optimizer
-from keras_tfopt.engine.moving import Mover
 from keras_tfopt.engine.optimizer import Optimizer
+from keras_tfopt.engine.state.building import path_of
+from keras_tfopt.engine.step import gradients
+from keras_tfopt.engine.step.gradients import Incoming
+from keras_tfopt.engine.step.moving import Mover
 
 
 class ForeignMover(Mover):

@@ -13,21 +13,21 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfopt.engine import gradients as engine_gradients
 from keras_tfopt.engine.access import dtype_of
+from keras_tfopt.engine.arguments.options import changes, current
+from keras_tfopt.engine.arguments.selection import check_built, is_chosen, parts_of, shown
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import describe as describe_variable
-from keras_tfopt.engine.building import path_of, prepare
 from keras_tfopt.engine.engine import Engine
 from keras_tfopt.engine.foreign import part_of, state_of
 from keras_tfopt.engine.keras_private import is_multi_optimizer, layers_in, table_of
 from keras_tfopt.engine.nesting import innermost
 from keras_tfopt.engine.optimizer import Optimizer
-from keras_tfopt.engine.options import changes, current
 from keras_tfopt.engine.rows import is_looked_up
-from keras_tfopt.engine.selection import check_built, is_chosen, parts_of, shown
-from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
+from keras_tfopt.engine.state.building import describe as describe_variable
+from keras_tfopt.engine.state.building import path_of, prepare
+from keras_tfopt.engine.state.state import NO_SETTINGS, Like, Settings
+from keras_tfopt.engine.step import gradients as engine_gradients
 from keras_tfopt.engine.wrapping import WrappingEngine
 
 

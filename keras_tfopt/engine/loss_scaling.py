@@ -9,19 +9,19 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.engine import gradients
+from keras_tfopt.engine.arguments.configuration import portable
+from keras_tfopt.engine.arguments.options import CLIPPING_AND_DECAY, DEFAULTS
+from keras_tfopt.engine.arguments.representation import Around
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import constant, describe, listed, pair
-from keras_tfopt.engine.configuration import portable
 from keras_tfopt.engine.foreign import apply_summed
 from keras_tfopt.engine.keras_private import tracked, untracked
 from keras_tfopt.engine.nesting import PassingOn, check_around, check_inner, pass_option
-from keras_tfopt.engine.options import CLIPPING_AND_DECAY, DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
-from keras_tfopt.engine.representation import Around
-from keras_tfopt.engine.state import Cache
-from keras_tfopt.engine.step import Stepping
+from keras_tfopt.engine.state.building import constant, describe, listed, pair
+from keras_tfopt.engine.state.state import Cache
+from keras_tfopt.engine.step import gradients
+from keras_tfopt.engine.step.pipeline import Stepping
 from keras_tfopt.engine.wrapping import WrappingEngine
 
 

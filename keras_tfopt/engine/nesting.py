@@ -9,12 +9,12 @@ from typing import Any
 import keras
 
 from keras_tfopt.engine import averages
-from keras_tfopt.engine.configuration import optimizer_from
+from keras_tfopt.engine.arguments.configuration import optimizer_from
+from keras_tfopt.engine.arguments.options import DEFAULTS, all_arguments, own_parameters
+from keras_tfopt.engine.arguments.representation import Around
+from keras_tfopt.engine.arguments.suggestions import check_arguments
 from keras_tfopt.engine.keras_private import is_multi_optimizer
-from keras_tfopt.engine.options import DEFAULTS, all_arguments, own_parameters
-from keras_tfopt.engine.representation import Around
-from keras_tfopt.engine.state import NO_SETTINGS, Like, Settings
-from keras_tfopt.engine.suggestions import check_arguments
+from keras_tfopt.engine.state.state import NO_SETTINGS, Like, Settings
 
 
 def _of_inner(name: str) -> property:

@@ -9,19 +9,19 @@ from typing import Any
 import keras
 
 from keras_tfopt.engine import averages
+from keras_tfopt.engine.arguments.options import DEFAULTS
+from keras_tfopt.engine.arguments.representation import Shown
+from keras_tfopt.engine.arguments.selection import PATHS, named_as_saved, warn_unmatched
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_distinct, check_known, describe, listed, path_of
-from keras_tfopt.engine.decoded_slot import seen, tensors
-from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.keras_private import untracked
-from keras_tfopt.engine.lost_changes import warn_of_lost_changes
-from keras_tfopt.engine.moving import current_value
-from keras_tfopt.engine.options import DEFAULTS
 from keras_tfopt.engine.persistence import Persistent
-from keras_tfopt.engine.representation import Shown
-from keras_tfopt.engine.selection import PATHS, named_as_saved, warn_unmatched
-from keras_tfopt.engine.state import MASTER, Cache, Entry, Like, State, slots_type
-from keras_tfopt.engine.step import Stepping
+from keras_tfopt.engine.state.building import check_distinct, check_known, describe, listed, path_of
+from keras_tfopt.engine.state.decoded_slot import seen, tensors
+from keras_tfopt.engine.state.state import MASTER, Cache, Entry, Like, State, slots_type
+from keras_tfopt.engine.step.divided import check_divided
+from keras_tfopt.engine.step.lost_changes import warn_of_lost_changes
+from keras_tfopt.engine.step.moving import current_value
+from keras_tfopt.engine.step.pipeline import Stepping
 
 
 class Optimizer(Stepping, Persistent, Shown, keras.optimizers.Optimizer):

@@ -12,9 +12,9 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.conversion import Saved, converted, without_scales
 from keras_tfopt.engine.rows import shards_of, whole_shape
-from keras_tfopt.engine.state import HYPERPARAMETER, own_copy
+from keras_tfopt.engine.state.conversion import Saved, converted, without_scales
+from keras_tfopt.engine.state.state import HYPERPARAMETER, own_copy
 
 LAYOUT, MICRO_STEPS, NO_SLOTS = "layout", "micro_steps", "no_slots"  # entries besides the arrays
 # State that exists before the optimizer is built. So do hyperparameters that are variables.

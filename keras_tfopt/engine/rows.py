@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tfopt.engine.state import Like, Slot, own_copy
+from keras_tfopt.engine.state.state import Like, Slot, own_copy
 
 
 class RowGradient:

@@ -11,13 +11,13 @@ import keras
 import numpy as np
 
 from keras_tfopt.engine.access import dtype_of
+from keras_tfopt.engine.arguments.selection import check_built
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import path_of, prepare
 from keras_tfopt.engine.inspection import table
 from keras_tfopt.engine.optimizer import Optimizer
 from keras_tfopt.engine.rows import whole_shape
-from keras_tfopt.engine.selection import check_built
+from keras_tfopt.engine.state.building import path_of, prepare
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import path_of
 from keras_tfopt.engine.engine import Engine
+from keras_tfopt.engine.state.building import path_of
 
 
 def rate_of(optimizer: Any) -> Any:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_tfopt.engine import assignment, gradients, hooks, trial
+from keras_tfopt.engine.arguments import assignment
+from keras_tfopt.engine.arguments.construction import Constructed, instance
+from keras_tfopt.engine.arguments.hyperparameters import Known, arguments_in
+from keras_tfopt.engine.arguments.options import AVERAGING, CLIPPING_AND_DECAY, DEFAULTS
 from keras_tfopt.engine.averages import parts
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import add_slot, check_slots_of_elements, generators_of
-from keras_tfopt.engine.construction import Constructed, instance
 from keras_tfopt.engine.foreign import ForeignMover, VerbMover, state_of
-from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Known, arguments_in
 from keras_tfopt.engine.keras_private import tracked
 from keras_tfopt.engine.nesting import (
     PassingOn,
@@ -29,18 +28,9 @@ from keras_tfopt.engine.nesting import (
     pass_option,
 )
 from keras_tfopt.engine.optimizer import Optimizer
-from keras_tfopt.engine.options import AVERAGING, CLIPPING_AND_DECAY, DEFAULTS
-from keras_tfopt.engine.results import (
-    check_class_attribute,
-    check_counted,
-    check_result,
-    checked_before,
-    checked_list,
-    checked_slots,
-)
 from keras_tfopt.engine.rows import sees_rows
-from keras_tfopt.engine.shared_code import is_ours
-from keras_tfopt.engine.state import (
+from keras_tfopt.engine.state.building import add_slot, check_slots_of_elements, generators_of
+from keras_tfopt.engine.state.state import (
     HYPERPARAMETER,
     NO_SETTINGS,
     Entry,
@@ -49,7 +39,19 @@ from keras_tfopt.engine.state import (
     Slot,
     widest,
 )
-from keras_tfopt.engine.step import Pipeline
+from keras_tfopt.engine.step import gradients, hooks
+from keras_tfopt.engine.step.gradients import Incoming
+from keras_tfopt.engine.step.pipeline import Pipeline
+from keras_tfopt.engine.step.results import (
+    check_class_attribute,
+    check_counted,
+    check_result,
+    checked_before,
+    checked_list,
+    checked_slots,
+)
+from keras_tfopt.engine.step.shared_code import is_ours
+from keras_tfopt.engine.trial import trial
 
 Step = Callable[[list[Any], list[Any]], None]  # of gradients and variables
 # Gradients to continue with, whether to make the step (None: yes), and new counters.

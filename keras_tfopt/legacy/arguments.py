@@ -20,7 +20,7 @@ from keras_tfopt.engine import (
     pattern_of,
     tolerating,
 )
-from keras_tfopt.engine.powers import keep_powers
+from keras_tfopt.engine.arguments.powers import keep_powers
 from keras_tfopt.legacy.table import AT_LEAST_ZERO, POSITIVE_IS_WRONG, WITHOUT_MEANING, Row
 from keras_tfopt.rules.preconditioning import check_interval
 from keras_tfopt.tables import in_words_of

@@ -26,8 +26,8 @@ from keras_tfopt.engine import (
     variables_of,
 )
 from keras_tfopt.engine import outside_compiler as outside_compiler
+from keras_tfopt.engine.arguments.options import check_learning_rate
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.options import check_learning_rate
 from keras_tfopt.legacy.arguments import OfTable, as_in_the_original, build_optimizer, rate_of
 from keras_tfopt.legacy.imperative import Imperative
 from keras_tfopt.legacy.optimizer import Optimizer, Pairs, inner_of

@@ -7,12 +7,13 @@ from typing import Any
 
 from keras import ops
 
-from keras_tfopt.engine import gradients, slots_of
+from keras_tfopt.engine import slots_of
 from keras_tfopt.engine.access import get_or_add_slot
 from keras_tfopt.engine.engine import Engine
-from keras_tfopt.engine.moving import Mover
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.state import Entry, Like, Slot
+from keras_tfopt.engine.state.state import Entry, Like, Slot
+from keras_tfopt.engine.step import gradients
+from keras_tfopt.engine.step.moving import Mover
 
 
 class ImperativeMover(Mover):

@@ -9,8 +9,8 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import distinct
-from keras_tfopt.engine.scopes import is_real
+from keras_tfopt.engine.state.building import distinct
+from keras_tfopt.engine.state.scopes import is_real
 
 
 def gradients_of_loss(

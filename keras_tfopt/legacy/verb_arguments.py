@@ -13,7 +13,7 @@ from keras import ops
 from keras_tfopt.checks import check_bool
 from keras_tfopt.engine import RowGradient, as_named_rows, is_dense
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import check_pairs, of_tensorflow, path_of, tuples_of
+from keras_tfopt.engine.state.building import check_pairs, of_tensorflow, path_of, tuples_of
 
 GATES = (0, 1, 2)  # Optimizer.GATE_NONE, GATE_OP and GATE_GRAPH
 

@@ -17,7 +17,7 @@ from keras_tfopt.engine import (
     sync,
     variables_of,
 )
-from keras_tfopt.engine.options import check_switch
+from keras_tfopt.engine.arguments.options import check_switch
 from keras_tfopt.engine.stock import rate_of, set_calls
 from keras_tfopt.migrate import files, rules
 from keras_tfopt.migrate.kinds import KINDS, is_of_keras

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_tfopt.engine import check_arguments, decoded, encoded, own_parameters
-from keras_tfopt.engine.state import widest
+from keras_tfopt.engine.state.state import widest
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):

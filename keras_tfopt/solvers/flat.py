@@ -11,8 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine import backend, dtype_of
-from keras_tfopt.engine.scopes import Given
-from keras_tfopt.engine.state import widest
+from keras_tfopt.engine.state.scopes import Given
+from keras_tfopt.engine.state.state import widest
 
 
 class Flattening:

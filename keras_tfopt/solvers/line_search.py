@@ -9,10 +9,10 @@ from keras import ops
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.engine import backend, dtype_of, path_of
 from keras_tfopt.engine.averages import keeps_averages, parts
-from keras_tfopt.engine.building import describe
 from keras_tfopt.engine.engine import Engine
-from keras_tfopt.engine.scopes import Given
-from keras_tfopt.engine.state import widest
+from keras_tfopt.engine.state.building import describe
+from keras_tfopt.engine.state.scopes import Given
+from keras_tfopt.engine.state.state import widest
 from keras_tfopt.rule import register
 from keras_tfopt.trainer import Trainer, dense
 from keras_tfopt.wrappers import VariableClipping

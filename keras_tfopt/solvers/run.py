@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_tfopt.checks import check_integer, check_number
 from keras_tfopt.engine import dtype_of
-from keras_tfopt.engine.state import widest
+from keras_tfopt.engine.state.state import widest
 from keras_tfopt.solvers.data import Batches
 from keras_tfopt.solvers.flat import Flattening
 from keras_tfopt.solvers.methods import (

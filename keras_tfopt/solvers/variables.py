@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from keras_tfopt.engine import Like, check_choice, is_chosen, path_of
-from keras_tfopt.engine.options import takes
-from keras_tfopt.engine.selection import near_paths, shown
+from keras_tfopt.engine.arguments.options import takes
+from keras_tfopt.engine.arguments.selection import near_paths, shown
 from keras_tfopt.solvers.flat import FlatFunction, Flattening
 
 

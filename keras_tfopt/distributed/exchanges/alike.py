@@ -12,8 +12,8 @@ from keras import ops
 from keras_tfopt.engine import PATHS
 from keras_tfopt.engine.access import array_of
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import describe
 from keras_tfopt.engine.rows import shards_of, whole_shape
+from keras_tfopt.engine.state.building import describe
 
 
 def described_inside(optimizer: Any) -> dict[str, Any]:

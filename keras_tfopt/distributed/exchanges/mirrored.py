@@ -12,8 +12,8 @@ from tensorflow.python.distribute import distribute_utils
 
 from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.distributed.exchanges.exchange import OneProcess
-from keras_tfopt.engine import gradients
 from keras_tfopt.engine.access import array_of
+from keras_tfopt.engine.step import gradients
 
 
 class MirroredReplicas(OneProcess):

@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_tfopt.engine import RowGradient
-from keras_tfopt.engine.gradients import Incoming, dense
 from keras_tfopt.engine.rows import shards_of
+from keras_tfopt.engine.step.gradients import Incoming, dense
 
 
 def completed(

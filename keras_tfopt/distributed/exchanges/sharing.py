@@ -7,9 +7,9 @@ from typing import Any
 
 from keras_tfopt.distributed.exchanges.workers import WorkersEngine
 from keras_tfopt.engine import Engine, RowGradient, WrappingEngine, innermost, parts, path_of
-from keras_tfopt.engine.building import describe
-from keras_tfopt.engine.divided import check_divided
 from keras_tfopt.engine.rows import shards_of
+from keras_tfopt.engine.state.building import describe
+from keras_tfopt.engine.step.divided import check_divided
 from keras_tfopt.engine.wrapping import Decision
 
 

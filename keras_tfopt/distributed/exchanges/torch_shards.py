@@ -12,8 +12,8 @@ from torch import distributed
 
 from keras_tfopt.distributed.exchanges import flat
 from keras_tfopt.engine import RowGradient
-from keras_tfopt.engine.gradients import sum_repeated
 from keras_tfopt.engine.rows import shards_of
+from keras_tfopt.engine.step.gradients import sum_repeated
 
 
 class TorchShards:

@@ -17,18 +17,19 @@ from keras_tfopt.distributed.exchanges.hooks import WorkersHooks
 from keras_tfopt.distributed.exchanges.presence import completed
 from keras_tfopt.distributed.exchanges.replicas import ReplicaStates
 from keras_tfopt.distributed.exchanges.row_means import mean_gradient
-from keras_tfopt.engine import averages, gradients
+from keras_tfopt.engine import averages
+from keras_tfopt.engine.arguments.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.backends.select import backend
-from keras_tfopt.engine.building import listed
-from keras_tfopt.engine.divided import refuse_divided
 from keras_tfopt.engine.foreign import apply_summed
-from keras_tfopt.engine.gradients import Incoming
-from keras_tfopt.engine.hyperparameters import Known, Scalars, scalars_around
 from keras_tfopt.engine.keras_private import tracked, untracked
-from keras_tfopt.engine.moving import OVER_ONE, current_value
 from keras_tfopt.engine.nesting import innermost
-from keras_tfopt.engine.results import check_result
-from keras_tfopt.engine.state import Like, slots_type
+from keras_tfopt.engine.state.building import listed
+from keras_tfopt.engine.state.state import Like, slots_type
+from keras_tfopt.engine.step import gradients
+from keras_tfopt.engine.step.divided import refuse_divided
+from keras_tfopt.engine.step.gradients import Incoming
+from keras_tfopt.engine.step.moving import OVER_ONE, current_value
+from keras_tfopt.engine.step.results import check_result
 from keras_tfopt.engine.wrapping import Decision, WrappingEngine, pipeline_of
 
 STEPS = 2**14

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_tfopt.engine import dtype_of, follows_schedule, path_of, variables_of
-from keras_tfopt.engine.state import MASTER
+from keras_tfopt.engine.state.state import MASTER
 from keras_tfopt.legacy.checkpoints import names as naming
 from keras_tfopt.legacy.checkpoints.files import CheckpointFile, Content
 from keras_tfopt.legacy.checkpoints.models import variables_in

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_tfopt.checks import check_bool, one_of
 from keras_tfopt.engine import array_of, dtype_of, is_accumulating, path_of, variables_of
-from keras_tfopt.engine.state import MASTER
+from keras_tfopt.engine.state.state import MASTER
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
 from keras_tfopt.legacy.checkpoints.models import sync_models, variables_in
 from keras_tfopt.legacy.checkpoints.names import AVERAGE, laid_by_name, numbered, renamed

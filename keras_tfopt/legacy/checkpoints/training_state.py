@@ -19,9 +19,9 @@ from keras_tfopt.engine import (
     parts,
     slots_of,
 )
-from keras_tfopt.engine.building import describe
-from keras_tfopt.engine.slicing import shape_of
-from keras_tfopt.engine.state import MASTER, widest
+from keras_tfopt.engine.state.building import describe
+from keras_tfopt.engine.state.state import MASTER, widest
+from keras_tfopt.engine.step.slicing import shape_of
 from keras_tfopt.legacy.checkpoints.files import Content
 
 AVERAGE = "average"

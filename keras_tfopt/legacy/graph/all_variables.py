@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training.optimizer import _var_key  # names need not be distinct
 
-from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
-from keras_tfopt.engine.moving import OVER_ONE
-from keras_tfopt.engine.slicing import shape_of, steps_along
-from keras_tfopt.engine.state import Rows
+from keras_tfopt.engine.state.state import Rows
+from keras_tfopt.engine.step.all_variables import ModelRule, ModelStep, ModelVariable
+from keras_tfopt.engine.step.moving import OVER_ONE
+from keras_tfopt.engine.step.slicing import shape_of, steps_along
 from keras_tfopt.legacy.graph.backend import dtype_of, group, like_of, read, to_dense, write
 
 

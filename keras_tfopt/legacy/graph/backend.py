@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from keras_tfopt.engine.backends.tensorflow import is_variable, lifted
-from keras_tfopt.engine.state import Like
+from keras_tfopt.engine.state.state import Like
 
 v1 = tf.compat.v1
 is_eager = tf.executing_eagerly

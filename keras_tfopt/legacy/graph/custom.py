@@ -8,7 +8,7 @@ from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_tfopt.engine import apply_rows, prepare, slots_of, tolerating
-from keras_tfopt.engine.options import check_learning_rate
+from keras_tfopt.engine.arguments.options import check_learning_rate
 from keras_tfopt.legacy.arguments import as_in_the_original, rate_of
 from keras_tfopt.legacy.graph import backend
 from keras_tfopt.legacy.graph.conversion import check_outside_graphs

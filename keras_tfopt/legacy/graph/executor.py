@@ -9,13 +9,14 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
+from keras_tfopt.engine.arguments.hyperparameters import ITERATION, Rates
+from keras_tfopt.engine.arguments.powers import Exponent
 from keras_tfopt.engine.backends.tensorflow import execute
-from keras_tfopt.engine.gradients import refuse_unless_finite
-from keras_tfopt.engine.hyperparameters import ITERATION, Rates
-from keras_tfopt.engine.moving import OVER_ONE, Kind, Update, bind_rule, rounds
-from keras_tfopt.engine.powers import Exponent
 from keras_tfopt.engine.rows import RowGradient, sees_rows
-from keras_tfopt.engine.state import HYPERPARAMETER, Cache, Like, Slot
+from keras_tfopt.engine.state.state import HYPERPARAMETER, Cache, Like, Slot
+from keras_tfopt.engine.step.gradients import refuse_unless_finite
+from keras_tfopt.engine.step.moving import OVER_ONE, bind_rule
+from keras_tfopt.engine.step.updates import Kind, Update, rounds
 from keras_tfopt.legacy.graph.all_variables import Together
 from keras_tfopt.legacy.graph.backend import (
     Variables,

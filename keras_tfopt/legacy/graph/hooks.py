@@ -8,9 +8,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework
 
-from keras_tfopt.engine.hyperparameters import Scalars, scalar
-from keras_tfopt.engine.moving import OVER_ONE
-from keras_tfopt.engine.state import slots_type
+from keras_tfopt.engine.arguments.hyperparameters import Scalars, scalar
+from keras_tfopt.engine.state.state import slots_type
+from keras_tfopt.engine.step.moving import OVER_ONE
 from keras_tfopt.legacy.graph import backend
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
-from keras_tfopt.engine.building import check_pairs, tuples_of
 from keras_tfopt.engine.rows import RowGradient
+from keras_tfopt.engine.state.building import check_pairs, tuples_of
 from keras_tfopt.legacy.base import OptimizerBase
 from keras_tfopt.legacy.graph.backend import (
     Variables,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.scopes import Given, in_scope, is_trainable
+from keras_tfopt.engine.state.scopes import Given, in_scope, is_trainable
 
 
 def is_tracing() -> bool:

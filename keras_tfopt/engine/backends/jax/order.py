@@ -1,6 +1,6 @@
 """Have XLA write large arrays in place on a CPU, by an order of computing.
 
-`engine/write_order.py` says why order matters. Here an array is made to wait for others: what it is
+`write_order.py` says why order matters. Here an array is made to wait for others: what it is
 computed from depends on a number that is computed from them, and that is always zero. A rule that
 needs sums over the variable waits for these in the same way: it is called for the sums first, apart
 from all else.
@@ -16,13 +16,13 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 
+from keras_tfopt.engine.arguments.hyperparameters import known_over, over_sums, sums_of
 from keras_tfopt.engine.backends.jax.parts import apart
-from keras_tfopt.engine.hyperparameters import known_over, over_sums, sums_of
-from keras_tfopt.engine.state import has_codes
-from keras_tfopt.engine.write_order import LARGE, in_order
+from keras_tfopt.engine.backends.write_order import LARGE, in_order
+from keras_tfopt.engine.state.state import has_codes
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.step.updates import Update
 
 ROWS, LANES = 8, 16
 """Shape of the blocks that XLA adds up in vector instructions. It does not for more rows."""

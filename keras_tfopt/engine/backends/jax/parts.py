@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu
-from keras_tfopt.engine.state import BLOCK, can_be_divided, names_of_scales
+from keras_tfopt.engine.state.state import BLOCK, can_be_divided, names_of_scales
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.step.updates import Update
 
 PART = 1 << 18  # numbers of a variable in one part
 

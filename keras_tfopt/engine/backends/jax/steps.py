@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.jax.loss import is_tracing
-from keras_tfopt.engine.scopes import Given
+from keras_tfopt.engine.state.scopes import Given
 
 MANY = 8  # a warning comes with this number of compiled steps of one optimizer
 

@@ -21,15 +21,15 @@ from keras_tfopt.engine.backends.jax.values import (
     has_accelerator,
     is_compiled_for_one_cpu,
 )
+from keras_tfopt.engine.backends.write_order import LARGE
 from keras_tfopt.engine.keras_private import get_stateless_scope
 from keras_tfopt.engine.rows import shards_of
-from keras_tfopt.engine.state import Rows
-from keras_tfopt.engine.write_order import LARGE
+from keras_tfopt.engine.state.state import Rows
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.hyperparameters import Rates
-    from keras_tfopt.engine.moving import Update
-    from keras_tfopt.engine.state import Like
+    from keras_tfopt.engine.arguments.hyperparameters import Rates
+    from keras_tfopt.engine.state.state import Like
+    from keras_tfopt.engine.step.updates import Update
 
 # Touched rows of a dense gradient are updated in pieces of this many rows. So shapes are static,
 # and the time is in proportion to the number of these rows.

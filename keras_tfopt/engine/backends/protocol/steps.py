@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.all_variables import ModelStep
-    from keras_tfopt.engine.hyperparameters import Rates
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.arguments.hyperparameters import Rates
+    from keras_tfopt.engine.step.all_variables import ModelStep
+    from keras_tfopt.engine.step.updates import Update
 
 
 class CompiledSteps(Protocol):

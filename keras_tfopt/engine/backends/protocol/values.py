@@ -10,7 +10,7 @@ import keras
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.rows import RowGradient
-    from keras_tfopt.engine.state import Like
+    from keras_tfopt.engine.state.state import Like
 
 
 class Variables(Protocol):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.lookup import gradients_as_slices
 from keras_tfopt.engine.backends.tensorflow.values import native
-from keras_tfopt.engine.scopes import Reads, is_trainable
+from keras_tfopt.engine.state.scopes import Reads, is_trainable
 
 
 def check_traceable(verb: str, assigns: bool = True) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from keras_tfopt.engine.arguments.hyperparameters import Over, known_over, mean, over_sums, sums_of
 from keras_tfopt.engine.backends.tensorflow.values import has_accelerator, norm
-from keras_tfopt.engine.hyperparameters import Over, known_over, mean, over_sums, sums_of
-from keras_tfopt.engine.state import has_codes
-from keras_tfopt.engine.write_order import LARGE, in_order
+from keras_tfopt.engine.backends.write_order import LARGE, in_order
+from keras_tfopt.engine.state.state import has_codes
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.step.updates import Update
 
 COMPUTED, READ = (32,), (16, 8)
 """Shapes of the blocks of a sum. XLA adds up their first dimension with all cores of a CPU.

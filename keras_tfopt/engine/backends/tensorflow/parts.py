@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from keras_tfopt.engine.backends.tensorflow.values import has_accelerator
-from keras_tfopt.engine.state import BLOCK, LEAST_DIVIDED, can_be_divided, names_of_scales
+from keras_tfopt.engine.state.state import BLOCK, LEAST_DIVIDED, can_be_divided, names_of_scales
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.step.updates import Update
 
 PART = 1 << 18  # numbers of a variable in one part, at most
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from keras_tfopt.engine.arguments.hyperparameters import Over, over_sums
 from keras_tfopt.engine.backends.tensorflow.lookup import NOTE, slices_of
 from keras_tfopt.engine.backends.tensorflow.order import (
     compiled_over,
@@ -24,16 +25,15 @@ from keras_tfopt.engine.backends.tensorflow.values import (
     replicas,
     take,
 )
-from keras_tfopt.engine.hyperparameters import Over, over_sums
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.settings import in_plain
-from keras_tfopt.engine.shared_code import Shared
-from keras_tfopt.engine.state import has_codes
+from keras_tfopt.engine.state.state import has_codes
+from keras_tfopt.engine.step.shared_code import Shared
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.hyperparameters import Rates
-    from keras_tfopt.engine.moving import Update
-    from keras_tfopt.engine.state import Like
+    from keras_tfopt.engine.arguments.hyperparameters import Rates
+    from keras_tfopt.engine.state.state import Like
+    from keras_tfopt.engine.step.updates import Update
 
 # Variables of one shape that are updated by one call of compiled code.
 GROUP = 8

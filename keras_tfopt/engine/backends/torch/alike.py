@@ -12,8 +12,8 @@ import torch
 
 from keras_tfopt.engine.backends import defaults
 from keras_tfopt.engine.backends.torch.values import is_on_gpu
-from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
+from keras_tfopt.engine.state.scopes import in_scope
 
 # Elements of a tensor at most that is worth a copy, on a processor and on a GPU.
 SMALL, SMALL_ON_GPU = 1 << 14, 1 << 20

@@ -19,11 +19,11 @@ from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.flat_step import Blocks, flat_step, numbers_of
 from keras_tfopt.engine.backends.torch.private import copy_all, keeps_casts, users_of, zero_all
 from keras_tfopt.engine.backends.torch.values import DTYPES, is_on_gpu
-from keras_tfopt.engine.state import BLOCK, MASTER, SCALES, has_codes, names_of_scales
+from keras_tfopt.engine.state.state import BLOCK, MASTER, SCALES, has_codes, names_of_scales
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.hyperparameters import Rates
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.arguments.hyperparameters import Rates
+    from keras_tfopt.engine.step.updates import Update
 
 SMALL = 1 << 16  # elements; to copy a gradient of this size takes no longer than a call
 BUCKET = 1 << 19  # elements of a bucket at most, which bounds the memory for copies of gradients

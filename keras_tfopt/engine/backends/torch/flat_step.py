@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from keras_tfopt.engine.arguments.hyperparameters import REFUSED, Over
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch import words
 from keras_tfopt.engine.backends.torch.values import is_on_gpu, write_all
-from keras_tfopt.engine.hyperparameters import REFUSED, Over
-from keras_tfopt.engine.shared_code import Shared
-from keras_tfopt.engine.state import BLOCK, has_codes
+from keras_tfopt.engine.state.state import BLOCK, has_codes
+from keras_tfopt.engine.step.shared_code import Shared
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Kind, Update
+    from keras_tfopt.engine.step.updates import Kind, Update
 
 CHUNK = 1 << 17  # elements that stay in the cache for all passes of an uncompiled rule
 PART = 1 << 19  # elements that stay in the cache for two passes of compiled code

@@ -11,7 +11,7 @@ import torch
 from keras_tfopt.engine.backends.torch.private import indices_of
 from keras_tfopt.engine.keras_private import in_stateless_scope, torch_device
 from keras_tfopt.engine.rows import RowGradient
-from keras_tfopt.engine.scopes import Reads, is_trainable
+from keras_tfopt.engine.state.scopes import Reads, is_trainable
 
 
 def check_traceable(verb: str, assigns: bool = True) -> None:

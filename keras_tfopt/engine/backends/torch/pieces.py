@@ -15,14 +15,14 @@ import torch
 from keras_tfopt.engine.backends.torch import compile as torch_compile
 from keras_tfopt.engine.backends.torch.private import copy_all
 from keras_tfopt.engine.backends.torch.values import is_on_gpu, unaliased, write_all
-from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
-from keras_tfopt.engine.shared_code import Shared
-from keras_tfopt.engine.slicing import count, sliced
-from keras_tfopt.engine.state import FACTOR, Rows
+from keras_tfopt.engine.state.scopes import in_scope
+from keras_tfopt.engine.state.state import FACTOR, Rows
+from keras_tfopt.engine.step.shared_code import Shared
+from keras_tfopt.engine.step.slicing import count, sliced
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.all_variables import ModelRule, ModelStep, ModelVariable
+    from keras_tfopt.engine.step.all_variables import ModelRule, ModelStep, ModelVariable
 
 PIECE = 1 << 20  # entries of a piece
 PIECE_ON_GPU = 1 << 26  # which bounds the memory for copies of variables and gradients

@@ -18,11 +18,11 @@ from keras_tfopt.engine.backends.torch.buckets import can_be_compiled
 from keras_tfopt.engine.backends.torch.compile import Compiled
 from keras_tfopt.engine.backends.torch.private import replace_all
 from keras_tfopt.engine.backends.torch.values import write_all
-from keras_tfopt.engine.shared_code import Shared
-from keras_tfopt.engine.state import Stored, has_codes
+from keras_tfopt.engine.state.state import Stored, has_codes
+from keras_tfopt.engine.step.shared_code import Shared
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.moving import Update
+    from keras_tfopt.engine.step.updates import Update
 
 Step = Callable[[Any, Any, list, dict[str, Any]], None]
 

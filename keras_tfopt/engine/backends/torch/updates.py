@@ -19,14 +19,14 @@ from keras_tfopt.engine.backends.torch.rows import nonzero
 from keras_tfopt.engine.backends.torch.shaped_step import row_step, run_shaped, shaped_steps
 from keras_tfopt.engine.backends.torch.values import DTYPES, commit, is_on_gpu
 from keras_tfopt.engine.keras_private import get_stateless_scope
-from keras_tfopt.engine.scopes import in_scope
 from keras_tfopt.engine.settings import in_plain
-from keras_tfopt.engine.shared_code import Shared, identity
+from keras_tfopt.engine.state.scopes import in_scope
+from keras_tfopt.engine.step.shared_code import Shared, identity
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.hyperparameters import Rates
-    from keras_tfopt.engine.moving import Update
-    from keras_tfopt.engine.state import Like
+    from keras_tfopt.engine.arguments.hyperparameters import Rates
+    from keras_tfopt.engine.state.state import Like
+    from keras_tfopt.engine.step.updates import Update
 
 # Rows are updated in pieces of this many numbers, which stay in the cache with what the rule
 # computes from them.

@@ -23,7 +23,7 @@ from keras_tfopt.engine.backends.torch.private import (
     zero_all,
 )
 from keras_tfopt.engine.rows import RowGradient, divide_rows, shards_of
-from keras_tfopt.engine.scopes import in_scope
+from keras_tfopt.engine.state.scopes import in_scope
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}  # of the arithmetic
 

@@ -1,0 +1,1 @@
+"""Describe, create, encode and convert the state of optimizers."""

@@ -1,0 +1,1 @@
+"""Try rules and hooks when an optimizer is built, before anything changes."""
