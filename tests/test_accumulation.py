@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.options import CASE, INITIAL, SCHEDULE, Expected, follow, gradients, initial
-from tests.stepping import BACKEND, Rows, Runner, every_mode
+from tests.helpers.options import CASE, INITIAL, SCHEDULE, Expected, follow, gradients, initial
+from tests.helpers.stepping import BACKEND, Rows, Runner, every_mode
 
 
 def one_of_each_sparse():

@@ -10,8 +10,8 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import addons
-from tests.paths import SIGNATURES
-from tests.stepping import make_variable, several_only, through_json, to_numpy
+from tests.helpers.paths import SIGNATURES
+from tests.helpers.stepping import make_variable, several_only, through_json, to_numpy
 
 # Names and arguments are the same on all backends. test_addons_averages.py has what is not.
 pytestmark = pytest.mark.spread("torch")

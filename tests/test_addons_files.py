@@ -8,8 +8,8 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import addons, migrate
-from tests.paths import SIGNATURES
-from tests.stepping import make_variable, to_numpy
+from tests.helpers.paths import SIGNATURES
+from tests.helpers.stepping import make_variable, to_numpy
 from tests.test_addons import CONFIGURATIONS, after_steps, assert_alike, falling
 
 pytestmark = pytest.mark.spread("torch")

@@ -9,7 +9,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import engine
-from tests.stepping import to_numpy
+from tests.helpers.stepping import to_numpy
 
 pytestmark = pytest.mark.backends("torch", reason="on other backends whole steps are compiled")
 

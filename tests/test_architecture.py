@@ -17,9 +17,9 @@ import pytest
 import keras_tfopt
 from keras_tfopt.engine.keras_private import ATTRIBUTES
 from tests.cases import CASES, every_case, every_rule, keras_options
-from tests.programs import output_of
+from tests.helpers.programs import output_of
+from tests.helpers.stepping import BACKEND
 from tests.reference import Reference
-from tests.stepping import BACKEND
 
 PACKAGE = pathlib.Path(keras_tfopt.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.compare import assert_same
-from tests.stepping import make_variable, to_numpy
+from tests.helpers.compare import assert_same
+from tests.helpers.stepping import make_variable, to_numpy
 
 WRONG = (
     ("beta_1", 5.0, "in [0, 1). Received: 5.0"),

@@ -6,9 +6,9 @@ import pytest
 
 import keras_tfopt
 from tests.cells import exhaustive
-from tests.compare import same
-from tests.programs import AS_USERS, SPREAD, TWO_DEVICES, output_of
-from tests.stepping import BACKEND, several_only, to_numpy
+from tests.helpers.compare import same
+from tests.helpers.programs import AS_USERS, SPREAD, TWO_DEVICES, output_of
+from tests.helpers.stepping import BACKEND, several_only, to_numpy
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 4)).astype("float32")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.programs import run
+from tests.helpers.programs import run
 
 pytestmark = pytest.mark.backends("torch", reason="the others compile in the foreground")
 
@@ -26,7 +26,7 @@ from torch.fx import Tracer
 import keras_tfopt
 from keras_tfopt import engine
 from keras_tfopt.engine.backends.torch import compile as torch_compile
-from tests.fast_paths import train, variables
+from tests.helpers.fast_paths import train, variables
 
 
 def all_before():

@@ -12,8 +12,8 @@ import pytest
 
 import keras_tfopt
 from tests.cases import every_case
-from tests.compare import assert_same
-from tests.stepping import IMMEDIATE, MODES, Rows, Runner, through_json
+from tests.helpers.compare import assert_same
+from tests.helpers.stepping import IMMEDIATE, MODES, Rows, Runner, through_json
 
 Refused = (ValueError, TypeError)
 every_compiled = pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in IMMEDIATE])

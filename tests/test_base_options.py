@@ -12,8 +12,8 @@ import keras_tfopt
 from integration.stock_defects.scenarios import mean_of_outputs
 from tests.cases import CASES, REPRESENTATIVES, RULES
 from tests.cells import exhaustive
-from tests.compare import assert_close, assert_same
-from tests.options import (
+from tests.helpers.compare import assert_close, assert_same
+from tests.helpers.options import (
     CASE,
     EMA,
     INITIAL,
@@ -27,7 +27,15 @@ from tests.options import (
     small_data,
     small_model,
 )
-from tests.stepping import MODES, Rows, Runner, every_mode, make_variable, through_json, to_numpy
+from tests.helpers.stepping import (
+    MODES,
+    Rows,
+    Runner,
+    every_mode,
+    make_variable,
+    through_json,
+    to_numpy,
+)
 
 # Every option, against NumPy
 

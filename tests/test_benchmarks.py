@@ -25,7 +25,7 @@ from integration.benchmarks import (
     verbs,
 )
 from integration.benchmarks.shapes import WORK
-from tests.stepping import BACKEND, to_numpy, version_of
+from tests.helpers.stepping import BACKEND, to_numpy, version_of
 
 SMALL = [(8, 8), (8,)]
 needs_new_torch = pytest.mark.skipif(

@@ -5,7 +5,7 @@ import pytest
 
 import keras_tfopt
 from integration import catalogue, originals
-from tests.paths import ROOT
+from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.spread
 PAGE = ROOT / "guides" / "optimizers.md"

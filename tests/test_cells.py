@@ -9,8 +9,8 @@ import types
 import pytest
 
 from tests import cells
-from tests.paths import ROOT
-from tests.programs import output_of
+from tests.helpers.paths import ROOT
+from tests.helpers.programs import output_of
 
 pytestmark = pytest.mark.spread
 
@@ -271,7 +271,8 @@ def test_a_report_without_cells_has_no_summary(matrix, tmp_path):
 
 
 TRAINED = """
-from tests import cross_backend_worker, distribution_runs, state_worker
+from tests.workers import cross_backend_worker, state_worker
+from tests.helpers import distribution_runs
 print({case.name for case in cross_backend_worker.TRAINED})
 print(set(state_worker.TRAVELLERS))
 print({distribution_runs.optimizer_of(run) for _, _, run in distribution_runs.every_run()})

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from tests.paths import ROOT
+from tests.helpers.paths import ROOT
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.spread

@@ -10,7 +10,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints.powers import power_after, steps_of_power
-from tests.checkpoints import (
+from tests.helpers.checkpoints import (
     ADAM,
     RECORDED,
     adam,
@@ -24,7 +24,7 @@ from tests.checkpoints import (
     needs_tensorflow,
     recorded,
 )
-from tests.stepping import to_numpy
+from tests.helpers.stepping import to_numpy
 
 pytestmark = [pytest.mark.spread("tensorflow"), needs_tensorflow]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.checkpoints import (
+from tests.helpers.checkpoints import (
     adam,
     assert_loaded,
     assert_refused,

@@ -7,7 +7,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.checkpoints import (
+from tests.helpers.checkpoints import (
     ADAM,
     NAMES,
     adam,
@@ -19,7 +19,7 @@ from tests.checkpoints import (
     needs_tensorflow,
     recorded,
 )
-from tests.stepping import policy, to_numpy
+from tests.helpers.stepping import policy, to_numpy
 
 pytestmark = [pytest.mark.spread("tensorflow"), needs_tensorflow]
 

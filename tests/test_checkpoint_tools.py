@@ -12,7 +12,7 @@ from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints import files as checkpoint_files
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
 from keras_tfopt.legacy.checkpoints.powers import power_after
-from tests.checkpoints import (
+from tests.helpers.checkpoints import (
     KINDS,
     NAMES,
     RECORDED,
@@ -25,8 +25,8 @@ from tests.checkpoints import (
     recorded,
     write,
 )
-from tests.programs import output_of
-from tests.stepping import BACKEND, to_numpy
+from tests.helpers.programs import output_of
+from tests.helpers.stepping import BACKEND, to_numpy
 
 pytestmark = [pytest.mark.spread("tensorflow"), needs_tensorflow]
 

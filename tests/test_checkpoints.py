@@ -11,7 +11,7 @@ import keras_tfopt
 from integration import originals, through_legacy
 from keras_tfopt import legacy
 from tests.cells import exhaustive
-from tests.checkpoints import (
+from tests.helpers.checkpoints import (
     CASES,
     KINDS,
     RECORDED,
@@ -24,8 +24,8 @@ from tests.checkpoints import (
     run_program,
     tensorflow_1,
 )
-from tests.paths import SIGNATURES
-from tests.stepping import make_variable, to_numpy
+from tests.helpers.paths import SIGNATURES
+from tests.helpers.stepping import make_variable, to_numpy
 
 pytestmark = needs_tensorflow
 IDS = [f"{kind}-{prefix.split('/')[0]}" for kind, prefix in CASES]

@@ -14,9 +14,9 @@ import pytest
 
 import keras_tfopt
 from tests.cells import EXHAUSTIVE
-from tests.compare import same
-from tests.compositions import INNERS, WRAPPERS
-from tests.fitting import (
+from tests.helpers.compare import same
+from tests.helpers.compositions import INNERS, WRAPPERS
+from tests.helpers.fitting import (
     FIT,
     IDS,
     START,
@@ -31,7 +31,7 @@ from tests.fitting import (
     state,
     steps_per_execution,
 )
-from tests.stepping import Rows, Runner, policy, through_json, to_numpy
+from tests.helpers.stepping import Rows, Runner, policy, through_json, to_numpy
 
 
 class Cell:

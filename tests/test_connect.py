@@ -13,8 +13,8 @@ import pytest
 
 import keras_tfopt.distributed as distributed
 from keras_tfopt.distributed import environment, launch
-from tests import worker_processes
-from tests.stepping import BACKEND
+from tests.helpers import worker_processes
+from tests.helpers.stepping import BACKEND
 
 OTHER = "torch" if BACKEND != "torch" else "jax"
 TWO = ["127.0.0.1:1", "127.0.0.1:2"]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests import stepping
 from tests.cases import (
     CASES,
     every_case,
@@ -21,9 +20,18 @@ from tests.cases import (
     training_of,
 )
 from tests.cells import exhaustive
-from tests.compare import follow
-from tests.small_model import FEW, gradients, initial
-from tests.stepping import BACKEND, MODES, Rows, Runner, eager_and_compiled, every_mode, to_numpy
+from tests.helpers import stepping
+from tests.helpers.compare import follow
+from tests.helpers.small_model import FEW, gradients, initial
+from tests.helpers.stepping import (
+    BACKEND,
+    MODES,
+    Rows,
+    Runner,
+    eager_and_compiled,
+    every_mode,
+    to_numpy,
+)
 
 # Numbers
 

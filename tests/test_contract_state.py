@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.cases import CASES, every_case, keras_options, main_variant_in_all_modes
-from tests.compare import assert_same, same
-from tests.small_model import FEW, gradients, initial
-from tests.stepping import Runner, innermost, make_variable, to_numpy
+from tests.helpers.compare import assert_same, same
+from tests.helpers.small_model import FEW, gradients, initial
+from tests.helpers.stepping import Runner, innermost, make_variable, to_numpy
 
 
 def innermost_config(serialized):

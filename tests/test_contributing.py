@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.programs import ROOT, run
+from tests.helpers.programs import ROOT, run
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NAME = "Signum"

@@ -10,11 +10,11 @@ import pytest
 
 import keras_tfopt
 from tests.cases import every_case
-from tests.compare import same
-from tests.small_model import gradients, initial
-from tests.state_worker import EVERYTHING, MAKERS, everything, train
-from tests.stepping import Runner, make_variable, to_numpy
+from tests.helpers.compare import same
+from tests.helpers.small_model import gradients, initial
+from tests.helpers.stepping import Runner, make_variable, to_numpy
 from tests.test_state import OTHERS, STEPS, assert_continue_alike, trained, values
+from tests.workers.state_worker import EVERYTHING, MAKERS, everything, train
 
 
 def trainable():

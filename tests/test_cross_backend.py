@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.cells import INSTALLED
-from tests.cross_backend_worker import MASKED, TRAINED, UNUSED
-from tests.programs import AS_USERS, output_of
+from tests.helpers.programs import AS_USERS, output_of
+from tests.workers.cross_backend_worker import MASKED, TRAINED, UNUSED
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +33,7 @@ def results(tmp_path_factory):
     by_backend = {}
     for backend in INSTALLED:
         out = folder / f"{backend}.npz"
-        worker = ("-m", "tests.cross_backend_worker", out)
+        worker = ("-m", "tests.workers.cross_backend_worker", out)
         output_of(*worker, KERAS_BACKEND=backend, timeout=None, **AS_USERS)
         with np.load(out) as arrays:
             by_backend[backend] = dict(arrays)

@@ -9,8 +9,8 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt.engine import eigh, singular_values
-from tests.programs import output_of
-from tests.stepping import to_numpy
+from tests.helpers.programs import output_of
+from tests.helpers.stepping import to_numpy
 
 RANDOM = np.random.default_rng(0)
 MATRICES = RANDOM.standard_normal((2, 3, 5, 4))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import BACKEND, plain_unless
+from tests.helpers.stepping import BACKEND, plain_unless
 
 IDS = np.array([[1, 1, 2, 0], [3, 1, 0, 0]])  # the id 0 is masked
 LABELS = np.array([0, 1])

@@ -1,7 +1,7 @@
 """Training on two devices gives the weights and the state of training on one device.
 
-tests/distribution_worker.py trains in a process of its own, and describes the runs. The tests here
-compare its results.
+workers/distribution_worker.py trains in a process of its own, and describes the runs. The tests
+here compare its results.
 """
 
 import collections
@@ -9,11 +9,11 @@ import collections
 import numpy as np
 import pytest
 
-from tests import distribution_runs as worker
-from tests import worker_processes
 from tests.cases import CASES
-from tests.compositions import IN_PROCESSES
-from tests.stepping import BACKEND
+from tests.helpers import distribution_runs as worker
+from tests.helpers import worker_processes
+from tests.helpers.compositions import IN_PROCESSES
+from tests.helpers.stepping import BACKEND
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,7 +43,7 @@ def results(tmp_path_factory):
     out = tmp_path_factory.mktemp("distribution") / "results.npz"
     limit = 7200 if IN_PROCESSES else 900
     run = worker_processes.run if BACKEND == "torch" else worker_processes.run_alone
-    ended = run("tests.distribution_worker", out, limit=limit)
+    ended = run("tests.workers.distribution_worker", out, limit=limit)
     for process in ended if BACKEND == "torch" else [ended]:
         assert process.status == 0, process.text[-4000:]
     found = collections.defaultdict(dict)

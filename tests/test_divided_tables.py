@@ -1,7 +1,7 @@
 """A table that devices or workers share trains as the whole table on one device does.
 
-tests/mesh_table_worker.py trains on JAX, tests/worker_table_worker.py on PyTorch, in processes of
-their own. The tests here check their results.
+workers/mesh_table_worker.py trains on JAX, workers/worker_table_worker.py on PyTorch, in processes
+of their own. The tests here check their results.
 """
 
 import keras
@@ -10,11 +10,11 @@ import pytest
 
 from keras_tfopt.distributed import Exchange
 from keras_tfopt.layers import Embedding, swap_embeddings
-from tests import worker_processes
 from tests.cells import exhaustive
-from tests.paths import ROOT
-from tests.stepping import needs_new_xla
-from tests.worker_processes import arrays_of, difference, found
+from tests.helpers import worker_processes
+from tests.helpers.paths import ROOT
+from tests.helpers.stepping import needs_new_xla
+from tests.helpers.worker_processes import arrays_of, difference, found
 
 on_jax = [
     pytest.mark.backends("jax", reason="tables are divided over a mesh of JAX"),
@@ -35,7 +35,7 @@ ELSEWHERE = {"one": 1.0, "two": 0.5, "mesh": 0.5, "bfloat16": 0.25, "twice": 0.2
 ELSEWHERE |= {"eager": 0.25}
 MESH_RUNS = {f"four/{run}": 0.25 for run in FOUR}
 MESH_RUNS |= {f"{place}/LazyAdam": part for place, part in ELSEWHERE.items()}
-RARE = ("four/Adagrad", "four/Ftrl", "two/LazyAdam")  # as in tests/mesh_table_worker.py
+RARE = ("four/Adagrad", "four/Ftrl", "two/LazyAdam")  # as in tests/workers/mesh_table_worker.py
 every_mesh_run = pytest.mark.parametrize(
     "run", [exhaustive(run) if run in RARE else run for run in MESH_RUNS]
 )
@@ -44,7 +44,7 @@ every_mesh_run = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
     return worker_processes.results_of(
-        "tests.mesh_table_worker", tmp_path_factory.mktemp("mesh_tables")
+        "tests.workers.mesh_table_worker", tmp_path_factory.mktemp("mesh_tables")
     )
 
 
@@ -121,7 +121,7 @@ class TestOnAMesh:
 
 WORKER_RUNS = ["LazyAdam", "catch_up", "Adagrad", "Ftrl", "clipped", "accumulation", "ema"]
 WORKER_RUNS += ["MovingAverage", "Lookahead", "twice", "scaled"]
-# Of tests/worker_table_worker.py.
+# Of tests/workers/worker_table_worker.py.
 ROWS, WIDTH, DISTINCT = 42, 8, 32
 
 
@@ -130,7 +130,7 @@ def workers(tmp_path_factory):
     """Return {(size, rank): {run: arrays}}. The run "facts" has numbers and texts."""
     folder = tmp_path_factory.mktemp("worker_tables")
     return worker_processes.arrays_of_workers(
-        "tests.worker_table_worker", folder, fewer=["Adagrad"]
+        "tests.workers.worker_table_worker", folder, fewer=["Adagrad"]
     )
 
 

@@ -18,7 +18,7 @@ from keras_tfopt.engine import Like, look_up
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.step import moving
 from tests.cases import RULES, of_each_kind
-from tests.embedding_jobs import (
+from tests.helpers.embedding_jobs import (
     JOBS,
     SEVERAL,
     USUAL,
@@ -31,7 +31,7 @@ from tests.embedding_jobs import (
     train,
     train_densely,
 )
-from tests.embedding_models import (
+from tests.helpers.embedding_models import (
     BATCH,
     EPSILON,
     IDS,
@@ -44,8 +44,8 @@ from tests.embedding_models import (
     three_lookups,
     tokens,
 )
-from tests.programs import output_of
-from tests.stepping import BACKEND, make_variable, to_numpy
+from tests.helpers.programs import output_of
+from tests.helpers.stepping import BACKEND, make_variable, to_numpy
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import keras_tfopt
 from keras_tfopt.engine import look_up
 from keras_tfopt.engine.rows import deliver_rows
 from tests.cells import exhaustive
-from tests.embedding_jobs import compiled, tables_of
-from tests.embedding_models import BATCH, IDS, RATE, TARGETS, VOCABULARY, WIDTH
-from tests.stepping import BACKEND, make_variable, policy, to_numpy
+from tests.helpers.embedding_jobs import compiled, tables_of
+from tests.helpers.embedding_models import BATCH, IDS, RATE, TARGETS, VOCABULARY, WIDTH
+from tests.helpers.stepping import BACKEND, make_variable, policy, to_numpy
 
 # ---- Ids out of range ----------------------------------------------------------------------------
 

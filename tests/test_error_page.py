@@ -7,8 +7,8 @@ import warnings
 import keras
 import pytest
 
-from tests.paths import GOLDEN, ROOT
-from tests.programs import output_of
+from tests.helpers.paths import GOLDEN, ROOT
+from tests.helpers.programs import output_of
 
 PAGES = ("guides/errors.md", "docs/migration/errors.md")
 KERAS2 = GOLDEN / "keras2"

@@ -11,7 +11,7 @@ import pytest
 
 import keras_tfopt
 from integration.documentation import names
-from tests.stepping import policy, several_only
+from tests.helpers.stepping import policy, several_only
 from tests.test_pages import for_verbs, of_keras2
 
 CHECKER = doctest.OutputChecker()

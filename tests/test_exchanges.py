@@ -1,6 +1,6 @@
 """Two workers train over each engine of this backend, and match two workers in NumPy.
 
-tests/exchange_worker.py trains in processes of its own, and writes the results.
+tests/workers/exchange_worker.py trains in processes of its own, and writes the results.
 """
 
 import collections
@@ -12,9 +12,10 @@ import pytest
 
 import keras_tfopt
 import keras_tfopt.distributed as distributed
-from tests import averaging, exchange_worker, worker_processes
 from tests.cells import EXHAUSTIVE
-from tests.stepping import BACKEND
+from tests.helpers import averaging, worker_processes
+from tests.helpers.stepping import BACKEND
+from tests.workers import exchange_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
@@ -41,11 +42,11 @@ def folders(tmp_path_factory):
     for engine in dict.fromkeys(engine for engine, *_ in RUNS):
         found[engine] = folder = tmp_path_factory.mktemp(engine)
         if engine == PROCESSES:
-            ended = worker_processes.run("tests.exchange_worker", folder)
+            ended = worker_processes.run("tests.workers.exchange_worker", folder)
         elif engine == "mesh_of_processes":
-            ended = worker_processes.run("tests.exchange_worker", folder, engine)
+            ended = worker_processes.run("tests.workers.exchange_worker", folder, engine)
         else:
-            ended = [worker_processes.run_alone("tests.exchange_worker", folder, engine)]
+            ended = [worker_processes.run_alone("tests.workers.exchange_worker", folder, engine)]
         for worker in ended:
             assert worker.status == 0, worker.text[-4000:]
     return found

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import make_variable, to_numpy
+from tests.helpers.stepping import make_variable, to_numpy
 
 INNERS = {
     "Adam": lambda: keras_tfopt.Adam(0.1),

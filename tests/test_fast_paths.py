@@ -7,8 +7,8 @@ import pytest
 import keras_tfopt
 from keras_tfopt import engine
 from tests.cells import exhaustive
-from tests.fast_paths import OF_ALL_SCOPES, train, variables
-from tests.stepping import BACKEND, Runner
+from tests.helpers.fast_paths import OF_ALL_SCOPES, train, variables
+from tests.helpers.stepping import BACKEND, Runner
 
 RARE = ("laprop", "cautious_adan", "stable_adam_w", "novo_grad")  # their scopes have other rules
 

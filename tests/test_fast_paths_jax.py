@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import version_of
+from tests.helpers.stepping import version_of
 
 pytestmark = pytest.mark.backends("jax", reason="only JAX tells the memory of a step")
 ROWS, WIDTH = 20_000, 32

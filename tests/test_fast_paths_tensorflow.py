@@ -9,9 +9,9 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.engine.step import shared_code
-from tests.fast_paths import OPTIMIZERS, SHAPES, train, variables
-from tests.programs import run
-from tests.stepping import to_numpy
+from tests.helpers.fast_paths import OPTIMIZERS, SHAPES, train, variables
+from tests.helpers.programs import run
+from tests.helpers.stepping import to_numpy
 
 pytestmark = pytest.mark.backends("tensorflow", reason="the inner XLA function is TensorFlow's")
 

@@ -11,8 +11,8 @@ import pytest
 import keras_tfopt
 from keras_tfopt import engine
 from tests.cells import exhaustive
-from tests.fast_paths import OF_ALL_SCOPES, OPTIMIZERS, SHAPES, train, variables
-from tests.programs import output_of
+from tests.helpers.fast_paths import OF_ALL_SCOPES, OPTIMIZERS, SHAPES, train, variables
+from tests.helpers.programs import output_of
 
 pytestmark = pytest.mark.backends("torch", reason="only PyTorch compiles like this")
 
@@ -167,7 +167,7 @@ def test_without_a_compiler_the_numbers_are_the_same_and_one_message_says_so():
         os.environ["CXX"] = "/nowhere/c++"
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
         import keras_tfopt
-        from tests.fast_paths import train, variables
+        from tests.helpers.fast_paths import train, variables
         keras_tfopt.engine.compile_in_background(False)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""If one worker fails, the others get an error. Workers are processes: tests/fault_worker.py."""
+"""If one worker fails, the others get an error. Workers are processes of fault_worker.py."""
 
 import atexit
 import re
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from keras_tfopt.distributed.exchanges.processes import Processes
-from tests import averaging, fault_worker, worker_processes
 from tests.cells import spread
-from tests.stepping import BACKEND, version_of
+from tests.helpers import averaging, worker_processes
+from tests.helpers.stepping import BACKEND, version_of
+from tests.workers import fault_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exchanges")]
 
@@ -25,7 +26,7 @@ MISSED = rf"worker 1 did not (come|answer).*{TIMEOUT} s that `timeout`"
 
 def run(fault, folder, **more):
     """Return the workers, and the seconds from the fault to the error in the others."""
-    ended = worker_processes.run("tests.fault_worker", fault, folder, **more)
+    ended = worker_processes.run("tests.workers.fault_worker", fault, folder, **more)
     assert all(worker.status is not None for worker in ended), "a worker hangs"
     text = "".join(worker.text for worker in ended)
     happened, failed = (re.findall(rf"{what} at (\S+)", text) for what in ("fault", "failed"))

@@ -7,7 +7,7 @@ import pytest
 import keras_tfopt
 from keras_tfopt import migrate
 from keras_tfopt.engine import plain
-from tests.stepping import to_numpy
+from tests.helpers.stepping import to_numpy
 
 SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5)
 STOCK = {

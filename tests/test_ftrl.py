@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.small_model import gradients, initial
-from tests.stepping import Runner, every_mode
+from tests.helpers.small_model import gradients, initial
+from tests.helpers.stepping import Runner, every_mode
 
 # test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread

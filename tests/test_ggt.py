@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
+from tests.helpers.stepping import Runner
 from tests.reference.ggt import GGT as Reference
-from tests.stepping import Runner
 
 # test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread

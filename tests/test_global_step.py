@@ -6,8 +6,8 @@ import keras
 import pytest
 
 from tests.cases import RULES
-from tests.options import Expected, follow, gradients, initial
-from tests.stepping import Runner, every_mode
+from tests.helpers.options import Expected, follow, gradients, initial
+from tests.helpers.stepping import Runner, every_mode
 
 CASES = [case for case in RULES if "global_step" in inspect.signature(case.cls).parameters]
 

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from tests.paths import GOLDEN
+from tests.helpers.paths import GOLDEN
 
 pytestmark = pytest.mark.spread
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests import graphs
 from tests import test_checkpoints as recorded
-from tests.paths import SIGNATURES
+from tests.helpers import graphs
+from tests.helpers.paths import SIGNATURES
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("graphs are TensorFlow's", allow_module_level=True)

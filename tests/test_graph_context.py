@@ -6,7 +6,7 @@ import pytest
 
 from keras_tfopt import legacy
 from tests.cells import exhaustive
-from tests.graphs import (
+from tests.helpers.graphs import (
     MAKE,
     assert_close,
     choose_control_flow,
@@ -22,7 +22,7 @@ from tests.graphs import (
     v1,
     variable,
 )
-from tests.programs import output_of
+from tests.helpers.programs import output_of
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 
@@ -368,7 +368,7 @@ def test_tensorflow_in_the_mode_of_version_1():
     chosen += [f"resource and {part}" for part in parts]
     names = ("rules", "gradients", "wrappers", "context", "recordings")
     files = [f"tests/test_graph_{name}.py" for name in names]
-    plugin = ["-v", "-p", "tests.tf1_behavior"]
+    plugin = ["-v", "-p", "tests.helpers.tf1_behavior"]
     printed = output_of("-m", "pytest", *plugin, *files, "-k", " or ".join(chosen), hidden=())
     passed = [line for line in printed.splitlines() if " PASSED" in line]
     for words in chosen:

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import MAKE, eagerly, every_kind, session, tensor, tf, v1, variable
+from tests.helpers.graphs import MAKE, eagerly, every_kind, session, tensor, tf, v1, variable
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import assert_close, every_kind, rows, session, start, tensor, tf, v1, variable
+from tests.helpers.graphs import (
+    assert_close,
+    every_kind,
+    rows,
+    session,
+    start,
+    tensor,
+    tf,
+    v1,
+    variable,
+)
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

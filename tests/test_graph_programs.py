@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cells import exhaustive
-from tests.paths import GOLDEN
+from tests.helpers.paths import GOLDEN
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("graphs are TensorFlow's", allow_module_level=True)

@@ -6,8 +6,8 @@ import pytest
 
 from integration import originals, recordings, replay, through_graph
 from tests.cells import FEW
-from tests.graphs import one_kind_of_each
-from tests.paths import GOLDEN
+from tests.helpers.graphs import one_kind_of_each
+from tests.helpers.paths import GOLDEN
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

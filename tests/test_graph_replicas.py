@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.graphs import assert_close
-from tests.programs import output_of
+from tests.helpers.graphs import assert_close
+from tests.helpers.programs import output_of
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

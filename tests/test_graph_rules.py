@@ -13,7 +13,7 @@ from keras_tfopt import legacy
 from keras_tfopt.legacy.table import REQUIRED, TABLE
 from tests import cells
 from tests.cases import RULES
-from tests.graphs import (
+from tests.helpers.graphs import (
     KINDS,
     assert_close,
     counter,

@@ -10,9 +10,9 @@ import pytest
 
 from keras_tfopt import legacy
 from tests.cells import EXHAUSTIVE
-from tests.graphs import KINDS, one_kind_of_each, tf, v1
-from tests.paths import GOLDEN, ROOT
-from tests.programs import output_of
+from tests.helpers.graphs import KINDS, one_kind_of_each, tf, v1
+from tests.helpers.paths import GOLDEN, ROOT
+from tests.helpers.programs import output_of
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

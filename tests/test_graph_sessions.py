@@ -5,7 +5,17 @@ import pytest
 
 from keras_tfopt import legacy
 from tests.cells import exhaustive
-from tests.graphs import MAKE, assert_close, eagerly, session, start, straight, tf, v1, variable
+from tests.helpers.graphs import (
+    MAKE,
+    assert_close,
+    eagerly,
+    session,
+    start,
+    straight,
+    tf,
+    v1,
+    variable,
+)
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.graphs import tf
-from tests.paths import GOLDEN
+from tests.helpers.graphs import tf
+from tests.helpers.paths import GOLDEN
 
 datasets = pytest.importorskip("sklearn.datasets")
 

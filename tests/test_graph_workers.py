@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import KINDS, one_kind_of_each, tf, v1
-from tests.paths import GOLDEN
+from tests.helpers.graphs import KINDS, one_kind_of_each, tf, v1
+from tests.helpers.paths import GOLDEN
 
 pytestmark = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.graphs import (
+from tests.helpers.graphs import (
     DTYPES,
     assert_close,
     counter,

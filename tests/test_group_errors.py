@@ -6,9 +6,9 @@ import keras
 import pytest
 
 import keras_tfopt
-from tests.compare import assert_same
-from tests.grouped import DATA, START, network
-from tests.stepping import Runner, to_numpy
+from tests.helpers.compare import assert_same
+from tests.helpers.grouped import DATA, START, network
+from tests.helpers.stepping import Runner, to_numpy
 
 
 @pytest.mark.spread

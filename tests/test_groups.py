@@ -10,10 +10,10 @@ import pytest
 import keras_tfopt
 from tests.cases import CASES, REPRESENTATIVES
 from tests.cells import EXHAUSTIVE
-from tests.compare import assert_close, assert_same, follow
-from tests.grouped import DATA, GRADIENTS, START, Grouped, hyperparameters_of, network
-from tests.small_model import FEW, gradients, initial
-from tests.stepping import (
+from tests.helpers.compare import assert_close, assert_same, follow
+from tests.helpers.grouped import DATA, GRADIENTS, START, Grouped, hyperparameters_of, network
+from tests.helpers.small_model import FEW, gradients, initial
+from tests.helpers.stepping import (
     Rows,
     Runner,
     eager_and_compiled,

@@ -14,9 +14,9 @@ import pytest
 
 from integration import guides as runner
 from tests import cells
-from tests.paths import ROOT
-from tests.programs import AS_USERS, output_of
-from tests.stepping import BACKEND
+from tests.helpers.paths import ROOT
+from tests.helpers.programs import AS_USERS, output_of
+from tests.helpers.stepping import BACKEND
 
 GUIDES = ROOT / "guides"
 NUMBER = r"\s+-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
@@ -55,7 +55,7 @@ def home(guide):
 def printed(tmp_path_factory):
     """Return a function from a guide to what it printed."""
     folder = tmp_path_factory.mktemp("guides")
-    output_of("-m", "tests.guides_worker", folder, *guides_here(), hidden=(), **AS_USERS)
+    output_of("-m", "tests.workers.guides_worker", folder, *guides_here(), hidden=(), **AS_USERS)
 
     def text_of(guide):
         text, out = (folder / f"{guide}.txt").read_text("utf-8"), folder / guide / "curves.png"

@@ -8,8 +8,8 @@ import pytest
 
 import keras_tfopt
 from tests.cases import RULES
-from tests.options import CASE, Expected, dense_gradients, follow, gradients, initial
-from tests.stepping import BACKEND, MODES, Runner, every_mode, through_json, to_numpy
+from tests.helpers.options import CASE, Expected, dense_gradients, follow, gradients, initial
+from tests.helpers.stepping import BACKEND, MODES, Runner, every_mode, through_json, to_numpy
 
 FACTORS = (1.0, 0.9, 0.7, 0.8)  # times these, every hyperparameter is valid
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.cases import CASES, REPRESENTATIVES
 from tests.cells import EXHAUSTIVE
-from tests.compare import same
-from tests.fitting import (
+from tests.helpers.compare import same
+from tests.helpers.fitting import (
     EPOCHS,
     FIT,
     IDS,
@@ -32,7 +32,7 @@ from tests.fitting import (
     state,
     steps_per_execution,
 )
-from tests.stepping import BACKEND, Runner, policy, to_numpy
+from tests.helpers.stepping import BACKEND, Runner, policy, to_numpy
 
 # How a step is run
 

@@ -7,11 +7,11 @@ import pytest
 import keras_tfopt
 from integration import replay_workers
 from integration.in_process import InProcess
-from tests import averaging
-from tests.averaging import START, STEPS, WORKERS
-from tests.methods import METHODS, momentum
-from tests.paths import GOLDEN
-from tests.stepping import to_numpy
+from tests.helpers import averaging
+from tests.helpers.averaging import START, STEPS, WORKERS
+from tests.helpers.methods import METHODS, momentum
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import to_numpy
 
 RECORDINGS = GOLDEN / "tf1_distributed"
 RECORDED = {case.name: case for case in replay_workers.cases(RECORDINGS)}

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests import killed_worker
 from tests.cases import CASES, every_case
 from tests.cells import exhaustive
-from tests.compare import assert_same, follow
-from tests.options import CASE
-from tests.programs import run
-from tests.small_model import initial
-from tests.state_worker import MAKERS
-from tests.stepping import Rows, Runner, to_numpy
+from tests.helpers.compare import assert_same, follow
+from tests.helpers.options import CASE
+from tests.helpers.programs import run
+from tests.helpers.small_model import initial
+from tests.helpers.stepping import Rows, Runner, to_numpy
+from tests.workers import killed_worker
+from tests.workers.state_worker import MAKERS
 
 # Killed trainings
 
@@ -29,10 +29,10 @@ KILLED = "lazy"  # has the main options together
 def test_a_killed_training_continues_to_the_bit(point, tmp_path):
     """It continues from the last complete backup. An incomplete one is never read."""
     _, expected = killed_worker.run(tmp_path / "whole", MAKERS[KILLED])
-    killed = run("-m", "tests.killed_worker", tmp_path, KILLED, point)
+    killed = run("-m", "tests.workers.killed_worker", tmp_path, KILLED, point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert not (tmp_path / "end.npz").exists()
-    again = run("-m", "tests.killed_worker", tmp_path, KILLED)
+    again = run("-m", "tests.workers.killed_worker", tmp_path, KILLED)
     assert again.returncode == 0, again.stderr[-3000:]
     with np.load(tmp_path / "end.npz") as arrays:
         first, *got = (arrays[key] for key in arrays)

@@ -9,7 +9,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import engine
-from tests.fast_paths import SHAPES, variables
+from tests.helpers.fast_paths import SHAPES, variables
 
 
 def adam(**options):

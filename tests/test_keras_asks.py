@@ -18,8 +18,8 @@ from keras import ops
 import keras_tfopt
 from tests.cases import every_case, keras_options
 from tests.cells import exhaustive
-from tests.compare import assert_close
-from tests.stepping import Runner, innermost, make_variable, several_only, to_numpy
+from tests.helpers.compare import assert_close
+from tests.helpers.stepping import Runner, innermost, make_variable, several_only, to_numpy
 
 ONES = np.ones((2, 2), "float32")
 START = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")

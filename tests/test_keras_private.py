@@ -7,7 +7,7 @@ from keras import layers
 
 from keras_tfopt.engine import keras_private
 from keras_tfopt.engine.arguments import configuration
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 
 @pytest.mark.parametrize("name", keras_private.ATTRIBUTES)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.small_model import gradients, initial
-from tests.stepping import Runner
+from tests.helpers.small_model import gradients, initial
+from tests.helpers.stepping import Runner
 
 # test_contract.py checks the formula on every backend, also in compiled code.
 pytestmark = pytest.mark.spread("torch")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 OPTIMIZERS = {
     "a rule": lambda: keras_tfopt.Adam(0.1),

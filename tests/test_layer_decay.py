@@ -9,9 +9,9 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.engine.step.gradients import clipped_by_unit
-from tests.compare import assert_close
-from tests.paths import GOLDEN
-from tests.stepping import to_numpy
+from tests.helpers.compare import assert_close
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import to_numpy
 
 MODERN = GOLDEN / "modern"
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from keras_tfopt import legacy
-from tests.stepping import to_numpy
+from tests.helpers.stepping import to_numpy
+from tests.helpers.verbs import variable
 from tests.test_legacy_numbers import in_graphs, in_session
-from tests.verbs import variable
 
 
 @pytest.mark.parametrize(

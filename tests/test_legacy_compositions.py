@@ -8,8 +8,8 @@ import keras_tfopt
 from integration.tf1.compositions import KINDS, RULES, SCENARIOS, run
 from keras_tfopt import legacy
 from tests.cells import EXHAUSTIVE, exhaustive
-from tests.paths import GOLDEN
-from tests.stepping import BACKEND, to_numpy
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import BACKEND, to_numpy
 
 RECORDED = np.load(GOLDEN / "tf1_graphs" / "compositions.npz")
 ON_TENSORFLOW = pytest.mark.backends("tensorflow", reason="graphs are TensorFlow's")
@@ -55,7 +55,7 @@ def in_graphs(monkeypatch):
     """Return a function that makes the steps of a scenario in a graph, as in TensorFlow 1."""
     import tensorflow as tf
 
-    from tests.graphs import choose_control_flow  # on TensorFlow only
+    from tests.helpers.graphs import choose_control_flow  # on TensorFlow only
 
     choose_control_flow(monkeypatch, "of version 1")
 

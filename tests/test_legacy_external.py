@@ -11,7 +11,7 @@ from keras import ops
 from integration.tf1 import external
 from keras_tfopt import legacy
 from tests.cells import exhaustive
-from tests.paths import GOLDEN
+from tests.helpers.paths import GOLDEN
 
 pytest.importorskip("scipy.optimize")
 RECORDED = np.load(GOLDEN / "tf1_external" / "external.npz")

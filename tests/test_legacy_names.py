@@ -13,8 +13,8 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.table import TABLE
-from tests.paths import SIGNATURES
-from tests.stepping import make_variable, to_numpy
+from tests.helpers.paths import SIGNATURES
+from tests.helpers.stepping import make_variable, to_numpy
 
 TF1 = json.loads((SIGNATURES / "tf1.json").read_text())
 RETURNN = json.loads((SIGNATURES / "returnn.json").read_text())

@@ -11,9 +11,9 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.engine.arguments.powers import keep_powers
-from tests.paths import SIGNATURES
-from tests.stepping import BACKEND, make_variable, plain_unless, to_numpy
-from tests.verbs import variable
+from tests.helpers.paths import SIGNATURES
+from tests.helpers.stepping import BACKEND, make_variable, plain_unless, to_numpy
+from tests.helpers.verbs import variable
 
 # (class, arguments, the variable [1, 2] after three steps with the gradient [0.1, -0.2])
 TAKEN = json.loads((SIGNATURES / "tf1_numbers.json").read_text())["runs"]

@@ -9,8 +9,8 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt import legacy
 from tests.cells import exhaustive
-from tests.stepping import BACKEND, make_variable, to_numpy
-from tests.verbs import variable
+from tests.helpers.stepping import BACKEND, make_variable, to_numpy
+from tests.helpers.verbs import variable
 
 
 def test_row_gradients_touch_the_rows_that_they_name():

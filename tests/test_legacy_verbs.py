@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 from keras_tfopt import legacy
-from tests.stepping import BACKEND, to_numpy
-from tests.verbs import counter, variable
+from tests.helpers.stepping import BACKEND, to_numpy
+from tests.helpers.verbs import counter, variable
 
 
 def test_minimize():

@@ -12,10 +12,10 @@ from keras import ops
 import keras_tfopt
 from integration.in_process import InProcess
 from keras_tfopt import legacy
-from tests import threads
-from tests.paths import ROOT, SIGNATURES
-from tests.stepping import to_numpy
-from tests.verbs import counter, variable
+from tests.helpers import threads
+from tests.helpers.paths import ROOT, SIGNATURES
+from tests.helpers.stepping import to_numpy
+from tests.helpers.verbs import counter, variable
 
 GETTERS = {
     "AGNOptimizer": "AGNCustomGetter",

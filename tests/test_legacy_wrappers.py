@@ -7,8 +7,8 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.stepping import to_numpy
-from tests.verbs import counter, variable
+from tests.helpers.stepping import to_numpy
+from tests.helpers.verbs import counter, variable
 
 
 class Doubling(legacy.GradientDescentOptimizer):

@@ -14,8 +14,8 @@ import pytest
 import keras_tfopt
 from keras_tfopt import migrate
 from keras_tfopt.engine import plain
-from tests.paths import GOLDEN
-from tests.stepping import to_numpy
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import to_numpy
 
 # Single operations are the fastest in PyTorch.
 pytestmark = pytest.mark.spread("torch")

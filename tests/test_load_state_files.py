@@ -11,7 +11,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import migrate
-from tests.stepping import to_numpy
+from tests.helpers.stepping import to_numpy
 from tests.test_load_state import (
     FOLDER,
     STEPS,

@@ -19,7 +19,7 @@ from keras import ops
 
 from tests.cases import REPRESENTATIVES, RULES
 from tests.cells import EXHAUSTIVE
-from tests.stepping import BACKEND, make_variable, to_numpy
+from tests.helpers.stepping import BACKEND, make_variable, to_numpy
 
 STEPS = 100_000 if EXHAUSTIVE else 10_000
 CHUNKS = 10

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import Runner, every_mode, to_numpy
+from tests.helpers.stepping import Runner, every_mode, to_numpy
 
 PERIOD, STEPS = 5, 12
 MANY = 2**24 + 1001

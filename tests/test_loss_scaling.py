@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.compare import assert_close, assert_same
-from tests.options import (
+from tests.helpers.compare import assert_close, assert_same
+from tests.helpers.options import (
     CASE,
     LOSS_SCALES,
     RESTING,
@@ -17,7 +17,7 @@ from tests.options import (
     scale_of,
     scaled_by,
 )
-from tests.stepping import BACKEND, Rows, Runner, eager_and_compiled, to_numpy
+from tests.helpers.stepping import BACKEND, Rows, Runner, eager_and_compiled, to_numpy
 
 every_loss_scale = pytest.mark.parametrize("scale_with", LOSS_SCALES.values(), ids=LOSS_SCALES)
 

@@ -8,7 +8,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import distributed
-from tests.stepping import to_numpy
+from tests.helpers.stepping import to_numpy
 
 DECAY = keras_tfopt.DecoupledWeightDecay
 

@@ -11,7 +11,7 @@ from keras import ops
 
 import keras_tfopt
 from tests.cells import BACKENDS, EXHAUSTIVE, exhaustive
-from tests.stepping import BACKEND, Runner, to_numpy
+from tests.helpers.stepping import BACKEND, Runner, to_numpy
 
 MODE = "fast" if BACKEND == "tensorflow" else "compiled"
 COUNT = {"tensorflow": 200, "jax": 60, "torch": 200}[BACKEND] * (10 if EXHAUSTIVE else 1)

@@ -8,8 +8,8 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy
-from tests.paths import GOLDEN
-from tests.stepping import to_numpy
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import to_numpy
 
 TF1 = GOLDEN / "tf1"
 

@@ -5,10 +5,10 @@ import pathlib
 
 import pytest
 
-from tests import virtual_devices, worker_processes
 from tests.cells import exhaustive, spread
-from tests.programs import output_of
-from tests.stepping import BACKEND, needs_new_xla
+from tests.helpers import virtual_devices, worker_processes
+from tests.helpers.programs import output_of
+from tests.helpers.stepping import BACKEND, needs_new_xla
 
 # Arguments, and the bytes that may be used besides weights, gradients and state.
 WORK = {
@@ -47,7 +47,7 @@ FREED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 def measured(arguments):
     # Compiled as users do: where XLA takes less effort, it keeps more.
     options = {**FREED, "XLA_FLAGS": ""}
-    printed = output_of("-m", "tests.memory_worker", json.dumps(arguments), **options)
+    printed = output_of("-m", "tests.workers.memory_worker", json.dumps(arguments), **options)
     return json.loads(printed.splitlines()[-1])
 
 
@@ -104,7 +104,7 @@ def test_a_step_of_a_divided_table_is_in_place(cls, slots):
     What compilers keep differs between runs by up to 20 MB, so the table is a large one.
     """
     arguments = {"layer": "divided", "cls": cls, "table": [2 * ROWS, WIDTH], "policy": "float32"}
-    program = "tests.memory_worker", json.dumps(arguments)
+    program = "tests.workers.memory_worker", json.dumps(arguments)
     if BACKEND == "jax":
         flags = {"XLA_FLAGS": virtual_devices.flags(4)}
         ended, part = [worker_processes.run_alone(*program, **FREED, **flags)], TABLE / 2

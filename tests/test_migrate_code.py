@@ -14,7 +14,7 @@ from keras_tfopt.legacy.table import TABLE
 from keras_tfopt.migrate import __main__ as command
 from keras_tfopt.migrate.code.names import find
 from keras_tfopt.migrate.code.rewriting import rewrite
-from tests.programs import ROOT
+from tests.helpers.programs import ROOT
 
 pytestmark = pytest.mark.spread
 

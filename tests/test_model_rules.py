@@ -7,7 +7,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import Rows, Slot
-from tests.stepping import BACKEND, to_numpy
+from tests.helpers.stepping import BACKEND, to_numpy
 
 SHAPES = [(3, 4), (4,), ()]
 

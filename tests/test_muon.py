@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.engine.step import stacking
-from tests.stepping import Rows, Runner, every_mode
+from tests.helpers.stepping import Rows, Runner, every_mode
 
 # test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread("torch")

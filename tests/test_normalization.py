@@ -7,7 +7,7 @@ from keras import layers
 
 import keras_tfopt
 from tests.cells import exhaustive
-from tests.stepping import several_only, through_json, to_numpy
+from tests.helpers.stepping import several_only, through_json, to_numpy
 from tests.test_selection import warned
 
 

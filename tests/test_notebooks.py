@@ -8,7 +8,7 @@ import pytest
 
 from integration import guides
 from integration.guides import names
-from tests.programs import AS_USERS, ROOT, output_of
+from tests.helpers.programs import AS_USERS, ROOT, output_of
 from tests.test_site import extension
 
 pytest.importorskip("nbformat")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import to_numpy
+from tests.helpers.stepping import to_numpy
 from tests.test_selection import DECAYING, SHAPES, LazyAdamW, StockW, decayed, every_decay
 
 # Order of arguments

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import BACKEND, Rows, Runner, every_mode, several_only, to_numpy
+from tests.helpers.stepping import BACKEND, Rows, Runner, every_mode, several_only, to_numpy
 from tests.test_wrappers import TABLE
 
 # Row gradients of optimizers that are not ours

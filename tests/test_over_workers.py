@@ -1,4 +1,4 @@
-"""Optimizers over workers that are threads of this process: see `tests/threads.py`.
+"""Optimizers over workers that are threads of this process: see `tests/helpers/threads.py`.
 
 test_exchanges.py tests several processes, test_over_workers_state.py tests state and errors.
 """
@@ -15,13 +15,13 @@ from keras import ops
 import keras_tfopt
 from integration.in_process import InProcess
 from keras_tfopt.distributed import Alone, Exchange
-from tests import averaging
-from tests.averaging import INPUTS, PERIOD, START, STEPS
 from tests.cells import exhaustive
-from tests.methods import AFTER, METHODS, momentum
-from tests.small_model import FEW, gradients, initial
-from tests.stepping import BACKEND, MODES, Rows, Runner, to_numpy, version_of
-from tests.threads import VALUES, gradient, together, train
+from tests.helpers import averaging
+from tests.helpers.averaging import INPUTS, PERIOD, START, STEPS
+from tests.helpers.methods import AFTER, METHODS, momentum
+from tests.helpers.small_model import FEW, gradients, initial
+from tests.helpers.stepping import BACKEND, MODES, Rows, Runner, to_numpy, version_of
+from tests.helpers.threads import VALUES, gradient, together, train
 
 every_method = pytest.mark.parametrize("method", METHODS)
 

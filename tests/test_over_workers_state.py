@@ -8,11 +8,11 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.distributed import OverWorkers
-from tests.averaging import PERIOD
 from tests.cases import CASES
-from tests.methods import AFTER, METHODS, momentum
-from tests.stepping import BACKEND, Runner, make_variable, several_only, to_numpy
-from tests.threads import VALUES, gradient, together, train
+from tests.helpers.averaging import PERIOD
+from tests.helpers.methods import AFTER, METHODS, momentum
+from tests.helpers.stepping import BACKEND, Runner, make_variable, several_only, to_numpy
+from tests.helpers.threads import VALUES, gradient, together, train
 
 every_method = pytest.mark.parametrize("method", METHODS)
 

@@ -7,8 +7,8 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt.engine.step import hooks
-from tests.changing_arguments import BETA, CHANGING
-from tests.stepping import IMMEDIATE, Rows, Runner, every_mode, to_numpy
+from tests.helpers.changing_arguments import BETA, CHANGING
+from tests.helpers.stepping import IMMEDIATE, Rows, Runner, every_mode, to_numpy
 
 LR, STEPS = 0.5, 4
 

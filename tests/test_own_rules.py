@@ -13,8 +13,8 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from tests.changing_arguments import BETA, CHANGING, SCHEDULE
-from tests.stepping import to_numpy
+from tests.helpers.changing_arguments import BETA, CHANGING, SCHEDULE
+from tests.helpers.stepping import to_numpy
 
 LR, STEPS = 0.5, 4
 

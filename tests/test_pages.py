@@ -10,8 +10,8 @@ import pytest
 import keras_tfopt
 from keras_tfopt.distributed.launch import free_ports
 from tests.cells import spread
-from tests.paths import ROOT
-from tests.stepping import policy
+from tests.helpers.paths import ROOT
+from tests.helpers.stepping import policy
 
 # Pages whose blocks together are a program.
 PROGRAMS = ("README.md", "docs/getting_started.md", "docs/faq.md", "docs/user_guide/schedules.md")

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests import fast_paths, small_model, stepping
 from tests.cases import REPRESENTATIVES, RULES, over_workers, wrappers
 from tests.cells import EXHAUSTIVE, exhaustive
-from tests.compare import assert_close, suited
-from tests.options import CASE, INITIAL, OPTIONS, Expected, gradients
-from tests.stepping import Rows, Runner, eager_and_compiled, make_variable, to_numpy
+from tests.helpers import fast_paths, small_model, stepping
+from tests.helpers.compare import assert_close, suited
+from tests.helpers.options import CASE, INITIAL, OPTIONS, Expected, gradients
+from tests.helpers.stepping import Rows, Runner, eager_and_compiled, make_variable, to_numpy
 
 MADE = {
     **fast_paths.OF_ALL_SCOPES,

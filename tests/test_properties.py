@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from keras_tfopt.engine.state.state import Like
 from tests.cases import CASES, RULES, every_case
 from tests.cells import EXHAUSTIVE, exhaustive
-from tests.compare import assert_close
-from tests.stepping import Runner, through_json
+from tests.helpers.compare import assert_close
+from tests.helpers.stepping import Runner, through_json
 
 examples = settings(
     max_examples=100 if EXHAUSTIVE else 8,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.cases import RULES
 from tests.cells import EXHAUSTIVE
-from tests.compositions import WRAPPERS
-from tests.stepping import BACKEND, MODES, Rows, Runner
+from tests.helpers.compositions import WRAPPERS
+from tests.helpers.stepping import BACKEND, MODES, Rows, Runner
 
 EXAMPLES = 300 if EXHAUSTIVE else {"tensorflow": 5, "jax": 2, "torch": 5}[BACKEND]
 STEPS = 3

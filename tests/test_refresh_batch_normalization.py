@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.compare import same
-from tests.stepping import to_numpy
+from tests.helpers.compare import same
+from tests.helpers.stepping import to_numpy
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 5)).astype("float32")

@@ -5,9 +5,9 @@ import contextlib
 import numpy as np
 import pytest
 
-from tests import options
-from tests.options import Expected, follow, gradients, initial
-from tests.stepping import Runner, every_mode, to_numpy
+from tests.helpers import options
+from tests.helpers.options import Expected, follow, gradients, initial
+from tests.helpers.stepping import Runner, every_mode, to_numpy
 
 # test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread

@@ -13,7 +13,7 @@ import keras_tfopt
 from keras_tfopt.__main__ import main
 from keras_tfopt.legacy.table import TABLE
 from tests.cases import CASES
-from tests.paths import ROOT
+from tests.helpers.paths import ROOT
 
 OURS = [name for name in keras_tfopt.list_optimizers() if not name.startswith("keras.")]
 EVERYTHING = keras_tfopt.list_optimizers()

@@ -13,7 +13,7 @@ import pytest
 from integration import originals, recordings, replay, stepping
 from keras_tfopt import legacy
 from tests import cells
-from tests.replaying import (
+from tests.helpers.replaying import (
     ADDONS,
     BACKEND,
     CASES,

@@ -8,9 +8,9 @@ import pytest
 
 import keras_tfopt
 from integration import originals, stepping
-from tests.programs import run as run_python
-from tests.replaying import CASES, TF1, run
-from tests.stepping import BACKEND
+from tests.helpers.programs import run as run_python
+from tests.helpers.replaying import CASES, TF1, run
+from tests.helpers.stepping import BACKEND
 
 pytestmark = [
     pytest.mark.spread("torch"),  # these are tests of the program, not of optimizers

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.stepping import Runner, every_mode
+from tests.helpers.stepping import Runner, every_mode
 
 # test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread

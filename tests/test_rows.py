@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from tests import stepping
 from tests.cases import every_case
-from tests.compare import assert_close, follow
-from tests.stepping import Rows, Runner, eager_and_compiled, every_mode, row_pair
+from tests.helpers import stepping
+from tests.helpers.compare import assert_close, follow
+from tests.helpers.stepping import Rows, Runner, eager_and_compiled, every_mode, row_pair
 
 
 @pytest.mark.spread

@@ -10,8 +10,8 @@ import pytest
 from integration.saved_files import STEPS, train
 from keras_tfopt import engine
 from tests.cases import CASES
-from tests.paths import GOLDEN
-from tests.stepping import parsed
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import parsed
 
 FOLDER = GOLDEN / "saved_0.1"
 SAVED = {path.stem for path in FOLDER.glob("*.keras")}

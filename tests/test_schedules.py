@@ -11,8 +11,8 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy, schedules
-from tests.paths import GOLDEN
-from tests.stepping import BACKEND, through_json, to_numpy
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import BACKEND, through_json, to_numpy
 
 TF1 = GOLDEN / "tf1"
 ENTRY = next(

@@ -13,8 +13,8 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import legacy
+from tests.helpers.stepping import Runner, make_variable, through_json, to_numpy
 from tests.reference.lars import LARS
-from tests.stepping import Runner, make_variable, through_json, to_numpy
 
 LazyAdamW = keras_tfopt.extend_with_decoupled_weight_decay(keras_tfopt.LazyAdam)
 

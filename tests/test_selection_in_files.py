@@ -8,7 +8,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.distributed.exchanges.alike import described_inside
-from tests.stepping import make_variable, through_json
+from tests.helpers.stepping import make_variable, through_json
 from tests.test_selection import LazyAdamW
 
 

@@ -6,10 +6,10 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.rules import matrix_roots, preconditioning
-from tests.compare import assert_close, follow
+from tests.helpers.compare import assert_close, follow
+from tests.helpers.small_model import gradients
+from tests.helpers.stepping import BACKEND, Rows, Runner, every_mode
 from tests.reference.shampoo import Shampoo as Reference
-from tests.small_model import gradients
-from tests.stepping import BACKEND, Rows, Runner, every_mode
 
 # test_contract.py checks the formula on every backend.
 pytestmark = pytest.mark.spread("torch")

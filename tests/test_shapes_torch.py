@@ -8,7 +8,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import engine
-from tests.fast_paths import train
+from tests.helpers.fast_paths import train
 
 pytestmark = pytest.mark.backends("torch", reason="only PyTorch compiles like this")
 

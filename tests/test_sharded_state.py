@@ -1,6 +1,6 @@
 """Workers with `ShardedState` train as one worker with the mean gradient does.
 
-tests/sharded_state_worker.py trains in processes of its own. The tests here compare its results.
+workers/sharded_state_worker.py trains in processes of its own. The tests here compare its results.
 """
 
 import keras
@@ -9,8 +9,8 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt.distributed import Exchange, ShardedState
-from tests import worker_processes
-from tests.worker_processes import arrays_of, difference
+from tests.helpers import worker_processes
+from tests.helpers.worker_processes import arrays_of, difference
 
 on_torch = [
     pytest.mark.backends("torch", reason="workers on PyTorch share state out"),
@@ -29,7 +29,7 @@ def results(tmp_path_factory):
     """{(size, rank): {run: arrays}}; the run "facts" has numbers and texts."""
     folder = tmp_path_factory.mktemp("sharded_state")
     return worker_processes.arrays_of_workers(
-        "tests.sharded_state_worker", folder, fewer=["Momentum"]
+        "tests.workers.sharded_state_worker", folder, fewer=["Momentum"]
     )
 
 

@@ -1,6 +1,6 @@
 """`shard_state` on four devices of a JAX mesh gives the same training as whole state.
 
-tests/sharding_worker.py trains in a process of its own. The tests here check its results.
+tests/workers/sharding_worker.py trains in a process of its own. The tests here check its results.
 """
 
 import keras
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests import worker_processes
-from tests.stepping import BACKEND, needs_new_xla, several_only
-from tests.worker_processes import found
+from tests.helpers import worker_processes
+from tests.helpers.stepping import BACKEND, needs_new_xla, several_only
+from tests.helpers.worker_processes import found
 
 on_jax = [
     pytest.mark.backends("jax", reason="shards are laid out over a mesh of JAX"),
@@ -27,7 +27,9 @@ TOLERANCE = 2e-6
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return worker_processes.results_of("tests.sharding_worker", tmp_path_factory.mktemp("sharding"))
+    return worker_processes.results_of(
+        "tests.workers.sharding_worker", tmp_path_factory.mktemp("sharding")
+    )
 
 
 @pytest.mark.parametrize(

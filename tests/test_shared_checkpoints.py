@@ -11,9 +11,15 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt import legacy
 from tests.cells import exhaustive
-from tests.checkpoints import assert_same, contents, needs_tensorflow, run_program, tensorflow_1
-from tests.paths import GOLDEN
-from tests.stepping import to_numpy
+from tests.helpers.checkpoints import (
+    assert_same,
+    contents,
+    needs_tensorflow,
+    run_program,
+    tensorflow_1,
+)
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import to_numpy
 
 pytestmark = needs_tensorflow
 

@@ -10,7 +10,7 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt import SharpnessAware
-from tests.paths import GOLDEN
+from tests.helpers.paths import GOLDEN
 
 FOLDER = GOLDEN / "sam"
 # On PyTorch, Keras multiplies a matrix and a vector of float64 in float32.

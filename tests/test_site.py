@@ -10,7 +10,7 @@ import re
 import pytest
 
 from integration.documentation import names
-from tests.paths import ROOT
+from tests.helpers.paths import ROOT
 
 
 def extension(name):

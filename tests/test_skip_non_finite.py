@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.compare import assert_same
-from tests.stepping import BACKEND, IMMEDIATE, Rows, Runner, every_mode, to_numpy
+from tests.helpers.compare import assert_same
+from tests.helpers.stepping import BACKEND, IMMEDIATE, Rows, Runner, every_mode, to_numpy
 from tests.test_wrappers import TABLE
 
 BAD = (np.nan, np.inf, -np.inf)

@@ -11,9 +11,9 @@ from keras import ops
 
 import keras_tfopt
 from keras_tfopt.engine.state import dither, stored
-from tests.paths import GOLDEN
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import BACKEND, make_variable, to_numpy
 from tests.reference import slot_dtype as reference
-from tests.stepping import BACKEND, make_variable, to_numpy
 
 RECORDED = GOLDEN / "slot_dtype"
 LAYOUTS = {

@@ -13,9 +13,8 @@ from keras import ops
 import keras_tfopt
 from tests.cases import RULES
 from tests.cells import pick
-from tests.options import CASE
-from tests.reference import slot_dtype as reference
-from tests.stepping import (
+from tests.helpers.options import CASE
+from tests.helpers.stepping import (
     MODES,
     Rows,
     Runner,
@@ -23,6 +22,7 @@ from tests.stepping import (
     make_variable,
     to_numpy,
 )
+from tests.reference import slot_dtype as reference
 
 # Rules
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.programs import AS_USERS, SPREAD, TWO_DEVICES, output_of
+from tests.helpers.programs import AS_USERS, SPREAD, TWO_DEVICES, output_of
 
 TRAINING = """
 rng = np.random.default_rng(0)

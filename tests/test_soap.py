@@ -7,9 +7,9 @@ from keras import ops
 import keras_tfopt
 from integration import recordings
 from keras_tfopt.rules.eigenbases import eigenbasis
-from tests.compare import assert_close
-from tests.paths import GOLDEN
-from tests.stepping import Runner
+from tests.helpers.compare import assert_close
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import Runner
 
 MODERN = GOLDEN / "modern"
 

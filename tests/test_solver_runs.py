@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_tfopt.solvers import minimize
 from keras_tfopt.solvers.methods import METHODS
-from tests.solving import (
+from tests.helpers.solving import (
     QUIET,
     Pairs,
     Watch,

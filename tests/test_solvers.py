@@ -10,7 +10,7 @@ from keras import ops
 import keras_tfopt
 from keras_tfopt.solvers import minimize
 from keras_tfopt.solvers.methods import METHODS
-from tests.solving import (
+from tests.helpers.solving import (
     QUIET,
     RANDOM,
     SOLUTION,
@@ -23,7 +23,7 @@ from tests.solving import (
     squares,
     vector,
 )
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 optimize = pytest.importorskip("scipy.optimize")
 

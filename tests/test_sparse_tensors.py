@@ -6,9 +6,9 @@ import pytest
 
 import keras_tfopt
 from integration.stock_defects.scenarios import mean_of_outputs
-from tests.compare import assert_close
-from tests.options import CASE, OPTIONS, Expected
-from tests.stepping import Rows, policy
+from tests.helpers.compare import assert_close
+from tests.helpers.options import CASE, OPTIONS, Expected
+from tests.helpers.stepping import Rows, policy
 
 pytestmark = pytest.mark.backends("torch", reason="only PyTorch has sparse COO gradients")
 

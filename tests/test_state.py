@@ -10,8 +10,9 @@ import pytest
 import keras_tfopt
 from keras_tfopt.engine.averages import parts
 from tests.cells import pick
-from tests.compare import same
-from tests.state_worker import (
+from tests.helpers.compare import same
+from tests.helpers.stepping import Runner, make_variable, to_numpy
+from tests.workers.state_worker import (
     BEFORE,
     MAKERS,
     batches,
@@ -20,7 +21,6 @@ from tests.state_worker import (
     schedule,
     train,
 )
-from tests.stepping import Runner, make_variable, to_numpy
 
 STEPS = list(batches())
 

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from tests import state_worker
 from tests.cases import CASES
 from tests.cells import INSTALLED
-from tests.programs import AS_USERS, output_of
-from tests.state_worker import MAKERS, TRAVELLERS, ways
-from tests.stepping import BACKEND
+from tests.helpers.programs import AS_USERS, output_of
+from tests.helpers.stepping import BACKEND
+from tests.workers import state_worker
+from tests.workers.state_worker import MAKERS, TRAVELLERS, ways
 
 several_backends = pytest.mark.skipif(len(INSTALLED) < 2, reason="needs two backends")
 
@@ -23,7 +23,7 @@ def travelled(tmp_path_factory):
         if backend == BACKEND:
             state_worker.main(stage, folder)
             continue
-        worker = ("-m", "tests.state_worker", stage, folder)
+        worker = ("-m", "tests.workers.state_worker", stage, folder)
         output_of(*worker, KERAS_BACKEND=backend, timeout=None, **AS_USERS)
     return folder
 

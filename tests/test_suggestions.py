@@ -10,7 +10,7 @@ from keras import ops
 import keras_tfopt
 import keras_tfopt.legacy as legacy
 from tests.cases import CASES, every_case
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 SGDW = keras_tfopt.extend_with_decoupled_weight_decay(keras.optimizers.SGD)
 

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tfopt
 from keras_tfopt import SharpnessAware
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 every_trainer = pytest.mark.parametrize("wrap", (SharpnessAware, keras_tfopt.solvers.LineSearch))
 

@@ -20,9 +20,9 @@ import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.engine.persistence import NO_SLOTS
 from tests.cases import every_case
-from tests.compare import same
-from tests.state_worker import MAKERS, batches, everything, make_model, train
-from tests.stepping import Runner, make_variable, to_numpy
+from tests.helpers.compare import same
+from tests.helpers.stepping import Runner, make_variable, to_numpy
+from tests.workers.state_worker import MAKERS, batches, everything, make_model, train
 
 STEPS = list(batches())
 

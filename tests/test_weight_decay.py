@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_tfopt
-from tests.options import small_data, small_model
-from tests.stepping import Runner, make_variable, through_json
+from tests.helpers.options import small_data, small_model
+from tests.helpers.stepping import Runner, make_variable, through_json
 
 
 def decayed(optimizer, paths=("a/kernel", "a/bias", "b/kernel", "b/kernel_scale")):

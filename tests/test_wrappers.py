@@ -10,10 +10,10 @@ import pytest
 import keras_tfopt
 from integration import recordings
 from tests.cases import CASES
-from tests.compare import assert_same
-from tests.paths import GOLDEN
-from tests.small_model import gradients, initial
-from tests.stepping import (
+from tests.helpers.compare import assert_same
+from tests.helpers.paths import GOLDEN
+from tests.helpers.small_model import gradients, initial
+from tests.helpers.stepping import (
     MODES,
     Runner,
     eager_and_compiled,

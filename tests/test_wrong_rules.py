@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 import keras_tfopt
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 
 def rule(**members):

@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from tests.cases import addons, modern, over_workers, rules, second_order, wrappers
-from tests.stepping import MODES
+from tests.helpers.stepping import MODES
 
 RULES = (*rules.CASES, *addons.CASES, *modern.CASES, *second_order.CASES)
 CASES = (*RULES, *wrappers.CASES, *over_workers.CASES)

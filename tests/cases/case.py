@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 import keras_tfopt
+from tests.helpers.stepping import BACKEND
 from tests.reference import Reference
-from tests.stepping import BACKEND
 
 
 class Training:

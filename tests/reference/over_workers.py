@@ -1,4 +1,4 @@
-"""Optimizers over workers, with a single worker. The module tests/averaging.py has several.
+"""Optimizers over workers, with a single worker. The module tests/helpers/averaging.py has several.
 
 The center is the value from which all workers go on. With a single worker, it is the variable.
 """

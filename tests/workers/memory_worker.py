@@ -1,6 +1,7 @@
 """The program of test_memory.py, in a process of its own: it measures the memory of steps.
 
-    KERAS_BACKEND=torch python -m tests.memory_worker '{"cls": "GGT", "shapes": [[1000, 1000]]}'
+    KERAS_BACKEND=torch python -m tests.workers.memory_worker \\
+        '{"cls": "GGT", "shapes": [[1000, 1000]]}'
 
 It prints numbers of bytes as JSON: "state" is the optimizer's state. "kept" is how much the
 process has grown after two steps, beyond weights, gradients and state. "passing" is how much it
@@ -20,7 +21,7 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 LAYERS = {
     "ours": keras_tfopt.layers.Embedding,

@@ -13,9 +13,9 @@ import numpy as np
 
 from keras_tfopt.distributed import environment
 from keras_tfopt.distributed.launch import free_ports, loopback
-from tests.paths import ROOT
-from tests.programs import search_path
-from tests.stepping import BACKEND
+from tests.helpers.paths import ROOT
+from tests.helpers.programs import search_path
+from tests.helpers.stepping import BACKEND
 
 
 @dataclasses.dataclass

@@ -1,6 +1,6 @@
 """The program of test_sharding.py on JAX: it trains with and without `shard_state`.
 
-    KERAS_BACKEND=jax python -m tests.sharding_worker OUT.json FOLDER
+    KERAS_BACKEND=jax python -m tests.workers.sharding_worker OUT.json FOLDER
 
 Devices must be created before JAX starts. So this program is a process of its own.
 """
@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 
-from tests import virtual_devices
+from tests.helpers import virtual_devices
 
 if __name__ == "__main__":
     virtual_devices.use(4)
@@ -21,7 +21,7 @@ import numpy as np
 
 import keras_tfopt as opt
 from keras_tfopt.engine.backends.jax import sharding
-from tests.worker_processes import error_of, write_results
+from tests.helpers.worker_processes import error_of, write_results
 
 ROWS, WIDTH, LENGTH, UNITS, CLASSES, BATCH = 40, 8, 8, 16, 8, 16
 sharding.SMALLEST = 16  # the smallest state that is divided; this model is small

@@ -10,8 +10,8 @@ from keras import optimizers as stock
 import keras_tfopt as opt
 from tests.cases import CASES
 from tests.cells import EXHAUSTIVE, is_wanted
-from tests.compositions import IN_PROCESSES
-from tests.stepping import BACKEND, to_numpy
+from tests.helpers.compositions import IN_PROCESSES
+from tests.helpers.stepping import BACKEND, to_numpy
 
 DEVICES = 2
 VOCABULARY, WIDTH, LENGTH, CLASSES = 12, 4, 6, 2

@@ -1,7 +1,7 @@
 """The program of test_state*.py: it trains and saves models, or continues with saved ones.
 
-    KERAS_BACKEND=jax python -m tests.state_worker train FOLDER
-    KERAS_BACKEND=torch python -m tests.state_worker continue FOLDER
+    KERAS_BACKEND=jax python -m tests.workers.state_worker train FOLDER
+    KERAS_BACKEND=torch python -m tests.workers.state_worker continue FOLDER
 
 It runs once for each backend and stage. Without `--exhaustive`, each optimizer continues on one
 other backend.
@@ -21,8 +21,8 @@ import numpy as np
 import keras_tfopt
 from tests.cases import CASES
 from tests.cells import EXHAUSTIVE, INSTALLED, is_wanted
-from tests.compositions import IN_PROCESSES
-from tests.stepping import BACKEND, to_numpy
+from tests.helpers.compositions import IN_PROCESSES
+from tests.helpers.stepping import BACKEND, to_numpy
 
 EVERYTHING = {
     "use_ema": True,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import cells
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 if BACKEND != "tensorflow":  # this also skips the files that import this one
     pytest.skip("graphs of TensorFlow 1 are TensorFlow's", allow_module_level=True)

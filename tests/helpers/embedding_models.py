@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 VOCABULARY, WIDTH, LENGTH = 60, 4, 6
 

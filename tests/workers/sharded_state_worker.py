@@ -1,6 +1,6 @@
 """A worker of test_sharded_state.py: it trains with `ShardedState`.
 
-    python -m tests.sharded_state_worker FOLDER [RUN ...]
+    python -m tests.workers.sharded_state_worker FOLDER [RUN ...]
 
 Each of several processes writes FOLDER/SIZE_RANK.npz: weights and whole state of each run, as
 `RUN/NUMBER`, and facts. Without a launcher, one process does the same on whole batches. If other
@@ -18,7 +18,7 @@ import torch
 
 import keras_tfopt as opt
 from keras_tfopt.distributed import ShardedState
-from tests.worker_processes import error_of
+from tests.helpers.worker_processes import error_of
 
 PARTS, BATCH, STEPS, ROWS, WIDTH, LENGTH = 2, 4, 4, 12, 4, 3
 RUNS = {

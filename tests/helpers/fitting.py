@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from tests.compare import same
-from tests.stepping import to_numpy
+from tests.helpers.compare import same
+from tests.helpers.stepping import to_numpy
 
 IDS = np.random.default_rng(0).integers(0, 6, size=(12, 2))
 TARGETS = np.random.default_rng(1).normal(size=(12, 2)).astype("float32")

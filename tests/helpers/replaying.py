@@ -2,8 +2,8 @@
 
 import keras_tfopt
 from integration import originals, recordings, replay, stepping
-from tests.paths import GOLDEN
-from tests.stepping import BACKEND
+from tests.helpers.paths import GOLDEN
+from tests.helpers.stepping import BACKEND
 
 TF1, RETURNN = GOLDEN / "tf1", GOLDEN / "returnn"
 ADDONS, MODERN = GOLDEN / "tfa", GOLDEN / "modern"

@@ -1,7 +1,7 @@
-"""The optimizers over workers, with the arguments of the reference in tests/averaging.py."""
+"""The optimizers over workers, with the arguments of the reference in averaging.py."""
 
 import keras_tfopt
-from tests.averaging import MOMENTUM, PERIOD, RATE
+from tests.helpers.averaging import MOMENTUM, PERIOD, RATE
 
 METHODS = {
     "ModelAverage": lambda inner, **how: keras_tfopt.ModelAverage(inner, PERIOD, **how),

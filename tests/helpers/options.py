@@ -9,8 +9,8 @@ import pytest
 
 import keras_tfopt
 from tests.cases import CASES
-from tests.compare import assert_close, suited
-from tests.stepping import Rows, Runner, to_numpy
+from tests.helpers.compare import assert_close, suited
+from tests.helpers.stepping import Rows, Runner, to_numpy
 
 CASE = {case.name: case for case in CASES}
 

@@ -1,6 +1,6 @@
 """The program of test_divided_tables.py on JAX: it trains with a divided table, and a whole one.
 
-    KERAS_BACKEND=jax python -m tests.mesh_table_worker OUT.json FOLDER
+    KERAS_BACKEND=jax python -m tests.workers.mesh_table_worker OUT.json FOLDER
 
 Devices must be created before JAX starts. So this program is a process of its own.
 """
@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 
-from tests import virtual_devices
+from tests.helpers import virtual_devices
 
 if __name__ == "__main__":
     virtual_devices.use(4)
@@ -19,10 +19,10 @@ import keras
 import numpy as np
 
 import keras_tfopt as opt
-from tests import sharding_worker
 from tests.cells import EXHAUSTIVE
-from tests.sharding_worker import bytes_of, is_in_layout, step_of
-from tests.worker_processes import error_of, write_results
+from tests.helpers.worker_processes import error_of, write_results
+from tests.workers import sharding_worker
+from tests.workers.sharding_worker import bytes_of, is_in_layout, step_of
 
 ROWS, WIDTH, LENGTH, BATCH = 40, 8, 4, 16
 RUNS = {

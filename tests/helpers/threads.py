@@ -12,7 +12,7 @@ import numpy as np
 
 import keras_tfopt
 from keras_tfopt.distributed import Exchange
-from tests.stepping import Runner
+from tests.helpers.stepping import Runner
 
 WAIT = 60
 VALUES = {"k": np.linspace(-1, 1, 6).reshape(2, 3), "table/embeddings": np.ones((5, 2))}

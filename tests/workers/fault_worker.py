@@ -1,6 +1,6 @@
 """A worker of test_faults.py, in which a fault happens.
 
-    python -m tests.fault_worker FAULT FOLDER
+    python -m tests.workers.fault_worker FAULT FOLDER
 
 It prints `fault at SECONDS`, by time.time(), when the fault happens.
 """
@@ -17,8 +17,8 @@ import numpy as np
 import keras_tfopt
 import keras_tfopt.distributed as distributed
 from keras_tfopt import engine
-from tests.exchange_worker import Run
-from tests.methods import METHODS, momentum
+from tests.helpers.methods import METHODS, momentum
+from tests.workers.exchange_worker import Run
 
 TIMEOUT = 6
 STALL = 2 * TIMEOUT

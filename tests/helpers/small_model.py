@@ -6,7 +6,7 @@ The names matter. Tests exclude `bias` by its name. Variables named `embeddings`
 
 import numpy as np
 
-from tests.stepping import Rows
+from tests.helpers.stepping import Rows
 
 INITIAL = {
     "scale": 0.7,

@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 
-from tests.paths import ROOT
-from tests.stepping import BACKEND
+from tests.helpers.paths import ROOT
+from tests.helpers.stepping import BACKEND
 
 AS_USERS = {"JAX_ENABLE_X64": "0"}  # the test run itself has x64 on
 
@@ -40,7 +40,7 @@ def output_of(*arguments, **options):
 # ---- Parts of programs that train on one device, then on two ------------------------------------
 
 TWO_DEVICES = """
-from tests import virtual_devices
+from tests.helpers import virtual_devices
 virtual_devices.use(2)
 import contextlib, keras, keras_tfopt, numpy as np
 scope = contextlib.nullcontext

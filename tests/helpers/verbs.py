@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from tests.stepping import make_variable
+from tests.helpers.stepping import make_variable
 
 
 def counter(value=0, dtype="int32"):

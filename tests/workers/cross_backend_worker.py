@@ -1,6 +1,6 @@
 """The program of test_cross_backend.py: it trains on one backend and writes all weights.
 
-    KERAS_BACKEND=torch python -m tests.cross_backend_worker OUT.npz
+    KERAS_BACKEND=torch python -m tests.workers.cross_backend_worker OUT.npz
 
 Keys are `<Case>/<jit>/<epoch>/<weight>`. Values of `<jit>` differ between backends. Without
 `--exhaustive`, the program trains the first Case of each kind of rules, and on TensorFlow with one
@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.cases import CASES, REPRESENTATIVES
 from tests.cells import EXHAUSTIVE, is_wanted, pick
-from tests.stepping import BACKEND, plain_unless
+from tests.helpers.stepping import BACKEND, plain_unless
 
 JIT = {"tensorflow": (False, True), "jax": (True,), "torch": (False,)}
 

@@ -11,7 +11,7 @@ from keras import layers
 
 import keras_tfopt
 from tests.cells import INSTALLED, pick
-from tests.embedding_models import (
+from tests.helpers.embedding_models import (
     BATCH,
     CLASSES,
     EPOCHS,
@@ -36,7 +36,7 @@ from tests.embedding_models import (
     three_lookups,
     two_tables,
 )
-from tests.stepping import BACKEND
+from tests.helpers.stepping import BACKEND
 
 # ---- Jobs ----------------------------------------------------------------------------------------
 

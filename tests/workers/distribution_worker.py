@@ -1,6 +1,6 @@
 """The program of test_distribution.py: it trains on two devices and on one.
 
-    KERAS_BACKEND=jax python -m tests.distribution_worker OUT.npz
+    KERAS_BACKEND=jax python -m tests.workers.distribution_worker OUT.npz
 
 The name of a run has three parts: how the work is spread, how steps are made, and an optimizer of
 `RUNS`. The program writes the weights of the model and the state of the optimizer as arrays
@@ -17,7 +17,7 @@ import functools
 import os
 import sys
 
-from tests import virtual_devices
+from tests.helpers import virtual_devices
 
 if __name__ == "__main__":
     virtual_devices.use(2)
@@ -27,10 +27,10 @@ import numpy as np
 
 import keras_tfopt
 from keras_tfopt.layers import Embedding
-from tests import distribution_runs as job
-from tests.distribution_runs import DEVICES, RUNS, fit, make_model, named_rows
-from tests.exchange_loops import on_replicas, two_tensorflow_devices
-from tests.stepping import BACKEND, plain_unless, to_numpy
+from tests.helpers import distribution_runs as job
+from tests.helpers.distribution_runs import DEVICES, RUNS, fit, make_model, named_rows
+from tests.helpers.exchange_loops import on_replicas, two_tensorflow_devices
+from tests.helpers.stepping import BACKEND, plain_unless, to_numpy
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A worker of test_divided_tables.py on PyTorch: it trains with some rows of a table.
 
-    python -m tests.worker_table_worker FOLDER [RUN ...]
+    python -m tests.workers.worker_table_worker FOLDER [RUN ...]
 
 Each of several processes writes FOLDER/SIZE_RANK.npz: weights, whole state and losses of each run,
 as `RUN/NUMBER`, and facts. Without a launcher, one process does the same on whole batches. If other
@@ -18,7 +18,7 @@ import torch
 
 import keras_tfopt as opt
 from keras_tfopt.distributed import ShardedState
-from tests.worker_processes import error_of
+from tests.helpers.worker_processes import error_of
 
 # The rows are no multiple of the workers.
 ROWS, WIDTH, LENGTH, BATCH, STEPS, DISTINCT = 42, 8, 4, 16, 4, 32

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.stepping import Rows
+from tests.helpers.stepping import Rows
 
 
 def same(a, b):

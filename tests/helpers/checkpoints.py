@@ -14,8 +14,8 @@ import keras_tfopt
 from keras_tfopt import legacy
 from keras_tfopt.legacy.checkpoints.files import write_checkpoint
 from tests.cells import INSTALLED
-from tests.paths import GOLDEN, ROOT
-from tests.stepping import to_numpy
+from tests.helpers.paths import GOLDEN, ROOT
+from tests.helpers.stepping import to_numpy
 
 RECORDED = GOLDEN / "tf1" / "checkpoints"
 KINDS = sorted(p.name for p in RECORDED.iterdir())

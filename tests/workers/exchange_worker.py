@@ -1,6 +1,6 @@
 """A worker of test_exchanges.py: it trains over workers and writes the results.
 
-    python -m tests.exchange_worker FOLDER [ENGINE]
+    python -m tests.workers.exchange_worker FOLDER [ENGINE]
 
 Each of several processes is started with the environment of its backend, and writes
 FOLDER/RANK.json. With an engine of replicas, one process writes the results of all replicas:
@@ -15,8 +15,8 @@ import pathlib
 import sys
 import traceback
 
-from tests import virtual_devices
-from tests.stepping import BACKEND, plain_unless
+from tests.helpers import virtual_devices
+from tests.helpers.stepping import BACKEND, plain_unless
 
 STARTED = __name__ == "__main__"
 ENGINE = sys.argv[2] if STARTED and len(sys.argv) > 2 else None
@@ -28,11 +28,11 @@ import numpy as np
 
 import keras_tfopt
 import keras_tfopt.distributed as distributed
-from tests import averaging
-from tests.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
 from tests.cells import EXHAUSTIVE, INSTALLED, pick
-from tests.exchange_loops import LOOPS, two_tensorflow_devices
-from tests.methods import METHODS, momentum
+from tests.helpers import averaging
+from tests.helpers.averaging import BATCH, INPUTS, MOMENTUM, PERIOD, RATE, START, STEPS
+from tests.helpers.exchange_loops import LOOPS, two_tensorflow_devices
+from tests.helpers.methods import METHODS, momentum
 
 FOLDER = pathlib.Path(sys.argv[1]) if STARTED else None
 SHARED = ENGINE in ("jax_mesh", "mirrored")  # replicas in one process

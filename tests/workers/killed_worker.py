@@ -1,6 +1,6 @@
 """The program that test_interruptions.py kills: a training that writes backups of itself.
 
-    KERAS_BACKEND=jax python -m tests.killed_worker FOLDER NAME [POINT]
+    KERAS_BACKEND=jax python -m tests.workers.killed_worker FOLDER NAME [POINT]
 
 NAME is an optimizer of state_worker.py. A process that is not killed at POINT writes the weights of
 the model and of the optimizer to `FOLDER/end.npz`.
@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_tfopt.engine import compile_in_background, parts
-from tests.state_worker import MAKERS, everything, make_model
+from tests.workers.state_worker import MAKERS, everything, make_model
 
 EPOCHS, BATCHES = 4, 3
 KILLED_IN = 2  # the epoch, from zero

@@ -1,6 +1,6 @@
 """The program that runs guides one after the other, in one process that imports Keras once.
 
-    python -m tests.guides_worker FOLDER GUIDE...
+    python -m tests.workers.guides_worker FOLDER GUIDE...
 
 It starts each guide as a user does, with `--fast`. Output goes to FOLDER/GUIDE.txt, and the picture
 to FOLDER/GUIDE/curves.png. If a guide raises an error, the next ones run all the same.
@@ -18,7 +18,7 @@ from pathlib import Path
 import keras
 
 from keras_tfopt import engine
-from tests.paths import ROOT
+from tests.helpers.paths import ROOT
 
 GUIDES = ROOT / "guides"
 
