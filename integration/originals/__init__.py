@@ -11,17 +11,17 @@ import keras
 import numpy as np
 
 import keras_tfopt
-from integration import (
-    adafactor_originals,
-    addons_originals,
-    estimated_originals,
-    modern_originals,
-    muon_originals,
-    schedule_free_originals,
-    second_order_originals,
+from integration.originals import (
+    adafactor,
+    addons,
+    estimated,
+    modern,
+    muon,
+    schedule_free,
+    schedules,
+    second_order,
 )
-from integration import recorded_schedules as schedules
-from integration.addons_originals import COUNT, DECAYED, KERAS2, ROWS_DO_NOT_DECAY, decayed
+from integration.originals.addons import COUNT, DECAYED, KERAS2, ROWS_DO_NOT_DECAY, decayed
 from integration.recordings import BadRecording, Case, Gradient, NotReplayable
 from keras_tfopt.legacy.table import TABLE, WITHOUT_MEANING
 
@@ -198,13 +198,13 @@ ORIGINALS: dict[str, Original] = {
     "NormalizedSGD": Original("NormalizedSGD", deviations=_SUMS_ROWS),
 }
 _OTHERS = (
-    addons_originals.ADDONS,
-    modern_originals.MODERN,
-    adafactor_originals.ADAFACTOR,
-    estimated_originals.ESTIMATED,
-    muon_originals.MUON,
-    schedule_free_originals.SCHEDULE_FREE,
-    second_order_originals.SECOND_ORDER,
+    addons.ADDONS,
+    modern.MODERN,
+    adafactor.ADAFACTOR,
+    estimated.ESTIMATED,
+    muon.MUON,
+    schedule_free.SCHEDULE_FREE,
+    second_order.SECOND_ORDER,
 )
 for _rows in _OTHERS:
     ORIGINALS |= {name: Original(**row) for name, row in _rows.items()}

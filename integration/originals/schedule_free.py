@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 import keras_tfopt
-from integration.modern_originals import DecayOfGradient
+from integration.originals.modern import DecayOfGradient
 
 
 class _Rising(keras.optimizers.schedules.LearningRateSchedule):

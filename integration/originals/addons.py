@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 import keras_tfopt
-from integration import keras2
+from integration.originals import keras2
 
 _BETAS = {"beta1": "beta_1", "beta2": "beta_2"}
 DECAYED = {"decay_var_list": "decay_variables"}

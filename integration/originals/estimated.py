@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 import keras_tfopt
-from integration.modern_originals import DecayOfGradient
+from integration.originals.modern import DecayOfGradient
 from keras_tfopt.engine import access
 from keras_tfopt.engine.step import slicing
 

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 import keras_tfopt
-from integration.modern_originals import NO_DECAY, TORCH, around, without
+from integration.originals.modern import NO_DECAY, TORCH, around, without
 
 # Most are not those of Keras, or have another name here.
 _ADAFACTOR = {

@@ -6,7 +6,7 @@ from typing import Any
 from keras import ops
 
 import keras_tfopt
-from integration.modern_originals import DecayOfGradient
+from integration.originals.modern import DecayOfGradient
 from keras_tfopt.rules.blocks import Blocks, merged_shape
 
 _GRAFTING = {
