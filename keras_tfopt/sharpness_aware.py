@@ -32,7 +32,8 @@ class SharpnessAware(Trainer):
 
     The norm is over all trainable variables together. :math:`s = 1` in SAM, and :math:`s = |w|` in
     ASAM (`adaptive`). :math:`g_\perp` is the part of :math:`g` at right angles to :math:`g'`; it
-    takes part in GSAM (`alpha`). A step takes about twice the time of a plain one.
+    takes part in GSAM (`alpha`). A step takes about twice the time of a plain one. Scales of float8
+    layers are no weights: they stay where they are, and take the values measured at :math:`w`.
 
     Both gradients see the same batch, the same dropout, and the same statistics of normalization
     layers. Running statistics, losses and metrics are those of the first. The trained weights are
@@ -129,27 +130,35 @@ class SharpnessAware(Trainer):
         Variables do not change, except for those that a training call and metrics change.
         """
         variables, velocities = self.trainable_variables, self._velocities_now()
+        # Scales of float8 are not weights: their gradients are new values.
+        places = [n for n, v in enumerate(variables) if not v.overwrite_with_gradient]
+        weights = [variables[n] for n in places]
+        velocities = [velocities[n] for n in places] if velocities else []
         kept = {id(v) for v in self._velocities}
         others = [v for v in self.non_trainable_variables if id(v) not in kept]
         before, random = [ops.copy(v) for v in others], backend.random_state()
-        _, first = self._loss_and_gradients(data, measure=True)
+        _, gradients = self._loss_and_gradients(data, measure=True)
+        first = [gradients[n] for n in places]
         after = [ops.copy(v) for v in others]
         home = [ops.copy(v) for v in variables]
         steps = self.optimizer.iterations
         rho, alpha = (current(v, steps) if changes(v) else v for v in (self.rho, self.alpha))
         last = first
         try:
-            for _ in range(self.ascent_steps if variables else 0):
-                self._go_uphill(last, rho, velocities)
+            for _ in range(self.ascent_steps if weights else 0):
+                self._go_uphill(weights, last, rho, velocities)
                 assign(others, before)
                 backend.set_random_state(random)
-                _, last = self._loss_and_gradients(data, measure=False)
+                _, uphill = self._loss_and_gradients(data, measure=False)
+                last = [uphill[n] for n in places]
         finally:  # after an interrupt, too
             assign(variables, home)
             assign(others, after)
-        if not variables or (isinstance(alpha, float) and alpha == 0):
-            return last, None
-        return _without_part_across(first, last, alpha), None
+        if weights and not (isinstance(alpha, float) and alpha == 0):
+            last = _without_part_across(first, last, alpha)
+        for n, gradient in zip(places, last, strict=True):
+            gradients[n] = gradient
+        return gradients, None
 
     def _velocities_now(self) -> list[Any]:
         """Return the velocities of the variables that train now, if there are any."""
@@ -165,20 +174,22 @@ class SharpnessAware(Trainer):
             )
         return [known[id(v)] for v in self.trainable_variables]
 
-    def _go_uphill(self, grads: Sequence[Any], rho: Any, velocities: Sequence[Any]) -> None:
-        """Move each variable uphill from where it is."""
-        ways = self._directions(grads)
+    def _go_uphill(
+        self, weights: Sequence[Any], grads: Sequence[Any], rho: Any, velocities: Sequence[Any]
+    ) -> None:
+        """Move weights uphill from where they are."""
+        ways = self._directions(weights, grads)
         for n, velocity in enumerate(velocities):
             new = self.ascent_momentum * velocity + ways[n]
             # An overflow must not stay: loss scaling only leaves out the step.
             ways[n] = ops.where(ops.isfinite(new), new, velocity.value)
             velocity.assign(ways[n])
-        for variable, way in zip(self.trainable_variables, ways, strict=True):
-            variable.assign_add(_times(rho, way))
+        for weight, way in zip(weights, ways, strict=True):
+            weight.assign_add(_times(rho, way))
 
-    def _directions(self, grads: Sequence[Any]) -> list[Any]:
-        """Return the direction of each variable, without `rho` and momentum."""
-        scales = [ops.absolute(v) if self.adaptive else 1.0 for v in self.trainable_variables]
+    def _directions(self, weights: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
+        """Return the direction of each weight, without `rho` and momentum."""
+        scales = [ops.absolute(v) if self.adaptive else 1.0 for v in weights]
         grads = [g * s for g, s in zip(grads, scales, strict=True)]
         if not self.normalize:
             factor = 1.0 / self.optimizer.scale_loss(ops.ones(()))

@@ -177,6 +177,22 @@ def test_variables_that_are_overwritten_with_their_gradients(case, every):
         assert all(v is not scale for v, _ in optimizer.averages_now(lambda v: v.value))
 
 
+@pytest.mark.parametrize("frequency", (None, 2))
+def test_variables_that_are_overwritten_are_not_averaged(frequency):
+    """Keras keeps no averages of them."""
+    options = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": frequency}
+    optimizer = keras_tfopt.Momentum(0.1, 0.9, **options)
+    scale, kernel = variable(path="scale"), variable()
+    scale.overwrite_with_gradient = True
+    for value in (1.0, 5.0, 3.0, 4.0, 2.0):
+        optimizer.apply([ops.convert_to_tensor(value * ONES)] * 2, [scale, kernel])
+        assert np.array_equal(to_numpy(scale), value * ONES)
+    last = to_numpy(kernel)
+    optimizer.finalize_variable_values([scale, kernel])
+    assert np.array_equal(to_numpy(scale), 2.0 * ONES)
+    assert not np.array_equal(to_numpy(kernel), last)
+
+
 @pytest.mark.parametrize(
     "make",
     [

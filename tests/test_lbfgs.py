@@ -225,6 +225,13 @@ def test_refuses_what_would_be_of_the_optimizer_s_own_step(optimizer, constraint
         np.testing.assert_array_equal(old, new)
 
 
+def test_refuses_scales_of_float8():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.quantize("float8")
+    with pytest.raises(ValueError, match="_scale' of float8"):
+        LineSearch(model).compile("sgd", loss="mse")
+
+
 def test_saved_and_loaded(tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     trainer = LineSearch(model, max_evaluations=5, decrease=0.01, curvature=0.5)

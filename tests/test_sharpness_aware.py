@@ -199,7 +199,7 @@ def fitted(trainer, model, optimizer, **options):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     trainer.compile(optimizer, loss=loss, metrics=["accuracy"])
     history = trainer.fit(*data(), batch_size=16, epochs=2, shuffle=False, verbose=0, **options)
-    return history.history, [ops.convert_to_numpy(v) for v in model.weights]
+    return history.history, [ops.ops.convert_to_numpy(v) for v in model.weights]
 
 
 @pytest.mark.spread
@@ -257,6 +257,43 @@ def test_an_optimizer_of_keras_takes_the_same_steps_as_ours():
     assert np.all(np.abs(ends[0] - start) > 0.01)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_scales_of_float8_are_those_of_plain_training(alpha):
+    """They are measured at the weights, and are not part of the norm."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 6)).astype("float32"), rng.normal(size=(8, 4)).astype("float32")
+    weights = [rng.normal(size=shape) for shape in ((6, 5), (5,), (5, 4), (4,))]
+
+    def trained(rho, quantized):
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(4)])
+        model.set_weights(weights)
+        if quantized:
+            model.quantize("float8")
+        trainer = model if rho is None else keras_tfopt.SharpnessAware(model, rho, alpha=alpha)
+        trainer.compile(keras_tfopt.GradientDescent(0.1), "mse")
+        for _ in range(2):
+            trainer.train_on_batch(x, y)
+        kernels = [layer.kernel for layer in model.layers]
+        return [
+            [
+                ops.convert_to_numpy(v)
+                for v in model.trainable_variables
+                if v.overwrite_with_gradient
+            ],
+            [ops.convert_to_numpy(v) for v in kernels],
+        ]
+
+    scales, kernels = trained(1e-9, True)
+    plain_scales, plain_kernels = trained(None, True)
+    assert len(scales) == len(plain_scales) == 12
+    for one, plain in zip(scales + kernels, plain_scales + plain_kernels):
+        np.testing.assert_allclose(one, plain, 1e-4, 1e-5)
+    far, far_without = trained(0.5, True)[1], trained(0.5, False)[1]
+    for one, without, plain in zip(far, far_without, plain_kernels):
+        # Eight bits are coarse, but not as coarse as the distance.
+        assert np.abs(one - without).max() < 0.3 * np.abs(one - plain).max()
+
+
 @pytest.mark.spread("torch")
 def test_tables_train_as_with_dense_gradients():
     results = []
@@ -267,7 +304,7 @@ def test_tables_train_as_with_dense_gradients():
         trainer.compile(keras_tfopt.Adagrad(0.1), loss="mse")
         ids = np.arange(12).reshape(6, 2) % 9
         trainer.fit(ids, np.ones((6, 1)), batch_size=3, epochs=2, shuffle=False, verbose=0)
-        results.append([ops.convert_to_numpy(v) for v in model.weights])
+        results.append([ops.ops.convert_to_numpy(v) for v in model.weights])
     for stock, ours in zip(*results, strict=True):
         np.testing.assert_allclose(ours, stock, 1e-5, 1e-6)
 

@@ -182,6 +182,16 @@ def test_bad_input_changes_nothing(error, text, changed):
     np.testing.assert_array_equal(vector(model), before)
 
 
+def test_layers_of_float8_are_refused():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.quantize("float8")
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="no layers of float8.*_scale'"):
+        minimize(model, X, Y, **QUIET)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
 def test_a_constraint_must_be_a_scalar():
     constraints = [{"type": "eq", "fun": lambda model: model.layers[0].kernel}]
     with pytest.raises(ValueError, match=r"scalar tensor.*Received: shape \(3, 1\)"):

@@ -91,6 +91,8 @@ class LineSearch(Trainer):
         for variable in variables:
             if variable.constraint is not None:
                 _refuse(f"{type(variable.constraint).__name__} of {path_of(variable)!r}")
+            if variable.overwrite_with_gradient:
+                _refuse(f"{path_of(variable)!r} of float8")
         for part in parts(optimizer):
             name = type(part).__name__
             if keeps_averages(part):
@@ -137,8 +139,8 @@ class LineSearch(Trainer):
 def _refuse(what: str) -> None:
     raise ValueError(
         "LineSearch makes longer and shorter steps than the optimizer. So there may be no "
-        "constraints of variables, no limits of their norms and no averages of them, which would "
-        f"all be of the optimizer's step. Received: {what}"
+        "constraints of variables, no limits of their norms, no averages of them and no scales of "
+        f"float8, which would all be of the optimizer's step. Received: {what}"
     )
 
 

@@ -18,10 +18,16 @@ def non_negative(flattening: Flattening) -> dict[str, str]:
     """Return the paths of variables with the constraint `NonNeg` of a layer, each with that name.
 
     Raises:
-        ValueError: for other constraints of layers, which are functions that solvers cannot use.
+        ValueError: for other constraints of layers, which are functions that solvers cannot use,
+            and for scales of float8, which have no gradients.
     """
     found = {}
     for variable in flattening.variables:
+        if variable.overwrite_with_gradient:
+            raise ValueError(
+                "Argument `model` must have no layers of float8: each step overwrites their "
+                f"scales, which have no gradients. Received: {path_of(variable)!r}"
+            )
         if variable.constraint is None:
             continue
         path, name = path_of(variable), type(variable.constraint).__name__

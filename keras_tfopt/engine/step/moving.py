@@ -339,13 +339,17 @@ class Mover:
         count = done // (own.gradient_accumulation_steps or 1) + 1
         every = own.ema_overwrite_frequency
         entries = own.entries_here()
-        weights = {}
+        ones, weights = {}, {}
         for dtype in {entry.average.dtype for entry in entries}:
-            one, usual = (ops.convert_to_tensor(w, dtype) for w in (1.0, 1 - own.ema_momentum))
-            weights[dtype] = ops.where(ops.equal(count, 1), one, usual)
+            ones[dtype], usual = (
+                ops.convert_to_tensor(w, dtype) for w in (1.0, 1 - own.ema_momentum)
+            )
+            weights[dtype] = ops.where(ops.equal(count, 1), ones[dtype], usual)
         for entry in entries:
             x = backend.read(entry.variable)
-            backend.move_toward(entry.average, x, weights[entry.average.dtype])
+            # Scales of float8 are not averaged: the latest fits the latest inputs.
+            weight = (ones if entry.overwritten else weights)[entry.average.dtype]
+            backend.move_toward(entry.average, x, weight)
             if every:
                 average = ops.cast(backend.read(entry.average), x.dtype)
                 x = ops.where(ops.equal(count % every, 0), average, x)
