@@ -313,14 +313,29 @@ def test_two_wrappers_with_averages():
     def make():
         return keras_tfopt.MovingAverage(keras_tfopt.Lookahead(momentum(), 4), 0.5)
 
+    model = trained(lambda: keras_tfopt.SkipNonFinite(make()))
+    ways = ("(`optimizer.inner_optimizer`)", "(`optimizer.inner_optimizer.inner_optimizer`)")
+    refused(model, "MovingAverage", "Lookahead", "by `of`", *ways)
+    refused(model, "that keeps averages", "(`optimizer`)", *ways, of=model.optimizer)
     model = trained(make)
-    refused(model, "MovingAverage", "Lookahead", "of=")
     outer, inner = model.optimizer, model.optimizer.inner_optimizer
     for of, name in ((outer, "average"), (inner, "slow")):
         with keras_tfopt.averaged(model, of=of):
             kernel = to_numpy(model.layers[0].kernel)
         assert np.array_equal(kernel, to_numpy(outer.slot(model.layers[0].kernel, name)))
     refused(model, "of", of=momentum())
+
+
+@pytest.mark.spread("torch")
+def test_an_optimizer_of_another_model_is_refused():
+    model = trained(SOURCES["MovingAverage"])
+    copy = keras.models.clone_model(model)
+    with pytest.raises(ValueError, match="variables of the model.*MovingAverage.*another model"):
+        model.optimizer.averaged(copy).__enter__()
+    # A model around it, and a part of it, have some of the variables.
+    for other in (keras.Sequential([model]), keras.Sequential(model.layers[:1])):
+        with keras_tfopt.averaged(other, model.optimizer):
+            assert not np.array_equal(to_numpy(model.layers[0].kernel), copy.get_weights()[0])
 
 
 @pytest.mark.spread("torch")

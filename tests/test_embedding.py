@@ -319,6 +319,25 @@ def test_same_configuration_as_keras_layer():
     np.testing.assert_array_equal(to_numpy(given(np.array([2, -3]))), table[[2, 0]])
 
 
+@pytest.mark.parametrize("of_model", [True, False])
+def test_quantizes_as_keras_layer(of_model):
+    rng = np.random.default_rng(0)
+    table, ids = rng.normal(size=(VOCABULARY, WIDTH)), rng.integers(0, VOCABULARY, (4, 3))
+
+    def quantized(cls):
+        model = keras.Sequential([keras.Input((3,), dtype="int32"), cls(VOCABULARY, WIDTH)])
+        model.set_weights([table])
+        before = to_numpy(model(ids))
+        (model if of_model else model.layers[0]).quantize("int8")
+        assert [str(v.dtype) for v in model.variables] == ["int8", "float32"]
+        assert not model.trainable_variables
+        return before, to_numpy(model(ids))
+
+    before, after = quantized(keras_tfopt.layers.Embedding)
+    np.testing.assert_array_equal(after, quantized(keras.layers.Embedding)[1])
+    assert 0 < np.abs(after - before).max() < np.abs(before).max() / 127
+
+
 def test_lora_trains_its_factors_only():
     layer = keras_tfopt.layers.Embedding(VOCABULARY, WIDTH, lora_rank=2)
     model = keras.Sequential([tokens(), layer, layers.Flatten(), layers.Dense(1)])

@@ -21,10 +21,16 @@ _averaged: set[int] = set()  # variables that hold their averages, by identity
 def parts(optimizer: Any) -> Iterator[Any]:
     """Yield an optimizer and all optimizers inside it."""
     yield optimizer
-    inner = getattr(optimizer, "inner_optimizer", None)
-    several = is_multi_optimizer(optimizer)
-    for part in optimizer.optimizers if several else [] if inner is None else [inner]:
+    for part in _attributes_inside(optimizer).values():
         yield from parts(part)
+
+
+def _attributes_inside(optimizer: Any) -> dict[str, Any]:
+    """Return the optimizers right inside another one, by the attributes that hold them."""
+    if is_multi_optimizer(optimizer):
+        return {f"optimizers[{n}]": part for n, part in enumerate(optimizer.optimizers)}
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return {} if inner is None else {"inner_optimizer": inner}
 
 
 def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[Any, Any]]:
@@ -39,7 +45,14 @@ def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[
             f"Argument `of` must be the optimizer {optimizer.name!r} or one inside of it. "
             f"Received: {of!r}"
         )
-    sources = [p for p in inside if keeps_averages(p) and (of is None or p is of)]
+    keeping = [part for part in inside if keeps_averages(part)]
+    sources = [part for part in keeping if of is None or part is of]
+    if keeping and not sources:
+        raise ValueError(
+            "Argument `of` must be an optimizer that keeps averages. There are "
+            f"{' and '.join(_found_at(part, optimizer) for part in keeping)}. "
+            f"Received: {_found_at(of, optimizer)}"
+        )
     if not sources:
         raise ValueError(
             f"There are no averages: neither {type(optimizer).__name__} nor what is inside of it "
@@ -61,12 +74,27 @@ def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[
             other = owners.setdefault(id(variable), source)
             if other is not source:
                 raise ValueError(
-                    f"Both {type(other).__name__} and {type(source).__name__} keep averages of "
-                    f"{path_of(variable)!r}. Say whose are wanted: "
-                    "`of=optimizer`, or `of=optimizer.inner_optimizer`"
+                    f"Two optimizers keep averages of {path_of(variable)!r}. Say by `of` whose are "
+                    f"wanted, those of {_found_at(other, optimizer)} or of "
+                    f"{_found_at(source, optimizer)}"
                 )
             found[id(variable)] = variable, ops.cast(average, variable.dtype)
     return list(found.values())
+
+
+def _found_at(part: Any, optimizer: Any) -> str:
+    """Return the class of an optimizer, and how to get it from the optimizer around it."""
+
+    def way_to(one: Any) -> str | None:
+        if one is part:
+            return ""
+        for name, inner in _attributes_inside(one).items():
+            rest = way_to(inner)
+            if rest is not None:
+                return f".{name}{rest}"
+        return None
+
+    return f"{type(part).__name__} (`optimizer{way_to(optimizer)}`)"
 
 
 def _steps_of(optimizer: Any) -> int:
@@ -110,8 +138,9 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
         of: The optimizer whose averages to use, if several nested ones keep some.
 
     Raises:
-        ValueError: if there are no averages or no step has been made, if several optimizers keep
-            averages of one variable, or if the model has averages in it already.
+        ValueError: if there are no averages or no step has been made, or if several optimizers keep
+            averages of one variable. Also if the model has averages in it already, or has none of
+            the variables that the optimizer averages.
         RuntimeError: at the end, if there were steps of training.
 
     Example:
@@ -141,6 +170,12 @@ def averaged(model: keras.Model, optimizer: Any = None, of: Any = None) -> Itera
     new, old = on_each_worker(optimizer, read)
     _refuse_twice(variables)
     known = set(map(id, variables))
+    if variables and known.isdisjoint(map(id, model.variables)):
+        raise ValueError(
+            "Argument `optimizer` must keep averages of variables of the model. A copy of a model "
+            f"has variables of its own. Received: {type(optimizer).__name__}, which was built for "
+            f"{path_of(variables[0])!r} of another model"
+        )
     steps = _steps_of(optimizer)
     try:
         _averaged.update(known)

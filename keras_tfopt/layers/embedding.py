@@ -171,11 +171,13 @@ class Embedding(keras.layers.Embedding):
             raise ValueError("A table with shard='rows' takes no lora. Received: enable_lora(...)")
         super().enable_lora(*args, **kwargs)
 
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Quantize the table, unless it is divided."""
+    def quantize(self, mode: Any = None, type_check: bool = True, **kwargs: Any) -> None:
+        """Quantize the table, unless it is divided. It is not trained any more, as in Keras."""
         if self.shard is not None:
             raise ValueError("A table with shard='rows' cannot be quantized. Received: quantize(.)")
-        super().quantize(*args, **kwargs)
+        # Keras refuses subclasses, as their `call` might not know of quantized tables.
+        checks = type_check and type(self) is not Embedding
+        super().quantize(mode, type_check=checks, **kwargs)
 
     def _check_shard(self) -> None:
         """Raise an error for arguments with which all devices would need all rows."""
