@@ -275,12 +275,14 @@ def test_a_loss_scale_optimizer_inside_is_refused(wrapper):
 def test_wrappers_need_no_multi_optimizer(monkeypatch):
     """Keras before 3.15 has none."""
     monkeypatch.delattr(keras.optimizers, "MultiOptimizer", raising=False)
-    kernel = make_variable("kernel", np.ones(2))
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    kernel = model.layers[0].kernel
+    kernel.assign(np.ones((2, 1)))
     optimizer = keras_tfopt.MovingAverage(keras_tfopt.Momentum(0.5, momentum=0.0), 0.5)
-    optimizer.apply([np.ones(2)], [kernel])
-    with optimizer.averaged(keras.Sequential()):
-        pass
-    assert to_numpy(kernel).tolist() == [0.5, 0.5]
+    optimizer.apply([np.ones((2, 1))], [kernel])
+    with optimizer.averaged(model):
+        assert to_numpy(kernel).tolist() == [[0.75], [0.75]]
+    assert to_numpy(kernel).tolist() == [[0.5], [0.5]]
 
 
 @pytest.mark.parametrize(
