@@ -199,7 +199,7 @@ def fitted(trainer, model, optimizer, **options):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     trainer.compile(optimizer, loss=loss, metrics=["accuracy"])
     history = trainer.fit(*data(), batch_size=16, epochs=2, shuffle=False, verbose=0, **options)
-    return history.history, [ops.ops.convert_to_numpy(v) for v in model.weights]
+    return history.history, [ops.convert_to_numpy(v) for v in model.weights]
 
 
 @pytest.mark.spread
@@ -304,7 +304,7 @@ def test_tables_train_as_with_dense_gradients():
         trainer.compile(keras_tfopt.Adagrad(0.1), loss="mse")
         ids = np.arange(12).reshape(6, 2) % 9
         trainer.fit(ids, np.ones((6, 1)), batch_size=3, epochs=2, shuffle=False, verbose=0)
-        results.append([ops.ops.convert_to_numpy(v) for v in model.weights])
+        results.append([ops.convert_to_numpy(v) for v in model.weights])
     for stock, ours in zip(*results, strict=True):
         np.testing.assert_allclose(ours, stock, 1e-5, 1e-6)
 
