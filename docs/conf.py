@@ -28,7 +28,7 @@ extensions = [
 exclude_patterns = ["extensions"]
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:class", r"keras_tfopt\.engine\.moving\.Mover"),  # which `Rule` derives from
+    ("py:class", r"keras_tfopt\.engine\.step\.moving\.Mover"),  # which `Rule` derives from
     ("py:class", r"GATE_\w+|collections\.abc\.\w+|keras_tfopt\.legacy\.checkpoints\..*"),
     ("py:class", r"keras_tfopt\.migrate\.report\.Row"),
 ]
