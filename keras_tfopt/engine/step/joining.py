@@ -20,10 +20,9 @@ from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state.building import generators_of
 from keras_tfopt.engine.state.state import MASTER, slots_type
 from keras_tfopt.engine.step.gradients import Incoming
-from keras_tfopt.engine.step.moving import OVER_ONE, current_value
+from keras_tfopt.engine.step.moving import OVER_ONE, Update, current_value
 from keras_tfopt.engine.step.results import checked_before
 from keras_tfopt.engine.step.shared_code import code_of, identity
-from keras_tfopt.engine.step.updates import Update
 
 AROUND = "around."  # prefix of names of scalars and slots that belong to wrappers
 APART = ("before_step", "accept", "after_step", "meet")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras import ops
@@ -19,17 +20,13 @@ from keras_tfopt.engine.arguments.hyperparameters import (
 from keras_tfopt.engine.backends.select import backend
 from keras_tfopt.engine.rows import RowGradient
 from keras_tfopt.engine.state.dither import seed_of
-from keras_tfopt.engine.state.state import (
-    MASTER,
-    names_without_scales,
-    slots_type,
-)
+from keras_tfopt.engine.state.state import MASTER, Like, names_without_scales, slots_type, write
 from keras_tfopt.engine.state.stored import in_row_blocks, read_slots, written_slots
 from keras_tfopt.engine.step import gradients
 from keras_tfopt.engine.step.gradients import Incoming
+from keras_tfopt.engine.step.kinds import Kind
 from keras_tfopt.engine.step.results import check_result
 from keras_tfopt.engine.step.stacking import run_stacked
-from keras_tfopt.engine.step.updates import Kind, Update, rounds
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.step.joining import Joined
@@ -37,6 +34,49 @@ if TYPE_CHECKING:
 
 OVER_ONE = Over(backend.norm, ops.sum, mean)
 """The functions of a variable for formulas that see it as a whole."""
+
+
+@dataclasses.dataclass(slots=True)
+class Update:
+    """One variable with its slots, its gradient, and the rule to call with them."""
+
+    kind: Kind
+    index: int  # the place of the variable
+    like: Like
+    names: tuple[str, ...]  # of the slots
+    slots: list[Any]
+    cut: tuple[bool, ...]  # for variable and slots: whether row updates see only touched rows
+    call: Callable[..., tuple[Any, list[Any]]]  # the rule, from `bind_rule`
+    variable: Any
+    gradient: Any  # a tensor or, in mode "rows", a RowGradient of distinct rows
+    # In mode "move_rows", the rows that may move; in mode "touched", the rows that count as touched
+    # even if their gradient is zero. Otherwise None.
+    mask: Any = None
+    rate: int = 0  # the index of the learning rate, among those that groups make
+
+    def scalars_in(self, scalars: Mapping[tuple[str, int], Rates]) -> dict[str, Any]:
+        """Return the scalars of this variable, from those of a step."""
+        rates = scalars[self.kind.dtype, self.kind.rule]
+        return rates.each[self.rate] if rates.count > 1 else rates.together
+
+    def writes(self, new: list[Any], rows: list[Any] | None = None) -> list[tuple[Any, Any, Any]]:
+        """Return the writes for new values of variable and slots, of which None are unchanged."""
+        variables = [self.variable, *self.slots]
+        rows = rows or [None] * len(new)
+        return [
+            write(v, n, i) for v, n, i in zip(variables, new, rows, strict=True) if n is not None
+        ]
+
+
+def rounds(updates: Sequence[Update]) -> list[list[Update]]:
+    """Return lists of the updates, in order, with one update at most of each variable in a list."""
+    found: list[dict[int, Update]] = []
+    for update in updates:
+        key = id(update.variable)
+        if all(key in one for one in found):
+            found.append({})
+        next(one for one in found if key not in one)[key] = update
+    return [list(one.values()) for one in found]
 
 
 def rule_at(rule: Any, changing: tuple[str, ...], scalars: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from keras_tfopt.engine.state.state import write
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.arguments.hyperparameters import Rates
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 # The most elements of variables that are stacked on a CPU. The matrix products of a larger variable
 # use all cores by themselves, and need no copies.

@@ -15,8 +15,8 @@ from keras_tfopt.engine.backends.tensorflow import execute
 from keras_tfopt.engine.rows import RowGradient, sees_rows
 from keras_tfopt.engine.state.state import HYPERPARAMETER, Cache, Like, Slot
 from keras_tfopt.engine.step.gradients import refuse_unless_finite
-from keras_tfopt.engine.step.moving import OVER_ONE, bind_rule
-from keras_tfopt.engine.step.updates import Kind, Update, rounds
+from keras_tfopt.engine.step.kinds import Kind
+from keras_tfopt.engine.step.moving import OVER_ONE, Update, bind_rule, rounds
 from keras_tfopt.legacy.graph.all_variables import Together
 from keras_tfopt.legacy.graph.backend import (
     Variables,

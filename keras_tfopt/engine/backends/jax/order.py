@@ -22,7 +22,7 @@ from keras_tfopt.engine.backends.write_order import LARGE, in_order
 from keras_tfopt.engine.state.state import has_codes
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 ROWS, LANES = 8, 16
 """Shape of the blocks that XLA adds up in vector instructions. It does not for more rows."""

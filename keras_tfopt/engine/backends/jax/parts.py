@@ -13,7 +13,7 @@ from keras_tfopt.engine.backends.jax.values import is_compiled_for_one_cpu
 from keras_tfopt.engine.state.state import BLOCK, can_be_divided, names_of_scales
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 PART = 1 << 18  # numbers of a variable in one part
 

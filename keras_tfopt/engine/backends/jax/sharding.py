@@ -12,7 +12,7 @@ import keras
 from keras_tfopt.engine.rows import is_looked_up
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 # State of fewer values is not divided: exchanging each bias would cost more time than it saves.
 SMALLEST = 4096

@@ -29,7 +29,7 @@ from keras_tfopt.engine.state.state import Rows
 if TYPE_CHECKING:
     from keras_tfopt.engine.arguments.hyperparameters import Rates
     from keras_tfopt.engine.state.state import Like
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 # Touched rows of a dense gradient are updated in pieces of this many rows. So shapes are static,
 # and the time is in proportion to the number of these rows.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from keras_tfopt.engine.arguments.hyperparameters import Rates
     from keras_tfopt.engine.step.all_variables import ModelStep
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 
 class CompiledSteps(Protocol):

@@ -18,7 +18,7 @@ from keras_tfopt.engine.backends.write_order import LARGE, in_order
 from keras_tfopt.engine.state.state import has_codes
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 COMPUTED, READ = (32,), (16, 8)
 """Shapes of the blocks of a sum. XLA adds up their first dimension with all cores of a CPU.

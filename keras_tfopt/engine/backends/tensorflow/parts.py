@@ -15,7 +15,7 @@ from keras_tfopt.engine.backends.tensorflow.values import has_accelerator
 from keras_tfopt.engine.state.state import BLOCK, LEAST_DIVIDED, can_be_divided, names_of_scales
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 PART = 1 << 18  # numbers of a variable in one part, at most
 

@@ -33,7 +33,7 @@ from keras_tfopt.engine.step.shared_code import Shared
 if TYPE_CHECKING:
     from keras_tfopt.engine.arguments.hyperparameters import Rates
     from keras_tfopt.engine.state.state import Like
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 # Variables of one shape that are updated by one call of compiled code.
 GROUP = 8

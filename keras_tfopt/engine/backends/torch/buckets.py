@@ -23,7 +23,7 @@ from keras_tfopt.engine.state.state import BLOCK, MASTER, SCALES, has_codes, nam
 
 if TYPE_CHECKING:
     from keras_tfopt.engine.arguments.hyperparameters import Rates
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 SMALL = 1 << 16  # elements; to copy a gradient of this size takes no longer than a call
 BUCKET = 1 << 19  # elements of a bucket at most, which bounds the memory for copies of gradients

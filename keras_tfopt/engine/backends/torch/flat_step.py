@@ -16,7 +16,8 @@ from keras_tfopt.engine.state.state import BLOCK, has_codes
 from keras_tfopt.engine.step.shared_code import Shared
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Kind, Update
+    from keras_tfopt.engine.step.kinds import Kind
+    from keras_tfopt.engine.step.moving import Update
 
 CHUNK = 1 << 17  # elements that stay in the cache for all passes of an uncompiled rule
 PART = 1 << 19  # elements that stay in the cache for two passes of compiled code

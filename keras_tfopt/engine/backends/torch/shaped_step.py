@@ -22,7 +22,7 @@ from keras_tfopt.engine.state.state import Stored, has_codes
 from keras_tfopt.engine.step.shared_code import Shared
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 Step = Callable[[Any, Any, list, dict[str, Any]], None]
 

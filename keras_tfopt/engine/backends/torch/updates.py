@@ -26,7 +26,7 @@ from keras_tfopt.engine.step.shared_code import Shared, identity
 if TYPE_CHECKING:
     from keras_tfopt.engine.arguments.hyperparameters import Rates
     from keras_tfopt.engine.state.state import Like
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 # Rows are updated in pieces of this many numbers, which stay in the cache with what the rule
 # computes from them.

@@ -21,7 +21,7 @@ from keras_tfopt.engine.backends.torch.values import is_on_gpu
 from keras_tfopt.engine.state.state import has_codes
 
 if TYPE_CHECKING:
-    from keras_tfopt.engine.step.updates import Update
+    from keras_tfopt.engine.step.moving import Update
 
 Pairs = dict[int, int]
 """For slots in the high halves of words: the slot in the low halves, both by their places."""
