@@ -70,3 +70,13 @@ def test_exclusion_is_refused_once_built():
         optimizer.exclude_from_weight_decay(var_names=["bias"])
     with pytest.raises(ValueError, match="var_names"):
         decaying().exclude_from_weight_decay(var_names=["("])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("make", [keras.Variable, lambda value: lambda: value])
+def test_a_changing_decay_times_the_learning_rate(make, dtype):
+    inner = keras_tfopt.GradientDescent(0.5)
+    optimizer = keras_tfopt.DecoupledWeightDecay(inner, make(0.25), scale_by_learning_rate=True)
+    kernel = keras.Variable(np.ones(2), dtype=dtype)
+    optimizer.apply([keras.ops.zeros(2, dtype)], [kernel])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(kernel), 1 - 0.25 * 0.5, 1e-6)

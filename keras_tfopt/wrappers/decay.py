@@ -128,6 +128,7 @@ class Decay(Wrapper):
                 "Argument `scale_by_learning_rate` must be False around an optimizer that has no "
                 f"learning rate of its own. Received: {self.inner_optimizer!r}"
             )
+        decay = ops.cast(decay, lr.dtype) if ops.is_tensor(decay) else decay
         return {"decay": decay * lr}
 
     def before(self, g: Any, x: Any, s: Any, t: Any) -> tuple[Any, Any]:

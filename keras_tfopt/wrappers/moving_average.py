@@ -42,8 +42,8 @@ class MovingAverage(Wrapper):
             scalar variable that is read at each step, or True for the number of the inner
             optimizer's steps, 1 at the first. Defaults to None: always $d_0$.
         start_step: Steps before the averages part from the variables, integer >= 0. Defaults to 0.
-        dynamic_decay: Whether $N$, if it is not given otherwise, is the number of steps since
-            `start_step`, 0 at the first. Defaults to False.
+        dynamic_decay: Whether $N$ is the number of steps since `start_step`, 0 at the first. If
+            there is `num_updates` as well, the smaller one counts. Defaults to False.
         sequential_update: Whether averages are taken of the updated variables. False allowed the
             original to read a variable before or after its update, as it happened; here both mean
             after. Defaults to True.
