@@ -20,17 +20,19 @@ _averaged: set[int] = set()  # variables that hold their averages, by identity
 
 def parts(optimizer: Any) -> Iterator[Any]:
     """Yield an optimizer and all optimizers inside it."""
-    yield optimizer
-    for part in _attributes_inside(optimizer).values():
-        yield from parts(part)
+    for _, part in _with_places(optimizer, "optimizer"):
+        yield part
 
 
-def _attributes_inside(optimizer: Any) -> dict[str, Any]:
-    """Return the optimizers right inside another one, by the attributes that hold them."""
-    if is_multi_optimizer(optimizer):
-        return {f"optimizers[{n}]": part for n, part in enumerate(optimizer.optimizers)}
+def _with_places(optimizer: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield an optimizer and all inside it, each with the expression that gets it."""
+    yield place, optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
-    return {} if inner is None else {"inner_optimizer": inner}
+    if is_multi_optimizer(optimizer):
+        for number, part in enumerate(optimizer.optimizers):
+            yield from _with_places(part, f"{place}.optimizers[{number}]")
+    elif inner is not None:
+        yield from _with_places(inner, f"{place}.inner_optimizer")
 
 
 def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[Any, Any]]:
@@ -84,17 +86,9 @@ def averages_of(optimizer: Any, current: Current, of: Any = None) -> list[tuple[
 
 def _found_at(part: Any, optimizer: Any) -> str:
     """Return the class of an optimizer, and how to get it from the optimizer around it."""
-
-    def way_to(one: Any) -> str | None:
-        if one is part:
-            return ""
-        for name, inner in _attributes_inside(one).items():
-            rest = way_to(inner)
-            if rest is not None:
-                return f".{name}{rest}"
-        return None
-
-    return f"{type(part).__name__} (`optimizer{way_to(optimizer)}`)"
+    inside = _with_places(optimizer, "optimizer")
+    place = next(place for place, one in inside if one is part)
+    return f"{type(part).__name__} (`{place}`)"
 
 
 def _steps_of(optimizer: Any) -> int:

@@ -381,9 +381,8 @@ class Mover:
         entries = own.entries_here()
         ones, weights = {}, {}
         for dtype in {entry.average.dtype for entry in entries}:
-            ones[dtype], usual = (
-                ops.convert_to_tensor(w, dtype) for w in (1.0, 1 - own.ema_momentum)
-            )
+            ones[dtype] = ops.convert_to_tensor(1.0, dtype)
+            usual = ops.convert_to_tensor(1 - own.ema_momentum, dtype)
             weights[dtype] = ops.where(ops.equal(count, 1), ones[dtype], usual)
         for entry in entries:
             x = backend.read(entry.variable)
